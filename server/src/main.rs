@@ -1,0 +1,2 @@
+//! `driftqd`: the DriftQ broker as a process.
+fn main() {}
