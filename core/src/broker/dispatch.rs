@@ -1,0 +1,93 @@
+//! Handing messages out.
+
+use super::{Broker, LogSink, Need};
+use crate::decide::failure::{deadline_passed, message};
+use crate::faults::{Fault, Faults};
+use crate::index::Next;
+use crate::record::{Event, Place};
+use crate::reply::{Delivery, Output, Refusal};
+use crate::state::entry::LastError;
+use crate::types::{DeadReason, GroupId, TopicId};
+
+/// How much is handed out in one call. What is left is done in the next, which [`Broker::poll_timeout`] asks for at once, so
+/// that no single call grows with the number of streams that happen to be hungry.
+const HANDED_OUT_PER_CALL: usize = 1_024;
+
+/// How much one group is handed before another has its turn.
+const HANDED_OUT_PER_TURN: usize = 64;
+
+impl<F: Faults> Broker<F> {
+    /// Hands out what can be handed out.
+    pub(super) fn dispatch(&mut self, log: &mut impl LogSink) {
+        let mut left = HANDED_OUT_PER_CALL;
+        while left > 0
+            && self.stalled_until.is_none()
+            && let Some((topic, group)) = self.index.next_work()
+        {
+            let turn = left.min(HANDED_OUT_PER_TURN);
+            let mut used = 0;
+            while used < turn {
+                match self.hand_out_next(topic, group, log) {
+                    Ok(true) => used += 1,
+                    Ok(false) => {
+                        self.index.work_done();
+                        break;
+                    }
+                    Err(_) => {
+                        self.stall();
+                        return;
+                    }
+                }
+            }
+            if used == turn {
+                self.index.rotate_work();
+            }
+            left -= used;
+        }
+    }
+
+    /// Hands out one message of a group, or buries one that is past its deadline. False if there is nothing to do.
+    fn hand_out_next(&mut self, topic: TopicId, group: GroupId, log: &mut impl LogSink) -> Result<bool, Refusal> {
+        let limit = self.limits.in_flight_max + u32::from(self.faults.planted(Fault::InFlightOffByOne));
+        let durable = self.state.topic(topic).expect("work is listed for topics that are there");
+        let Some(Next { place, consumer }) = self.index.next(durable, group, limit) else { return Ok(false) };
+        if deadline_passed(durable, message(durable, &place), self.now) {
+            let last_error = self.last_error(&place).as_str().into();
+            self.bury(&place, DeadReason::DeadlineExceeded, last_error, log)?;
+            return Ok(true);
+        }
+        let stream = &self.index.consumers[&consumer];
+        let (owner, until) = (stream.owner.clone(), self.now.after(stream.lease));
+        let token = self.next_token();
+        self.commit_for(Event::Delivered { place, token, owner, until }, Need::Drain, log)?;
+        self.index.served(&place, consumer);
+        let delivery = self.delivery(&place);
+        self.hold(Output::Deliver { consumer, delivery: Box::new(delivery) });
+        Ok(true)
+    }
+
+    /// The delivery that has just been decided.
+    fn delivery(&self, place: &Place) -> Delivery {
+        let topic = self.state.topic(place.topic).expect("just delivered from");
+        let progress = topic.group(place.group).and_then(|group| group.progress(place.partition));
+        let entry = progress.and_then(|progress| progress.entry(place.position)).expect("just delivered");
+        let message = message(topic, place);
+        Delivery {
+            partition: place.partition,
+            offset: message.offset,
+            attempts: entry.attempts,
+            failures: entry.failures,
+            last_error: entry.last_error.clone(),
+            token: entry.token,
+            lease_until: entry.leased_until().expect("just leased"),
+            produced_at: message.produced_at,
+            body: message.body.clone(),
+        }
+    }
+
+    fn last_error(&self, place: &Place) -> LastError {
+        let group = self.state.topic(place.topic).and_then(|topic| topic.group(place.group));
+        let entry = group.and_then(|group| group.progress(place.partition)?.entry(place.position));
+        entry.map(|entry| entry.last_error.clone()).unwrap_or_default()
+    }
+}

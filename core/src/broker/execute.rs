@@ -1,0 +1,195 @@
+//! Commands, one by one: decide, commit, answer.
+
+use super::{Broker, LogSink, Need};
+use crate::command::{Command, OnDisconnect, Redrivable, Subscribe};
+use crate::decide::{self, Decision, admin, produce, redrive, settle};
+use crate::faults::Faults;
+use crate::index::Consumer;
+use crate::record::{Event, Place};
+use crate::reply::{CloseCause, Output, Overload, Refusal, Reply};
+use crate::types::{ConsumerId, DeadReason, GroupId, Text, TopicId, TopicName};
+
+impl<F: Faults> Broker<F> {
+    pub(super) fn execute(&mut self, command: Command, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+        let now = self.now;
+        match command {
+            Command::Produce(asked) => {
+                let decision = produce::produce(&self.state, &self.limits, now, *asked)?;
+                self.answer(decision, Need::Growth, log)
+            }
+            Command::Ack(claim) => {
+                let decision = settle::ack(&self.state, &claim, &self.faults)?;
+                self.answer(decision, Need::Drain, log)
+            }
+            Command::Nack { claim, reason, delay } => {
+                let asked = (&claim, &reason, delay);
+                match settle::nack(&self.state, &self.limits, now, asked, &self.faults)? {
+                    settle::NackDecision::Plain(decision) => self.answer(decision, Need::Drain, log),
+                    settle::NackDecision::Dead { place, reason, last_error } => {
+                        self.bury(&place, reason, last_error, log)?;
+                        Ok(Reply::Done)
+                    }
+                }
+            }
+            Command::Extend { claim, lease } => {
+                let asked = (&claim, lease);
+                let decision = settle::extend(&self.state, &self.limits, now, asked, &self.faults)?;
+                self.answer(decision, Need::Drain, log)
+            }
+            Command::Release(claim) => {
+                let decision = settle::release(&self.state, &claim, &self.faults)?;
+                self.answer(decision, Need::Drain, log)
+            }
+            Command::Subscribe(asked) => self.subscribe(asked, log),
+            Command::SetPrefetch { consumer, prefetch } => {
+                self.index.set_prefetch(consumer, prefetch).ok_or(Refusal::UnknownConsumer)?;
+                Ok(Reply::Done)
+            }
+            Command::Unsubscribe { consumer } => self.unsubscribe(consumer, log),
+            Command::CreateTopic { name, partitions, retention } => {
+                let decision = admin::create_topic(&self.state, &self.limits, &name, partitions, retention)?;
+                self.answer(decision, Need::Growth, log)
+            }
+            Command::DeleteTopic { name } => self.delete_topic(&name, log),
+            Command::CreateGroup { topic, group, start } => {
+                let topic = decide::topic(&self.state, &topic)?;
+                let decision = admin::create_group(topic, &self.limits, &group, start)?;
+                self.answer(decision, Need::Drain, log)
+            }
+            Command::DeleteGroup { topic, group } => {
+                let topic = decide::topic(&self.state, &topic)?;
+                let (topic_id, group_id) = (topic.id(), admin::group(topic, &group)?.id());
+                let decision = admin::delete_group(topic, &group)?;
+                let streams: Vec<_> = self.index.members(topic_id, group_id).collect();
+                self.end(streams, CloseCause::GroupDeleted, decision, log)
+            }
+            Command::Seek { topic, group, to } => {
+                let decision = admin::seek(decide::topic(&self.state, &topic)?, &group, to)?;
+                self.answer(decision, Need::Drain, log)
+            }
+            Command::Pause { topic, group } => {
+                let decision = admin::pause(decide::topic(&self.state, &topic)?, &group)?;
+                self.answer(decision, Need::Drain, log)
+            }
+            Command::Resume { topic, group } => {
+                let decision = admin::resume(decide::topic(&self.state, &topic)?, &group)?;
+                self.answer(decision, Need::Drain, log)
+            }
+            Command::Redrive { topic, which, limit } => self.redrive(&topic, &which, limit, log),
+            Command::ListTopics => Ok(Reply::Topics(self.state.topics().map(|topic| topic.name().clone()).collect())),
+            Command::ListGroups { topic } => {
+                let topic = decide::topic(&self.state, &topic)?;
+                Ok(Reply::Groups(topic.groups().map(|group| group.name().clone()).collect()))
+            }
+            Command::DescribeTopic { name } => self.describe(&name),
+            Command::Peek { topic, partition, offset, limit } => self.peek(&topic, partition, offset, limit),
+        }
+    }
+
+    fn subscribe(&mut self, asked: Subscribe, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+        if self.index.consumers.len() >= self.limits.consumers_max {
+            let retry_after = self.limits.retry_after;
+            return Err(Refusal::Overloaded { reason: Overload::Objects, retry_after });
+        }
+        let topic = decide::topic(&self.state, &asked.topic)?.id();
+        let decision =
+            admin::create_group(decide::topic(&self.state, &asked.topic)?, &self.limits, &asked.group, asked.start)?;
+        self.answer(decision, Need::Drain, log)?;
+        let group = admin::group(decide::topic(&self.state, &asked.topic)?, &asked.group)?.id();
+        let id = self.next_consumer;
+        self.next_consumer = id.next();
+        let consumer = Consumer {
+            topic,
+            group,
+            owner: asked.owner,
+            lease: asked.lease.unwrap_or(self.limits.lease_default),
+            prefetch: asked.prefetch,
+            live: 0,
+            deliveries_left: asked.deliveries_max,
+            on_disconnect: asked.on_disconnect,
+            held: Default::default(),
+        };
+        self.index.join(id, consumer);
+        Ok(Reply::Subscribed { consumer: id })
+    }
+
+    fn unsubscribe(&mut self, id: ConsumerId, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+        let Some(consumer) = self.index.consumers.get(&id) else { return Err(Refusal::UnknownConsumer) };
+        if consumer.on_disconnect == OnDisconnect::Release {
+            let (topic, group) = (consumer.topic, consumer.group);
+            let held: Vec<_> = consumer.held.iter().copied().collect();
+            // No more for this stream while its leases go back.
+            self.index.set_prefetch(id, 0);
+            for (partition, position) in held {
+                let place = Place { topic, group, partition, position };
+                self.commit_for(Event::Released { place }, Need::Drain, log)?;
+            }
+        }
+        self.index.leave(id);
+        Ok(Reply::Done)
+    }
+
+    fn delete_topic(&mut self, name: &TopicName, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+        let topic = decide::topic(&self.state, name)?;
+        let (id, groups): (TopicId, Vec<GroupId>) = (topic.id(), topic.groups().map(|group| group.id()).collect());
+        let decision = admin::delete_topic(&self.state, name)?;
+        let streams = groups.into_iter().flat_map(|group| self.index.members(id, group)).collect();
+        self.end(streams, CloseCause::TopicDeleted, decision, log)
+    }
+
+    /// Commits a deletion and tells the streams it ends.
+    fn end(
+        &mut self,
+        streams: Vec<ConsumerId>,
+        cause: CloseCause,
+        decision: Decision,
+        log: &mut impl LogSink,
+    ) -> Result<Reply, Refusal> {
+        let reply = self.answer(decision, Need::Drain, log)?;
+        for consumer in streams {
+            self.hold(Output::Closed { consumer, cause });
+        }
+        Ok(reply)
+    }
+
+    /// Makes a message a dead letter.
+    pub(super) fn bury(
+        &mut self,
+        place: &Place,
+        reason: DeadReason,
+        last_error: Text,
+        log: &mut impl LogSink,
+    ) -> Result<(), Refusal> {
+        let source = self.state.topic(place.topic).expect("a lease belongs to a topic");
+        if let Some(event) = redrive::dead_letter_topic(&self.state, source) {
+            self.commit_for(event, Need::Drain, log)?;
+        }
+        let event = redrive::dead_letter(&self.state, place, reason, last_error);
+        self.commit_for(event, Need::Drain, log)
+    }
+
+    fn redrive(
+        &mut self,
+        topic: &TopicName,
+        which: &Redrivable,
+        limit: u64,
+        log: &mut impl LogSink,
+    ) -> Result<Reply, Refusal> {
+        let mut count = 0;
+        for candidate in redrive::candidates(&self.state, topic, which, limit)? {
+            let decided = redrive::redrive(&self.state, &self.limits, topic, candidate);
+            let done = match decided {
+                Ok(None) => continue,
+                Ok(Some(event)) => self.commit_for(event, Need::Growth, log),
+                Err(refusal) => Err(refusal),
+            };
+            match done {
+                Ok(()) => count += 1,
+                // What could be done was done; the rest stays where it is.
+                Err(_) if count > 0 => break,
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(Reply::Redriven { count })
+    }
+}

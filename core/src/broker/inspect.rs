@@ -1,0 +1,109 @@
+//! Looking without touching.
+
+use super::Broker;
+use crate::decide;
+use crate::faults::Faults;
+use crate::reply::{Blocked, GroupInfo, PartitionInfo, Peeked, ProgressInfo, Refusal, Reply, TopicInfo};
+use crate::state::group::{Group, Progress};
+use crate::state::partition::Partition;
+use crate::state::topic::Topic;
+use crate::types::{Offset, PartitionId, TopicName};
+
+/// How many positions `blocked` looks at to find one that could be handed out. It explains; it does not decide.
+const LOOKED_AT: usize = 64;
+
+impl<F: Faults> Broker<F> {
+    pub(super) fn describe(&self, name: &TopicName) -> Result<Reply, Refusal> {
+        let topic = decide::topic(&self.state, name)?;
+        let partitions = topic.partitions().map(|(id, partition)| self.describe_partition(topic, id, partition));
+        let groups = topic.groups().map(|group| GroupInfo {
+            group: group.name().clone(),
+            paused: group.is_paused(),
+            consumers: self.index.members(topic.id(), group.id()).count(),
+            partitions: group
+                .partitions()
+                .map(|(id, progress)| self.describe_progress(topic, group, id, progress))
+                .collect(),
+        });
+        Ok(Reply::Topic(Box::new(TopicInfo {
+            name: name.clone(),
+            partitions: partitions.collect(),
+            groups: groups.collect(),
+        })))
+    }
+
+    pub(super) fn peek(
+        &self,
+        topic: &TopicName,
+        partition: PartitionId,
+        offset: Offset,
+        limit: usize,
+    ) -> Result<Reply, Refusal> {
+        let topic = decide::topic(&self.state, topic)?;
+        let messages = topic
+            .partition(partition)
+            .ok_or(Refusal::PartitionOutOfRange { partition, partitions: topic.partition_count() })?;
+        let Some((first, _)) = messages.first_from_offset(offset) else { return Ok(Reply::Peeked(Vec::new())) };
+        let found = messages.messages_from(first).take(limit).map(|(_, message)| Peeked {
+            offset: message.offset,
+            produced_at: message.produced_at,
+            body: message.body.clone(),
+        });
+        Ok(Reply::Peeked(found.collect()))
+    }
+
+    fn describe_partition(&self, topic: &Topic, id: PartitionId, partition: &Partition) -> PartitionInfo {
+        PartitionInfo {
+            partition: id,
+            next_offset: partition.last_offset().map_or(Offset(0), Offset::next),
+            messages: partition.open().messages,
+            bytes: partition.open().bytes,
+            delayed: self.index.delayed_len(topic.id(), id),
+        }
+    }
+
+    fn describe_progress(&self, topic: &Topic, group: &Group, id: PartitionId, progress: &Progress) -> ProgressInfo {
+        let partition = topic.partition(id).expect("every group has every partition");
+        let oldest = partition.message(progress.done().floor());
+        ProgressInfo {
+            partition: id,
+            floor: progress.done().floor_offset(),
+            lag: progress.done().undone_before(partition.next_position()),
+            in_flight: progress.in_flight(),
+            waiting: progress.waiting(),
+            oldest_age: oldest.map(|message| self.now.since(message.produced_at)),
+            blocked: self.blocked(topic, group, id, progress),
+        }
+    }
+
+    /// Why nothing is being handed out, where something is left to do that nobody holds.
+    fn blocked(&self, topic: &Topic, group: &Group, id: PartitionId, progress: &Progress) -> Option<Blocked> {
+        let partition = topic.partition(id).expect("every group has every partition");
+        let lag = progress.done().undone_before(partition.next_position());
+        if lag == u64::from(progress.in_flight()) {
+            return None;
+        }
+        if group.is_paused() {
+            return Some(Blocked::Paused);
+        }
+        if self.index.members(topic.id(), group.id()).next().is_none() {
+            return Some(Blocked::NoConsumers);
+        }
+        if progress.in_flight() >= self.limits.in_flight_max {
+            return Some(Blocked::InFlightLimit);
+        }
+        if !self.index.group_has_credit(topic.id(), group.id()) {
+            return Some(Blocked::NoCredit);
+        }
+        let undone = partition.messages_from(progress.done().floor()).map(|(position, _)| position);
+        let undone = undone.filter(|position| !progress.done().contains(*position)).take(LOOKED_AT);
+        let mut due = undone.filter(|position| {
+            let retry_due = progress.entry(*position).is_none_or(|entry| match entry.phase {
+                crate::state::entry::Phase::Leased { .. } => false,
+                crate::state::entry::Phase::Queued { not_before } => not_before <= self.now,
+            });
+            retry_due && !self.index.is_delayed(topic.id(), id, *position)
+        });
+        if due.next().is_some() { None } else { Some(Blocked::NotYetDue) }
+    }
+}

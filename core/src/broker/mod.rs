@@ -1,0 +1,313 @@
+//! The broker: asked, never asking.
+//!
+//! Every call takes the time. Whatever is decided goes to the [`LogSink`] first, then into the state; answers and deliveries
+//! wait inside until [`Broker::on_durable`] says that the log has synced what they rest on, and leave by
+//! [`Broker::poll_output`].
+
+mod dispatch;
+mod execute;
+mod inspect;
+mod timeouts;
+
+use std::collections::VecDeque;
+
+use crate::command::Command;
+use crate::faults::{Fault, Faults, NoFaults};
+use crate::index::Index;
+use crate::record::{Event, Record};
+use crate::reply::{Output, Overload, Refusal, Reply};
+use crate::state::apply::Mode;
+use crate::state::{Contradiction, State};
+use crate::types::{Boot, ConsumerId, LeaseToken, Limits, Lsn, Millis, Ticket, Timestamp};
+
+/// Where records go.
+pub trait LogSink {
+    /// Appends a record and says where it stands, or refuses it for want of room. A refusal has no effect.
+    ///
+    /// # Errors
+    /// [`LogRefusal`] says why there is no room.
+    fn append(&mut self, record: &Record, need: Need) -> Result<Lsn, LogRefusal>;
+}
+
+/// How badly a record is needed when room is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// It adds to what is stored; refused first.
+    Growth,
+    /// It helps to drain what is stored; may draw on the reserve.
+    Drain,
+}
+
+/// Why the log does not take a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogRefusal {
+    /// The disk is full.
+    #[error("storage is full")]
+    Full,
+    /// The next segment is not ready yet.
+    #[error("the log is preparing room")]
+    Busy,
+    /// The record is longer than any record may be.
+    #[error("the record is too long")]
+    TooLong,
+}
+
+/// What went wrong with the log for good.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the log has failed: {0}")]
+pub struct LogFault(pub String);
+
+/// How long a broker without room in the log waits before it tries again by itself.
+const STALL: Millis = Millis(100);
+
+/// The state machine.
+///
+/// `F` is [`NoFaults`] but in simulations.
+#[derive(Debug)]
+pub struct Broker<F: Faults = NoFaults> {
+    state: State,
+    index: Index,
+    limits: Limits,
+    faults: F,
+    now: Timestamp,
+    /// The last position appended when something was last decided.
+    appended: Lsn,
+    durable: Lsn,
+    held: VecDeque<(Lsn, Output)>,
+    next_ticket: Ticket,
+    next_consumer: ConsumerId,
+    next_token: u64,
+    stalled_until: Option<Timestamp>,
+    failure: Option<LogFault>,
+    closing: bool,
+}
+
+impl<F: Faults> Broker<F> {
+    /// A broker that goes on from `state`, whose records stand in the log up to `last` and are durable.
+    ///
+    /// Nothing may be asked of it before [`Broker::boot`].
+    #[must_use]
+    pub fn new(state: State, last: Lsn, limits: Limits, faults: F) -> Self {
+        let now = state.clock();
+        Self {
+            index: Index::rebuild(&state, now),
+            state,
+            limits,
+            faults,
+            now,
+            appended: last,
+            durable: last,
+            held: VecDeque::new(),
+            next_ticket: Ticket(0),
+            next_consumer: ConsumerId(1),
+            next_token: 0,
+            stalled_until: None,
+            failure: None,
+            closing: false,
+        }
+    }
+
+    /// Starts serving: the boot record goes first, so that no token of this boot can be seen before the boot is durable.
+    ///
+    /// # Errors
+    /// [`LogRefusal`] if the log has no room even for that.
+    pub fn boot(&mut self, now: Timestamp, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+        self.now = self.now.max(now);
+        self.commit(Event::Booted { boot: self.state.boot().next() }, Need::Drain, log)?;
+        // Time may have passed while nobody was looking: leases, retries and delays are sorted by it.
+        self.index = Index::rebuild(&self.state, self.now);
+        Ok(())
+    }
+
+    /// Decides `command` at `now`. The reply comes by [`Broker::poll_output`] under the ticket, once it is safe to give.
+    ///
+    /// A `now` earlier than one seen before counts as that one: time never runs backwards in here.
+    pub fn handle(&mut self, now: Timestamp, command: Command, log: &mut impl LogSink) -> Ticket {
+        let ticket = self.next_ticket;
+        self.next_ticket = ticket.next();
+        if self.failure.is_some() {
+            self.hold(Output::Reply { ticket, result: Err(Refusal::LogFailed) });
+            return ticket;
+        }
+        if self.closing {
+            self.hold(Output::Reply { ticket, result: Err(Refusal::ShuttingDown) });
+            return ticket;
+        }
+        self.advance(now, log);
+        let result = self.execute(command, log);
+        self.hold(Output::Reply { ticket, result });
+        self.dispatch(log);
+        ticket
+    }
+
+    /// Does what has come due by `now`. Call it at the moment [`Broker::poll_timeout`] names, or later.
+    pub fn handle_timeout(&mut self, now: Timestamp, log: &mut impl LogSink) {
+        if self.failure.is_none() && !self.closing {
+            self.advance(now, log);
+            self.dispatch(log);
+        }
+    }
+
+    /// A sync has finished: everything up to `through` is on the disk.
+    pub fn on_durable(&mut self, through: Lsn) {
+        assert!(through <= self.appended, "only what was appended can be durable");
+        self.durable = self.durable.max(through);
+    }
+
+    /// The log has failed for good. Whatever was held is answered with [`Refusal::LogFailed`]; deliveries are dropped; nothing
+    /// more is accepted.
+    pub fn on_log_failed(&mut self, cause: LogFault) {
+        if self.failure.is_some() {
+            return;
+        }
+        self.failure = Some(cause);
+        let durable = self.durable;
+        let held = std::mem::take(&mut self.held);
+        self.held = held
+            .into_iter()
+            .filter_map(|(lsn, output)| match output {
+                output if lsn <= durable => Some((lsn, output)),
+                Output::Reply { ticket, .. } => {
+                    Some((Lsn(0), Output::Reply { ticket, result: Err(Refusal::LogFailed) }))
+                }
+                Output::Deliver { .. } | Output::Closed { .. } => None,
+            })
+            .collect();
+    }
+
+    /// The next output that is safe to give.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        let (lsn, _) = self.held.front()?;
+        if *lsn > self.durable && !self.faults.planted(Fault::ReleaseBeforeSync) {
+            return None;
+        }
+        self.held.pop_front().map(|(_, output)| output)
+    }
+
+    /// When [`Broker::handle_timeout`] wants to be called; now or earlier means at once.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        if self.failure.is_some() || self.closing {
+            return None;
+        }
+        let work = self.index.has_work().then_some(self.now);
+        let next = work.into_iter().chain(self.index.timers.next()).min();
+        match self.stalled_until {
+            Some(until) => next.map(|next| next.max(until)),
+            None => next,
+        }
+    }
+
+    /// The durable state, to look at.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The limits in force.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The time inside.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The last position appended.
+    #[must_use]
+    pub fn appended(&self) -> Lsn {
+        self.appended
+    }
+
+    /// The last position known to be durable.
+    #[must_use]
+    pub fn durable(&self) -> Lsn {
+        self.durable
+    }
+
+    /// Why nothing is accepted any more, if so.
+    #[must_use]
+    pub fn failure(&self) -> Option<&LogFault> {
+        self.failure.as_ref()
+    }
+
+    /// How many outputs wait for a sync or to be polled.
+    #[must_use]
+    pub fn held_len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The planted fault, for whoever drives this broker.
+    pub fn faults(&self) -> &F {
+        &self.faults
+    }
+
+    /// Nothing is accepted any more; what was decided still leaves when it is durable.
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    fn hold(&mut self, output: Output) {
+        let lsn = if self.failure.is_some() { Lsn(0) } else { self.appended };
+        self.held.push_back((lsn, output));
+    }
+
+    fn advance(&mut self, now: Timestamp, log: &mut impl LogSink) {
+        self.now = self.now.max(now);
+        if self.stalled_until.is_some_and(|until| until <= self.now) {
+            self.stalled_until = None;
+        }
+        self.run_due(log);
+    }
+
+    /// Appends a record and, if the log takes it, makes it true.
+    fn commit(&mut self, event: Event, need: Need, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+        let record = Record { at: self.now, event };
+        let lsn = log.append(&record, need)?;
+        assert!(lsn > self.appended, "the log's positions rise");
+        self.appended = lsn;
+        self.index.before(&self.state, &record);
+        let applied = self.state.apply(&record, Mode::Live, &self.faults);
+        if let Err(Contradiction(why)) = applied {
+            unreachable!("a record decided against this state contradicts it: {why}: {record:?}");
+        }
+        self.index.after(&self.state, &record);
+        Ok(())
+    }
+
+    /// [`Broker::commit`] on behalf of a command.
+    fn commit_for(&mut self, event: Event, need: Need, log: &mut impl LogSink) -> Result<(), Refusal> {
+        self.commit(event, need, log).map_err(|refusal| match refusal {
+            LogRefusal::Full => Refusal::StorageFull,
+            LogRefusal::Busy => Refusal::Overloaded { reason: Overload::Log, retry_after: self.limits.retry_after },
+            LogRefusal::TooLong => Refusal::Invalid("the record would be too long for the log"),
+        })
+    }
+
+    /// The log has no room: what the broker does by itself waits a little.
+    fn stall(&mut self) {
+        self.stalled_until = Some(self.now.after(STALL));
+    }
+
+    fn next_token(&mut self) -> LeaseToken {
+        let boot = self.state.boot();
+        assert!(boot > Boot(0), "a broker boots before it serves");
+        self.next_token += 1;
+        LeaseToken { boot, counter: self.next_token }
+    }
+
+    fn answer(
+        &mut self,
+        decision: crate::decide::Decision,
+        need: Need,
+        log: &mut impl LogSink,
+    ) -> Result<Reply, Refusal> {
+        if let Some(event) = decision.event {
+            self.commit_for(event, need, log)?;
+        }
+        Ok(decision.reply)
+    }
+}

@@ -1,0 +1,280 @@
+//! The pieces of a snapshot to bytes and back.
+
+use std::sync::Arc;
+
+use super::record::{
+    body, group, group_name, optional, owner, place, put_body, put_group, put_optional, put_place, put_retention,
+    put_token, rest_text, retention, token,
+};
+use super::{Malformed, Reader, metadata, put_bytes, put_varint};
+use crate::record::{Image, RunImage};
+use crate::state::entry::{Entry, LastError, Phase};
+use crate::types::{Boot, GroupId, Offset, PartitionId, Position, Text, Timestamp, TopicId};
+
+const ORIGIN: u8 = 0x80;
+const TOPIC: u8 = 0x81;
+const PARTITION: u8 = 0x82;
+const TRIMMED_RUN: u8 = 0x83;
+const MESSAGE: u8 = 0x84;
+const GROUP: u8 = 0x85;
+const FLOOR: u8 = 0x86;
+const DONE_RUN: u8 = 0x87;
+const ENTRY: u8 = 0x88;
+const IDENTITY: u8 = 0x89;
+
+/// Whether frames of this kind belong in snapshots only.
+pub(crate) fn is_image(kind: u8) -> bool {
+    (ORIGIN..0xA0).contains(&kind)
+}
+
+pub(super) fn kind(image: &Image) -> u8 {
+    match image {
+        Image::Origin { .. } => ORIGIN,
+        Image::Topic { .. } => TOPIC,
+        Image::Partition { .. } => PARTITION,
+        Image::TrimmedRun { .. } => TRIMMED_RUN,
+        Image::Message { .. } => MESSAGE,
+        Image::Group { .. } => GROUP,
+        Image::Floor { .. } => FLOOR,
+        Image::DoneRun { .. } => DONE_RUN,
+        Image::Entry { .. } => ENTRY,
+        Image::Identity { .. } => IDENTITY,
+    }
+}
+
+pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
+    match image {
+        Image::Origin { clock, boot, next_topic } => {
+            put_varint(out, clock.0);
+            put_varint(out, u64::from(boot.0));
+            put_varint(out, u64::from(next_topic.0));
+        }
+        Image::Topic { topic, name, partitions, retention, next_offset, next_group } => {
+            put_varint(out, u64::from(topic.0));
+            put_bytes(out, name.as_str().as_bytes());
+            put_varint(out, u64::from(*partitions));
+            put_retention(out, *retention);
+            put_varint(out, next_offset.0);
+            put_varint(out, u64::from(next_group.0));
+        }
+        Image::Partition { topic, partition, next_position, last_offset, trimmed_floor, trimmed_floor_offset } => {
+            put_partition(out, *topic, *partition);
+            put_varint(out, next_position.0);
+            put_optional(out, last_offset.map(|offset| offset.0));
+            put_varint(out, trimmed_floor.0);
+            put_optional(out, trimmed_floor_offset.map(|offset| offset.0));
+        }
+        Image::TrimmedRun { topic, partition, run } => {
+            put_partition(out, *topic, *partition);
+            put_run(out, run);
+        }
+        Image::Message {
+            topic,
+            partition,
+            position,
+            offset,
+            produced_at,
+            done_in,
+            retained,
+            visible_to,
+            body: bytes,
+        } => {
+            put_partition(out, *topic, *partition);
+            put_varint(out, position.0);
+            put_varint(out, offset.0);
+            put_varint(out, produced_at.0);
+            put_varint(out, u64::from(*done_in));
+            out.push(u8::from(*retained));
+            put_optional(out, visible_to.map(|group| u64::from(group.0)));
+            put_body(out, bytes);
+        }
+        Image::Group { topic, group, name, paused } => {
+            put_group(out, *topic, *group);
+            out.push(u8::from(*paused));
+            out.extend_from_slice(name.as_str().as_bytes());
+        }
+        Image::Floor { topic, group, partition, floor, floor_offset } => {
+            put_group(out, *topic, *group);
+            put_varint(out, u64::from(partition.0));
+            put_varint(out, floor.0);
+            put_optional(out, floor_offset.map(|offset| offset.0));
+        }
+        Image::DoneRun { topic, group, partition, run } => {
+            put_group(out, *topic, *group);
+            put_varint(out, u64::from(partition.0));
+            put_run(out, run);
+        }
+        Image::Entry { place, entry } => {
+            put_place(out, place);
+            put_entry(out, entry);
+        }
+        Image::Identity { scope, tenant, key, partition, offset, expires_at } => {
+            put_bytes(out, scope.as_str().as_bytes());
+            put_bytes(out, tenant.as_bytes());
+            put_varint(out, u64::from(partition.0));
+            put_varint(out, offset.0);
+            put_varint(out, expires_at.0);
+            out.extend_from_slice(key.as_bytes());
+        }
+    }
+}
+
+pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
+    let mut reader = Reader::new(payload);
+    let from = &mut reader;
+    let image = match kind {
+        ORIGIN => Image::Origin {
+            clock: Timestamp(from.varint()?),
+            boot: Boot(from.varint32()?),
+            next_topic: TopicId(from.varint32()?),
+        },
+        TOPIC => Image::Topic {
+            topic: TopicId(from.varint32()?),
+            name: metadata::topic_name(from.text()?)?,
+            partitions: from.varint32()?,
+            retention: retention(from)?,
+            next_offset: Offset(from.varint()?),
+            next_group: GroupId(from.varint32()?),
+        },
+        PARTITION => {
+            let (topic, partition) = partition(from)?;
+            Image::Partition {
+                topic,
+                partition,
+                next_position: Position(from.varint()?),
+                last_offset: optional(from)?.map(Offset),
+                trimmed_floor: Position(from.varint()?),
+                trimmed_floor_offset: optional(from)?.map(Offset),
+            }
+        }
+        TRIMMED_RUN => {
+            let (topic, partition) = partition(from)?;
+            Image::TrimmedRun { topic, partition, run: run(from)? }
+        }
+        MESSAGE => {
+            let (topic, partition) = partition(from)?;
+            Image::Message {
+                topic,
+                partition,
+                position: Position(from.varint()?),
+                offset: Offset(from.varint()?),
+                produced_at: Timestamp(from.varint()?),
+                done_in: from.varint32()?,
+                retained: flag(from)?,
+                visible_to: optional_group(from)?,
+                body: body(from)?,
+            }
+        }
+        GROUP => {
+            let (topic, group) = group(from)?;
+            Image::Group { topic, group, paused: flag(from)?, name: group_name(rest_text(from)?)? }
+        }
+        FLOOR => {
+            let (topic, group) = group(from)?;
+            Image::Floor {
+                topic,
+                group,
+                partition: PartitionId(from.varint32()?),
+                floor: Position(from.varint()?),
+                floor_offset: optional(from)?.map(Offset),
+            }
+        }
+        DONE_RUN => {
+            let (topic, group) = group(from)?;
+            Image::DoneRun { topic, group, partition: PartitionId(from.varint32()?), run: run(from)? }
+        }
+        ENTRY => Image::Entry { place: place(from)?, entry: entry(from)? },
+        IDENTITY => Image::Identity {
+            scope: metadata::topic_name(from.text()?)?,
+            tenant: Text::from(from.text()?),
+            partition: PartitionId(from.varint32()?),
+            offset: Offset(from.varint()?),
+            expires_at: Timestamp(from.varint()?),
+            key: Text::from(rest_text(from)?),
+        },
+        _ => return Err(Malformed("unknown snapshot piece")),
+    };
+    reader.finish()?;
+    Ok(image)
+}
+
+fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
+    put_varint(out, entry.offset.0);
+    put_varint(out, u64::from(entry.attempts));
+    put_varint(out, u64::from(entry.failures));
+    put_token(out, entry.token);
+    put_bytes(out, entry.owner.as_str().as_bytes());
+    let (phase, moment) = match entry.phase {
+        Phase::Leased { until } => (0, until),
+        Phase::Queued { not_before } => (1, not_before),
+    };
+    out.push(phase);
+    put_varint(out, moment.0);
+    match &entry.last_error {
+        LastError::Nothing => out.push(0),
+        LastError::AckTimeout => out.push(1),
+        LastError::Reason(text) => {
+            out.push(2);
+            out.extend_from_slice(text.as_bytes());
+        }
+    }
+}
+
+fn entry(reader: &mut Reader<'_>) -> Result<Entry, Malformed> {
+    Ok(Entry {
+        offset: Offset(reader.varint()?),
+        attempts: reader.varint32()?,
+        failures: reader.varint32()?,
+        token: token(reader)?,
+        owner: owner(reader.text()?)?,
+        phase: match reader.byte()? {
+            0 => Phase::Leased { until: Timestamp(reader.varint()?) },
+            1 => Phase::Queued { not_before: Timestamp(reader.varint()?) },
+            _ => return Err(Malformed("unknown phase")),
+        },
+        last_error: match reader.byte()? {
+            0 => LastError::Nothing,
+            1 => LastError::AckTimeout,
+            2 => LastError::Reason(Arc::from(rest_text(reader)?)),
+            _ => return Err(Malformed("unknown last error")),
+        },
+    })
+}
+
+fn put_partition(out: &mut Vec<u8>, topic: TopicId, partition: PartitionId) {
+    put_varint(out, u64::from(topic.0));
+    put_varint(out, u64::from(partition.0));
+}
+
+fn partition(reader: &mut Reader<'_>) -> Result<(TopicId, PartitionId), Malformed> {
+    Ok((TopicId(reader.varint32()?), PartitionId(reader.varint32()?)))
+}
+
+fn put_run(out: &mut Vec<u8>, run: &RunImage) {
+    put_varint(out, run.start.0);
+    put_varint(out, run.end.0);
+    put_varint(out, run.last_offset.0);
+}
+
+fn run(reader: &mut Reader<'_>) -> Result<RunImage, Malformed> {
+    let run = RunImage {
+        start: Position(reader.varint()?),
+        end: Position(reader.varint()?),
+        last_offset: Offset(reader.varint()?),
+    };
+    if run.start < run.end { Ok(run) } else { Err(Malformed("empty run")) }
+}
+
+fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+    match reader.byte()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Malformed("unknown flag")),
+    }
+}
+
+fn optional_group(reader: &mut Reader<'_>) -> Result<Option<GroupId>, Malformed> {
+    optional(reader)?
+        .map(|group| u32::try_from(group).map(GroupId).map_err(|_| Malformed("number exceeds 32 bits")))
+        .transpose()
+}

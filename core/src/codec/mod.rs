@@ -1,0 +1,120 @@
+//! How records become bytes and come back. One codec serves the log and snapshots.
+//!
+//! Numbers are LEB128 varints, texts and byte strings carry their length in front. Every reader is bounded by the slice
+//! it is given: no length is believed before that many bytes are seen to be there, and nothing here panics on any input.
+
+pub(crate) mod image;
+pub mod metadata;
+pub mod record;
+
+/// Bytes that no version of this codec wrote, with what is wrong about them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed record: {0}")]
+pub struct Malformed(pub &'static str);
+
+/// Appends `value` as a varint.
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends `bytes` with their length in front.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Reads from the front of a slice; every read checks that its bytes are there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {
+        let (first, rest) = self.rest.split_first().ok_or(Malformed("ends early"))?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    /// Accepts only the shortest spelling of a number, so that equal records have equal bytes.
+    pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                return Err(Malformed("number exceeds 64 bits"));
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return if byte == 0 && shift > 0 { Err(Malformed("number is not minimal")) } else { Ok(value) };
+            }
+        }
+        Err(Malformed("number exceeds 64 bits"))
+    }
+
+    pub(crate) fn varint32(&mut self) -> Result<u32, Malformed> {
+        u32::try_from(self.varint()?).map_err(|_| Malformed("number exceeds 32 bits"))
+    }
+
+    pub(crate) fn take(&mut self, len: u64) -> Result<&'a [u8], Malformed> {
+        let len = usize::try_from(len).ok().filter(|len| *len <= self.rest.len()).ok_or(Malformed("ends early"))?;
+        let (taken, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let len = self.varint()?;
+        self.take(len)
+    }
+
+    pub(crate) fn text(&mut self) -> Result<&'a str, Malformed> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed("text is not UTF-8"))
+    }
+
+    pub(crate) fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.rest)
+    }
+
+    pub(crate) fn finish(self) -> Result<(), Malformed> {
+        if self.rest.is_empty() { Ok(()) } else { Err(Malformed("bytes left over")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_and_have_one_spelling() {
+        for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            let mut reader = Reader::new(&out);
+            assert_eq!(reader.varint(), Ok(value));
+            assert!(reader.is_empty());
+        }
+        assert_eq!(Reader::new(&[0x80, 0x00]).varint(), Err(Malformed("number is not minimal")));
+        assert_eq!(Reader::new(&[0xff; 10]).varint(), Err(Malformed("number exceeds 64 bits")));
+        assert_eq!(Reader::new(&[0x80]).varint(), Err(Malformed("ends early")));
+    }
+
+    #[test]
+    fn a_length_beyond_the_slice_is_refused_before_anything_is_taken() {
+        let mut out = Vec::new();
+        put_varint(&mut out, u64::MAX);
+        assert_eq!(Reader::new(&out).bytes(), Err(Malformed("ends early")));
+    }
+}

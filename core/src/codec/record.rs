@@ -1,0 +1,360 @@
+//! Records to bytes and back. The kind stands in the frame; the payload starts with the moment, except in snapshots.
+
+use std::sync::Arc;
+
+use super::{Malformed, Reader, image, metadata, put_bytes, put_varint};
+use crate::record::{Event, Gate, GroupStart, Place, Record, Retention};
+use crate::types::{
+    Body, Boot, GroupId, GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, Position, Text, Timestamp,
+    TopicId,
+};
+
+/// The version of every record kind written today.
+pub const VERSION: u8 = 1;
+
+pub(crate) const BOOTED: u8 = 1;
+const TOPIC_CREATED: u8 = 2;
+const TOPIC_DELETED: u8 = 3;
+const GROUP_CREATED: u8 = 4;
+const GROUP_DELETED: u8 = 5;
+const GROUP_PAUSED: u8 = 6;
+const GROUP_RESUMED: u8 = 7;
+const GROUP_SOUGHT: u8 = 8;
+const PRODUCED: u8 = 9;
+const DELIVERED: u8 = 10;
+const ACKED: u8 = 11;
+const NACKED: u8 = 12;
+const REASON_NOTED: u8 = 13;
+const EXPIRED: u8 = 14;
+const EXTENDED: u8 = 15;
+const RELEASED: u8 = 16;
+const DEAD_LETTERED: u8 = 17;
+const REDRIVEN: u8 = 18;
+const RETAINED_OUT: u8 = 19;
+const IDENTITIES_EXPIRED: u8 = 20;
+
+/// The kind byte of an event's frame.
+#[must_use]
+pub fn kind(event: &Event) -> u8 {
+    match event {
+        Event::Booted { .. } => BOOTED,
+        Event::TopicCreated { .. } => TOPIC_CREATED,
+        Event::TopicDeleted { .. } => TOPIC_DELETED,
+        Event::GroupCreated { .. } => GROUP_CREATED,
+        Event::GroupDeleted { .. } => GROUP_DELETED,
+        Event::GroupPaused { .. } => GROUP_PAUSED,
+        Event::GroupResumed { .. } => GROUP_RESUMED,
+        Event::GroupSought { .. } => GROUP_SOUGHT,
+        Event::Produced { .. } => PRODUCED,
+        Event::Delivered { .. } => DELIVERED,
+        Event::Acked { .. } => ACKED,
+        Event::Nacked { .. } => NACKED,
+        Event::ReasonNoted { .. } => REASON_NOTED,
+        Event::Expired { .. } => EXPIRED,
+        Event::Extended { .. } => EXTENDED,
+        Event::Released { .. } => RELEASED,
+        Event::DeadLettered { .. } => DEAD_LETTERED,
+        Event::Redriven { .. } => REDRIVEN,
+        Event::RetainedOut { .. } => RETAINED_OUT,
+        Event::IdentitiesExpired { .. } => IDENTITIES_EXPIRED,
+        Event::Restored(image) => image::kind(image),
+    }
+}
+
+/// Appends the payload of `record`'s frame.
+pub fn encode(record: &Record, out: &mut Vec<u8>) {
+    if let Event::Restored(image) = &record.event {
+        return image::encode(image, out);
+    }
+    put_varint(out, record.at.0);
+    match &record.event {
+        Event::Booted { boot } => put_varint(out, u64::from(boot.0)),
+        Event::TopicCreated { topic, name, partitions, retention } => {
+            put_varint(out, u64::from(topic.0));
+            put_bytes(out, name.as_str().as_bytes());
+            put_varint(out, u64::from(*partitions));
+            put_retention(out, *retention);
+        }
+        Event::TopicDeleted { topic } => put_varint(out, u64::from(topic.0)),
+        Event::GroupCreated { topic, group, name, start } => {
+            put_group(out, *topic, *group);
+            put_bytes(out, name.as_str().as_bytes());
+            out.push(match start {
+                GroupStart::Earliest => 0,
+                GroupStart::Latest => 1,
+            });
+        }
+        Event::GroupDeleted { topic, group }
+        | Event::GroupPaused { topic, group }
+        | Event::GroupResumed { topic, group } => put_group(out, *topic, *group),
+        Event::GroupSought { topic, group, targets } => {
+            put_group(out, *topic, *group);
+            targets.iter().for_each(|target| put_varint(out, target.0));
+        }
+        Event::Produced { topic, partition, offset, body, gate } => {
+            put_varint(out, u64::from(topic.0));
+            put_varint(out, u64::from(partition.0));
+            put_varint(out, offset.0);
+            match gate {
+                None => out.push(0),
+                Some(gate) => {
+                    out.push(1);
+                    put_bytes(out, gate.scope.as_str().as_bytes());
+                    put_varint(out, gate.expires_at.0);
+                }
+            }
+            put_body(out, body);
+        }
+        Event::Delivered { place, token, owner, until } => {
+            put_place(out, place);
+            put_token(out, *token);
+            put_varint(out, until.0);
+            out.extend_from_slice(owner.as_str().as_bytes());
+        }
+        Event::Acked { place } | Event::Released { place } => put_place(out, place),
+        Event::Nacked { place, reason, not_before } => {
+            put_place(out, place);
+            put_varint(out, not_before.0);
+            if let Some(reason) = reason {
+                out.push(1);
+                out.extend_from_slice(reason.as_bytes());
+            }
+        }
+        Event::ReasonNoted { place, reason } => {
+            put_place(out, place);
+            out.extend_from_slice(reason.as_bytes());
+        }
+        Event::Expired { place, not_before: until } | Event::Extended { place, until } => {
+            put_place(out, place);
+            put_varint(out, until.0);
+        }
+        Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error } => {
+            put_place(out, place);
+            put_varint(out, u64::from(dead_topic.0));
+            put_varint(out, u64::from(dead_partition.0));
+            put_varint(out, dead_offset.0);
+            out.push(metadata::reason_code(*reason));
+            out.extend_from_slice(last_error.as_bytes());
+        }
+        Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => {
+            put_varint(out, u64::from(dead_topic.0));
+            put_varint(out, u64::from(dead_partition.0));
+            put_varint(out, dead_position.0);
+            put_group(out, *topic, *group);
+            put_varint(out, u64::from(partition.0));
+            put_varint(out, offset.0);
+        }
+        Event::RetainedOut { topic, partition, through } => {
+            put_varint(out, u64::from(topic.0));
+            put_varint(out, u64::from(partition.0));
+            put_varint(out, through.0);
+        }
+        Event::IdentitiesExpired { scope, count } => {
+            put_bytes(out, scope.as_str().as_bytes());
+            put_varint(out, *count);
+        }
+        Event::Restored(_) => unreachable!("handled above"),
+    }
+}
+
+/// Reads the payload of a frame of this kind and version.
+///
+/// # Errors
+/// [`Malformed`] for bytes that [`encode`] does not write, unknown kinds and versions included.
+pub fn decode(kind: u8, version: u8, payload: &[u8]) -> Result<Record, Malformed> {
+    if version != VERSION {
+        return Err(Malformed("record version is not known"));
+    }
+    if image::is_image(kind) {
+        let image = image::decode(kind, payload)?;
+        return Ok(Record { at: Timestamp::default(), event: Event::Restored(image) });
+    }
+    let mut reader = Reader::new(payload);
+    let at = Timestamp(reader.varint()?);
+    let event = event(kind, &mut reader)?;
+    reader.finish()?;
+    Ok(Record { at, event })
+}
+
+fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
+    Ok(match kind {
+        BOOTED => Event::Booted { boot: Boot(reader.varint32()?) },
+        TOPIC_CREATED => Event::TopicCreated {
+            topic: TopicId(reader.varint32()?),
+            name: metadata::topic_name(reader.text()?)?,
+            partitions: reader.varint32()?,
+            retention: retention(reader)?,
+        },
+        TOPIC_DELETED => Event::TopicDeleted { topic: TopicId(reader.varint32()?) },
+        GROUP_CREATED => {
+            let (topic, group) = group(reader)?;
+            let name = group_name(reader.text()?)?;
+            let start = match reader.byte()? {
+                0 => GroupStart::Earliest,
+                1 => GroupStart::Latest,
+                _ => return Err(Malformed("unknown group start")),
+            };
+            Event::GroupCreated { topic, group, name, start }
+        }
+        GROUP_DELETED => {
+            let (topic, group) = group(reader)?;
+            Event::GroupDeleted { topic, group }
+        }
+        GROUP_PAUSED => {
+            let (topic, group) = group(reader)?;
+            Event::GroupPaused { topic, group }
+        }
+        GROUP_RESUMED => {
+            let (topic, group) = group(reader)?;
+            Event::GroupResumed { topic, group }
+        }
+        GROUP_SOUGHT => {
+            let (topic, group) = group(reader)?;
+            let mut targets = Vec::new();
+            while !reader.is_empty() {
+                targets.push(Position(reader.varint()?));
+            }
+            Event::GroupSought { topic, group, targets: Arc::from(targets) }
+        }
+        PRODUCED => Event::Produced {
+            topic: TopicId(reader.varint32()?),
+            partition: PartitionId(reader.varint32()?),
+            offset: Offset(reader.varint()?),
+            gate: match reader.byte()? {
+                0 => None,
+                1 => {
+                    Some(Gate { scope: metadata::topic_name(reader.text()?)?, expires_at: Timestamp(reader.varint()?) })
+                }
+                _ => return Err(Malformed("unknown gate")),
+            },
+            body: body(reader)?,
+        },
+        DELIVERED => Event::Delivered {
+            place: place(reader)?,
+            token: token(reader)?,
+            until: Timestamp(reader.varint()?),
+            owner: owner(rest_text(reader)?)?,
+        },
+        ACKED => Event::Acked { place: place(reader)? },
+        RELEASED => Event::Released { place: place(reader)? },
+        NACKED => Event::Nacked {
+            place: place(reader)?,
+            not_before: Timestamp(reader.varint()?),
+            reason: match reader.is_empty() {
+                true => None,
+                false if reader.byte()? == 1 => Some(Arc::from(rest_text(reader)?)),
+                false => return Err(Malformed("unknown reason mark")),
+            },
+        },
+        REASON_NOTED => Event::ReasonNoted { place: place(reader)?, reason: Arc::from(rest_text(reader)?) },
+        EXPIRED => Event::Expired { place: place(reader)?, not_before: Timestamp(reader.varint()?) },
+        EXTENDED => Event::Extended { place: place(reader)?, until: Timestamp(reader.varint()?) },
+        DEAD_LETTERED => Event::DeadLettered {
+            place: place(reader)?,
+            dead_topic: TopicId(reader.varint32()?),
+            dead_partition: PartitionId(reader.varint32()?),
+            dead_offset: Offset(reader.varint()?),
+            reason: metadata::reason(reader.byte()?)?,
+            last_error: Text::from(rest_text(reader)?),
+        },
+        REDRIVEN => {
+            let dead_topic = TopicId(reader.varint32()?);
+            let dead_partition = PartitionId(reader.varint32()?);
+            let dead_position = Position(reader.varint()?);
+            let (topic, group) = group(reader)?;
+            let partition = PartitionId(reader.varint32()?);
+            let offset = Offset(reader.varint()?);
+            Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset }
+        }
+        RETAINED_OUT => Event::RetainedOut {
+            topic: TopicId(reader.varint32()?),
+            partition: PartitionId(reader.varint32()?),
+            through: Position(reader.varint()?),
+        },
+        IDENTITIES_EXPIRED => {
+            Event::IdentitiesExpired { scope: metadata::topic_name(reader.text()?)?, count: reader.varint()? }
+        }
+        _ => return Err(Malformed("unknown record kind")),
+    })
+}
+
+pub(super) fn put_group(out: &mut Vec<u8>, topic: TopicId, group: GroupId) {
+    put_varint(out, u64::from(topic.0));
+    put_varint(out, u64::from(group.0));
+}
+
+pub(super) fn group(reader: &mut Reader<'_>) -> Result<(TopicId, GroupId), Malformed> {
+    Ok((TopicId(reader.varint32()?), GroupId(reader.varint32()?)))
+}
+
+pub(super) fn put_place(out: &mut Vec<u8>, place: &Place) {
+    put_group(out, place.topic, place.group);
+    put_varint(out, u64::from(place.partition.0));
+    put_varint(out, place.position.0);
+}
+
+pub(super) fn place(reader: &mut Reader<'_>) -> Result<Place, Malformed> {
+    let (topic, group) = group(reader)?;
+    Ok(Place { topic, group, partition: PartitionId(reader.varint32()?), position: Position(reader.varint()?) })
+}
+
+pub(super) fn put_token(out: &mut Vec<u8>, token: LeaseToken) {
+    put_varint(out, u64::from(token.boot.0));
+    put_varint(out, token.counter);
+}
+
+pub(super) fn token(reader: &mut Reader<'_>) -> Result<LeaseToken, Malformed> {
+    Ok(LeaseToken { boot: Boot(reader.varint32()?), counter: reader.varint()? })
+}
+
+pub(super) fn put_retention(out: &mut Vec<u8>, retention: Retention) {
+    put_optional(out, retention.age.map(|age| age.0));
+    put_optional(out, retention.bytes);
+}
+
+pub(super) fn retention(reader: &mut Reader<'_>) -> Result<Retention, Malformed> {
+    Ok(Retention { age: optional(reader)?.map(Millis), bytes: optional(reader)? })
+}
+
+pub(super) fn put_optional(out: &mut Vec<u8>, value: Option<u64>) {
+    match value {
+        None => out.push(0),
+        Some(value) => {
+            out.push(1);
+            put_varint(out, value);
+        }
+    }
+}
+
+pub(super) fn optional(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
+    match reader.byte()? {
+        0 => Ok(None),
+        1 => Ok(Some(reader.varint()?)),
+        _ => Err(Malformed("unknown option mark")),
+    }
+}
+
+pub(super) fn put_body(out: &mut Vec<u8>, body: &Body) {
+    let (bytes, metadata_len, key_len) = body.parts();
+    put_varint(out, u64::from(metadata_len));
+    put_varint(out, u64::from(key_len));
+    out.extend_from_slice(bytes);
+}
+
+pub(super) fn body(reader: &mut Reader<'_>) -> Result<Body, Malformed> {
+    let metadata_len = reader.varint32()?;
+    let key_len = reader.varint32()?;
+    Body::unpack(reader.rest(), metadata_len, key_len)
+}
+
+pub(super) fn rest_text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
+    std::str::from_utf8(reader.rest()).map_err(|_| Malformed("text is not UTF-8"))
+}
+
+pub(super) fn owner(text: &str) -> Result<OwnerName, Malformed> {
+    OwnerName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not an owner name"))
+}
+
+pub(super) fn group_name(text: &str) -> Result<GroupName, Malformed> {
+    GroupName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a group name"))
+}

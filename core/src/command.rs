@@ -1,0 +1,259 @@
+//! What can be asked of the broker.
+
+use crate::record::{GroupStart, Retention};
+use crate::types::{
+    ConsumerId, Envelope, GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, RoutingDecision, Text,
+    Timestamp, TopicName,
+};
+
+/// One request. Every command gets exactly one [`Reply`](crate::Reply) or [`Refusal`](crate::Refusal); a refused command has
+/// changed nothing.
+///
+/// The idempotency store (begin, finish, reacquire, renew, forget) and the atomic `complete` will stand here as further
+/// commands; their records are already set apart in the log format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Make a topic, or learn that it is there.
+    CreateTopic {
+        /// Its name.
+        name: TopicName,
+        /// How many partitions; `None` for one, or for whatever it already has.
+        partitions: Option<u32>,
+        /// How long done messages stay; ignored where the topic exists.
+        retention: Retention,
+    },
+    /// Delete a topic with its messages, groups and produce identities. Ends its streams.
+    DeleteTopic {
+        /// Its name.
+        name: TopicName,
+    },
+    /// Name all topics.
+    ListTopics,
+    /// Describe a topic, its partitions and its groups.
+    DescribeTopic {
+        /// Its name.
+        name: TopicName,
+    },
+    /// Accept a message.
+    Produce(Box<Produce>),
+    /// Look at messages without consuming them.
+    Peek {
+        /// The topic.
+        topic: TopicName,
+        /// The partition.
+        partition: PartitionId,
+        /// The first offset of interest.
+        offset: Offset,
+        /// At most so many.
+        limit: usize,
+    },
+    /// Connect a stream to a group, which is made if it is not there.
+    Subscribe(Subscribe),
+    /// Change how many live leases a stream may hold: 0 stops it until it is raised again.
+    SetPrefetch {
+        /// The stream.
+        consumer: ConsumerId,
+        /// The most live leases it may hold.
+        prefetch: u32,
+    },
+    /// A stream is gone.
+    Unsubscribe {
+        /// The stream.
+        consumer: ConsumerId,
+    },
+    /// A worker is done with a message.
+    Ack(Claim),
+    /// A worker failed a message.
+    Nack {
+        /// Which, and by what right.
+        claim: Claim,
+        /// What went wrong; empty for nothing said.
+        reason: Text,
+        /// When to try again; wins over the retry policy.
+        delay: Option<Millis>,
+    },
+    /// A worker needs longer.
+    Extend {
+        /// Which message, and by what right.
+        claim: Claim,
+        /// The new lease, from now; `None` for the default.
+        lease: Option<Millis>,
+    },
+    /// A worker gives a message back unharmed.
+    Release(Claim),
+    /// Make a group.
+    CreateGroup {
+        /// The topic.
+        topic: TopicName,
+        /// The group.
+        group: GroupName,
+        /// Where it starts.
+        start: GroupStart,
+    },
+    /// Delete a group with its progress. Ends its streams and leases.
+    DeleteGroup {
+        /// The topic.
+        topic: TopicName,
+        /// The group.
+        group: GroupName,
+    },
+    /// Name a topic's groups.
+    ListGroups {
+        /// The topic.
+        topic: TopicName,
+    },
+    /// Set a group's progress.
+    Seek {
+        /// The topic.
+        topic: TopicName,
+        /// The group.
+        group: GroupName,
+        /// Where to.
+        to: SeekTo,
+    },
+    /// Hand a group nothing until it is resumed.
+    Pause {
+        /// The topic.
+        topic: TopicName,
+        /// The group.
+        group: GroupName,
+    },
+    /// Let a paused group go on.
+    Resume {
+        /// The topic.
+        topic: TopicName,
+        /// The group.
+        group: GroupName,
+    },
+    /// Make dead letters of a topic live again, each for the group that failed it.
+    Redrive {
+        /// The source topic; the items come from its dead-letter topic.
+        topic: TopicName,
+        /// Which.
+        which: Redrivable,
+        /// At most so many.
+        limit: u64,
+    },
+}
+
+/// A message to accept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Produce {
+    /// The topic asked for.
+    pub topic: TopicName,
+    /// The partitioning key; may be empty.
+    pub key: Vec<u8>,
+    /// The payload; must not be empty.
+    pub value: Vec<u8>,
+    /// The producer's metadata.
+    pub envelope: Envelope,
+    /// Instead of a moment in the envelope: hold the message back this long.
+    pub delay: Option<Millis>,
+    /// What a router said, if one was asked and answered.
+    pub routing: Option<RoutingDecision>,
+    /// The trace context, handed on to the worker.
+    pub trace: Option<Text>,
+}
+
+impl Produce {
+    /// A message with nothing but a payload.
+    #[must_use]
+    pub fn new(topic: TopicName, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
+        let envelope = Envelope::default();
+        Self { topic, key: key.into(), value: value.into(), envelope, delay: None, routing: None, trace: None }
+    }
+}
+
+/// A stream to connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subscribe {
+    /// The topic.
+    pub topic: TopicName,
+    /// The group.
+    pub group: GroupName,
+    /// The worker's name.
+    pub owner: OwnerName,
+    /// How long a delivery may take; `None` for the default.
+    pub lease: Option<Millis>,
+    /// The most live leases this stream may hold.
+    pub prefetch: u32,
+    /// Deliver no more than so many in all.
+    pub deliveries_max: Option<u64>,
+    /// Where the group starts if it is new.
+    pub start: GroupStart,
+    /// What becomes of its leases when the stream goes.
+    pub on_disconnect: OnDisconnect,
+}
+
+/// What becomes of a stream's leases when the stream goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDisconnect {
+    /// They run on: a lease belongs to the message, not to the connection.
+    #[default]
+    Keep,
+    /// They are released at once.
+    Release,
+}
+
+/// A worker's word about one message, with its right to give it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The topic.
+    pub topic: TopicName,
+    /// The group.
+    pub group: GroupName,
+    /// The partition.
+    pub partition: PartitionId,
+    /// The message.
+    pub offset: Offset,
+    /// The worker's name: must be the newest delivery's.
+    pub owner: OwnerName,
+    /// The token it was given, where it shows one: must be the newest delivery's too.
+    pub token: TokenClaim,
+}
+
+/// A lease token as shown by a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TokenClaim {
+    /// None was shown; the owner's name decides alone.
+    #[default]
+    Absent,
+    /// Something that was never a token was shown; it is as stale as can be.
+    Unreadable,
+    /// This one.
+    Shown(LeaseToken),
+}
+
+impl TokenClaim {
+    /// Reads a token as a worker shows it.
+    #[must_use]
+    pub fn read(text: Option<&str>) -> Self {
+        match text.map(str::parse) {
+            None => Self::Absent,
+            Some(Ok(token)) => Self::Shown(token),
+            Some(Err(_)) => Self::Unreadable,
+        }
+    }
+}
+
+/// Where to set a group's progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    /// The earliest kept message.
+    Earliest,
+    /// After the newest message.
+    Latest,
+    /// The first message at or after this offset.
+    Offset(Offset),
+    /// The first message accepted at or after this moment.
+    Time(Timestamp),
+}
+
+/// Which dead letters to redrive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Redrivable {
+    /// The oldest first, of every partition.
+    All,
+    /// Those with these offsets in the dead-letter topic.
+    Offsets(Vec<Offset>),
+}

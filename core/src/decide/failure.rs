@@ -1,0 +1,117 @@
+//! What becomes of a message that failed: another try later, or the dead letters.
+
+use crate::faults::{Fault, Faults};
+use crate::record::Place;
+use crate::state::State;
+use crate::state::entry::Entry;
+use crate::state::group::Group;
+use crate::state::partition::Message;
+use crate::state::topic::Topic;
+use crate::types::message::MAX_BACKOFF_DEFAULT;
+use crate::types::{DeadReason, Millis, RetryPolicy, Timestamp};
+
+/// What a failure leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is delivered again, not before this moment.
+    Again { not_before: Timestamp },
+    /// It becomes a dead letter.
+    Dead(DeadReason),
+}
+
+/// Decides what follows the failure of the delivery `entry` describes. A `delay` asked for wins over the policy.
+pub(crate) fn after_failure(
+    state: &State,
+    place: &Place,
+    entry: &Entry,
+    now: Timestamp,
+    delay: Option<Millis>,
+    faults: &impl Faults,
+) -> Outcome {
+    let topic = state.topic(place.topic).expect("a lease belongs to a topic");
+    let group = topic.group(place.group).expect("a lease belongs to a group");
+    let message = message(topic, place);
+    let meta = message.body.has_metadata().then(|| message.body.metadata());
+    let envelope = meta.as_ref().map(|meta| &meta.envelope);
+    let policy = envelope.and_then(|envelope| envelope.retry_policy);
+    if !topic.name().is_dead_letter() {
+        if policy.is_some_and(|policy| policy.max_attempts > 0 && entry.attempts >= policy.max_attempts) {
+            return Outcome::Dead(DeadReason::MaxAttempts);
+        }
+        if envelope.and_then(|envelope| envelope.deadline.as_ref()).is_some_and(|deadline| deadline.at <= now) {
+            return Outcome::Dead(DeadReason::DeadlineExceeded);
+        }
+    }
+    let wait = match (delay, policy) {
+        (Some(delay), _) => delay,
+        (None, Some(policy)) => backoff(&policy, entry.failures + 1, jitter(topic, group, place, entry, message)),
+        (None, None) => Millis(0),
+    };
+    let wait = if faults.planted(Fault::BackoffIgnored) { Millis(0) } else { wait };
+    Outcome::Again { not_before: now.after(wait) }
+}
+
+/// Whether a message's deadline has passed. In a dead-letter topic deadlines do not act.
+pub(crate) fn deadline_passed(topic: &Topic, message: &Message, now: Timestamp) -> bool {
+    message.body.traits().has_deadline
+        && !topic.name().is_dead_letter()
+        && message.body.metadata().envelope.deadline.is_some_and(|deadline| deadline.at <= now)
+}
+
+pub(crate) fn message<'a>(topic: &'a Topic, place: &Place) -> &'a Message {
+    let partition = topic.partition(place.partition).expect("a place names a partition");
+    partition.message(place.position).expect("an unfinished message is kept")
+}
+
+/// The wait after the `failures`-th failure: doubling, capped, half of it fixed and half spread by `jitter`.
+fn backoff(policy: &RetryPolicy, failures: u32, jitter: u64) -> Millis {
+    let cap = if policy.max_backoff.0 == 0 { MAX_BACKOFF_DEFAULT } else { policy.max_backoff };
+    let doublings = failures.saturating_sub(1);
+    let doubled = 1_u64.checked_shl(doublings).map_or(u64::MAX, |factor| policy.backoff.0.saturating_mul(factor));
+    let whole = doubled.min(cap.0);
+    let fixed = whole.div_ceil(2);
+    let spread = whole - fixed;
+    Millis(fixed + jitter % (spread + 1))
+}
+
+/// Spreads retries of different messages, and of one message's attempts, without a random draw.
+fn jitter(topic: &Topic, group: &Group, place: &Place, entry: &Entry, message: &Message) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut mix = |bytes: &[u8]| {
+        for byte in bytes.iter().chain(&[0xff]) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    mix(topic.name().as_str().as_bytes());
+    mix(group.name().as_str().as_bytes());
+    mix(&place.partition.0.to_le_bytes());
+    mix(&message.offset.0.to_le_bytes());
+    mix(&entry.attempts.to_le_bytes());
+    hash ^ (hash >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(backoff: u64, max_backoff: u64) -> RetryPolicy {
+        RetryPolicy { max_attempts: 0, backoff: Millis(backoff), max_backoff: Millis(max_backoff) }
+    }
+
+    #[test]
+    fn waits_double_up_to_the_cap_and_jitter_spreads_the_upper_half() {
+        for (failures, whole) in [(1, 100), (2, 200), (3, 400), (4, 500), (60, 500), (u32::MAX, 500)] {
+            assert_eq!(backoff(&policy(100, 500), failures, 0), Millis(whole / 2));
+            let waits = (0..10_000).map(|jitter| backoff(&policy(100, 500), failures, jitter).0);
+            assert_eq!(waits.clone().min(), Some(whole / 2));
+            assert_eq!(waits.max(), Some(whole));
+        }
+    }
+
+    #[test]
+    fn without_a_cap_the_wait_stops_at_a_day() {
+        assert_eq!(backoff(&policy(1_000, 0), 64, u64::MAX).0.div_ceil(MAX_BACKOFF_DEFAULT.0), 1);
+        assert!(backoff(&policy(1_000, 0), 64, 0).0 >= MAX_BACKOFF_DEFAULT.0 / 2);
+        assert_eq!(backoff(&policy(0, 0), 9, 7), Millis(0));
+    }
+}

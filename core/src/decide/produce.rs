@@ -1,0 +1,154 @@
+//! Accepting a message: where it goes, whether it was here before, whether there is room.
+
+use super::{Decision, topic};
+use crate::command::Produce;
+use crate::record::{Event, Gate};
+use crate::reply::{Overload, Produced, Refusal, Reply, RouterUse};
+use crate::state::State;
+use crate::state::dedupe::IdentityKey;
+use crate::state::partition::{Load, Partition};
+use crate::state::topic::Topic;
+use crate::types::partitioner::partition_of;
+use crate::types::{Body, Limits, Metadata, PartitionId, Timestamp};
+
+/// Decides a produce.
+pub(crate) fn produce(state: &State, limits: &Limits, now: Timestamp, asked: Produce) -> Result<Decision, Refusal> {
+    check_sizes(limits, &asked)?;
+    let Produce { topic: requested, key, value, mut envelope, delay, routing, trace } = asked;
+    let scope = envelope.target_topic.clone().unwrap_or_else(|| requested.clone());
+    if let Some(identity) = envelope.identity_key() {
+        let known = state.identities(&scope);
+        let key = IdentityKey::new(envelope.tenant(), identity);
+        if let Some(accepted) = known.and_then(|identities| identities.accepted(&key, now)) {
+            return Ok(Decision::nothing(Reply::Produced(Produced {
+                partition: accepted.partition,
+                offset: accepted.offset,
+                duplicate: true,
+                router: RouterUse::NotAsked,
+            })));
+        }
+        if known.is_some_and(|identities| identities.len() as u64 >= limits.dedupe_keys_max) {
+            return Err(overloaded(Overload::Identities, limits));
+        }
+    }
+    if let Some(delay) = delay {
+        envelope.deliver_at = Some(now.after(delay));
+    }
+    if let Some(deadline) = &envelope.deadline {
+        if deadline.at <= now {
+            return Err(Refusal::DeadlinePassed);
+        }
+        if envelope.deliver_at.is_some_and(|at| at >= deadline.at) {
+            return Err(Refusal::Invalid("delay reaches beyond the deadline"));
+        }
+    }
+
+    let mut meta = Metadata { envelope, trace, ..Metadata::default() };
+    let mut router = RouterUse::NotAsked;
+    if let Some(decision) = routing {
+        let target = decision.target_topic.as_ref().or(meta.envelope.target_topic.as_ref()).unwrap_or(&requested);
+        let sound = state.topic_named(target).is_some_and(|topic| {
+            decision.partition_override.is_none_or(|partition| partition.0 < topic.partition_count())
+        });
+        if sound {
+            meta.envelope.target_topic = decision.target_topic.or(meta.envelope.target_topic);
+            meta.envelope.partition_override = decision.partition_override.or(meta.envelope.partition_override);
+            meta.routing = Some(decision.routing);
+            router = RouterUse::Followed;
+        } else {
+            router = RouterUse::SetAside;
+        }
+    }
+
+    let destination = topic(state, meta.envelope.target_topic.as_ref().unwrap_or(&requested))?;
+    let partition = choose_partition(destination, meta.envelope.partition_override, &key)?;
+    let load = Load { messages: 1, bytes: (key.len() + value.len()) as u64 };
+    check_room(state, limits, destination, partition, load)?;
+
+    let offset = destination.next_offset();
+    let gate = meta.envelope.identity_key().map(|_| Gate { scope, expires_at: now.after(limits.dedupe_ttl) });
+    let body = Body::pack(&meta, &key, &value);
+    let event = Event::Produced { topic: destination.id(), partition, offset, body, gate };
+    Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate: false, router })))
+}
+
+fn check_sizes(limits: &Limits, asked: &Produce) -> Result<(), Refusal> {
+    if asked.value.is_empty() {
+        return Err(Refusal::Invalid("value must not be empty"));
+    }
+    bounded("key", asked.key.len(), limits.key_bytes_max)?;
+    if let Some(key) = &asked.envelope.idempotency_key {
+        bounded("idempotency key", key.len(), limits.idempotency_key_bytes_max)?;
+    }
+    let message = asked.key.len() + asked.value.len() + metadata_len(asked);
+    bounded("message", message, limits.message_bytes_max)?;
+    if asked.delay.is_some() && asked.envelope.deliver_at.is_some() {
+        return Err(Refusal::Invalid("give a delay or a moment of delivery, not both"));
+    }
+    Ok(())
+}
+
+/// An upper bound of what envelope, routing and trace take, without encoding them.
+fn metadata_len(asked: &Produce) -> usize {
+    const FIELD: usize = 16;
+    let envelope = &asked.envelope;
+    let texts = [
+        &envelope.run_id,
+        &envelope.step_id,
+        &envelope.parent_step_id,
+        &envelope.tenant_id,
+        &envelope.idempotency_key,
+        &asked.trace,
+    ];
+    let texts: usize = texts.into_iter().flatten().map(|text| text.len() + FIELD).sum();
+    let deadline = envelope.deadline.as_ref().map_or(0, |deadline| deadline.text.len() + FIELD);
+    let pairs = envelope.labels.iter().chain(asked.routing.iter().flat_map(|routing| &routing.routing.meta));
+    let pairs: usize = pairs.map(|(name, value)| name.len() + value.len() + FIELD).sum();
+    let label = asked.routing.as_ref().map_or(0, |routing| routing.routing.label.len() + FIELD);
+    texts + deadline + pairs + label
+}
+
+fn bounded(what: &'static str, len: usize, max: usize) -> Result<(), Refusal> {
+    if len > max { Err(Refusal::TooLarge { what, len: len as u64, max: max as u64 }) } else { Ok(()) }
+}
+
+fn choose_partition(topic: &Topic, asked: Option<PartitionId>, key: &[u8]) -> Result<PartitionId, Refusal> {
+    let partitions = topic.partition_count();
+    match asked {
+        None => Ok(partition_of(key, partitions)),
+        Some(partition) if partition.0 < partitions => Ok(partition),
+        Some(partition) => Err(Refusal::PartitionOutOfRange { partition, partitions }),
+    }
+}
+
+/// Whether one more message fits the partition, and whether its dead letters leave room for more.
+pub(super) fn check_room(
+    state: &State,
+    limits: &Limits,
+    topic: &Topic,
+    partition: PartitionId,
+    load: Load,
+) -> Result<(), Refusal> {
+    if load.bytes > limits.partition_bytes_max {
+        return Err(Refusal::TooLarge { what: "key and value", len: load.bytes, max: limits.partition_bytes_max });
+    }
+    let open = topic.partition(partition).map(Partition::open).unwrap_or_default();
+    let full = open.messages + load.messages > limits.partition_messages_max
+        || open.bytes + load.bytes > limits.partition_bytes_max;
+    if full {
+        return Err(overloaded(Overload::Backlog, limits));
+    }
+    let dead = topic.dead_letter_name().and_then(|name| state.topic_named(name));
+    if let Some(dead) = dead {
+        let partition = PartitionId(partition.0 % dead.partition_count());
+        let open = dead.partition(partition).map(Partition::open).unwrap_or_default();
+        if open.messages >= limits.partition_messages_max || open.bytes >= limits.partition_bytes_max {
+            return Err(overloaded(Overload::DeadLetters, limits));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn overloaded(reason: Overload, limits: &Limits) -> Refusal {
+    Refusal::Overloaded { reason, retry_after: limits.retry_after }
+}

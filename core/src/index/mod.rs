@@ -1,0 +1,284 @@
+//! What is not durable: who is connected, whose turn it is, what may be handed out next, who wants to be woken when.
+//!
+//! All of it follows from the durable state and the streams that happen to be connected, so it is rebuilt after a restart and
+//! never written. [`Index::before`] and [`Index::after`] keep it in step with every record that is applied.
+
+mod feed;
+mod lanes;
+mod ranges;
+mod roster;
+mod timers;
+mod track;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use self::feed::Feed;
+use self::lanes::Lanes;
+pub(crate) use self::roster::Consumer;
+use self::roster::Roster;
+pub(crate) use self::timers::Alarm;
+use self::timers::Timers;
+use crate::record::Place;
+use crate::state::State;
+use crate::state::topic::Topic;
+use crate::types::{ConsumerId, GroupId, Millis, PartitionId, Position, Timestamp, TopicId, TopicName};
+
+/// How long after the first window ends the produce identities of a scope are swept: many at once are cheaper.
+const SWEEP_SLACK: Millis = Millis(1_000);
+
+/// The volatile half of a broker.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    pub(crate) timers: Timers,
+    pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
+    topics: BTreeMap<TopicId, TopicIndex>,
+    /// Groups that may be able to hand something out.
+    work: VecDeque<(TopicId, GroupId)>,
+    matured_serial: u64,
+}
+
+#[derive(Debug, Default)]
+struct TopicIndex {
+    lanes: Vec<Lanes>,
+    groups: BTreeMap<GroupId, GroupIndex>,
+}
+
+#[derive(Debug, Default)]
+struct GroupIndex {
+    roster: Roster,
+    feeds: Vec<Feed>,
+    /// Partitions that may have something to hand out: neither seen empty nor full since.
+    candidates: BTreeSet<PartitionId>,
+    last_partition: PartitionId,
+    queued: bool,
+}
+
+/// The next hand-out of a group: what, and to whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Next {
+    pub(crate) place: Place,
+    pub(crate) consumer: ConsumerId,
+}
+
+impl Index {
+    /// The index of a state nobody is connected to yet.
+    pub(crate) fn rebuild(state: &State, now: Timestamp) -> Self {
+        let mut index = Self::default();
+        for topic in state.topics() {
+            index.add_topic(topic, now);
+        }
+        for (scope, identities) in state.identity_scopes() {
+            if let Some(expiry) = identities.next_expiry() {
+                index.timers.set_sweep(expiry.after(SWEEP_SLACK), scope);
+            }
+        }
+        index
+    }
+
+    /// Connects a stream.
+    pub(crate) fn join(&mut self, id: ConsumerId, consumer: Consumer) {
+        let (topic, group) = (consumer.topic, consumer.group);
+        let has_credit = consumer.has_credit();
+        self.consumers.insert(id, consumer);
+        let roster = &mut self.group_mut(topic, group).roster;
+        roster.join(id);
+        roster.set_credit(id, has_credit);
+        self.wake(topic, group);
+    }
+
+    /// Disconnects a stream; its leases run on, held by nobody.
+    pub(crate) fn leave(&mut self, id: ConsumerId) -> Option<Consumer> {
+        let consumer = self.consumers.remove(&id)?;
+        if let Some(group) =
+            self.topics.get_mut(&consumer.topic).and_then(|topic| topic.groups.get_mut(&consumer.group))
+        {
+            group.roster.leave(id);
+        }
+        Some(consumer)
+    }
+
+    pub(crate) fn set_prefetch(&mut self, id: ConsumerId, prefetch: u32) -> Option<()> {
+        let consumer = self.consumers.get_mut(&id)?;
+        consumer.prefetch = prefetch;
+        self.refresh_credit(id);
+        Some(())
+    }
+
+    /// The streams of a group.
+    pub(crate) fn members(&self, topic: TopicId, group: GroupId) -> impl Iterator<Item = ConsumerId> {
+        let group = self.topics.get(&topic).and_then(|topic| topic.groups.get(&group));
+        group.into_iter().flat_map(|group| group.roster.members().iter().copied())
+    }
+
+    pub(crate) fn group_has_credit(&self, topic: TopicId, group: GroupId) -> bool {
+        self.topics
+            .get(&topic)
+            .and_then(|topic| topic.groups.get(&group))
+            .is_some_and(|group| group.roster.has_credit())
+    }
+
+    /// How many messages of a partition are held back by their delay.
+    pub(crate) fn delayed_len(&self, topic: TopicId, partition: PartitionId) -> u64 {
+        self.lanes(topic, partition).map_or(0, |lanes| lanes.delayed_len() as u64)
+    }
+
+    pub(crate) fn is_delayed(&self, topic: TopicId, partition: PartitionId, position: Position) -> bool {
+        self.lanes(topic, partition).is_some_and(|lanes| lanes.is_delayed(position))
+    }
+
+    /// A delayed message's moment has come.
+    pub(crate) fn mature(&mut self, topic: TopicId, partition: PartitionId, position: Position) {
+        self.matured_serial += 1;
+        let serial = self.matured_serial;
+        if let Some(lanes) = self.topics.get_mut(&topic).and_then(|topic| topic.lanes.get_mut(partition.0 as usize)) {
+            lanes.mature(position, serial);
+        }
+        self.wake_waiters(topic, partition);
+    }
+
+    /// A failed message's retry time has come.
+    pub(crate) fn retry(&mut self, state: &State, place: &Place) {
+        let topic = state.topic(place.topic).expect("an alarm goes with its topic");
+        let message = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
+        let priority = message.expect("an alarm goes with its message").body.traits().priority;
+        self.feed_mut(place).give_back(priority, place.position);
+        self.offer(place.topic, place.group, place.partition);
+    }
+
+    /// What the group is to be handed next, and who gets it, if anything can be handed out.
+    pub(crate) fn next(&mut self, topic: &Topic, group: GroupId, in_flight_max: u32) -> Option<Next> {
+        let index = self.topics.get_mut(&topic.id())?;
+        let desk = index.groups.get_mut(&group)?;
+        let consumer = desk.roster.next()?;
+        let durable = topic.group(group)?;
+        if durable.is_paused() {
+            return None;
+        }
+        loop {
+            let after = desk.candidates.range(desk.last_partition.next()..).next();
+            let partition = *after.or_else(|| desk.candidates.first())?;
+            let progress = durable.progress(partition).expect("every group has every partition");
+            let messages = topic.partition(partition).expect("candidates are partitions");
+            let feed = &mut desk.feeds[partition.0 as usize];
+            let lanes = &mut index.lanes[partition.0 as usize];
+            if progress.in_flight() >= in_flight_max {
+                // It becomes a candidate again when a lease ends.
+                desk.candidates.remove(&partition);
+                continue;
+            }
+            let Some(position) = feed.peek(lanes, progress, messages.next_position()) else {
+                desk.candidates.remove(&partition);
+                if !feed.waiting {
+                    feed.waiting = true;
+                    lanes.wait(group);
+                }
+                continue;
+            };
+            return Some(Next { place: Place { topic: topic.id(), group, partition, position }, consumer });
+        }
+    }
+
+    /// Notes that a lease was given to a stream.
+    pub(crate) fn served(&mut self, place: &Place, consumer: ConsumerId) {
+        self.feed_mut(place).holders.insert(place.position, consumer);
+        let desk = self.group_mut(place.topic, place.group);
+        desk.roster.served(consumer);
+        desk.last_partition = place.partition;
+        let stream = self.consumers.get_mut(&consumer).expect("only connected streams are served");
+        stream.live += 1;
+        stream.deliveries_left = stream.deliveries_left.map(|left| left - 1);
+        if stream.on_disconnect == crate::command::OnDisconnect::Release {
+            stream.held.insert((place.partition, place.position));
+        }
+        self.refresh_credit(consumer);
+    }
+
+    /// The next group that may be able to hand something out.
+    pub(crate) fn next_work(&mut self) -> Option<(TopicId, GroupId)> {
+        self.work.front().copied()
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !self.work.is_empty()
+    }
+
+    /// Takes the group in front off the list.
+    pub(crate) fn work_done(&mut self) {
+        let Some((topic, group)) = self.work.pop_front() else { return };
+        if let Some(desk) = self.topics.get_mut(&topic).and_then(|topic| topic.groups.get_mut(&group)) {
+            desk.queued = false;
+        }
+    }
+
+    /// Puts the group in front to the back of the list.
+    pub(crate) fn rotate_work(&mut self) {
+        self.work.rotate_left(usize::from(!self.work.is_empty()));
+    }
+
+    /// Looks at a group again: something about it has changed.
+    pub(crate) fn wake(&mut self, topic: TopicId, group: GroupId) {
+        let Some(desk) = self.topics.get_mut(&topic).and_then(|topic| topic.groups.get_mut(&group)) else { return };
+        if !desk.queued && desk.roster.has_credit() && !desk.candidates.is_empty() {
+            desk.queued = true;
+            self.work.push_back((topic, group));
+        }
+    }
+
+    fn offer(&mut self, topic: TopicId, group: GroupId, partition: PartitionId) {
+        self.group_mut(topic, group).candidates.insert(partition);
+        self.wake(topic, group);
+    }
+
+    fn wake_waiters(&mut self, topic: TopicId, partition: PartitionId) {
+        let Some(index) = self.topics.get_mut(&topic) else { return };
+        for group in index.lanes[partition.0 as usize].take_waiters() {
+            let desk = index.groups.get_mut(&group).expect("a group that goes stops waiting");
+            desk.feeds[partition.0 as usize].waiting = false;
+            desk.candidates.insert(partition);
+            if !desk.queued && desk.roster.has_credit() {
+                desk.queued = true;
+                self.work.push_back((topic, group));
+            }
+        }
+    }
+
+    fn refresh_credit(&mut self, id: ConsumerId) {
+        let Some(consumer) = self.consumers.get(&id) else { return };
+        let (topic, group, has_credit) = (consumer.topic, consumer.group, consumer.has_credit());
+        self.group_mut(topic, group).roster.set_credit(id, has_credit);
+        if has_credit {
+            self.wake(topic, group);
+        }
+    }
+
+    /// A lease has ended, however it ended: its stream has credit again.
+    fn lease_ended(&mut self, place: &Place) {
+        let Some(id) = self.feed_mut(place).holders.remove(&place.position) else { return };
+        let Some(consumer) = self.consumers.get_mut(&id) else { return };
+        consumer.live -= 1;
+        consumer.held.remove(&(place.partition, place.position));
+        self.refresh_credit(id);
+    }
+
+    fn lanes(&self, topic: TopicId, partition: PartitionId) -> Option<&Lanes> {
+        self.topics.get(&topic)?.lanes.get(partition.0 as usize)
+    }
+
+    fn topic_mut(&mut self, topic: TopicId) -> &mut TopicIndex {
+        self.topics.get_mut(&topic).expect("the index knows every topic of the state")
+    }
+
+    fn group_mut(&mut self, topic: TopicId, group: GroupId) -> &mut GroupIndex {
+        self.topic_mut(topic).groups.get_mut(&group).expect("the index knows every group of the state")
+    }
+
+    fn feed_mut(&mut self, place: &Place) -> &mut Feed {
+        &mut self.group_mut(place.topic, place.group).feeds[place.partition.0 as usize]
+    }
+
+    pub(crate) fn set_sweep(&mut self, state: &State, scope: &TopicName) {
+        if let Some(expiry) = state.identities(scope).and_then(crate::state::dedupe::Identities::next_expiry) {
+            self.timers.set_sweep(expiry.after(SWEEP_SLACK), scope);
+        }
+    }
+}

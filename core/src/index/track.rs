@@ -1,0 +1,317 @@
+//! Keeping the index in step with the records that are applied.
+
+use super::feed::Feed;
+use super::lanes::Lanes;
+use super::{Alarm, GroupIndex, Index, TopicIndex};
+use crate::record::{Event, Place, Record};
+use crate::state::State;
+use crate::state::entry::{Entry, Phase};
+use crate::state::group::Group;
+use crate::state::partition::{Message, Partition};
+use crate::state::topic::Topic;
+use crate::types::{GroupId, PartitionId, Position, Timestamp, TopicId};
+
+impl Index {
+    /// Takes back what the index holds about whatever `record` is about to change.
+    pub(crate) fn before(&mut self, state: &State, record: &Record) {
+        match &record.event {
+            Event::Delivered { place, .. }
+            | Event::Acked { place }
+            | Event::Nacked { place, .. }
+            | Event::Expired { place, .. }
+            | Event::Released { place }
+            | Event::DeadLettered { place, .. } => self.withdraw(state, place),
+            Event::Extended { place, .. } => {
+                if let Some(until) = entry(state, place).and_then(Entry::leased_until) {
+                    self.timers.cancel(until, Alarm::Lease(*place));
+                }
+            }
+            Event::Redriven { dead_topic, dead_partition, dead_position, .. } => {
+                let groups = state.topic(*dead_topic).into_iter().flat_map(Topic::groups).map(Group::id);
+                for group in groups.collect::<Vec<_>>() {
+                    let place =
+                        Place { topic: *dead_topic, group, partition: *dead_partition, position: *dead_position };
+                    self.withdraw(state, &place);
+                }
+            }
+            Event::GroupDeleted { topic, group } | Event::GroupSought { topic, group, .. } => {
+                self.withdraw_group(state, *topic, *group);
+            }
+            Event::TopicDeleted { topic } => self.drop_topic(state, *topic),
+            _ => {}
+        }
+    }
+
+    /// Takes in what `record` has changed.
+    pub(crate) fn after(&mut self, state: &State, record: &Record) {
+        let now = state.clock();
+        match &record.event {
+            Event::TopicCreated { topic, .. } => {
+                self.add_topic(state.topic(*topic).expect("just created"), now);
+            }
+            Event::GroupCreated { topic, group, .. } => {
+                let topic = state.topic(*topic).expect("has a new group");
+                self.add_group(topic, topic.group(*group).expect("just created"), now);
+                self.reconcile(topic, now);
+            }
+            Event::GroupDeleted { topic, group } => {
+                self.remove_group(*topic, *group);
+                self.reconcile(state.topic(*topic).expect("a group's topic outlives it"), now);
+            }
+            Event::GroupSought { topic, group, .. } => {
+                let topic = state.topic(*topic).expect("a group's topic outlives it");
+                self.reconcile(topic, now);
+                self.restart_group(topic, *group);
+            }
+            Event::GroupResumed { topic, group } => self.wake(*topic, *group),
+            Event::Produced { topic, partition, gate, .. } => {
+                self.added(state, *topic, *partition);
+                if let Some(gate) = gate
+                    && state.identities(&gate.scope).is_some_and(|identities| identities.len() == 1)
+                {
+                    self.set_sweep(state, &gate.scope);
+                }
+            }
+            Event::Delivered { place, until, .. } => self.timers.set(*until, Alarm::Lease(*place)),
+            Event::Extended { place, until } => self.timers.set(*until, Alarm::Lease(*place)),
+            Event::Nacked { place, .. } | Event::Expired { place, .. } | Event::Released { place } => {
+                self.requeued(state, place);
+            }
+            Event::Acked { place } => self.finished(state, place),
+            Event::DeadLettered { place, dead_topic, dead_partition, .. } => {
+                self.finished(state, place);
+                self.added(state, *dead_topic, *dead_partition);
+            }
+            Event::Redriven { dead_topic, dead_partition, dead_position, topic, partition, .. } => {
+                self.closed(state, *dead_topic, *dead_partition, *dead_position);
+                self.added(state, *topic, *partition);
+            }
+            Event::RetainedOut { topic, partition, .. } => self.arm_retention(state, *topic, *partition),
+            Event::IdentitiesExpired { scope, .. } => self.set_sweep(state, scope),
+            Event::Booted { .. } | Event::TopicDeleted { .. } | Event::GroupPaused { .. } => {}
+            Event::ReasonNoted { .. } | Event::Restored(_) => {}
+        }
+    }
+
+    pub(super) fn add_topic(&mut self, topic: &Topic, now: Timestamp) {
+        let mut lanes = Vec::with_capacity(topic.partition_count() as usize);
+        for (id, partition) in topic.partitions() {
+            let mut of_partition = Lanes::default();
+            for (position, message) in partition.messages() {
+                if partition.is_open(position) {
+                    self.file(&mut of_partition, (topic.id(), id, position), message, now);
+                }
+            }
+            lanes.push(of_partition);
+        }
+        self.topics.insert(topic.id(), TopicIndex { lanes, groups: Default::default() });
+        for group in topic.groups() {
+            self.add_group(topic, group, now);
+        }
+        for (id, partition) in topic.partitions() {
+            self.arm_retention_of(topic, id, partition);
+        }
+    }
+
+    /// Sorts a message into its lane.
+    fn file(
+        &mut self,
+        lanes: &mut Lanes,
+        (topic, partition, position): (TopicId, PartitionId, Position),
+        message: &Message,
+        now: Timestamp,
+    ) {
+        let traits = message.body.traits();
+        let held_until = match traits.has_delay {
+            true => message.body.metadata().envelope.deliver_at.filter(|at| *at > now),
+            false => None,
+        };
+        lanes.add(position, traits.priority, held_until);
+        if let Some(until) = held_until {
+            self.timers.set(until, Alarm::Mature(topic, partition, position));
+        }
+    }
+
+    fn add_group(&mut self, topic: &Topic, group: &Group, now: Timestamp) {
+        let serial = self.matured_serial;
+        let feeds = group.partitions().map(|(_, progress)| Feed::new(progress, serial)).collect();
+        let candidates = group.partitions().map(|(partition, _)| partition).collect();
+        let desk = GroupIndex { feeds, candidates, ..GroupIndex::default() };
+        self.topic_mut(topic.id()).groups.insert(group.id(), desk);
+        for (partition, progress) in group.partitions() {
+            for (position, entry) in progress.entries() {
+                let place = Place { topic: topic.id(), group: group.id(), partition, position };
+                match entry.phase {
+                    Phase::Leased { until } => self.timers.set(until, Alarm::Lease(place)),
+                    Phase::Queued { not_before } if not_before > now => {
+                        self.timers.set(not_before, Alarm::Retry(place));
+                    }
+                    Phase::Queued { .. } => {
+                        let message = topic.partition(partition).and_then(|partition| partition.message(position));
+                        let priority = message.expect("histories belong to messages").body.traits().priority;
+                        self.feed_mut(&place).give_back(priority, position);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Everything of a group's past is gone; its streams stay.
+    fn restart_group(&mut self, topic: &Topic, group: GroupId) {
+        let serial = self.matured_serial;
+        let durable = topic.group(group).expect("a group that is sought is there");
+        let index = self.topic_mut(topic.id());
+        for lanes in &mut index.lanes {
+            lanes.stop_waiting(group);
+        }
+        let desk = index.groups.get_mut(&group).expect("the index knows every group of the state");
+        desk.feeds = durable.partitions().map(|(_, progress)| Feed::new(progress, serial)).collect();
+        desk.candidates = durable.partitions().map(|(partition, _)| partition).collect();
+        self.wake(topic.id(), group);
+    }
+
+    fn remove_group(&mut self, topic: TopicId, group: GroupId) {
+        let index = self.topic_mut(topic);
+        for lanes in &mut index.lanes {
+            lanes.stop_waiting(group);
+        }
+        index.groups.remove(&group);
+        self.work.retain(|work| *work != (topic, group));
+        self.consumers.retain(|_, consumer| (consumer.topic, consumer.group) != (topic, group));
+    }
+
+    fn drop_topic(&mut self, state: &State, topic: TopicId) {
+        let groups: Vec<_> = state.topic(topic).into_iter().flat_map(Topic::groups).map(Group::id).collect();
+        for group in groups {
+            self.withdraw_group(state, topic, group);
+            self.remove_group(topic, group);
+        }
+        let index = self.topics.remove(&topic).expect("the index knows every topic of the state");
+        for (partition, lanes) in (0..).map(PartitionId).zip(&index.lanes) {
+            for (position, until) in lanes.delayed() {
+                self.timers.cancel(until, Alarm::Mature(topic, partition, position));
+            }
+            self.timers.set_retention(topic, partition, None);
+        }
+    }
+
+    /// After groups or progress changed at large: messages may have been closed or opened again.
+    fn reconcile(&mut self, topic: &Topic, now: Timestamp) {
+        let id = topic.id();
+        for (partition, messages) in topic.partitions() {
+            let mut lanes = std::mem::take(&mut self.topic_mut(id).lanes[partition.0 as usize]);
+            if !lanes.is_plain() || topic.retention().keeps_done() {
+                for position in lanes.special_positions() {
+                    if !messages.is_open(position)
+                        && let Some(until) = lanes.remove(position)
+                    {
+                        self.timers.cancel(until, Alarm::Mature(id, partition, position));
+                    }
+                }
+                for (position, message) in messages.messages() {
+                    if messages.is_open(position) && !lanes.is_delayed(position) {
+                        self.file(&mut lanes, (id, partition, position), message, now);
+                    }
+                }
+            }
+            self.topic_mut(id).lanes[partition.0 as usize] = lanes;
+            self.arm_retention_of(topic, partition, messages);
+        }
+    }
+
+    /// Takes a message out of the queue of a group, or ends its lease.
+    fn withdraw(&mut self, state: &State, place: &Place) {
+        let Some(topic) = state.topic(place.topic) else { return };
+        match entry(state, place).map(|entry| entry.phase) {
+            Some(Phase::Leased { until }) => {
+                self.timers.cancel(until, Alarm::Lease(*place));
+                self.lease_ended(place);
+            }
+            phase => {
+                if let Some(Phase::Queued { not_before }) = phase {
+                    self.timers.cancel(not_before, Alarm::Retry(*place));
+                }
+                let message = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
+                let Some(message) = message else { return };
+                let priority = message.body.traits().priority;
+                self.feed_mut(place).take(priority, place.position);
+            }
+        }
+    }
+
+    fn withdraw_group(&mut self, state: &State, topic: TopicId, group: GroupId) {
+        let durable = state.topic(topic).and_then(|topic| topic.group(group)).expect("checked when decided");
+        for (partition, progress) in durable.partitions() {
+            for (position, entry) in progress.entries() {
+                let place = Place { topic, group, partition, position };
+                match entry.phase {
+                    Phase::Leased { until } => {
+                        self.timers.cancel(until, Alarm::Lease(place));
+                        self.lease_ended(&place);
+                    }
+                    Phase::Queued { not_before } => self.timers.cancel(not_before, Alarm::Retry(place)),
+                }
+            }
+        }
+    }
+
+    /// The newest message of a partition is new.
+    fn added(&mut self, state: &State, topic: TopicId, partition: PartitionId) {
+        let messages = state.topic(topic).and_then(|topic| topic.partition(partition)).expect("just stored into");
+        let position = Position(messages.next_position().0 - 1);
+        if let Some(message) = messages.message(position) {
+            let traits = message.body.traits();
+            if traits.has_delay || traits.priority.level() > 0 {
+                let mut lanes = std::mem::take(&mut self.topic_mut(topic).lanes[partition.0 as usize]);
+                self.file(&mut lanes, (topic, partition, position), message, state.clock());
+                self.topic_mut(topic).lanes[partition.0 as usize] = lanes;
+            }
+        }
+        self.wake_waiters(topic, partition);
+    }
+
+    fn requeued(&mut self, state: &State, place: &Place) {
+        let entry = entry(state, place).expect("a requeued message keeps its history");
+        let Phase::Queued { not_before } = entry.phase else { return };
+        if not_before <= state.clock() {
+            self.retry(state, place);
+        } else {
+            self.timers.set(not_before, Alarm::Retry(*place));
+            self.offer(place.topic, place.group, place.partition);
+        }
+    }
+
+    fn finished(&mut self, state: &State, place: &Place) {
+        self.closed(state, place.topic, place.partition, place.position);
+        self.offer(place.topic, place.group, place.partition);
+    }
+
+    /// A message may be done in every group now.
+    fn closed(&mut self, state: &State, topic: TopicId, partition: PartitionId, position: Position) {
+        let durable = state.topic(topic).expect("a message's topic outlives it");
+        let messages = durable.partition(partition).expect("a message's partition outlives it");
+        if !messages.is_open(position)
+            && let Some(until) = self.topic_mut(topic).lanes[partition.0 as usize].remove(position)
+        {
+            self.timers.cancel(until, Alarm::Mature(topic, partition, position));
+        }
+        if durable.retention().age.is_some() {
+            self.arm_retention_of(durable, partition, messages);
+        }
+    }
+
+    fn arm_retention(&mut self, state: &State, topic: TopicId, partition: PartitionId) {
+        let durable = state.topic(topic).expect("a partition's topic outlives it");
+        self.arm_retention_of(durable, partition, durable.partition(partition).expect("checked when decided"));
+    }
+
+    fn arm_retention_of(&mut self, topic: &Topic, partition: PartitionId, messages: &Partition) {
+        let Some(age) = topic.retention().age else { return };
+        let at = messages.oldest_retained().map(|(_, message)| message.produced_at.after(age));
+        self.timers.set_retention(topic.id(), partition, at);
+    }
+}
+
+fn entry<'a>(state: &'a State, place: &Place) -> Option<&'a Entry> {
+    state.topic(place.topic)?.group(place.group)?.progress(place.partition)?.entry(place.position)
+}

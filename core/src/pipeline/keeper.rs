@@ -1,0 +1,215 @@
+//! The keeper of files: has the next segment ready, writes snapshots beside the running broker, removes what is no longer
+//! needed.
+
+use super::writer::{NextSegment, Writer};
+use crate::codec::record as codec;
+use crate::log::{FileId, SnapshotHead, SnapshotWriter, Step, StorageFault, WriteAt};
+use crate::record::{Event, Image, Record};
+use crate::types::{Lsn, Millis, Timestamp};
+
+/// How long after a full disk the keeper tries again.
+const RETRY: Millis = Millis(1_000);
+
+type Images = Box<dyn Iterator<Item = Image> + Send>;
+
+/// What the keeper is in the middle of.
+pub(super) struct Keeper {
+    slice_bytes: usize,
+    task: Task,
+    /// Finished snapshots, oldest first.
+    snapshots: Vec<Lsn>,
+    /// Files that nothing needs.
+    unneeded: Vec<FileId>,
+    retry_at: Option<Timestamp>,
+}
+
+enum Task {
+    Nothing,
+    /// The draft is being written.
+    Writing(Box<Draft>),
+    /// The draft is written and synced; it gets its name when the log is synced as far.
+    Written(SnapshotHead),
+    /// There was no room for the draft.
+    Discarding(SnapshotHead),
+}
+
+struct Draft {
+    head: SnapshotHead,
+    writer: Option<SnapshotWriter>,
+    images: Images,
+    position: u64,
+}
+
+/// What a background job is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chore {
+    Prepare,
+    Write { finished: bool },
+    Name,
+    Discard,
+    Remove,
+}
+
+impl Keeper {
+    pub(super) fn new(slice_bytes: usize, snapshots: Vec<Lsn>) -> Self {
+        Self { slice_bytes, task: Task::Nothing, snapshots, unneeded: Vec::new(), retry_at: None }
+    }
+
+    /// Whether a snapshot may be begun.
+    pub(super) fn is_free(&self) -> bool {
+        matches!(self.task, Task::Nothing) && self.retry_at.is_none()
+    }
+
+    /// The finished snapshots, oldest first.
+    pub(super) fn snapshots(&self) -> &[Lsn] {
+        &self.snapshots
+    }
+
+    /// When the keeper wants to try something again.
+    pub(super) fn retry_at(&self) -> Option<Timestamp> {
+        self.retry_at
+    }
+
+    pub(super) fn on_time(&mut self, now: Timestamp) {
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+        }
+    }
+
+    /// Begins a snapshot of the state after `head.lsn`.
+    pub(super) fn begin(&mut self, head: SnapshotHead, images: Images) {
+        assert!(self.is_free(), "one snapshot at a time");
+        self.task = Task::Writing(Box::new(Draft { head, writer: None, images, position: 0 }));
+    }
+
+    /// The next thing to do, if there is one.
+    pub(super) fn next(&mut self, log: &mut Writer) -> Option<(Chore, Vec<Step>)> {
+        let retry = log.next_segment() == NextSegment::NoRoom && self.retry_at.is_none();
+        if log.next_segment() == NextSegment::Wanted || retry {
+            log.set_next_segment(NextSegment::Asked);
+            let create = Step::Create { file: log.next_file(), capacity: log.segment_bytes() };
+            return Some((Chore::Prepare, vec![create, Step::SyncFolder]));
+        }
+        match &mut self.task {
+            Task::Writing(draft) => {
+                let (finished, steps) = draft.slice(self.slice_bytes);
+                return Some((Chore::Write { finished }, steps));
+            }
+            Task::Written(head) if log.synced() >= head.lsn => {
+                let rename = Step::Rename { from: head.draft(), to: head.file() };
+                return Some((Chore::Name, vec![rename, Step::SyncFolder]));
+            }
+            Task::Discarding(head) => {
+                return Some((Chore::Discard, vec![Step::Remove { file: head.draft() }, Step::SyncFolder]));
+            }
+            Task::Nothing | Task::Written(_) => {}
+        }
+        if self.unneeded.is_empty() {
+            return None;
+        }
+        let mut steps: Vec<_> = self.unneeded.drain(..).map(|file| Step::Remove { file }).collect();
+        steps.push(Step::SyncFolder);
+        Some((Chore::Remove, steps))
+    }
+
+    /// A chore is done, or failed. What failed for want of room is tried again later; any other failure is the log's end.
+    pub(super) fn done(
+        &mut self,
+        chore: Chore,
+        result: Result<(), StorageFault>,
+        now: Timestamp,
+        log: &mut Writer,
+    ) -> Result<(), StorageFault> {
+        match (chore, result) {
+            (Chore::Prepare, Ok(())) => log.set_next_segment(NextSegment::Ready),
+            (Chore::Prepare, Err(StorageFault::Full)) => {
+                log.set_next_segment(NextSegment::NoRoom);
+                self.retry_at = Some(now.after(RETRY));
+            }
+            (Chore::Write { .. }, Err(StorageFault::Full)) => {
+                self.retry_at = Some(now.after(RETRY));
+                self.task = match std::mem::replace(&mut self.task, Task::Nothing) {
+                    // The file is there unless its creation was what failed.
+                    Task::Writing(draft) if draft.created() => Task::Discarding(draft.head),
+                    Task::Written(head) => Task::Discarding(head),
+                    _ => Task::Nothing,
+                };
+            }
+            (Chore::Write { finished: true }, Ok(())) => {
+                if let Task::Writing(draft) = std::mem::replace(&mut self.task, Task::Nothing) {
+                    self.task = Task::Written(draft.head);
+                }
+            }
+            (Chore::Name, Ok(())) => {
+                if let Task::Written(head) = std::mem::replace(&mut self.task, Task::Nothing) {
+                    self.named(head.lsn, log);
+                }
+            }
+            (Chore::Discard, Ok(())) => self.task = Task::Nothing,
+            (Chore::Remove, Ok(())) => {
+                // Room may have come back.
+                self.retry_at = None;
+            }
+            (Chore::Write { finished: false }, Ok(())) => {}
+            (_, Err(fault)) => return Err(fault),
+        }
+        Ok(())
+    }
+
+    /// A snapshot has its name: of the older ones one stays, and the segments back to that one.
+    fn named(&mut self, lsn: Lsn, log: &mut Writer) {
+        self.snapshots.push(lsn);
+        while self.snapshots.len() > 2 {
+            self.unneeded.push(FileId::Snapshot(self.snapshots.remove(0)));
+        }
+        if let [older, _newer] = self.snapshots[..] {
+            self.unneeded.extend(log.drop_closed_through(older));
+        }
+    }
+}
+
+impl Draft {
+    fn created(&self) -> bool {
+        self.position > 0
+    }
+
+    /// The next piece of the file, and whether it is the last.
+    fn slice(&mut self, bytes_wanted: usize) -> (bool, Vec<Step>) {
+        let file = self.head.draft();
+        let mut steps = Vec::new();
+        let mut bytes = Vec::with_capacity(bytes_wanted + bytes_wanted / 4);
+        let mut writer = self.writer.take().unwrap_or_else(|| {
+            steps.push(Step::Create { file, capacity: 0 });
+            SnapshotWriter::begin(&self.head, &mut bytes)
+        });
+        let mut finished = false;
+        while bytes.len() < bytes_wanted {
+            let Some(image) = self.images.next() else {
+                finished = true;
+                break;
+            };
+            let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
+            let kind = codec::kind(&record.event);
+            let written = writer.record(&mut bytes, kind, codec::VERSION, |out| codec::encode(&record, out));
+            written.expect("a piece of state is no longer than the records it came from allow");
+        }
+        if finished {
+            writer.finish(&mut bytes);
+        } else {
+            self.writer = Some(writer);
+        }
+        let at = WriteAt { epoch: self.head.epoch, position: self.position };
+        self.position += bytes.len() as u64;
+        steps.push(Step::Append { file, at, bytes });
+        if finished {
+            steps.push(Step::Sync { file });
+        }
+        (finished, steps)
+    }
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper").field("snapshots", &self.snapshots).field("retry_at", &self.retry_at).finish()
+    }
+}

@@ -1,0 +1,114 @@
+//! Opening a log: recover what is there, begin a new segment, boot.
+
+use super::keeper::Keeper;
+use super::writer::Writer;
+use super::{Pipeline, PipelineConfig};
+use crate::broker::{Broker, LogRefusal};
+use crate::codec::{image, record as codec};
+use crate::faults::Faults;
+use crate::log::{LogId, Malformed, Recovered, RecoveryError, Replay, Storage, StorageFault, recover};
+use crate::state::State;
+use crate::state::apply::Mode;
+use crate::types::{Lsn, Timestamp};
+
+/// Why a log could not be opened.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OpenError {
+    /// What is there cannot be relied on.
+    #[error(transparent)]
+    Recovery(#[from] RecoveryError),
+    /// The new segment could not be begun.
+    #[error("beginning a new segment: {0}")]
+    Storage(#[from] StorageFault),
+    /// The new segment is too small for the first record.
+    #[error("the segment size leaves no room: {0}")]
+    NoRoom(#[from] LogRefusal),
+}
+
+/// Rebuilds the state from records.
+struct Rebuild<'a, F> {
+    state: State,
+    faults: &'a F,
+}
+
+impl<F: Faults> Rebuild<'_, F> {
+    fn apply(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
+        let record = codec::decode(kind, version, payload).map_err(|error| Malformed::new(error.to_string()))?;
+        self.state.apply(&record, Mode::Replay, self.faults).map_err(|error| Malformed::new(error.to_string()))
+    }
+}
+
+impl<F: Faults> Replay for Rebuild<'_, F> {
+    fn reset(&mut self) {
+        self.state = State::default();
+    }
+
+    fn restore(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
+        if !image::is_image(kind) {
+            return Err(Malformed::new("a log record in a snapshot"));
+        }
+        self.apply(kind, version, payload)
+    }
+
+    fn replay(&mut self, _lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
+        if image::is_image(kind) {
+            return Err(Malformed::new("a piece of a snapshot in the log"));
+        }
+        self.apply(kind, version, payload)
+    }
+}
+
+/// The state in a log, and what recovery had to say; nothing is written.
+///
+/// # Errors
+/// [`RecoveryError`] if the log cannot be relied on, or if there is none and no `new_log`.
+pub fn inspect(
+    storage: &mut (impl Storage + ?Sized),
+    new_log: Option<LogId>,
+    faults: &impl Faults,
+) -> Result<(State, Recovered), RecoveryError> {
+    let mut rebuild = Rebuild { state: State::default(), faults };
+    let recovered = recover(storage, new_log, &mut rebuild)?;
+    Ok((rebuild.state, recovered))
+}
+
+impl<F: Faults> Pipeline<F> {
+    /// Recovers the log in `storage` and goes on with it; an empty storage becomes a new log named `new_log`.
+    ///
+    /// Performs I/O itself, as it is called before there is anything to overlap it with. What it leaves in the current batch, the
+    /// boot record, is durable before any output is given.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the log is then as it was, but for files that nothing needs.
+    pub fn open(
+        storage: &mut (impl Storage + ?Sized),
+        config: PipelineConfig,
+        new_log: Option<LogId>,
+        now: Timestamp,
+        faults: F,
+    ) -> Result<(Self, Recovered), OpenError> {
+        let (state, recovered) = inspect(storage, new_log, &faults)?;
+        let epoch = u64::from(state.boot().0) + 1;
+        let header = recovered.next_header();
+        let steps = recovered.cleanup_steps().into_iter().chain(header.create_steps(epoch, config.segment_bytes));
+        for step in steps {
+            step.perform(storage)?;
+        }
+        let mut log = Writer::new(&header, &recovered, epoch, (config.segment_bytes, config.reserve_bytes));
+        let mut broker = Broker::new(state, recovered.last_lsn, config.limits, faults);
+        broker.boot(now, &mut log)?;
+        let pipeline = Self {
+            broker,
+            log,
+            keeper: Keeper::new(config.slice_bytes, recovered.snapshots.clone()),
+            snapshot_every_bytes: config.snapshot_every_bytes,
+            bytes_since_snapshot: recovered.bytes_read,
+            snapshot_wanted: false,
+            log_busy: false,
+            keeper_busy: false,
+            mark_at: None,
+            closing: false,
+        };
+        Ok((pipeline, recovered))
+    }
+}

@@ -1,0 +1,272 @@
+//! The log's writing end: frames into a batch, a batch into a job, one segment after the other.
+
+use crate::broker::{LogRefusal, LogSink, Need};
+use crate::codec::record as codec;
+use crate::log::frame::FRAME_HEAD_BYTES;
+use crate::log::{FileId, FrameChain, HEADER_BYTES, LogId, Recovered, SegmentHeader, SegmentInfo, Step, WriteAt};
+use crate::record::Record;
+use crate::types::Lsn;
+
+/// Room kept at the end of a segment for its footer.
+const FOOTER_BYTES: u64 = FRAME_HEAD_BYTES as u64;
+
+/// Appends records to the current batch. Pure: what is to be done to files is collected as steps.
+#[derive(Debug)]
+pub(super) struct Writer {
+    log_id: LogId,
+    epoch: u64,
+    segment_bytes: u64,
+    reserve_bytes: u64,
+    sequence: u64,
+    first_lsn: Lsn,
+    chain: FrameChain,
+    /// Frames not yet handed to a job, all for the current segment, and where in it they go.
+    buffer: Vec<u8>,
+    buffer_at: u64,
+    /// What must happen before the buffer may be written: the ends of full segments, the beginnings of new ones.
+    steps: Vec<Step>,
+    /// A used buffer, for its memory.
+    spare: Vec<u8>,
+    synced: Lsn,
+    next: NextSegment,
+    closed: Vec<SegmentInfo>,
+    ends_in_mark: bool,
+}
+
+/// Whether there is a segment to go on in when the current one is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextSegment {
+    /// It is to be made.
+    Wanted,
+    /// It is being made.
+    Asked,
+    /// It stands ready, empty.
+    Ready,
+    /// There was no room to make it.
+    NoRoom,
+}
+
+/// A batch on its way to the disk.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) steps: Vec<Step>,
+    pub(super) through: Lsn,
+}
+
+impl Writer {
+    /// Goes on behind what was recovered, in the segment that `header` begins.
+    pub(super) fn new(
+        header: &SegmentHeader,
+        recovered: &Recovered,
+        epoch: u64,
+        (segment_bytes, reserve_bytes): (u64, u64),
+    ) -> Self {
+        Self {
+            log_id: header.log_id,
+            epoch,
+            segment_bytes,
+            reserve_bytes,
+            sequence: header.sequence,
+            first_lsn: header.first_lsn(),
+            chain: header.chain(),
+            buffer: Vec::new(),
+            buffer_at: HEADER_BYTES as u64,
+            steps: Vec::new(),
+            spare: Vec::new(),
+            synced: recovered.last_lsn,
+            next: NextSegment::Wanted,
+            closed: recovered.segments.clone(),
+            ends_in_mark: true,
+        }
+    }
+
+    pub(super) fn log_id(&self) -> LogId {
+        self.log_id
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(super) fn last(&self) -> (Lsn, u32) {
+        (self.chain.last_lsn(), self.chain.last_crc())
+    }
+
+    pub(super) fn synced(&self) -> Lsn {
+        self.synced
+    }
+
+    pub(super) fn on_synced(&mut self, through: Lsn) {
+        self.synced = self.synced.max(through);
+    }
+
+    pub(super) fn next_segment(&self) -> NextSegment {
+        self.next
+    }
+
+    pub(super) fn set_next_segment(&mut self, next: NextSegment) {
+        self.next = next;
+    }
+
+    /// The file of the segment after the current one.
+    pub(super) fn next_file(&self) -> FileId {
+        FileId::Segment(self.sequence + 1)
+    }
+
+    pub(super) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
+    /// Forgets segments that nothing needs once a snapshot at `lsn` is the older of two.
+    pub(super) fn drop_closed_through(&mut self, lsn: Lsn) -> Vec<FileId> {
+        let old: Vec<_> = self.closed.iter().take_while(|segment| segment.last_lsn <= lsn).copied().collect();
+        self.closed.drain(..old.len());
+        old.iter().map(|segment| FileId::Segment(segment.sequence)).collect()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.buffer.is_empty() && self.steps.is_empty()
+    }
+
+    /// Whether the last frame is the log's own, so that a mark behind it would say nothing new.
+    pub(super) fn ends_in_mark(&self) -> bool {
+        self.ends_in_mark
+    }
+
+    /// Writes a frame that says what is synced, if there is room for it.
+    pub(super) fn mark(&mut self) {
+        if self.end() + 2 * FOOTER_BYTES <= self.segment_bytes {
+            self.chain.mark(&mut self.buffer, self.synced);
+            self.ends_in_mark = true;
+        }
+    }
+
+    /// Writes the last frame of an orderly stop.
+    pub(super) fn footer(&mut self) {
+        self.chain.footer(&mut self.buffer, self.synced);
+        self.ends_in_mark = true;
+    }
+
+    /// Ends the current segment, if anything is in it, and goes on in the next, which must stand ready.
+    pub(super) fn rotate(&mut self) {
+        if self.chain.last_lsn() < self.first_lsn {
+            return;
+        }
+        assert_eq!(self.next, NextSegment::Ready, "a segment ends when the next stands ready");
+        self.footer();
+        self.flush();
+        let info = SegmentInfo {
+            sequence: self.sequence,
+            first_lsn: self.first_lsn,
+            last_lsn: self.chain.last_lsn(),
+            len: self.buffer_at,
+        };
+        self.closed.push(info);
+        let header = SegmentHeader {
+            log_id: self.log_id,
+            sequence: self.sequence + 1,
+            previous_lsn: self.chain.last_lsn(),
+            previous_crc: self.chain.last_crc(),
+            // True when the header is written: the step before it syncs the segment that ends here.
+            synced: self.chain.last_lsn(),
+        };
+        let at = WriteAt { epoch: self.epoch, position: 0 };
+        self.steps.push(Step::Append { file: header.file(), at, bytes: header.encode() });
+        self.steps.push(Step::Sync { file: header.file() });
+        self.sequence = header.sequence;
+        self.first_lsn = header.first_lsn();
+        self.chain = header.chain();
+        self.buffer_at = HEADER_BYTES as u64;
+        self.next = NextSegment::Wanted;
+    }
+
+    /// Everything appended since the last batch, to be written and synced; `None` if that is nothing.
+    pub(super) fn take_batch(&mut self) -> Option<Batch> {
+        if self.is_idle() {
+            return None;
+        }
+        self.flush();
+        Some(Batch { steps: std::mem::take(&mut self.steps), through: self.chain.last_lsn() })
+    }
+
+    /// Takes back the memory of a batch that is done.
+    pub(super) fn recycle(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            if let Step::Append { mut bytes, .. } = step
+                && bytes.capacity() > self.spare.capacity()
+            {
+                bytes.clear();
+                self.spare = bytes;
+            }
+        }
+    }
+
+    /// Turns the buffer into steps.
+    fn flush(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        let file = FileId::Segment(self.sequence);
+        let at = WriteAt { epoch: self.epoch, position: self.buffer_at };
+        self.buffer_at += self.buffer.len() as u64;
+        let bytes = std::mem::replace(&mut self.buffer, std::mem::take(&mut self.spare));
+        self.steps.push(Step::Append { file, at, bytes });
+        self.steps.push(Step::Sync { file });
+    }
+
+    fn end(&self) -> u64 {
+        self.buffer_at + self.buffer.len() as u64
+    }
+
+    fn encode(&mut self, record: &Record) -> Result<Lsn, LogRefusal> {
+        let kind = codec::kind(&record.event);
+        self.chain
+            .record(&mut self.buffer, self.synced, kind, codec::VERSION, |out| codec::encode(record, out))
+            .map_err(|_| LogRefusal::TooLong)
+    }
+
+    /// Whether a frame of `len` bytes that has just been put at the end may stay there.
+    fn place(&self, need: Need) -> Place {
+        let over = |spare: u64| self.end() + FOOTER_BYTES + spare > self.segment_bytes;
+        match (self.next, need) {
+            (NextSegment::Ready, _) if over(0) => Place::NextSegment,
+            (NextSegment::Ready, _) => Place::Here,
+            (next, need) => match over(if need == Need::Growth { self.reserve_bytes } else { 0 }) {
+                false => Place::Here,
+                true if next == NextSegment::NoRoom => Place::Nowhere(LogRefusal::Full),
+                true => Place::Nowhere(LogRefusal::Busy),
+            },
+        }
+    }
+}
+
+enum Place {
+    Here,
+    NextSegment,
+    Nowhere(LogRefusal),
+}
+
+impl LogSink for Writer {
+    fn append(&mut self, record: &Record, need: Need) -> Result<Lsn, LogRefusal> {
+        let (chain, start) = (self.chain, self.buffer.len());
+        let mut lsn = self.encode(record)?;
+        let len = (self.buffer.len() - start) as u64;
+        let place = match self.place(need) {
+            _ if HEADER_BYTES as u64 + len + FOOTER_BYTES > self.segment_bytes => Place::Nowhere(LogRefusal::TooLong),
+            place => place,
+        };
+        if let Place::Here = place {
+            self.ends_in_mark = false;
+            return Ok(lsn);
+        }
+        self.buffer.truncate(start);
+        self.chain = chain;
+        if let Place::Nowhere(refusal) = place {
+            return Err(refusal);
+        }
+        self.rotate();
+        lsn = self.encode(record)?;
+        self.ends_in_mark = false;
+        Ok(lsn)
+    }
+}

@@ -1,0 +1,285 @@
+//! One partition's messages: what is kept, what is trimmed, and how much of it is still to be done.
+
+use std::collections::BTreeMap;
+
+use super::cow::CowMap;
+use super::done::DoneSet;
+use crate::record::Retention;
+use crate::types::{Body, GroupId, Offset, Position, Timestamp};
+
+/// A message as the broker keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Its offset in the topic.
+    pub offset: Offset,
+    /// When it was accepted.
+    pub produced_at: Timestamp,
+    /// Its bytes.
+    pub body: Body,
+    /// In how many of the topic's groups it is done.
+    pub done_in: u32,
+}
+
+/// A number of messages and their key and value bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// How many messages.
+    pub messages: u64,
+    /// Their key and value bytes.
+    pub bytes: u64,
+}
+
+impl Load {
+    fn add(&mut self, message: &Message) {
+        self.messages += 1;
+        self.bytes += message.body.payload_len();
+    }
+
+    fn subtract(&mut self, message: &Message) {
+        debug_assert!(self.messages > 0, "a message leaves a load it had entered");
+        self.messages -= 1;
+        self.bytes -= message.body.payload_len();
+    }
+}
+
+/// The messages of one partition, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Partition {
+    pub(super) messages: CowMap<Position, Message>,
+    pub(super) next_position: Position,
+    pub(super) last_offset: Option<Offset>,
+    /// Positions whose messages are gone. Done in every group, those of the future included.
+    pub(super) trimmed: DoneSet,
+    /// Messages not yet done in every group.
+    pub(super) open: Load,
+    /// Messages done in every group and kept for replay.
+    pub(super) retained: CowMap<Position, ()>,
+    pub(super) retained_load: Load,
+    /// Redriven messages and the one group that sees each.
+    pub(super) exclusive: BTreeMap<Position, GroupId>,
+}
+
+impl Partition {
+    /// The message at `position`, if it is still kept.
+    #[must_use]
+    pub fn message(&self, position: Position) -> Option<&Message> {
+        self.messages.get(&position)
+    }
+
+    /// The message with `offset`, if it is in this partition and still kept.
+    #[must_use]
+    pub fn find(&self, offset: Offset) -> Option<(Position, &Message)> {
+        self.messages.find_by(|_, message| message.offset.cmp(&offset)).map(|(position, message)| (*position, message))
+    }
+
+    /// The first kept message at or after `offset`.
+    #[must_use]
+    pub fn first_from_offset(&self, offset: Offset) -> Option<(Position, &Message)> {
+        self.messages.first_where(|_, message| message.offset >= offset).map(|(position, message)| (*position, message))
+    }
+
+    /// The first kept message accepted at or after `moment`.
+    #[must_use]
+    pub fn first_from_time(&self, moment: Timestamp) -> Option<(Position, &Message)> {
+        self.messages
+            .first_where(|_, message| message.produced_at >= moment)
+            .map(|(position, message)| (*position, message))
+    }
+
+    /// All kept messages, in order.
+    pub fn messages(&self) -> impl Iterator<Item = (Position, &Message)> {
+        self.messages.iter().map(|(position, message)| (*position, message))
+    }
+
+    /// Kept messages from `position` on, in order.
+    pub fn messages_from(&self, position: Position) -> impl Iterator<Item = (Position, &Message)> {
+        self.messages.range_from(&position).map(|(position, message)| (*position, message))
+    }
+
+    /// The position the next message gets.
+    #[must_use]
+    pub fn next_position(&self) -> Position {
+        self.next_position
+    }
+
+    /// The newest message's offset, if there ever was one.
+    #[must_use]
+    pub fn last_offset(&self) -> Option<Offset> {
+        self.last_offset
+    }
+
+    /// The positions whose messages are gone.
+    #[must_use]
+    pub fn trimmed(&self) -> &DoneSet {
+        &self.trimmed
+    }
+
+    /// What backpressure counts: messages not yet done in every group.
+    #[must_use]
+    pub fn open(&self) -> Load {
+        self.open
+    }
+
+    /// All kept messages, the done ones included.
+    #[must_use]
+    pub fn kept(&self) -> Load {
+        Load {
+            messages: self.open.messages + self.retained_load.messages,
+            bytes: self.open.bytes + self.retained_load.bytes,
+        }
+    }
+
+    /// The oldest message that is kept although it is done in every group.
+    #[must_use]
+    pub fn oldest_retained(&self) -> Option<(Position, &Message)> {
+        let (position, ()) = self.retained.first()?;
+        Some((*position, self.messages.get(position).expect("what is retained is kept")))
+    }
+
+    /// Positions kept although done in every group, in order.
+    pub fn retained(&self) -> impl Iterator<Item = Position> {
+        self.retained.iter().map(|(position, ())| *position)
+    }
+
+    /// Whether the message at `position` is kept and not yet done in every group.
+    #[must_use]
+    pub fn is_open(&self, position: Position) -> bool {
+        self.messages.contains_key(&position) && (self.retained.is_empty() || !self.retained.contains_key(&position))
+    }
+
+    /// The one group that sees the message at `position`, if it is a redriven one.
+    #[must_use]
+    pub fn visible_to(&self, position: Position) -> Option<GroupId> {
+        if self.exclusive.is_empty() { None } else { self.exclusive.get(&position).copied() }
+    }
+
+    pub(super) fn push(&mut self, offset: Offset, produced_at: Timestamp, body: Body) -> Position {
+        let position = self.next_position;
+        let message = Message { offset, produced_at, body, done_in: 0 };
+        self.open.add(&message);
+        self.messages.insert(position, message);
+        self.next_position = position.next();
+        self.last_offset = Some(offset);
+        position
+    }
+
+    /// One more of the topic's `groups` is done with the message; when it was the last one, the message goes or is kept
+    /// as `retention` says.
+    pub(super) fn done_in_one_more(&mut self, position: Position, groups: u32, retention: Retention) {
+        if groups == 1 && !retention.keeps_done() {
+            self.open_to_gone(position);
+            return;
+        }
+        let message = self.messages.get_mut(&position).expect("only kept messages are finished");
+        message.done_in += 1;
+        assert!(message.done_in <= groups, "a message is done at most once in each group");
+        if message.done_in < groups {
+            return;
+        }
+        if retention.keeps_done() {
+            self.retain(position);
+            self.enforce_retained_bytes(retention);
+        } else {
+            self.open_to_gone(position);
+        }
+    }
+
+    /// Drops done messages up to `through`.
+    pub(super) fn retained_out(&mut self, through: Position) {
+        while let Some((position, ())) = self.retained.first() {
+            if *position > through {
+                break;
+            }
+            self.drop_oldest_retained();
+        }
+    }
+
+    /// Sorts every kept message anew into open and done, after the set of groups or a group's progress changed.
+    /// `done_in` is right already.
+    pub(super) fn recount(&mut self, groups: u32, retention: Retention) {
+        self.open = Load::default();
+        self.retained = CowMap::new();
+        self.retained_load = Load::default();
+        let mut done = Vec::new();
+        for (position, message) in self.messages.iter() {
+            if groups > 0 && message.done_in == groups {
+                done.push(*position);
+            } else {
+                self.open.add(message);
+            }
+        }
+        for position in done {
+            let message = self.messages.get(&position).expect("just seen");
+            self.open.add(message);
+            if retention.keeps_done() {
+                self.retain(position);
+            } else {
+                self.open_to_gone(position);
+            }
+        }
+        self.enforce_retained_bytes(retention);
+    }
+
+    /// Removes one message although not every group is done with it.
+    pub(super) fn take(&mut self, position: Position) {
+        self.open_to_gone(position);
+    }
+
+    pub(super) fn set_done_in(&mut self, position: Position, groups: u32) {
+        self.messages.get_mut(&position).expect("only kept messages are counted").done_in = groups;
+    }
+
+    pub(super) fn add_done_in(&mut self, position: Position, groups: u32) {
+        self.messages.get_mut(&position).expect("only kept messages are counted").done_in += groups;
+    }
+
+    /// Changes every message's count by what `change` says of its position. A [`Partition::recount`] must follow.
+    pub(super) fn change_done_in(&mut self, change: impl Fn(Position) -> i64) {
+        let changes: Vec<_> = self
+            .messages
+            .iter()
+            .map(|(position, _)| (*position, change(*position)))
+            .filter(|(_, by)| *by != 0)
+            .collect();
+        for (position, by) in changes {
+            let message = self.messages.get_mut(&position).expect("just listed");
+            let done_in = i64::from(message.done_in) + by;
+            message.done_in = u32::try_from(done_in).expect("a message is done at most once in each group");
+        }
+    }
+
+    fn open_to_gone(&mut self, position: Position) {
+        let message = self.messages.remove(&position).expect("only kept messages are finished");
+        self.open.subtract(&message);
+        self.forget(position, message.offset);
+    }
+
+    fn retain(&mut self, position: Position) {
+        let message = self.messages.get(&position).expect("only kept messages are retained");
+        self.open.subtract(message);
+        self.retained_load.add(message);
+        self.retained.insert(position, ());
+    }
+
+    fn enforce_retained_bytes(&mut self, retention: Retention) {
+        let Some(bytes_max) = retention.bytes else { return };
+        while self.retained_load.bytes > bytes_max {
+            self.drop_oldest_retained();
+        }
+    }
+
+    fn drop_oldest_retained(&mut self) {
+        let (position, ()) = self.retained.pop_first().expect("called while something is retained");
+        let message = self.messages.remove(&position).expect("what is retained is kept");
+        self.retained_load.subtract(&message);
+        self.forget(position, message.offset);
+    }
+
+    fn forget(&mut self, position: Position, offset: Offset) {
+        let fresh = self.trimmed.insert(position, offset);
+        assert!(fresh, "a message is trimmed once");
+        if !self.exclusive.is_empty() {
+            self.exclusive.remove(&position);
+        }
+    }
+}

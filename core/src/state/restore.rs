@@ -1,0 +1,139 @@
+//! Rebuilding state from the pieces of a snapshot, in the order [`View`](super::View) writes them.
+
+use std::sync::Arc;
+
+use super::dedupe::{Accepted, IdentityKey};
+use super::done::DoneSet;
+use super::entry::Phase;
+use super::group::{Group, Progress};
+use super::partition::{Load, Message};
+use super::topic::Topic;
+use super::{Contradiction, State};
+use crate::record::{Image, RunImage};
+
+impl State {
+    pub(super) fn restore(&mut self, image: &Image) -> Result<(), Contradiction> {
+        match image {
+            Image::Origin { clock, boot, next_topic } => {
+                if *self != Self::default() {
+                    return Err(Contradiction("a snapshot starts from nothing"));
+                }
+                self.clock = *clock;
+                self.boot = *boot;
+                self.next_topic = *next_topic;
+            }
+            Image::Topic { topic: id, name, partitions, retention, next_offset, next_group } => {
+                let next_topic = std::mem::replace(&mut self.next_topic, *id);
+                let mut topic = Topic::new(*id, name.clone(), *partitions, *retention);
+                topic.next_offset = *next_offset;
+                topic.next_group = *next_group;
+                if *id >= next_topic {
+                    return Err(Contradiction("topic number is still to be given"));
+                }
+                self.insert_topic(topic)?;
+                self.next_topic = next_topic;
+            }
+            Image::Partition { topic, partition, next_position, last_offset, trimmed_floor, trimmed_floor_offset } => {
+                let partition = self.partition_mut(*topic, *partition)?;
+                partition.next_position = *next_position;
+                partition.last_offset = *last_offset;
+                if trimmed_floor > next_position {
+                    return Err(Contradiction("trimmed beyond the end"));
+                }
+                partition.trimmed = DoneSet::with_floor(*trimmed_floor, *trimmed_floor_offset);
+            }
+            Image::TrimmedRun { topic, partition, run } => {
+                let partition = self.partition_mut(*topic, *partition)?;
+                if run.end > partition.next_position {
+                    return Err(Contradiction("trimmed beyond the end"));
+                }
+                extend(&mut partition.trimmed, run)?;
+            }
+            Image::Message { .. } => self.restore_message(image)?,
+            Image::Group { topic, group: id, name, paused } => {
+                let topic = self.topic_mut(*topic)?;
+                if *id >= topic.next_group || topic.group_names.contains_key(name) || topic.groups.contains_key(id) {
+                    return Err(Contradiction("group exists or is still to be numbered"));
+                }
+                let partitions = topic.partitions.iter().map(|_| Arc::new(Progress::default())).collect();
+                topic.group_names.insert(name.clone(), *id);
+                let group = Group { id: *id, name: name.clone(), paused: *paused, partitions };
+                topic.groups.insert(*id, Arc::new(group));
+            }
+            Image::Floor { topic, group, partition, floor, floor_offset } => {
+                let topic = self.topic_mut(*topic)?;
+                let next = topic.partition(*partition).map(super::partition::Partition::next_position);
+                if next.is_none_or(|next| *floor > next) {
+                    return Err(Contradiction("floor beyond the end"));
+                }
+                let progress = topic.progress_mut(*group, *partition).ok_or(Contradiction("no such group"))?;
+                progress.done = DoneSet::with_floor(*floor, *floor_offset);
+            }
+            Image::DoneRun { topic, group, partition, run } => {
+                let topic = self.topic_mut(*topic)?;
+                let next = topic.partition(*partition).map(super::partition::Partition::next_position);
+                if next.is_none_or(|next| run.end > next) {
+                    return Err(Contradiction("done beyond the end"));
+                }
+                let progress = topic.progress_mut(*group, *partition).ok_or(Contradiction("no such group"))?;
+                extend(&mut progress.done, run)?;
+            }
+            Image::Entry { place, entry } => {
+                let topic = self.topic_mut(place.topic)?;
+                let kept = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
+                let there = kept.is_some_and(|message| message.offset == entry.offset);
+                let progress =
+                    topic.progress_mut(place.group, place.partition).ok_or(Contradiction("no such group"))?;
+                if !there || progress.done.contains(place.position) {
+                    return Err(Contradiction("history of a message that is not there"));
+                }
+                if let Phase::Leased { .. } = entry.phase {
+                    progress.in_flight += 1;
+                }
+                if progress.entries.insert(place.position, entry.clone()).is_some() {
+                    return Err(Contradiction("two histories of one message"));
+                }
+            }
+            Image::Identity { scope, tenant, key, partition, offset, expires_at } => {
+                let identities = Arc::make_mut(self.identities.entry(scope.clone()).or_default());
+                let accepted = Accepted { partition: *partition, offset: *offset, expires_at: *expires_at };
+                identities.accept(IdentityKey::new(tenant, key), accepted);
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_message(&mut self, image: &Image) -> Result<(), Contradiction> {
+        let Image::Message { topic, partition, position, offset, produced_at, done_in, retained, visible_to, body } =
+            image
+        else {
+            return Err(Contradiction("not a message"));
+        };
+        let partition = self.partition_mut(*topic, *partition)?;
+        if *position >= partition.next_position || partition.trimmed.contains(*position) {
+            return Err(Contradiction("message where none can be"));
+        }
+        let message = Message { offset: *offset, produced_at: *produced_at, body: body.clone(), done_in: *done_in };
+        let load: &mut Load = if *retained { &mut partition.retained_load } else { &mut partition.open };
+        load.messages += 1;
+        load.bytes += body.payload_len();
+        if *retained {
+            partition.retained.insert(*position, ());
+        }
+        if let Some(group) = visible_to {
+            partition.exclusive.insert(*position, *group);
+        }
+        if partition.messages.insert(*position, message).is_some() {
+            return Err(Contradiction("two messages at one position"));
+        }
+        Ok(())
+    }
+}
+
+fn extend(done: &mut DoneSet, run: &RunImage) -> Result<(), Contradiction> {
+    if run.start <= done.floor() || run.start >= run.end {
+        return Err(Contradiction("run below its floor"));
+    }
+    done.extend_run(run.start, run.end, run.last_offset);
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! A topic: its partitions and its groups.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::group::{Group, Progress};
+use super::partition::Partition;
+use crate::record::Retention;
+use crate::types::{GroupId, GroupName, Offset, PartitionId, TopicId, TopicName};
+
+/// A topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topic {
+    pub(super) id: TopicId,
+    pub(super) name: TopicName,
+    /// What its dead-letter topic is called; follows from the name.
+    dead_letter_name: Option<TopicName>,
+    pub(super) retention: Retention,
+    pub(super) next_offset: Offset,
+    pub(super) next_group: GroupId,
+    pub(super) partitions: Vec<Arc<Partition>>,
+    pub(super) groups: BTreeMap<GroupId, Arc<Group>>,
+    pub(super) group_names: BTreeMap<GroupName, GroupId>,
+}
+
+impl Topic {
+    pub(super) fn new(id: TopicId, name: TopicName, partitions: u32, retention: Retention) -> Self {
+        Self {
+            id,
+            dead_letter_name: name.dead_letter(),
+            name,
+            retention,
+            next_offset: Offset(0),
+            next_group: GroupId(0),
+            partitions: (0..partitions).map(|_| Arc::new(Partition::default())).collect(),
+            groups: BTreeMap::new(),
+            group_names: BTreeMap::new(),
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> TopicId {
+        self.id
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &TopicName {
+        &self.name
+    }
+
+    /// The name of the topic that takes its dead letters; `None` where it is itself such a topic.
+    #[must_use]
+    pub fn dead_letter_name(&self) -> Option<&TopicName> {
+        self.dead_letter_name.as_ref()
+    }
+
+    /// How long done messages stay.
+    #[must_use]
+    pub fn retention(&self) -> Retention {
+        self.retention
+    }
+
+    /// The offset the next message gets.
+    #[must_use]
+    pub fn next_offset(&self) -> Offset {
+        self.next_offset
+    }
+
+    /// The number the next group gets.
+    #[must_use]
+    pub fn next_group(&self) -> GroupId {
+        self.next_group
+    }
+
+    /// How many partitions it has.
+    #[must_use]
+    pub fn partition_count(&self) -> u32 {
+        self.partitions.len() as u32
+    }
+
+    /// One of its partitions.
+    #[must_use]
+    pub fn partition(&self, partition: PartitionId) -> Option<&Partition> {
+        self.partitions.get(partition.0 as usize).map(|partition| &**partition)
+    }
+
+    /// Its partitions, in order.
+    pub fn partitions(&self) -> impl Iterator<Item = (PartitionId, &Partition)> {
+        (0..).map(PartitionId).zip(self.partitions.iter().map(|partition| &**partition))
+    }
+
+    /// One of its groups.
+    #[must_use]
+    pub fn group(&self, group: GroupId) -> Option<&Group> {
+        self.groups.get(&group).map(|group| &**group)
+    }
+
+    /// One of its groups, by name.
+    #[must_use]
+    pub fn group_named(&self, name: &GroupName) -> Option<&Group> {
+        self.group(*self.group_names.get(name)?)
+    }
+
+    /// Its groups, by name.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.group_names.values().map(|id| &*self.groups[id])
+    }
+
+    /// How many groups it has.
+    #[must_use]
+    pub fn group_count(&self) -> usize {
+        self.groups.len()
+    }
+
+    pub(super) fn partition_mut(&mut self, partition: PartitionId) -> Option<&mut Partition> {
+        self.partitions.get_mut(partition.0 as usize).map(Arc::make_mut)
+    }
+
+    pub(super) fn group_mut(&mut self, group: GroupId) -> Option<&mut Group> {
+        self.groups.get_mut(&group).map(Arc::make_mut)
+    }
+
+    pub(super) fn progress_mut(&mut self, group: GroupId, partition: PartitionId) -> Option<&mut Progress> {
+        self.group_mut(group)?.partitions.get_mut(partition.0 as usize).map(Arc::make_mut)
+    }
+
+    pub(super) fn recount(&mut self) {
+        let groups = self.groups.len() as u32;
+        for partition in &mut self.partitions {
+            Arc::make_mut(partition).recount(groups, self.retention);
+        }
+    }
+}

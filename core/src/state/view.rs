@@ -1,0 +1,314 @@
+//! A state frozen at one moment, read out piece by piece while the broker goes on.
+//!
+//! Taking a view clones a handful of shared pointers. Reading it hands out [`Image`]s in a fixed order and lets go of every
+//! part once it is read, so that memory the broker has since let go of is given back bit by bit, never all at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::vec::IntoIter;
+
+use super::State;
+use super::cow::Chunk;
+use super::dedupe::{Accepted, Identities, IdentityKey};
+use super::done::DoneSet;
+use super::entry::{Entry, Phase};
+use super::group::{Group, Progress};
+use super::partition::{Message, Partition};
+use super::topic::Topic;
+use crate::codec::record as codec;
+use crate::faults::{Fault, Faults};
+use crate::record::{Event, Image, Place, Record, RunImage};
+use crate::types::{GroupId, PartitionId, Position, Timestamp, TopicId, TopicName};
+
+/// The pieces of a state, in an order that rebuilds it.
+#[derive(Debug)]
+pub struct View {
+    /// What is still to be read; the last is next.
+    tasks: Vec<Task>,
+    misses_in_flight: bool,
+}
+
+/// A part still to be read.
+enum Task {
+    One(Image),
+    Topics(IntoIter<Arc<Topic>>),
+    Partitions(TopicRef, IntoIter<(PartitionId, Arc<Partition>)>),
+    Messages(MessageTask),
+    Groups(TopicId, IntoIter<Arc<Group>>),
+    Progress(TopicId, GroupId, IntoIter<(PartitionId, Arc<Progress>)>),
+    Entries(EntryTask),
+    Runs(Box<dyn Iterator<Item = Image> + Send>),
+    Identities(IntoIter<(TopicName, Arc<Identities>)>),
+    IdentitiesOf(Box<dyn Iterator<Item = Image> + Send>),
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Task")
+    }
+}
+
+#[derive(Clone, Copy)]
+struct TopicRef {
+    topic: TopicId,
+    groups: u32,
+}
+
+struct MessageTask {
+    of: TopicRef,
+    partition: PartitionId,
+    exclusive: BTreeMap<Position, GroupId>,
+    chunks: Box<dyn Iterator<Item = Arc<Chunk<Position, Message>>> + Send>,
+    current: Option<(Arc<Chunk<Position, Message>>, usize)>,
+}
+
+struct EntryTask {
+    topic: TopicId,
+    group: GroupId,
+    partition: PartitionId,
+    chunks: Box<dyn Iterator<Item = Arc<Chunk<Position, Entry>>> + Send>,
+    current: Option<(Arc<Chunk<Position, Entry>>, usize)>,
+}
+
+impl State {
+    /// This state as it is now, however it changes afterwards.
+    #[must_use]
+    pub fn view(&self) -> View {
+        let identities: Vec<_> = self.identities.iter().map(|(scope, ids)| (scope.clone(), ids.clone())).collect();
+        let topics: Vec<_> = self.topics.values().cloned().collect();
+        let origin = Image::Origin { clock: self.clock, boot: self.boot, next_topic: self.next_topic };
+        View {
+            tasks: vec![Task::Identities(identities.into_iter()), Task::Topics(topics.into_iter()), Task::One(origin)],
+            misses_in_flight: false,
+        }
+    }
+
+    /// A number that two states share only if they are the same: CRC-based, over every piece of the state.
+    ///
+    /// Reads the whole state; for tests, simulation and inspection.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut bytes = Vec::new();
+        let mut digest = 0xcbf2_9ce4_8422_2325_u64;
+        for image in self.view() {
+            bytes.clear();
+            let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
+            bytes.push(codec::kind(&record.event));
+            codec::encode(&record, &mut bytes);
+            let low = crc32fast::hash(&bytes);
+            digest = (digest.rotate_left(29) ^ (u64::from(low) << 32 | bytes.len() as u64))
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+        digest
+    }
+}
+
+impl View {
+    /// This view with the planted fault, if any, acting on it.
+    #[must_use]
+    pub fn with_faults(mut self, faults: &impl Faults) -> Self {
+        self.misses_in_flight = faults.planted(Fault::SnapshotMissesInFlight);
+        self
+    }
+}
+
+impl Iterator for View {
+    type Item = Image;
+
+    fn next(&mut self) -> Option<Image> {
+        loop {
+            let image = self.read_next()?;
+            let in_flight = matches!(&image, Image::Entry { entry, .. } if matches!(entry.phase, Phase::Leased { .. }));
+            if !(self.misses_in_flight && in_flight) {
+                return Some(image);
+            }
+        }
+    }
+}
+
+impl View {
+    fn read_next(&mut self) -> Option<Image> {
+        loop {
+            // Each task takes its next step and goes back under whatever that step adds.
+            match self.tasks.pop()? {
+                Task::One(image) => return Some(image),
+                Task::Topics(mut topics) => {
+                    let Some(topic) = topics.next() else { continue };
+                    self.tasks.push(Task::Topics(topics));
+                    return Some(self.enter_topic(&topic));
+                }
+                Task::Partitions(of, mut partitions) => {
+                    let Some((id, partition)) = partitions.next() else { continue };
+                    self.tasks.push(Task::Partitions(of, partitions));
+                    if partition.next_position > Position(0) {
+                        return Some(self.enter_partition(of, id, &partition));
+                    }
+                }
+                Task::Messages(mut task) => {
+                    if let Some(image) = task.next() {
+                        self.tasks.push(Task::Messages(task));
+                        return Some(image);
+                    }
+                }
+                Task::Groups(topic, mut groups) => {
+                    let Some(group) = groups.next() else { continue };
+                    self.tasks.push(Task::Groups(topic, groups));
+                    let progress: Vec<_> = (0..).map(PartitionId).zip(group.partitions.iter().cloned()).collect();
+                    self.tasks.push(Task::Progress(topic, group.id, progress.into_iter()));
+                    return Some(Image::Group {
+                        topic,
+                        group: group.id,
+                        name: group.name.clone(),
+                        paused: group.paused,
+                    });
+                }
+                Task::Progress(topic, group, mut partitions) => {
+                    let Some((partition, progress)) = partitions.next() else { continue };
+                    self.tasks.push(Task::Progress(topic, group, partitions));
+                    if *progress != Progress::default() {
+                        return Some(self.enter_progress(topic, group, partition, &progress));
+                    }
+                }
+                Task::Entries(mut task) => {
+                    if let Some(image) = task.next() {
+                        self.tasks.push(Task::Entries(task));
+                        return Some(image);
+                    }
+                }
+                Task::Runs(mut images) => {
+                    if let Some(image) = images.next() {
+                        self.tasks.push(Task::Runs(images));
+                        return Some(image);
+                    }
+                }
+                Task::Identities(mut scopes) => {
+                    let Some((scope, identities)) = scopes.next() else { continue };
+                    self.tasks.push(Task::Identities(scopes));
+                    let images = Identities::clone(&identities).in_order();
+                    let images = images.map(move |(key, accepted)| identity(&scope, &key, accepted));
+                    self.tasks.push(Task::IdentitiesOf(Box::new(images)));
+                }
+                Task::IdentitiesOf(mut images) => {
+                    if let Some(image) = images.next() {
+                        self.tasks.push(Task::IdentitiesOf(images));
+                        return Some(image);
+                    }
+                }
+            }
+        }
+    }
+
+    fn enter_topic(&mut self, topic: &Topic) -> Image {
+        let groups: Vec<_> = topic.groups.values().cloned().collect();
+        let partitions: Vec<_> = (0..).map(PartitionId).zip(topic.partitions.iter().cloned()).collect();
+        let of = TopicRef { topic: topic.id, groups: groups.len() as u32 };
+        self.tasks.push(Task::Groups(topic.id, groups.into_iter()));
+        self.tasks.push(Task::Partitions(of, partitions.into_iter()));
+        Image::Topic {
+            topic: topic.id,
+            name: topic.name.clone(),
+            partitions: topic.partition_count(),
+            retention: topic.retention,
+            next_offset: topic.next_offset,
+            next_group: topic.next_group,
+        }
+    }
+
+    fn enter_partition(&mut self, of: TopicRef, id: PartitionId, partition: &Partition) -> Image {
+        self.tasks.push(Task::Messages(MessageTask {
+            of,
+            partition: id,
+            exclusive: partition.exclusive.clone(),
+            chunks: Box::new(partition.messages.clone().into_chunks()),
+            current: None,
+        }));
+        self.push_runs(partition.trimmed.clone(), move |run| Image::TrimmedRun { topic: of.topic, partition: id, run });
+        Image::Partition {
+            topic: of.topic,
+            partition: id,
+            next_position: partition.next_position,
+            last_offset: partition.last_offset,
+            trimmed_floor: partition.trimmed.floor(),
+            trimmed_floor_offset: partition.trimmed.floor_offset(),
+        }
+    }
+
+    fn enter_progress(&mut self, topic: TopicId, group: GroupId, partition: PartitionId, progress: &Progress) -> Image {
+        self.tasks.push(Task::Entries(EntryTask {
+            topic,
+            group,
+            partition,
+            chunks: Box::new(progress.entries.clone().into_chunks()),
+            current: None,
+        }));
+        self.push_runs(progress.done.clone(), move |run| Image::DoneRun { topic, group, partition, run });
+        Image::Floor {
+            topic,
+            group,
+            partition,
+            floor: progress.done.floor(),
+            floor_offset: progress.done.floor_offset(),
+        }
+    }
+
+    fn push_runs(&mut self, done: DoneSet, image: impl Fn(RunImage) -> Image + Send + 'static) {
+        if done.done_above() > 0 {
+            let runs =
+                done.into_runs().map(move |(start, end, last_offset)| image(RunImage { start, end, last_offset }));
+            self.tasks.push(Task::Runs(Box::new(runs)));
+        }
+    }
+}
+
+impl MessageTask {
+    fn next(&mut self) -> Option<Image> {
+        let (position, message) = next_of(&mut self.current, &mut *self.chunks)?;
+        Some(Image::Message {
+            topic: self.of.topic,
+            partition: self.partition,
+            position,
+            offset: message.offset,
+            produced_at: message.produced_at,
+            done_in: message.done_in,
+            retained: self.of.groups > 0 && message.done_in == self.of.groups,
+            visible_to: self.exclusive.get(&position).copied(),
+            body: message.body,
+        })
+    }
+}
+
+impl EntryTask {
+    fn next(&mut self) -> Option<Image> {
+        let (position, entry) = next_of(&mut self.current, &mut *self.chunks)?;
+        let place = Place { topic: self.topic, group: self.group, partition: self.partition, position };
+        Some(Image::Entry { place, entry })
+    }
+}
+
+/// The next entry of a list of chunks, each let go of when its last entry is read.
+fn next_of<V: Clone>(
+    current: &mut Option<(Arc<Chunk<Position, V>>, usize)>,
+    chunks: &mut dyn Iterator<Item = Arc<Chunk<Position, V>>>,
+) -> Option<(Position, V)> {
+    loop {
+        if let Some((chunk, next)) = current {
+            if let Some((position, value)) = chunk.iter().nth(*next) {
+                *next += 1;
+                return Some((*position, value.clone()));
+            }
+        }
+        *current = Some((chunks.next()?, 0));
+    }
+}
+
+fn identity(scope: &TopicName, key: &IdentityKey, accepted: Accepted) -> Image {
+    let (tenant, key) = key.parts();
+    Image::Identity {
+        scope: scope.clone(),
+        tenant: tenant.into(),
+        key: key.into(),
+        partition: accepted.partition,
+        offset: accepted.offset,
+        expires_at: accepted.expires_at,
+    }
+}

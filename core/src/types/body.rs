@@ -1,0 +1,132 @@
+//! A message's bytes as they are kept in memory and in the log: metadata, key and value in one shared block.
+
+use std::sync::Arc;
+
+use super::message::{Metadata, Priority};
+use crate::codec::{Malformed, metadata};
+
+/// One message's metadata, key and value, shared without copying.
+///
+/// Decisions read the metadata part and the two lengths, never the payload.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Body {
+    bytes: Arc<[u8]>,
+    metadata_len: u32,
+    key_len: u32,
+    traits: Traits,
+}
+
+/// What the hot paths ask of the metadata, noted once so that they need not decode it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traits {
+    /// The message's priority.
+    pub priority: Priority,
+    /// It has a deadline.
+    pub has_deadline: bool,
+    /// It has a moment before which it must not be delivered.
+    pub has_delay: bool,
+    /// It has an idempotency key.
+    pub has_identity: bool,
+}
+
+impl Body {
+    /// Packs a message. Lengths are bounded by the caller, far below `u32::MAX`.
+    ///
+    /// # Panics
+    /// If a part is longer than 4 GiB.
+    #[must_use]
+    pub fn pack(meta: &Metadata, key: &[u8], value: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(metadata::size_hint(meta) + key.len() + value.len());
+        metadata::encode(meta, &mut bytes);
+        let metadata_len = u32::try_from(bytes.len()).expect("metadata is bounded at the edge");
+        let key_len = u32::try_from(key.len()).expect("keys are bounded at the edge");
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(value);
+        Self { bytes: Arc::from(bytes), metadata_len, key_len, traits: Traits::of(meta) }
+    }
+
+    /// Takes a packed message back from the log.
+    ///
+    /// # Errors
+    /// [`Malformed`] if the metadata part is not what [`Body::pack`] writes.
+    pub fn unpack(bytes: &[u8], metadata_len: u32, key_len: u32) -> Result<Self, Malformed> {
+        if u64::from(metadata_len) + u64::from(key_len) > bytes.len() as u64 {
+            return Err(Malformed("message parts exceed the message"));
+        }
+        let traits = match metadata_len {
+            0 => Traits::default(),
+            len => metadata::traits(&bytes[..len as usize])?,
+        };
+        Ok(Self { bytes: Arc::from(bytes), metadata_len, key_len, traits })
+    }
+
+    /// The same payload under other metadata.
+    #[must_use]
+    pub fn with_metadata(&self, meta: &Metadata) -> Self {
+        Self::pack(meta, self.key(), self.value())
+    }
+
+    /// Everything that travels with the payload.
+    ///
+    /// # Panics
+    /// Never for a body made by [`Body::pack`] or accepted by [`Body::unpack`].
+    #[must_use]
+    pub fn metadata(&self) -> Metadata {
+        metadata::decode(&self.bytes[..self.metadata_len as usize]).expect("checked when the body was made")
+    }
+
+    /// Whether anything at all travels with the payload.
+    #[must_use]
+    pub fn has_metadata(&self) -> bool {
+        self.metadata_len > 0
+    }
+
+    /// The partitioning key; empty where none was given.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.bytes[self.metadata_len as usize..][..self.key_len as usize]
+    }
+
+    /// The payload.
+    #[must_use]
+    pub fn value(&self) -> &[u8] {
+        &self.bytes[self.metadata_len as usize + self.key_len as usize..]
+    }
+
+    /// Key and value bytes: what backpressure counts.
+    #[must_use]
+    pub fn payload_len(&self) -> u64 {
+        self.bytes.len() as u64 - u64::from(self.metadata_len)
+    }
+
+    /// What the hot paths ask of the metadata.
+    #[must_use]
+    pub fn traits(&self) -> Traits {
+        self.traits
+    }
+
+    pub(crate) fn parts(&self) -> (&[u8], u32, u32) {
+        (&self.bytes, self.metadata_len, self.key_len)
+    }
+}
+
+impl Traits {
+    fn of(meta: &Metadata) -> Self {
+        Self {
+            priority: meta.envelope.priority.unwrap_or_default(),
+            has_deadline: meta.envelope.deadline.is_some(),
+            has_delay: meta.envelope.deliver_at.is_some(),
+            has_identity: meta.envelope.identity_key().is_some(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Body")
+            .field("key", &String::from_utf8_lossy(self.key()))
+            .field("value_len", &self.value().len())
+            .field("metadata_len", &self.metadata_len)
+            .finish()
+    }
+}
