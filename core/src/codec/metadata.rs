@@ -2,6 +2,7 @@
 
 use super::{Malformed, Reader, put_bytes, put_varint};
 use crate::types::body::Traits;
+use crate::types::message::DEFAULT_TENANT;
 use crate::types::{
     DeadLetter, DeadReason, Deadline, Envelope, GroupName, KeptForRedrive, Metadata, Millis, Offset, PartitionId,
     Priority, Redrive, RetryPolicy, Text, Timestamp, TopicName,
@@ -42,11 +43,11 @@ pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
         (IDEMPOTENCY_KEY, &envelope.idempotency_key),
     ] {
         if let Some(text) = text {
-            field(out, tag, |out| out.extend_from_slice(text.as_bytes()));
+            put_text(out, tag, text);
         }
     }
     if let Some(topic) = &envelope.target_topic {
-        field(out, TARGET_TOPIC, |out| out.extend_from_slice(topic.as_str().as_bytes()));
+        put_text(out, TARGET_TOPIC, topic.as_str());
     }
     if let Some(partition) = envelope.partition_override {
         field(out, PARTITION_OVERRIDE, |out| put_varint(out, u64::from(partition.0)));
@@ -67,13 +68,13 @@ pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
         field(out, LABEL, |out| put_pair(out, name, value));
     }
     if let Some(routing) = &meta.routing {
-        field(out, ROUTING_LABEL, |out| out.extend_from_slice(routing.label.as_bytes()));
+        put_text(out, ROUTING_LABEL, &routing.label);
         for (name, value) in &routing.meta {
             field(out, ROUTING_META, |out| put_pair(out, name, value));
         }
     }
     if let Some(trace) = &meta.trace {
-        field(out, TRACE, |out| out.extend_from_slice(trace.as_bytes()));
+        put_text(out, TRACE, trace);
     }
     if let Some(dead) = &meta.dead_letter {
         field(out, DEAD_LETTER, |out| put_dead_letter(out, dead));
@@ -139,6 +140,21 @@ pub(crate) fn traits(bytes: &[u8]) -> Result<Traits, Malformed> {
         Ok(())
     })?;
     Ok(traits)
+}
+
+/// The tenant and the key of the identity in metadata that was checked before, if it has one.
+pub(crate) fn identity(bytes: &[u8]) -> Option<(&str, &str)> {
+    let (mut tenant, mut identity) = (None, None);
+    let mut reader = Reader::new(bytes);
+    while let (Ok(tag @ ..=IDEMPOTENCY_KEY), Ok(content)) = (reader.byte(), reader.bytes()) {
+        match tag {
+            TENANT_ID => tenant = std::str::from_utf8(content).ok(),
+            IDEMPOTENCY_KEY => identity = std::str::from_utf8(content).ok(),
+            _ => {}
+        }
+    }
+    let tenant = tenant.filter(|tenant| !tenant.is_empty()).unwrap_or(DEFAULT_TENANT);
+    identity.filter(|key| !key.is_empty()).map(|key| (tenant, key))
 }
 
 /// One field, borrowed from the bytes.
@@ -225,6 +241,11 @@ fn field(out: &mut Vec<u8>, tag: u8, content: impl FnOnce(&mut Vec<u8>)) {
     content(&mut inner);
     out.push(tag);
     put_bytes(out, &inner);
+}
+
+fn put_text(out: &mut Vec<u8>, tag: u8, text: &str) {
+    out.push(tag);
+    put_bytes(out, text.as_bytes());
 }
 
 fn put_pair(out: &mut Vec<u8>, name: &str, value: &str) {

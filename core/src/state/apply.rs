@@ -129,9 +129,8 @@ impl State {
     }
 
     fn accept_identity(&mut self, gate: &Gate, body: &Body, partition: PartitionId, offset: Offset) {
-        let envelope = body.metadata().envelope;
-        let Some(key) = envelope.identity_key() else { return };
-        let key = IdentityKey::new(envelope.tenant(), key);
+        let Some((tenant, key)) = body.identity() else { return };
+        let key = IdentityKey::new(tenant, key);
         let identities = self.identities.entry(gate.scope.clone()).or_default();
         Arc::make_mut(identities).accept(key, Accepted { partition, offset, expires_at: gate.expires_at });
     }

@@ -75,6 +75,12 @@ impl Body {
         metadata::decode(&self.bytes[..self.metadata_len as usize]).expect("checked when the body was made")
     }
 
+    /// Tenant and key of the message's identity, if it has one.
+    #[must_use]
+    pub fn identity(&self) -> Option<(&str, &str)> {
+        if self.traits.has_identity { metadata::identity(&self.bytes[..self.metadata_len as usize]) } else { None }
+    }
+
     /// Whether anything at all travels with the payload.
     #[must_use]
     pub fn has_metadata(&self) -> bool {
