@@ -1,0 +1,134 @@
+//! Looking behind a bad frame for a good one that proves the bad one had been synced.
+//!
+//! After damage nothing says where the next frame begins, so every byte is tried. A payload is the choice of a client,
+//! who may fill it with what looks like heads of frames; the cost of trying each is therefore kept small and independent
+//! of the length it claims.
+
+use crc32fast::Hasher;
+
+use super::frame::{FRAME_HEAD_BYTES, MAX_PAYLOAD_BYTES, RawHead, Seed};
+use crate::types::Lsn;
+
+/// A frame that knows more to be synced than its reader could find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Witness {
+    pub(super) position: usize,
+    pub(super) lsn: Lsn,
+    pub(super) synced: Lsn,
+}
+
+/// The first frame at or behind `from` that verifies and says that `bad`, the LSN expected at `from`, was synced.
+pub(super) fn find_witness(bytes: &[u8], from: usize, bad: Lsn, seed: Seed) -> Option<Witness> {
+    let tail = &bytes[from..];
+    // A kind is never 0, so no frame begins so late that its kind would lie in the zeros at the end; its version may.
+    let written = tail.iter().rposition(|byte| *byte != 0)? + 1;
+    let heads = &tail[..tail.len().min(written + 1)];
+    // Each frame between the bad one and the witness takes at least a head.
+    let lsn_max = Lsn(bad.0.saturating_add((tail.len() / FRAME_HEAD_BYTES) as u64));
+    let mut sums = RangeSums::new(tail);
+    for (position, bytes) in heads.windows(FRAME_HEAD_BYTES).enumerate() {
+        let Some(bytes) = bytes.first_chunk() else { continue };
+        let RawHead { len, crc, head } = RawHead::read(bytes);
+        let says_it = bad <= head.synced && head.synced < head.lsn && head.lsn <= lsn_max;
+        let payload = position + FRAME_HEAD_BYTES;
+        let fits = len as usize <= MAX_PAYLOAD_BYTES.min(tail.len() - payload);
+        if says_it && head.kind != 0 && fits && sums.extend(seed.sum_head(bytes), payload, len as usize) == crc {
+            return Some(Witness { position: from + position, lsn: head.lsn, synced: head.synced });
+        }
+    }
+    None
+}
+
+const CHECKPOINT_BYTES: usize = 4096;
+
+/// Checksums of any range, each in a time that does not grow with the range.
+struct RangeSums<'a> {
+    bytes: &'a [u8],
+    /// The checksum of everything before each multiple of [`CHECKPOINT_BYTES`]; made when first needed.
+    checkpoints: Vec<u32>,
+}
+
+impl<'a> RangeSums<'a> {
+    const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, checkpoints: Vec::new() }
+    }
+
+    /// The checksum `sum`, continued over `len` bytes from `start` on.
+    fn extend(&mut self, sum: u32, start: usize, len: usize) -> u32 {
+        if len <= CHECKPOINT_BYTES {
+            let mut hasher = Hasher::new_with_initial(sum);
+            hasher.update(&self.bytes[start..start + len]);
+            return hasher.finalize();
+        }
+        // With z(x) for x continued over `len` zeros, a checksum x continued over the range is z(x) ^ crc(range), and
+        // up_to(end) is z(up_to(start)) ^ crc(range); z is linear, so crc(range) need not be known.
+        let mut hasher = Hasher::new_with_initial(sum ^ self.up_to(start));
+        hasher.combine(&Hasher::new_with_initial_len(self.up_to(start + len), len as u64));
+        hasher.finalize()
+    }
+
+    fn up_to(&mut self, end: usize) -> u32 {
+        if self.checkpoints.is_empty() {
+            let mut hasher = Hasher::new();
+            self.checkpoints.push(0);
+            for chunk in self.bytes.chunks_exact(CHECKPOINT_BYTES) {
+                hasher.update(chunk);
+                self.checkpoints.push(hasher.clone().finalize());
+            }
+        }
+        let mut hasher = Hasher::new_with_initial(self.checkpoints[end / CHECKPOINT_BYTES]);
+        hasher.update(&self.bytes[end / CHECKPOINT_BYTES * CHECKPOINT_BYTES..end]);
+        hasher.finalize()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::frame::{Head, encode_with};
+    use crate::log::{FileId, LogId};
+
+    fn seed() -> Seed {
+        Seed::new(LogId([3; 16]), FileId::Segment(1))
+    }
+
+    #[test]
+    fn a_range_sums_up_the_same_by_checkpoints_and_byte_by_byte() {
+        let bytes: Vec<u8> = (0..40_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let mut sums = RangeSums::new(&bytes);
+        for (start, len) in [(0, 0), (1, 4096), (0, 4097), (17, 8192), (4096, 8192), (4095, 35_000), (1, 39_999)] {
+            let mut hasher = Hasher::new_with_initial(77);
+            hasher.update(&bytes[start..start + len]);
+            assert_eq!(sums.extend(77, start, len), hasher.finalize(), "{start} {len}");
+        }
+    }
+
+    #[test]
+    fn a_witness_is_found_at_any_byte_and_any_length() {
+        for len in [0, 1, 100, 5_000, 100_000] {
+            for gap in [0, 1, 29, 511] {
+                let mut bytes = vec![0xAA; gap];
+                let head = Head { lsn: Lsn(12), prev_crc: 9, synced: Lsn(10), kind: 1, version: 0 };
+                encode_with(&mut bytes, seed(), &head, |out| out.resize(out.len() + len, 0)).unwrap();
+                bytes.resize(bytes.len() + 100, 0);
+                let witness = Witness { position: gap, lsn: Lsn(12), synced: Lsn(10) };
+                assert_eq!(find_witness(&bytes, 0, Lsn(10), seed()), Some(witness));
+                assert_eq!(find_witness(&bytes, 0, Lsn(11), seed()), None, "it does not speak of LSN 11");
+                let other = Seed::new(LogId([3; 16]), FileId::Segment(2));
+                assert_eq!(find_witness(&bytes, 0, Lsn(10), other), None, "it stands in another file");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tail_full_of_heads_that_claim_much_is_searched_in_little_time() {
+        // 20,000 plausible heads, each claiming 10 MB: summed naively this would be 200 GB.
+        let mut one = Vec::new();
+        let head = Head { lsn: Lsn(3), prev_crc: 0, synced: Lsn(2), kind: 1, version: 1 };
+        encode_with(&mut one, seed(), &head, |_| {}).unwrap();
+        one[..4].copy_from_slice(&10_000_000_u32.to_le_bytes());
+        let mut bytes = one.repeat(20_000);
+        bytes.resize(11_000_000, 1);
+        assert_eq!(find_witness(&bytes, 0, Lsn(1), seed()), None);
+    }
+}

@@ -1,0 +1,385 @@
+//! Recovery: from whatever files a stop has left to everything that was ever synced, or to a refusal that says why.
+//!
+//! It reads, syncs what it read, and changes nothing else: recovering twice, or being killed while recovering, leaves
+//! the next recovery where this one began. The one judgement made here is whether bytes that cannot be read are a torn
+//! tail, which may go, or corruption, which may not. They are *corruption* if anything whole proves that they had been
+//! synced, else *torn*; `docs/wal.md` tells the rule and its limits.
+
+use super::frame::{FOOTER, Frame, OWN_VERSION, RECORD_KIND_MAX, SYNCED_MARK};
+use super::header::LogId;
+use super::proof;
+use super::report::{Notice, Proof, Recovered, RecoveryError, SegmentInfo};
+use super::segment::{SegmentHeader, SegmentReader, StopReason};
+use super::snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, read_snapshot};
+use super::storage::{FileId, Storage, read_whole};
+use super::survey::{Survey, storage_error};
+use crate::types::Lsn;
+
+/// A record's bytes are whole, but they say nothing their reader understands.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Malformed {
+    /// What is wrong with them.
+    pub reason: String,
+}
+
+impl Malformed {
+    /// With this reason.
+    #[must_use]
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into() }
+    }
+}
+
+/// What takes the records that recovery finds.
+///
+/// Only after [`recover`] has returned `Ok` is what was taken the state of the log.
+pub trait Replay {
+    /// Forgets everything: what was taken so far came from a snapshot that turned out damaged. Also called before the
+    /// first record.
+    fn reset(&mut self);
+
+    /// Takes one record of a snapshot, in the order they were written.
+    ///
+    /// # Errors
+    /// [`Malformed`] if it cannot be understood; recovery then refuses.
+    fn restore(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed>;
+
+    /// Takes one record of the log, in the order they were written. LSNs rise, but not always by one: some frames are
+    /// the log's own.
+    ///
+    /// # Errors
+    /// [`Malformed`] if it cannot be understood; recovery then refuses.
+    fn replay(&mut self, lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed>;
+}
+
+/// Takes everything and keeps nothing: for looking whether a log is whole.
+impl Replay for () {
+    fn reset(&mut self) {}
+
+    fn restore(&mut self, _kind: u8, _version: u8, _payload: &[u8]) -> Result<(), Malformed> {
+        Ok(())
+    }
+
+    fn replay(&mut self, _lsn: Lsn, _kind: u8, _version: u8, _payload: &[u8]) -> Result<(), Malformed> {
+        Ok(())
+    }
+}
+
+/// Reads the log in `storage` and hands its state to `replay`: the newest whole snapshot, then every record after it.
+///
+/// A storage without a log becomes a new one if `new_log` gives it an identity; an existing log has its own, and
+/// `new_log` is not looked at. Everything that was ever synced is handed on, or recovery refuses; beyond that, only
+/// what was written before the first byte that is missing. Nothing is written: to go on, perform
+/// [`Recovered::cleanup_steps`] and begin a segment with [`Recovered::next_header`].
+///
+/// # Errors
+/// [`RecoveryError`]. What `replay` was handed until then is of no worth.
+pub fn recover(
+    storage: &mut (impl Storage + ?Sized),
+    new_log: Option<LogId>,
+    replay: &mut (impl Replay + ?Sized),
+) -> Result<Recovered, RecoveryError> {
+    let mut buffer = Vec::new();
+    let survey = Survey::take(storage, &mut buffer)?;
+    let found = survey.log_id.filter(|_| !survey.segments.is_empty());
+    let mut run = Run {
+        out: Recovered {
+            log_id: found.or(new_log).ok_or(RecoveryError::NoLog)?,
+            snapshot: None,
+            last_lsn: Lsn(0),
+            last_crc: 0,
+            next_segment: survey.segments.last().map_or(1, |last| last.sequence + 1),
+            segments: Vec::new(),
+            snapshots: Vec::new(),
+            garbage: Vec::new(),
+            notices: Vec::new(),
+            clean: false,
+            frames_read: 0,
+            bytes_read: 0,
+        },
+        survey,
+        base: None,
+        damaged: Vec::new(),
+        buffer,
+    };
+    run.restore_snapshot(storage, replay)?;
+    if found.is_some() {
+        run.replay_segments(storage, replay)?;
+    }
+    Ok(run.conclude())
+}
+
+/// One recovery under way.
+struct Run {
+    out: Recovered,
+    survey: Survey,
+    /// The snapshot everything is built on.
+    base: Option<SnapshotHead>,
+    /// Snapshots that did not verify, newest first.
+    damaged: Vec<(Lsn, SnapshotError)>,
+    /// Every segment is read into this, one after the other.
+    buffer: Vec<u8>,
+}
+
+impl Run {
+    fn base_lsn(&self) -> Lsn {
+        self.base.map_or(Lsn(0), |base| base.lsn)
+    }
+
+    /// Restores the newest snapshot that is whole, or none.
+    fn restore_snapshot(
+        &mut self,
+        storage: &mut (impl Storage + ?Sized),
+        replay: &mut (impl Replay + ?Sized),
+    ) -> Result<(), RecoveryError> {
+        for lsn in self.survey.snapshots.iter().rev().copied() {
+            let file = FileId::Snapshot(lsn);
+            replay.reset();
+            let restore = |kind, version, payload: &[u8]| replay.restore(kind, version, payload);
+            match read_snapshot(storage, lsn, &mut self.buffer, restore) {
+                Ok(head) => {
+                    self.base = Some(head);
+                    self.out.snapshot = Some(lsn);
+                    return Ok(());
+                }
+                Err(SnapshotReadError::Damaged(error)) => {
+                    self.damaged.push((lsn, error));
+                    self.out.notices.push(Notice::DamagedSnapshot { file, error });
+                }
+                Err(SnapshotReadError::Storage(fault)) => return Err(storage_error("reading", Some(file), fault)),
+                Err(SnapshotReadError::Refused { position, kind, version, reason }) => {
+                    return Err(RecoveryError::Malformed { file, position, lsn, kind, version, reason });
+                }
+            }
+        }
+        replay.reset();
+        Ok(())
+    }
+
+    fn replay_segments(
+        &mut self,
+        storage: &mut (impl Storage + ?Sized),
+        replay: &mut (impl Replay + ?Sized),
+    ) -> Result<(), RecoveryError> {
+        let start = self.find_start()?;
+        let headers = self.check_row(start)?;
+        if let Some(first) = headers.first() {
+            self.check_base(first.previous_lsn, first.previous_crc, first.file(), 0)?;
+        }
+        for (index, header) in headers.iter().enumerate() {
+            let file = header.file();
+            let mut buffer = std::mem::take(&mut self.buffer);
+            read_whole(storage, file, &mut buffer).map_err(|fault| storage_error("reading", Some(file), fault))?;
+            match headers.get(index + 1) {
+                Some(next) => self.replay_inner(header, next, &buffer, replay)?,
+                None => self.replay_last(header, &buffer, replay)?,
+            }
+            self.buffer = buffer;
+        }
+        Ok(())
+    }
+
+    /// The segment, by index, in which the first frame after the snapshot stands or would stand.
+    fn find_start(&mut self) -> Result<usize, RecoveryError> {
+        let needed = self.base_lsn().next();
+        let segments = &self.survey.segments;
+        let Some(start) = segments.iter().rposition(|s| s.header.is_ok_and(|header| header.first_lsn() <= needed))
+        else {
+            return Err(self.start_error(needed));
+        };
+        for segment in &segments[..start] {
+            if let Err(error) = segment.header {
+                self.out.notices.push(Notice::UnneededDamage { file: segment.file(), error });
+            }
+        }
+        Ok(start)
+    }
+
+    fn start_error(&self, needed: Lsn) -> RecoveryError {
+        let segments = &self.survey.segments;
+        match segments.iter().find_map(|segment| segment.header.ok()) {
+            Some(oldest) if segments[0].sequence == oldest.sequence => RecoveryError::StartsTooLate {
+                file: oldest.file(),
+                first_lsn: oldest.first_lsn(),
+                needed,
+                damaged: self.damaged.first().copied(),
+            },
+            whole => {
+                let file = segments[0].file();
+                let error = segments[0].header.err().unwrap_or(super::HeaderError::Contradiction);
+                let proof = Proof::Successor(whole.map_or(file, |whole| whole.file()));
+                RecoveryError::DamagedHeader { file, error, proof }
+            }
+        }
+    }
+
+    /// The headers from `start` on: all there, all whole.
+    fn check_row(&self, start: usize) -> Result<Vec<SegmentHeader>, RecoveryError> {
+        let last = &self.survey.segments[self.survey.segments.len() - 1];
+        let mut headers: Vec<SegmentHeader> = Vec::new();
+        for segment in &self.survey.segments[start..] {
+            let file = segment.file();
+            if let Some(before) = headers.last().filter(|before| before.sequence + 1 != segment.sequence) {
+                let missing = FileId::Segment(before.sequence + 1);
+                return Err(RecoveryError::MissingSegment { missing, after: file, lsn: before.first_lsn() });
+            }
+            let proof = Proof::Successor(last.file());
+            headers.push(segment.header.map_err(|error| RecoveryError::DamagedHeader { file, error, proof })?);
+        }
+        Ok(headers)
+    }
+
+    /// A segment with a successor holds what the successor's header says it does; what stands beyond is dead.
+    fn replay_inner(
+        &mut self,
+        header: &SegmentHeader,
+        next: &SegmentHeader,
+        bytes: &[u8],
+        replay: &mut (impl Replay + ?Sized),
+    ) -> Result<(), RecoveryError> {
+        let file = header.file();
+        let mut reader = SegmentReader::new(header, bytes);
+        while reader.last_lsn() < next.previous_lsn {
+            let Some(frame) = reader.next() else {
+                return Err(corrupt(file, &reader, Proof::Successor(next.file())));
+            };
+            self.take(file, reader.position(), &frame, replay)?;
+        }
+        if (reader.last_lsn(), reader.last_crc()) != (next.previous_lsn, next.previous_crc) {
+            return Err(RecoveryError::Unlinked {
+                file,
+                position: reader.position() as u64,
+                lsn: reader.last_lsn(),
+                found: reader.last_crc(),
+                by: next.file(),
+                expected: next.previous_crc,
+            });
+        }
+        Ok(())
+    }
+
+    /// The last segment ends where its frames end; the question is whether they should.
+    fn replay_last(
+        &mut self,
+        header: &SegmentHeader,
+        bytes: &[u8],
+        replay: &mut (impl Replay + ?Sized),
+    ) -> Result<(), RecoveryError> {
+        let file = header.file();
+        let mut reader = SegmentReader::new(header, bytes);
+        let mut footer_last = false;
+        while let Some(frame) = reader.next() {
+            footer_last = frame.head.kind == FOOTER;
+            self.take(file, reader.position(), &frame, replay)?;
+        }
+        let (position, lsn) = (reader.position(), reader.last_lsn().next());
+        let reason = reader.stop().map_or(StopReason::End, |stop| stop.reason);
+        // A snapshot gets its final name only when the log is synced through it. That holds of a damaged one as well.
+        if let Some(newest) = self.survey.snapshots.last().filter(|newest| **newest >= lsn) {
+            return Err(corrupt(file, &reader, Proof::Snapshot(*newest)));
+        }
+        if reason != StopReason::End {
+            if let Some(witness) = proof::find_witness(bytes, position, lsn, header.seed()) {
+                let proof =
+                    Proof::Frame { position: witness.position as u64, lsn: witness.lsn, synced: witness.synced };
+                return Err(corrupt(file, &reader, proof));
+            }
+            let end = bytes.iter().rposition(|byte| *byte != 0).map_or(position, |last| last + 1);
+            let (position, bytes) = (position as u64, end.saturating_sub(position) as u64);
+            self.out.notices.push(Notice::TornTail { file, position, bytes, lsn, reason });
+        }
+        self.out.clean = footer_last && reason == StopReason::End;
+        self.out.last_lsn = reader.last_lsn();
+        self.out.last_crc = reader.last_crc();
+        Ok(())
+    }
+
+    /// One good frame, ending at byte `end`.
+    #[inline]
+    fn take(
+        &mut self,
+        file: FileId,
+        end: usize,
+        frame: &Frame<'_>,
+        replay: &mut (impl Replay + ?Sized),
+    ) -> Result<(), RecoveryError> {
+        self.out.frames_read += 1;
+        self.out.bytes_read += frame.size() as u64;
+        let head = &frame.head;
+        if head.lsn <= self.base_lsn() {
+            return self.check_base(head.lsn, frame.crc, file, end);
+        }
+        let taken = match head.kind {
+            ..=RECORD_KIND_MAX => replay.replay(head.lsn, head.kind, head.version, frame.payload),
+            SYNCED_MARK | FOOTER if head.version == OWN_VERSION => Ok(()),
+            _ => Err(Malformed::new("this kind of mark is not known")),
+        };
+        taken.map_err(|reason| RecoveryError::Malformed {
+            file,
+            position: (end - frame.size()) as u64,
+            lsn: head.lsn,
+            kind: head.kind,
+            version: head.version,
+            reason,
+        })
+    }
+
+    /// If this is the frame the snapshot was taken after, it must be the very one.
+    fn check_base(&self, lsn: Lsn, crc: u32, file: FileId, end: usize) -> Result<(), RecoveryError> {
+        match self.base {
+            Some(base) if base.lsn == lsn && base.crc != crc => Err(RecoveryError::Unlinked {
+                file,
+                position: end as u64,
+                lsn,
+                found: crc,
+                by: base.file(),
+                expected: base.crc,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Parts what stays from what may go.
+    fn conclude(self) -> Recovered {
+        let Self { mut out, survey, damaged, .. } = self;
+        let is_damaged = |lsn: &Lsn| damaged.iter().any(|(bad, _)| bad == lsn);
+        // A damaged snapshot goes: left there, it would one day be counted as one of the two that are kept, and
+        // everything it stood for has just been read from elsewhere.
+        let (bad, mut good): (Vec<Lsn>, Vec<Lsn>) = survey.snapshots.iter().copied().partition(is_damaged);
+        out.snapshots = good.split_off(good.len().saturating_sub(2));
+        let reach_back = if out.snapshots.len() == 2 { out.snapshots[0] } else { Lsn(0) };
+
+        let mut last_lsn = out.last_lsn;
+        for segment in survey.segments.iter().rev() {
+            let first_lsn = segment.header.map_or(Lsn(1), |header| header.first_lsn());
+            let in_use = segment.sequence + 1 == out.next_segment;
+            if last_lsn <= reach_back && !in_use {
+                out.garbage.push(segment.file());
+            } else {
+                out.segments.push(SegmentInfo { sequence: segment.sequence, first_lsn, last_lsn, len: segment.len });
+            }
+            // What is older ends before this one begins, whatever its own header may have said.
+            last_lsn = segment.header.map_or(last_lsn, |header| header.previous_lsn);
+        }
+        out.segments.reverse();
+        for sequence in survey.never_begun {
+            out.notices.push(Notice::NeverBegun { file: FileId::Segment(sequence) });
+            out.garbage.push(FileId::Segment(sequence));
+        }
+        out.garbage.extend(good.into_iter().chain(bad).map(FileId::Snapshot));
+        out.garbage.extend(survey.drafts.into_iter().map(FileId::SnapshotDraft));
+        out.garbage.sort();
+        out
+    }
+}
+
+fn corrupt(file: FileId, reader: &SegmentReader<'_>, proof: Proof) -> RecoveryError {
+    RecoveryError::Corrupt {
+        file,
+        position: reader.position() as u64,
+        lsn: reader.last_lsn().next(),
+        reason: reader.stop().map_or(StopReason::End, |stop| stop.reason),
+        proof,
+    }
+}
