@@ -194,7 +194,7 @@ fn checked_head(bytes: &[u8], lsn: Lsn) -> Result<(SnapshotHead, u32), SnapshotE
     Ok((head, crc))
 }
 
-const WINDOW_BYTES: usize = 1 << 20;
+const WINDOW_BYTES: usize = 64 << 10;
 
 /// Reads the finished snapshot of `lsn` and hands each record's kind, version and payload to `each`, in order.
 ///
@@ -226,7 +226,7 @@ pub fn read_snapshot<E>(
                 window.drain(..at);
                 (base, at) = (position, 0);
                 let end = base + window.len() as u64;
-                if read_more(storage, file, end, window, WINDOW_BYTES.max(needed))? == 0 {
+                if read_more(storage, file, end, window, WINDOW_BYTES.max(needed - window.len()))? == 0 {
                     return Err(SnapshotError::BadFrame { position, error }.into());
                 }
                 continue;

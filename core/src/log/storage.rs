@@ -226,7 +226,8 @@ impl Step {
     }
 }
 
-const READ_CHUNK_BYTES: usize = 1 << 20;
+const READ_BYTES_FIRST: usize = 16 << 10;
+const READ_BYTES_MAX: usize = 1 << 20;
 
 /// Reads the whole file into `buffer`, whose old content goes and whose memory is used again.
 ///
@@ -240,7 +241,10 @@ pub fn read_whole(
     buffer: &mut Vec<u8>,
 ) -> Result<(), StorageFault> {
     buffer.clear();
-    while read_more(storage, file, buffer.len() as u64, buffer, READ_CHUNK_BYTES)? == READ_CHUNK_BYTES {}
+    let mut want = READ_BYTES_FIRST;
+    while read_more(storage, file, buffer.len() as u64, buffer, want)? == want {
+        want = (want * 2).min(READ_BYTES_MAX);
+    }
     Ok(())
 }
 
