@@ -1,11 +1,11 @@
 //! A small broker without a brain: writes a log by the rules of `docs/wal.md`, and remembers what it wrote where.
-#![allow(dead_code, unreachable_pub, missing_docs)]
+#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)]
 
 use std::ops::Range;
 
 use driftq_core::log::{
     FileId, FrameChain, HEADER_BYTES, LogId, Malformed, MemoryStorage, Recovered, RecoveryError, Replay, SegmentHeader,
-    SnapshotHead, SnapshotWriter, Step, Storage, StorageFault, WriteAt, recover,
+    SnapshotHead, SnapshotWriter, Step, Storage, WriteAt, recover,
 };
 use driftq_core::types::Lsn;
 
@@ -14,10 +14,13 @@ pub const CAPACITY: u64 = 8192;
 /// What snapshots of [`Writer`] hold: an old record with its LSN in front.
 pub const SAVED: u8 = 0x77;
 
+/// LSN, kind and payload of each.
+pub type Records = Vec<(Lsn, u8, Vec<u8>)>;
+
 /// Every record ever, which is the state of a broker that forgets nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    pub records: Vec<(Lsn, u8, Vec<u8>)>,
+    pub records: Records,
     pub resets: u32,
 }
 
@@ -45,7 +48,7 @@ impl Replay for Taken {
     }
 }
 
-pub fn recovered(storage: &mut impl Storage) -> Result<(Recovered, Vec<(Lsn, u8, Vec<u8>)>), RecoveryError> {
+pub fn recovered(storage: &mut impl Storage) -> Result<(Recovered, Records), RecoveryError> {
     let mut taken = Taken::default();
     let recovered = recover(storage, None, &mut taken)?;
     Ok((recovered, taken.records))
@@ -69,7 +72,7 @@ pub struct Writer {
     pub position: u64,
     /// The highest LSN that a finished sync covers.
     pub synced: Lsn,
-    pub records: Vec<(Lsn, u8, Vec<u8>)>,
+    pub records: Records,
     pub frames: Vec<Placed>,
     pub epoch: u64,
 }
@@ -99,12 +102,8 @@ impl Writer {
         })
     }
 
-    pub fn step(&mut self, step: Step) {
-        self.try_step(&step).expect("a good disk");
-    }
-
-    pub fn try_step(&mut self, step: &Step) -> Result<(), StorageFault> {
-        step.perform(&mut self.storage)
+    pub fn step(&mut self, step: &Step) {
+        step.perform(&mut self.storage).expect("a good disk");
     }
 
     fn append(&mut self, bytes: Vec<u8>) {
@@ -114,7 +113,7 @@ impl Writer {
         self.frames.push(Placed { file, bytes: placed, lsn: self.chain.last_lsn(), synced: self.synced });
         let at = WriteAt { epoch: self.epoch, position: self.position };
         self.position += bytes.len() as u64;
-        self.step(Step::Append { file, at, bytes });
+        self.step(&Step::Append { file, at, bytes });
     }
 
     pub fn record(&mut self, payload: &[u8]) -> Lsn {
@@ -140,13 +139,13 @@ impl Writer {
     }
 
     pub fn sync(&mut self) {
-        self.step(Step::Sync { file: self.header.file() });
+        self.step(&Step::Sync { file: self.header.file() });
         self.synced = self.chain.last_lsn();
     }
 
     /// Makes the next segment's file ahead of time.
     pub fn prepare(&mut self) {
-        self.step(Step::Create { file: FileId::Segment(self.header.sequence + 1), capacity: CAPACITY });
+        self.step(&Step::Create { file: FileId::Segment(self.header.sequence + 1), capacity: CAPACITY });
     }
 
     pub fn rotate(&mut self) {
@@ -161,7 +160,7 @@ impl Writer {
         };
         let prepared = self.storage.bytes(self.header.file()).is_some();
         for step in self.header.create_steps(self.epoch, CAPACITY).into_iter().skip(usize::from(prepared)) {
-            self.step(step);
+            self.step(&step);
         }
         self.chain = self.header.chain();
         self.position = HEADER_BYTES as u64;
@@ -202,7 +201,7 @@ impl Writer {
     pub fn snapshot(&mut self) -> Lsn {
         self.rotate();
         for step in self.snapshot_steps() {
-            self.step(step);
+            self.step(&step);
         }
         self.chain.last_lsn()
     }
@@ -231,7 +230,7 @@ pub struct World {
     pub storage: MemoryStorage,
     /// The frames that count.
     pub live: Vec<Placed>,
-    pub records: Vec<(Lsn, u8, Vec<u8>)>,
+    pub records: Records,
     pub a: Lsn,
     pub b: Lsn,
     pub last: Lsn,
@@ -291,7 +290,7 @@ impl World {
         self.storage.list().unwrap().iter().map(|info| info.file).collect()
     }
 
-    pub fn records_through(&self, lsn: Lsn) -> Vec<(Lsn, u8, Vec<u8>)> {
+    pub fn records_through(&self, lsn: Lsn) -> Records {
         self.records.iter().filter(|record| record.0 <= lsn).cloned().collect()
     }
 }
