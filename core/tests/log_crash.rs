@@ -4,10 +4,10 @@
 mod log_support;
 
 use driftq_core::log::{
-    CrashPlan, FileId, FolderChange, MemoryStorage, Recovered, RecoveryError, Replay, SectorFate, recover,
+    CrashPlan, FileId, FolderChange, MemoryStorage, Recovered, RecoveryError, Replay, SectorFate, Step, recover,
 };
 use driftq_core::types::Lsn;
-use log_support::{LOG, Records, Taken, Writer, recovered};
+use log_support::{CAPACITY, LOG, Records, Taken, Writer, recovered};
 use proptest::prelude::*;
 
 /// Fates drawn from a number.
@@ -171,9 +171,11 @@ fn a_power_loss_amid_clearing_away_leaves_the_state_whole() {
         writer.record(word);
         writer.snapshot();
     }
-    writer.prepare();
-    let (found, _) = recovered(&mut writer.storage.clone()).unwrap();
-    assert!(found.garbage.len() >= 6, "{:?}", found.garbage);
+    for ahead in 1..=3 {
+        writer.step(&Step::Create { file: FileId::Segment(writer.header.sequence + ahead), capacity: CAPACITY });
+    }
+    let (found, _) = recovered(&mut writer.storage).unwrap();
+    assert!(found.garbage.len() >= 8, "{:?}", found.garbage);
     let steps = found.cleanup_steps();
     for done in 0..=steps.len() {
         let mut storage = writer.storage.clone();

@@ -99,10 +99,10 @@ fn the_longest_payload_fits_and_one_byte_more_leaves_no_trace() {
     let mut chain = FrameChain::new(seed(), Lsn(0), 0);
     let mut out = vec![7];
     let grow = |len| move |buffer: &mut Vec<u8>| buffer.resize(buffer.len() + len, 1);
-    let before = chain;
+    let before = chain.clone();
     let refused = chain.record(&mut out, Lsn(0), 1, 1, grow(MAX_PAYLOAD_BYTES + 1));
     assert_eq!(refused, Err(EncodeError::TooLong { len: MAX_PAYLOAD_BYTES + 1 }));
-    assert_eq!((out.as_slice(), chain), (&[7][..], before));
+    assert_eq!((out.as_slice(), &chain), (&[7][..], &before));
     assert_eq!(chain.record(&mut out, Lsn(0), 1, 1, grow(MAX_PAYLOAD_BYTES)), Ok(Lsn(1)));
     assert_eq!(decode(&out[1..], seed()).unwrap().payload.len(), MAX_PAYLOAD_BYTES);
 }

@@ -5,7 +5,7 @@ mod log_support;
 
 use driftq_core::log::{
     FileId, FrameChain, HEADER_BYTES, LogId, Malformed, MemoryStorage, Notice, Proof, Recovered, RecoveryError, Replay,
-    Seed, SegmentHeader, Step, Storage, StorageFault, WriteAt, recover,
+    Seed, SegmentHeader, Step, StopReason, Storage, StorageFault, WriteAt, recover,
 };
 use driftq_core::types::Lsn;
 use log_support::{CAPACITY, GarbleSectors, LOG, World, Writer, recovered};
@@ -207,6 +207,45 @@ fn what_was_cut_stays_dead_even_where_it_verifies() {
     let readable = driftq_core::log::SegmentReader::new(&header, storage.bytes(FileId::Segment(1)).unwrap()).count();
     assert_eq!(readable, 3, "the dead frames verify");
     assert_eq!(recovered(&mut storage).unwrap().1, records);
+}
+
+/// Three frames of one size, written twice with other words: as when a folder was copied and both copies went on.
+fn two_ways() -> (Writer, Writer) {
+    let write = |words: [&[u8]; 3]| {
+        let mut writer = Writer::new();
+        for word in words {
+            writer.record(word);
+        }
+        writer.sync();
+        writer
+    };
+    (write([b"one", b"two", b"tri"]), write([b"uno", b"due", b"tre"]))
+}
+
+#[test]
+fn a_good_frame_in_the_place_of_another_ends_what_can_be_read() {
+    let (mut writer, _) = two_ways();
+    let file = FileId::Segment(1);
+    let (second, third) = (writer.frames[1].bytes.clone(), writer.frames[2].bytes.clone());
+    let bytes = writer.storage.bytes(file).unwrap()[third].to_vec();
+    writer.storage.bytes_mut(file).unwrap().overwrite(second.start, &bytes);
+    let (found, records) = recovered(&mut writer.storage).unwrap();
+    assert_eq!(records, writer.records[..1]);
+    let Notice::TornTail { reason, lsn, .. } = found.notices[0] else { panic!("{:?}", found.notices) };
+    assert_eq!((lsn, reason), (Lsn(2), StopReason::WrongLsn { found: Lsn(3) }));
+}
+
+#[test]
+fn a_good_frame_that_continues_another_one_ends_what_can_be_read() {
+    let (mut writer, other) = two_ways();
+    let file = FileId::Segment(1);
+    let second = writer.frames[1].bytes.clone();
+    let bytes = other.storage.bytes(file).unwrap()[second.start..].to_vec();
+    writer.storage.bytes_mut(file).unwrap().overwrite(second.start, &bytes);
+    let (found, records) = recovered(&mut writer.storage).unwrap();
+    assert_eq!(records, writer.records[..1], "half of one history and half of another");
+    let Notice::TornTail { reason, lsn, .. } = found.notices[0] else { panic!("{:?}", found.notices) };
+    assert!(lsn == Lsn(2) && matches!(reason, StopReason::BrokenChain { .. }), "{reason:?}");
 }
 
 #[test]
