@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{LogId, MemoryStorage};
+use driftq_core::log::{FileId, FileInfo, LogId, MemoryStorage, Storage, StorageFault, WriteAt};
+use driftq_core::pipeline::inspect;
 use driftq_core::record::{GroupStart, Retention};
 use driftq_core::types::*;
-use driftq_core::{Command, Output, Pipeline, PipelineConfig, Reply};
+use driftq_core::{Command, Lane, Output, Pipeline, PipelineConfig, Reply};
 
 /// Counts live heap bytes, the allocator's own rounding included.
 struct Counting;
@@ -47,7 +48,7 @@ const BATCH: usize = 64;
 
 struct World {
     pipeline: Pipeline,
-    storage: MemoryStorage,
+    storage: Box<dyn Storage>,
     topic: TopicName,
     groups: Vec<GroupName>,
     keys: Vec<Vec<u8>>,
@@ -71,12 +72,15 @@ const PLAIN: Shape = Shape { partitions: 1, groups: 1, active: 1, consumers: 1, 
 
 impl World {
     fn new(shape: Shape) -> Self {
-        let mut storage = MemoryStorage::new();
+        Self::on(Box::new(MemoryStorage::new()), shape)
+    }
+
+    fn on(mut storage: Box<dyn Storage>, shape: Shape) -> Self {
         let mut config = PipelineConfig { snapshot_every_bytes: u64::MAX, ..PipelineConfig::default() };
         config.limits.partition_messages_max = u64::MAX;
         config.limits.partition_bytes_max = u64::MAX;
         config.limits.in_flight_max = 2_000_000;
-        let (pipeline, _) = Pipeline::open(&mut storage, config, Some(LogId([1; 16])), NOW, NoFaults).unwrap();
+        let (pipeline, _) = Pipeline::open(&mut *storage, config, Some(LogId([1; 16])), NOW, NoFaults).unwrap();
         let topic = TopicName::new("bench").unwrap();
         let groups: Vec<_> = (0..shape.groups).map(|i| GroupName::new(&format!("group-{i}")).unwrap()).collect();
         let mut world = Self {
@@ -137,7 +141,7 @@ impl World {
     fn flush(&mut self) -> Option<Reply> {
         let mut last = None;
         loop {
-            self.pipeline.drive(NOW, &mut self.storage);
+            self.pipeline.drive(NOW, &mut *self.storage);
             while let Some(output) = self.pipeline.poll_output() {
                 match output {
                     Output::Reply { result, .. } => last = Some(result.unwrap()),
@@ -206,6 +210,46 @@ impl World {
             best = best.min((cpu_time() - start).as_nanos() as f64 / acked as f64);
         }
         best
+    }
+
+    /// The longest single call in `batches` batches of produce, deliver and ack, each with one job of either lane.
+    fn worst_call(&mut self, batches: usize) -> Duration {
+        let mut worst = Duration::ZERO;
+        for _ in 0..batches {
+            for _ in 0..BATCH {
+                let start = Instant::now();
+                self.produce();
+                worst = worst.max(start.elapsed());
+            }
+            for lane in [Lane::Log, Lane::Background] {
+                let start = Instant::now();
+                let job = self.pipeline.poll_job(lane);
+                worst = worst.max(start.elapsed());
+                if let Some(job) = job {
+                    let result = job.perform(&mut *self.storage);
+                    let start = Instant::now();
+                    self.pipeline.complete(NOW, job, result);
+                    worst = worst.max(start.elapsed());
+                }
+            }
+            let owner = OwnerName::new("worker").unwrap();
+            while let Some(output) = self.pipeline.poll_output() {
+                if let Output::Deliver { consumer, delivery } = output {
+                    let claim = Claim {
+                        topic: self.topic.clone(),
+                        group: self.groups[self.group_of[&consumer]].clone(),
+                        partition: delivery.partition,
+                        offset: delivery.offset,
+                        owner: owner.clone(),
+                        token: TokenClaim::Shown(delivery.token),
+                    };
+                    let start = Instant::now();
+                    self.pipeline.handle(NOW, Command::Ack(claim));
+                    worst = worst.max(start.elapsed());
+                }
+            }
+        }
+        worst
     }
 
     /// Leaves `count` messages behind that nobody is handed.
@@ -286,36 +330,107 @@ fn scaling(base: f64) {
 
 fn memory() {
     println!("\nmemory, bytes of bookkeeping per queued message beyond key, value and envelope");
-    for (name, with_identity) in [("key and value", false), ("with an envelope", true)] {
-        let mut world = World::new(Shape { active: 0, with_identity, ..PLAIN });
+    for (name, with_identity) in
+        [("key and value", false), ("with an envelope (idempotency key remembered as well)", true)]
+    {
         const COUNT: usize = 200_000;
-        world.storage = MemoryStorage::new();
-        let before = live_without_log(&world);
+        let mut world = World::on(Box::new(Void), Shape { active: 0, with_identity, ..PLAIN });
+        let before = LIVE.load(Relaxed);
         world.backlog(COUNT);
-        let after = live_without_log(&world);
-        let key_value = world.keys[0].len() + VALUE.len();
-        // Tag, length and text of the idempotency key.
-        let envelope = if with_identity { 2 + 22 } else { 0 };
-        let each = (after - before) as f64 / COUNT as f64;
-        println!("{name:<58} {:>10.1}", each - (key_value + envelope) as f64);
+        let each = (LIVE.load(Relaxed) - before) as f64 / COUNT as f64;
+        let payload =
+            world.keys[0].len() + VALUE.len() + if with_identity { "order-0000000000000000".len() } else { 0 };
+        println!("{name:<58} {:>10.1}", each - payload as f64);
     }
 }
 
-fn live_without_log(world: &World) -> usize {
-    LIVE.load(Relaxed)
+/// A disk that forgets everything, so that only the broker's own memory is counted.
+struct Void;
+
+impl Storage for Void {
+    fn create(&mut self, _: FileId, _: u64) -> Result<(), StorageFault> {
+        Ok(())
+    }
+    fn append(&mut self, _: FileId, _: WriteAt, _: &[u8]) -> Result<(), StorageFault> {
+        Ok(())
+    }
+    fn sync(&mut self, _: FileId) -> Result<(), StorageFault> {
+        Ok(())
+    }
+    fn read(&mut self, _: FileId, _: u64, _: &mut [u8]) -> Result<usize, StorageFault> {
+        Ok(0)
+    }
+    fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {
+        Ok(Vec::new())
+    }
+    fn rename(&mut self, _: FileId, _: FileId) -> Result<(), StorageFault> {
+        Ok(())
+    }
+    fn remove(&mut self, _: FileId) -> Result<(), StorageFault> {
+        Ok(())
+    }
+    fn sync_folder(&mut self) -> Result<(), StorageFault> {
+        Ok(())
+    }
+}
+
+fn recovery() {
+    println!("\nrecovery from memory");
+    let recover = |name: &str, world: &mut World| {
+        let mut best = (Duration::MAX, 0, 0);
+        for _ in 0..3 {
+            let start = cpu_time();
+            let (state, found) = inspect(&mut *world.storage, None, &NoFaults).unwrap();
+            let took = cpu_time() - start;
+            assert_eq!(state.topic_count(), 1);
+            best = best.min((took, found.frames_read, found.bytes_read));
+        }
+        let (took, frames, bytes) = best;
+        let seconds = took.as_secs_f64();
+        println!("{name:<58} {:>10.0} records/s {:>6.0} MB/s", frames as f64 / seconds, bytes as f64 / seconds / 1e6);
+    };
+    let mut world = World::new(Shape { active: 0, ..PLAIN });
+    world.backlog(1_000_000);
+    recover("1,000,000 messages queued", &mut world);
+    let mut world = World::new(PLAIN);
+    world.rounds(1, 500_000);
+    recover("500,000 messages produced, delivered, acked", &mut world);
+}
+
+fn snapshot_pause() {
+    println!("\na snapshot of 1,000,000 messages under load: the longest single call");
+    let mut world = World::new(Shape { active: 0, ..PLAIN });
+    world.backlog(1_000_000);
+    let consumer = world.subscribe_with(0, BATCH as u32);
+    world.group_of.insert(consumer, 0);
+    let plain = world.worst_call(2_000);
+    let wanted = world.pipeline.snapshots().len() + 1;
+    world.pipeline.request_snapshot();
+    let (mut during, mut rounds) = (Duration::ZERO, 0);
+    while world.pipeline.snapshots().len() < wanted {
+        during = during.max(world.worst_call(1));
+        rounds += 1;
+    }
+    println!("{:<58} {:>10} us", "without a snapshot", plain.as_micros());
+    println!("{:<58} {:>10} us", format!("while one is written beside {rounds} batches"), during.as_micros());
 }
 
 fn main() {
-    if std::env::args().any(|arg| arg == "--profile-cycle") {
-        World::new(PLAIN).rounds(40, 100_000);
-        return;
+    let wanted: Vec<_> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|arg| arg == name);
+    if runs("throughput") || runs("scaling") {
+        let base = throughput();
+        if runs("scaling") {
+            scaling(base);
+        }
     }
-    let base = throughput();
-    scaling(base);
-    memory();
-    recovery();
-    snapshot_pause();
+    if runs("memory") {
+        memory();
+    }
+    if runs("recovery") {
+        recovery();
+    }
+    if runs("snapshot") {
+        snapshot_pause();
+    }
 }
-
-fn recovery() {}
-fn snapshot_pause() {}

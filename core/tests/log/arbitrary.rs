@@ -1,14 +1,11 @@
 //! Files nobody wrote, and good files with many things done to them: recovery answers, and never with a lie.
-#![allow(clippy::unwrap_used)]
 
-mod log_support;
-
+use super::support::{LOG, Taken, World, recovered};
 use driftq_core::log::{
     FileId, HEADER_BYTES, MemoryStorage, SegmentHeader, SegmentReader, SnapshotHead, SnapshotWriter, read_snapshot,
     recover,
 };
 use driftq_core::types::Lsn;
-use log_support::{LOG, Taken, World, recovered};
 use proptest::prelude::*;
 
 fn file() -> impl Strategy<Value = FileId> {

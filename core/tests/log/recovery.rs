@@ -1,14 +1,11 @@
 //! What recovery makes of each situation it can meet, by name.
-#![allow(clippy::unwrap_used)]
 
-mod log_support;
-
+use super::support::{CAPACITY, GarbleSectors, LOG, World, Writer, recovered};
 use driftq_core::log::{
     FileId, FrameChain, HEADER_BYTES, LogId, Malformed, MemoryStorage, Notice, Proof, Recovered, RecoveryError, Replay,
     Seed, SegmentHeader, Step, StopReason, Storage, StorageFault, WriteAt, recover,
 };
 use driftq_core::types::Lsn;
-use log_support::{CAPACITY, GarbleSectors, LOG, World, Writer, recovered};
 
 fn notices(recovered: &Recovered) -> Vec<&'static str> {
     let name = |notice: &Notice| match notice {

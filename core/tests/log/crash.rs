@@ -1,13 +1,10 @@
 //! Power losses anywhere, each keeping whatever it likes of what was not synced: nothing synced is ever lost.
-#![allow(clippy::unwrap_used)]
 
-mod log_support;
-
+use super::support::{CAPACITY, LOG, Records, Taken, Writer, recovered};
 use driftq_core::log::{
     CrashPlan, FileId, FolderChange, MemoryStorage, Recovered, RecoveryError, Replay, SectorFate, Step, recover,
 };
 use driftq_core::types::Lsn;
-use log_support::{CAPACITY, LOG, Records, Taken, Writer, recovered};
 use proptest::prelude::*;
 
 /// Fates drawn from a number.

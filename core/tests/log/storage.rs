@@ -1,5 +1,4 @@
 //! The storage in memory keeps the promises of the trait, and takes back what they do not cover.
-#![allow(clippy::unwrap_used)]
 
 use driftq_core::log::{
     CrashPlan, FileId, FolderChange, MemoryStorage, SectorFate, Step, Storage, StorageFault, WriteAt, read_whole,

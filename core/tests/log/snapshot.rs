@@ -1,15 +1,12 @@
 //! Snapshots: whole or worth nothing, and what recovery does with either.
-#![allow(clippy::unwrap_used)]
 
-mod log_support;
-
+use super::support::{LOG, World, Writer, recovered};
 use driftq_core::log::snapshot::SnapshotReadError;
 use driftq_core::log::{
     FileId, HEADER_BYTES, LogId, MemoryStorage, Notice, Proof, RecoveryError, SnapshotError, SnapshotHead,
     SnapshotWriter, StopReason, read_snapshot,
 };
 use driftq_core::types::Lsn;
-use log_support::{LOG, World, Writer, recovered};
 
 const HEAD: SnapshotHead = SnapshotHead { log_id: LOG, lsn: Lsn(42), crc: 7, epoch: 3 };
 

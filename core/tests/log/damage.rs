@@ -1,11 +1,8 @@
 //! Every flipped bit and every cut of a small log, against an oracle that shares no code with recovery.
-#![allow(clippy::unwrap_used)]
 
-mod log_support;
-
+use super::support::{Placed, World, recovered};
 use driftq_core::log::{FileId, HEADER_BYTES, Notice, RecoveryError};
 use driftq_core::types::Lsn;
-use log_support::{Placed, World, recovered};
 
 /// Bytes of a header that its checksum covers, and the checksum.
 const BLOCK_BYTES: usize = 128;

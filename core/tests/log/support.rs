@@ -1,5 +1,4 @@
 //! A small broker without a brain: writes a log by the rules of `docs/wal.md`, and remembers what it wrote where.
-#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)]
 
 use std::ops::Range;
 

@@ -1,5 +1,4 @@
 //! Frames: what is written is read back, and nothing else ever is.
-#![allow(clippy::unwrap_used)]
 
 use driftq_core::log::frame::{FOOTER, FRAME_HEAD_BYTES, SYNCED_MARK, decode, encode_with};
 use driftq_core::log::{EncodeError, FileId, FrameChain, FrameError, Head, LogId, MAX_PAYLOAD_BYTES, Seed};
