@@ -1,1 +1,3 @@
 //! Durable state.
+
+pub mod cow;

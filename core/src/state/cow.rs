@@ -1,0 +1,392 @@
+//! A sorted map that can be copied while it is in use: cloning it shares the entries, writing to either copy afterwards
+//! copies only the chunk of entries that is touched.
+//!
+//! A snapshot is a clone, walked at leisure while the broker runs on. The price of the clone is one reference count per
+//! chunk of up to [`CHUNK`] entries; the price of writing on is that each chunk written to is copied once per clone that
+//! still shares it. Nothing here knows what it stores.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{VecDeque, vec_deque};
+use std::fmt;
+use std::mem;
+use std::sync::Arc;
+
+mod chunk;
+#[cfg(test)]
+mod tests;
+
+pub use chunk::{CHUNK, Chunk};
+
+/// A chunk with fewer entries than this looks for a neighbour to join.
+const SPARSE: usize = CHUNK / 4;
+
+/// Two neighbours are joined only if they fill no more than this, so that the next insert does not split them again.
+const JOINED_MAX: usize = CHUNK / 2;
+
+/// Room for no more slots than this is not worth giving back.
+const SLOTS_KEPT: usize = 16;
+
+/// An emptied map keeps its last chunk if that has room for no more entries than this.
+const ROOM_KEPT: usize = 8;
+
+/// A sorted map with cheap clones.
+///
+/// Lookups are O(log n). So are inserts and removals, but for moving the list of chunks when one comes or goes in its
+/// middle: n / [`CHUNK`] small slots at worst, once in some [`CHUNK`] / 4 writes. Appending past the last key and
+/// removing the first entry, which is what a queue does, move nothing. A clone is O(n / [`CHUNK`]).
+///
+/// A clone never changes when the map it was taken from does, nor the other way round. Two maps are equal if they hold
+/// equal entries, however those came there.
+#[derive(Clone)]
+pub struct CowMap<K, V> {
+    /// No chunk is empty, but for the only one of an empty map: a queue that runs empty between any two messages would
+    /// else go to the allocator for each.
+    slots: VecDeque<Slot<K, V>>,
+    len: usize,
+}
+
+/// A chunk's place in the map.
+///
+/// `first` is a lower bound of the chunk's keys, and above every key of the chunk before. It need not be a key that is
+/// still there: removing a chunk's first entry leaves it alone.
+#[derive(Clone)]
+struct Slot<K, V> {
+    first: K,
+    chunk: Arc<Chunk<K, V>>,
+}
+
+impl<K, V> CowMap<K, V> {
+    /// An empty map, which owns no memory.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { slots: VecDeque::new(), len: 0 }
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The entry with the least key.
+    #[must_use]
+    pub fn first(&self) -> Option<(&K, &V)> {
+        self.slots.front()?.chunk.entry(0)
+    }
+
+    /// The entry with the greatest key.
+    #[must_use]
+    pub fn last(&self) -> Option<(&K, &V)> {
+        self.slots.back()?.chunk.last()
+    }
+
+    /// All entries in the order of their keys.
+    #[must_use]
+    pub fn iter(&self) -> Iter<'_, K, V> {
+        self.iter_from(0, 0)
+    }
+
+    /// Takes the map apart into its chunks, in the order of their keys. None of them is empty.
+    ///
+    /// Made for walking a clone piece by piece: once a chunk is dropped, the map the clone was taken from may write to
+    /// it again without copying.
+    pub fn into_chunks(mut self) -> impl ExactSizeIterator<Item = Arc<Chunk<K, V>>> {
+        if self.is_empty() {
+            self.slots.clear();
+        }
+        self.slots.into_iter().map(|slot| slot.chunk)
+    }
+
+    /// The entry that `order` calls equal, if there is one.
+    ///
+    /// `order` says how an entry stands to what is sought, as in `entry.cmp(sought)`, and must rise with the key. It may
+    /// look at the value: anything that rises with the key can be searched by. Where several are equal, the first of
+    /// them is found.
+    pub fn find_by(&self, order: impl FnMut(&K, &V) -> Ordering) -> Option<(&K, &V)> {
+        let (index, at) = self.locate_by(order)?;
+        self.slots[index].chunk.entry(at)
+    }
+
+    /// The first entry for which `holds` is true, which must be false up to some key and true from there on.
+    pub fn first_where(&self, mut holds: impl FnMut(&K, &V) -> bool) -> Option<(&K, &V)> {
+        let fails_in_all = |slot: &Slot<K, V>| slot.chunk.last().is_some_and(|(key, value)| !holds(key, value));
+        let chunk = &self.slots.get(self.slots.partition_point(fails_in_all))?.chunk;
+        chunk.entry(chunk.partition_point(|key, value| !holds(key, value)))
+    }
+
+    /// Entries from `at` in slot `index` on; both may be one past the end.
+    fn iter_from(&self, index: usize, at: usize) -> Iter<'_, K, V> {
+        let mut slots = self.slots.range(index..);
+        let entries = slots.next().map(|slot| slot.chunk.entries.range(at..)).unwrap_or_default();
+        Iter { slots, entries }
+    }
+
+    fn locate_by(&self, mut order: impl FnMut(&K, &V) -> Ordering) -> Option<(usize, usize)> {
+        let all_less = |slot: &Slot<K, V>| slot.chunk.last().is_some_and(|(key, value)| order(key, value).is_lt());
+        let index = self.slots.partition_point(all_less);
+        let at = self.slots.get(index)?.chunk.search_by(order)?;
+        Some((index, at))
+    }
+}
+
+impl<K: Ord, V> CowMap<K, V> {
+    /// The value at `key`.
+    #[must_use]
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let (index, at) = self.locate(key)?;
+        Some(&self.slots[index].chunk.entries[at].1)
+    }
+
+    /// Whether there is an entry at `key`.
+    #[must_use]
+    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.locate(key).is_some()
+    }
+
+    /// The entries at `key` and above, in the order of their keys.
+    #[must_use]
+    pub fn range_from(&self, key: &K) -> Iter<'_, K, V> {
+        match self.slot_of(key) {
+            None => self.iter(),
+            Some(index) => {
+                let (Ok(at) | Err(at)) = self.slots[index].chunk.search(key);
+                self.iter_from(index, at)
+            }
+        }
+    }
+
+    /// The entry with the greatest key below `key`.
+    #[must_use]
+    pub fn last_below(&self, key: &K) -> Option<(&K, &V)> {
+        let index = self.slot_of(key)?;
+        let (Ok(end) | Err(end)) = self.slots[index].chunk.search(key);
+        self.last_of(index, end)
+    }
+
+    /// The entry at `key`, or else the one with the greatest key below it.
+    #[must_use]
+    pub fn at_or_below(&self, key: &K) -> Option<(&K, &V)> {
+        let index = self.slot_of(key)?;
+        let end = self.slots[index].chunk.search(key).map_or_else(|at| at, |at| at + 1);
+        self.last_of(index, end)
+    }
+
+    /// The last entry before `end` in slot `index`, or of the slot before where nothing is.
+    fn last_of(&self, index: usize, end: usize) -> Option<(&K, &V)> {
+        match end.checked_sub(1) {
+            Some(at) => self.slots[index].chunk.entry(at),
+            None => self.slots[index.checked_sub(1)?].chunk.last(),
+        }
+    }
+
+    /// The slot whose chunk holds `key` if any does: `None` if `key` is below all that ever were in the first chunk.
+    fn slot_of<Q: Ord + ?Sized>(&self, key: &Q) -> Option<usize>
+    where
+        K: Borrow<Q>,
+    {
+        let last = self.slots.len().checked_sub(1)?;
+        if self.slots[last].first.borrow() <= key {
+            return Some(last);
+        }
+        self.slots.partition_point(|slot| slot.first.borrow() <= key).checked_sub(1)
+    }
+
+    fn locate<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(usize, usize)>
+    where
+        K: Borrow<Q>,
+    {
+        let index = self.slot_of(key)?;
+        let at = self.slots[index].chunk.search(key).ok()?;
+        Some((index, at))
+    }
+}
+
+impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
+    /// The value at `key`, to be changed in place. Copies nothing if there is none.
+    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        let (index, at) = self.locate(key)?;
+        Some(self.value_mut(index, at))
+    }
+
+    /// What [`find_by`](Self::find_by) finds, to be changed in place. `order` must say the same of it afterwards.
+    pub fn get_by_mut(&mut self, order: impl FnMut(&K, &V) -> Ordering) -> Option<&mut V> {
+        let (index, at) = self.locate_by(order)?;
+        Some(self.value_mut(index, at))
+    }
+
+    /// Puts `value` at `key` and hands back what was there. An equal key that was there stays.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let index = match self.slot_of(&key) {
+            Some(index) => index,
+            None if self.slots.is_empty() => {
+                self.slots.reserve_exact(1);
+                self.slots.push_back(Slot { first: key.clone(), chunk: Chunk::of_one(key, value, 1) });
+                self.len = 1;
+                return None;
+            }
+            None => {
+                self.slots[0].first = key.clone();
+                0
+            }
+        };
+        let chunk = &mut self.slots[index].chunk;
+        let past_the_end = chunk.last().is_none_or(|(last, _)| *last < key);
+        match if past_the_end { Err(chunk.len()) } else { chunk.search(&key) } {
+            Ok(at) => return Some(mem::replace(&mut Arc::make_mut(chunk).entries[at].1, value)),
+            Err(at) if !chunk.is_full() => Arc::make_mut(chunk).insert(at, key, value),
+            Err(at) => self.insert_into_full(index, at, key, value),
+        }
+        self.len += 1;
+        None
+    }
+
+    /// Takes out the entry at `key` and hands back its value.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let (index, at) = self.locate(key)?;
+        Some(self.take(index, at).1)
+    }
+
+    /// Takes out what [`find_by`](Self::find_by) finds.
+    pub fn remove_by(&mut self, order: impl FnMut(&K, &V) -> Ordering) -> Option<(K, V)> {
+        let (index, at) = self.locate_by(order)?;
+        Some(self.take(index, at))
+    }
+
+    /// Takes out the entry with the least key.
+    pub fn pop_first(&mut self) -> Option<(K, V)> {
+        if self.is_empty() {
+            return None;
+        }
+        Some(self.take(0, 0))
+    }
+
+    fn value_mut(&mut self, index: usize, at: usize) -> &mut V {
+        &mut Arc::make_mut(&mut self.slots[index].chunk).entries[at].1
+    }
+
+    /// Makes room by a new chunk: past the last key an empty one, so that ascending keys leave full chunks behind, and
+    /// elsewhere the upper half of the one that is full.
+    fn insert_into_full(&mut self, index: usize, at: usize, key: K, value: V) {
+        if at == CHUNK && index + 1 == self.slots.len() {
+            self.slots.push_back(Slot { first: key.clone(), chunk: Chunk::of_one(key, value, SPARSE) });
+            return;
+        }
+        let lower = Arc::make_mut(&mut self.slots[index].chunk);
+        let mut upper = Chunk { entries: lower.entries.split_off(CHUNK / 2) };
+        let first = upper.entries[0].0.clone();
+        if at <= CHUNK / 2 {
+            lower.insert(at, key, value);
+        } else {
+            upper.insert(at - CHUNK / 2, key, value);
+        }
+        self.slots.insert(index + 1, Slot { first, chunk: Arc::new(upper) });
+    }
+
+    fn take(&mut self, index: usize, at: usize) -> (K, V) {
+        let chunk = Arc::make_mut(&mut self.slots[index].chunk);
+        let entry = chunk.remove(at);
+        self.len -= 1;
+        if chunk.len() < SPARSE {
+            self.tidy(index);
+        }
+        entry
+    }
+
+    /// Called when a removal has left the chunk of slot `index` sparse: drops it if empty, joins it to a neighbour if
+    /// the two are small. Hence no two neighbours are ever both sparse, and there are at most `len / 16 + 1` chunks.
+    fn tidy(&mut self, index: usize) {
+        let chunk = &self.slots[index].chunk;
+        let len = chunk.len();
+        if len == 0 {
+            if !self.is_empty() || chunk.entries.capacity() > ROOM_KEPT {
+                self.remove_slot(index);
+            }
+            return;
+        }
+        let fits = |other: usize| self.slots.get(other).is_some_and(|slot| slot.chunk.len() + len <= JOINED_MAX);
+        let lower = match index.checked_sub(1) {
+            Some(before) if fits(before) => before,
+            _ if fits(index + 1) => index,
+            _ => return,
+        };
+        let mut upper = Arc::unwrap_or_clone(self.remove_slot(lower + 1).chunk);
+        // If this has to grow, it doubles what is below JOINED_MAX: no more than CHUNK.
+        Arc::make_mut(&mut self.slots[lower].chunk).entries.append(&mut upper.entries);
+    }
+
+    fn remove_slot(&mut self, index: usize) -> Slot<K, V> {
+        let slot = self.slots.remove(index).expect("a slot that was looked at is there");
+        let capacity = self.slots.capacity();
+        if capacity > SLOTS_KEPT && self.slots.len() < capacity / 4 {
+            self.slots.shrink_to(capacity / 2);
+        }
+        slot
+    }
+}
+
+/// The entries of a [`CowMap`] in the order of their keys, from some key on.
+pub struct Iter<'a, K, V> {
+    slots: vec_deque::Iter<'a, Slot<K, V>>,
+    entries: vec_deque::Iter<'a, (K, V)>,
+}
+
+impl<'a, K, V> Iterator for Iter<'a, K, V> {
+    type Item = (&'a K, &'a V);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((key, value)) = self.entries.next() {
+                return Some((key, value));
+            }
+            self.entries = self.slots.next()?.chunk.entries.iter();
+        }
+    }
+}
+
+impl<'a, K, V> IntoIterator for &'a CowMap<K, V> {
+    type Item = (&'a K, &'a V);
+    type IntoIter = Iter<'a, K, V>;
+
+    fn into_iter(self) -> Iter<'a, K, V> {
+        self.iter()
+    }
+}
+
+impl<K, V> Default for CowMap<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: PartialEq, V: PartialEq> PartialEq for CowMap<K, V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && self.iter().eq(other.iter())
+    }
+}
+
+impl<K: Eq, V: Eq> Eq for CowMap<K, V> {}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for CowMap<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self).finish()
+    }
+}

@@ -1,0 +1,105 @@
+//! A chunk: the unit in which a map shares and copies its entries.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The most entries a chunk holds, and so the most that one write after a clone has to copy.
+pub const CHUNK: usize = 128;
+
+/// Some consecutive entries of a map: at most [`CHUNK`], in the order of their keys.
+#[derive(Clone, Debug)]
+pub struct Chunk<K, V> {
+    pub(super) entries: VecDeque<(K, V)>,
+}
+
+impl<K, V> Chunk<K, V> {
+    /// The entries in the order of their keys.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&K, &V)> {
+        self.entries.iter().map(|(key, value)| (key, value))
+    }
+
+    pub(super) fn of_one(key: K, value: V, capacity: usize) -> Arc<Self> {
+        let mut entries = VecDeque::with_capacity(capacity);
+        entries.push_back((key, value));
+        Arc::new(Self { entries })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= CHUNK
+    }
+
+    pub(super) fn entry(&self, at: usize) -> Option<(&K, &V)> {
+        self.entries.get(at).map(|(key, value)| (key, value))
+    }
+
+    pub(super) fn last(&self) -> Option<(&K, &V)> {
+        self.entries.back().map(|(key, value)| (key, value))
+    }
+
+    /// How many leading entries `before` holds for, given that it holds for no other.
+    ///
+    /// By shrinking strides rather than by halves: about as many comparisons, but the processor guesses a stride's
+    /// outcome and fetches ahead, where halving waits for each fetch in turn. In a map too large for the cache that
+    /// makes the whole lookup a third faster.
+    pub(super) fn partition_point(&self, mut before: impl FnMut(&K, &V) -> bool) -> usize {
+        let (front, back) = self.entries.as_slices();
+        let (entries, skipped) = match back.first() {
+            Some((key, value)) if before(key, value) => (back, front.len()),
+            _ => (front, 0),
+        };
+        let mut at = 0;
+        for stride in [16, 4, 1] {
+            while let Some((key, value)) = entries.get(at + stride - 1)
+                && before(key, value)
+            {
+                at += stride;
+            }
+        }
+        skipped + at
+    }
+
+    /// Where `key` is, or else where it belongs.
+    pub(super) fn search<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
+    where
+        K: Borrow<Q>,
+    {
+        let at = self.partition_point(|other, _| other.borrow() < key);
+        match self.entries.get(at) {
+            Some((other, _)) if other.borrow() == key => Ok(at),
+            _ => Err(at),
+        }
+    }
+
+    /// Where the entry is that `order` calls equal.
+    pub(super) fn search_by(&self, mut order: impl FnMut(&K, &V) -> Ordering) -> Option<usize> {
+        let at = self.partition_point(|key, value| order(key, value).is_lt());
+        let (key, value) = self.entries.get(at)?;
+        order(key, value).is_eq().then_some(at)
+    }
+
+    /// Puts an entry where `search` said. Grows by doubling as usual, but never beyond room for [`CHUNK`].
+    pub(super) fn insert(&mut self, at: usize, key: K, value: V) {
+        debug_assert!(!self.is_full(), "a full chunk is split first");
+        let len = self.entries.len();
+        if len == self.entries.capacity() {
+            self.entries.reserve_exact((len * 2).clamp(4, CHUNK) - len);
+        }
+        if at == len {
+            self.entries.push_back((key, value));
+        } else {
+            self.entries.insert(at, (key, value));
+        }
+    }
+
+    /// Takes out the entry at `at`, which must be there.
+    pub(super) fn remove(&mut self, at: usize) -> (K, V) {
+        let entry = if at == 0 { self.entries.pop_front() } else { self.entries.remove(at) };
+        entry.expect("a located entry is there")
+    }
+}
