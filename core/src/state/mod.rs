@@ -1,3 +1,4 @@
 //! Durable state.
 
 pub mod cow;
+pub mod done;

@@ -1,0 +1,162 @@
+//! Which positions of a partition one group is finished with: everything below a floor, and runs above it.
+//!
+//! Messages are finished out of order, since several workers hold leases at once. What is finished above the first
+//! unfinished message is kept as runs, so that a single slow message costs one run however far the others get ahead.
+
+use super::cow::CowMap;
+use crate::types::{Offset, Position};
+
+#[cfg(test)]
+mod tests;
+
+/// The finished positions of one partition for one group.
+///
+/// With every run, and with the floor, goes the topic offset of its last message, so that progress can be told in
+/// offsets without asking the partition. All operations are O(log n) in the number of runs; a clone is cheap in the way
+/// of [`CowMap`]. Two sets are equal if they hold the same positions and tell the same offsets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DoneSet {
+    /// The first position that is not done.
+    floor: Position,
+    /// The topic offset of the message just below the floor; `None` while nothing there is done.
+    floor_offset: Option<Offset>,
+    /// Keyed by start. Disjoint, not adjacent to each other or to the floor, none empty.
+    runs: CowMap<Position, Run>,
+    /// How many positions the runs cover.
+    above: u64,
+}
+
+/// The rest of a run that starts at its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    /// The first position after the run.
+    end: Position,
+    /// The topic offset of the run's last message.
+    last_offset: Offset,
+}
+
+impl DoneSet {
+    /// Nothing is done.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self::with_floor(Position(0), None)
+    }
+
+    /// Everything below `floor` is done, nothing from there on. `floor_offset` is the topic offset of the message just
+    /// below `floor`, or `None` if there never was one.
+    #[must_use]
+    pub const fn with_floor(floor: Position, floor_offset: Option<Offset>) -> Self {
+        Self { floor, floor_offset, runs: CowMap::new(), above: 0 }
+    }
+
+    /// Marks the message at `position`, whose topic offset is `offset`, as done. `false`, and no change, if it already
+    /// was.
+    pub fn insert(&mut self, position: Position, offset: Offset) -> bool {
+        self.cover(position, Run { end: position.next(), last_offset: offset }) > 0
+    }
+
+    /// Marks all of `start..end` as done; `last_offset` is the topic offset of the message at `end` − 1.
+    ///
+    /// Any part of it may be done already. An empty or backward run changes nothing.
+    pub fn extend_run(&mut self, start: Position, end: Position, last_offset: Offset) {
+        self.cover(start, Run { end, last_offset });
+    }
+
+    /// Whether the message at `position` is done.
+    #[must_use]
+    pub fn contains(&self, position: Position) -> bool {
+        self.first_undone_from(position) != position
+    }
+
+    /// The first position that is not done.
+    #[must_use]
+    pub const fn floor(&self) -> Position {
+        self.floor
+    }
+
+    /// The topic offset of the message just below the floor; `None` while nothing there is done.
+    #[must_use]
+    pub const fn floor_offset(&self) -> Option<Offset> {
+        self.floor_offset
+    }
+
+    /// How many positions above the floor are done.
+    #[must_use]
+    pub const fn done_above(&self) -> u64 {
+        self.above
+    }
+
+    /// Whether no position is done at all.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.floor.0 == 0 && self.runs.is_empty()
+    }
+
+    /// The runs above the floor in rising order: first position, first position after the run, and the topic offset of
+    /// the run's last message.
+    pub fn runs(&self) -> impl Iterator<Item = (Position, Position, Offset)> {
+        self.runs.iter().map(|(&start, run)| (start, run.end, run.last_offset))
+    }
+
+    /// How many positions below `next` are not done: the lag, if `next` is the position the next message will get.
+    ///
+    /// Nothing at `next` or above may be done.
+    #[must_use]
+    pub fn undone_before(&self, next: Position) -> u64 {
+        let end = self.runs.last().map_or(self.floor, |(_, run)| run.end);
+        debug_assert!(end <= next, "position {next} is not written yet, but done up to {end}");
+        next.0.saturating_sub(self.floor.0).saturating_sub(self.above)
+    }
+
+    /// The first position at or above `position` that is not done.
+    #[must_use]
+    pub fn first_undone_from(&self, position: Position) -> Position {
+        if position < self.floor {
+            return self.floor;
+        }
+        match self.runs.at_or_below(&position) {
+            Some((_, run)) if run.end > position => run.end,
+            _ => position,
+        }
+    }
+
+    /// Adds a run and says how many of its positions are newly done. Every run it touches becomes part of it, and so it
+    /// becomes part of the floor if it touches that.
+    fn cover(&mut self, start: Position, added: Run) -> u64 {
+        let mut start = start.max(self.floor);
+        if start >= added.end {
+            return 0;
+        }
+        let mut run = added;
+        let mut absorbed = 0;
+        // The run before, if it reaches here, grows in place: the insert below replaces it.
+        if let Some((&before, reached)) = self.runs.at_or_below(&start)
+            && reached.end >= start
+        {
+            if reached.end >= run.end {
+                return 0;
+            }
+            absorbed += reached.end.0 - before.0;
+            start = before;
+        }
+        while let Some((&after, next)) = self.runs.range_from(&start.next()).next()
+            && after <= run.end
+        {
+            absorbed += next.end.0 - after.0;
+            if next.end > run.end {
+                run = *next;
+            }
+            self.runs.remove(&after).expect("a run just looked at is there");
+        }
+        let covered = run.end.0 - start.0;
+        self.above -= absorbed;
+        if start == self.floor {
+            self.floor = run.end;
+            self.floor_offset = Some(run.last_offset);
+        } else {
+            self.above += covered;
+            self.runs.insert(start, run);
+        }
+        covered - absorbed
+    }
+}

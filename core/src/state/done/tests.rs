@@ -1,0 +1,240 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+impl DoneSet {
+    /// Panics unless the runs are disjoint, apart from each other and from the floor, and rightly counted.
+    pub(crate) fn check(&self) {
+        self.runs.check();
+        let mut end = self.floor;
+        let mut above = 0;
+        for (start, run) in &self.runs {
+            assert!(end < *start, "the run at {start} touches what ends at {end}");
+            assert!(*start < run.end, "the run at {start} is empty");
+            above += run.end.0 - start.0;
+            end = run.end;
+        }
+        assert_eq!(self.above, above, "the count is right");
+    }
+
+    fn run_list(&self) -> Vec<(u64, u64, u64)> {
+        self.runs().map(|(start, end, last)| (start.0, end.0, last.0)).collect()
+    }
+}
+
+/// The topic has ten partitions, so to say.
+fn offset_of(position: u64) -> Offset {
+    Offset(position * 10 + 3)
+}
+
+fn done(positions: impl IntoIterator<Item = u64>) -> DoneSet {
+    let mut set = DoneSet::new();
+    for position in positions {
+        assert!(set.insert(Position(position), offset_of(position)));
+        set.check();
+    }
+    set
+}
+
+#[test]
+fn nothing_is_done_at_first() {
+    let set = DoneSet::new();
+    assert!(set.is_empty() && !set.contains(Position(0)));
+    assert_eq!((set.floor(), set.floor_offset(), set.done_above()), (Position(0), None, 0));
+    assert_eq!((set.undone_before(Position(5)), set.first_undone_from(Position(3))), (5, Position(3)));
+    assert_eq!(set, DoneSet::default());
+}
+
+#[test]
+fn the_floor_rises_over_what_is_done_in_order() {
+    let set = done(0..5);
+    assert_eq!((set.floor(), set.floor_offset(), set.done_above()), (Position(5), Some(offset_of(4)), 0));
+    assert_eq!(set.runs().count(), 0);
+    assert!(!set.is_empty());
+}
+
+#[test]
+fn a_gap_holds_the_floor_until_it_is_closed() {
+    let mut set = done([0, 2, 3, 4, 7]);
+    assert_eq!((set.floor(), set.floor_offset(), set.done_above()), (Position(1), Some(offset_of(0)), 4));
+    assert_eq!(set.run_list(), [(2, 5, 43), (7, 8, 73)]);
+    assert_eq!(set.undone_before(Position(8)), 3);
+    assert!(set.insert(Position(1), offset_of(1)));
+    set.check();
+    assert_eq!(
+        (set.floor(), set.floor_offset()),
+        (Position(5), Some(offset_of(4))),
+        "the run's last offset is taken over"
+    );
+    assert_eq!(set.run_list(), [(7, 8, 73)]);
+    assert_eq!((set.done_above(), set.undone_before(Position(8))), (1, 2));
+}
+
+#[test]
+fn a_run_joins_its_neighbours_on_both_sides() {
+    assert_eq!(done([5, 6]).run_list(), [(5, 7, 63)]);
+    assert_eq!(done([6, 5]).run_list(), [(5, 7, 63)]);
+    assert_eq!(done([5, 7, 6]).run_list(), [(5, 8, 73)]);
+    assert_eq!(done([5, 7]).run_list(), [(5, 6, 53), (7, 8, 73)]);
+}
+
+#[test]
+fn what_is_done_already_is_told_and_changes_nothing() {
+    let mut set = done([0, 1, 5, 6, 7]);
+    let before = set.clone();
+    for position in [0, 1, 5, 6, 7] {
+        assert!(!set.insert(Position(position), Offset(999)));
+    }
+    assert_eq!(set, before);
+}
+
+#[test]
+fn runs_are_skipped_in_the_search_for_work() {
+    let set = done([0, 2, 3, 5]);
+    let next: Vec<_> = (0..8).map(|position| set.first_undone_from(Position(position)).0).collect();
+    assert_eq!(next, [1, 1, 4, 4, 4, 6, 6, 7]);
+    let contained: Vec<_> = (0..8).filter(|&position| set.contains(Position(position))).collect();
+    assert_eq!(contained, [0, 2, 3, 5]);
+}
+
+#[test]
+fn a_set_starts_at_any_floor() {
+    let mut set = DoneSet::with_floor(Position(10), Some(Offset(44)));
+    assert_eq!((set.floor(), set.floor_offset()), (Position(10), Some(Offset(44))));
+    assert!(set.contains(Position(9)) && !set.contains(Position(10)) && !set.is_empty());
+    assert!(!set.insert(Position(3), Offset(1)));
+    assert!(set.insert(Position(10), Offset(45)));
+    assert_eq!((set.floor(), set.floor_offset()), (Position(11), Some(Offset(45))));
+}
+
+#[test]
+fn an_empty_or_backward_run_changes_nothing() {
+    let mut set = done([0, 3]);
+    let before = set.clone();
+    set.extend_run(Position(5), Position(5), Offset(9));
+    set.extend_run(Position(7), Position(2), Offset(9));
+    set.extend_run(Position(1), Position(1), Offset(9));
+    assert_eq!(set, before);
+}
+
+#[test]
+fn a_run_swallows_every_run_it_reaches() {
+    let mut set = done([2, 4, 6, 8, 12, 13, 14]);
+    set.extend_run(Position(3), Position(12), offset_of(11));
+    set.check();
+    assert_eq!(set.run_list(), [(2, 15, 143)]);
+    set.extend_run(Position(0), Position(4), offset_of(3));
+    set.check();
+    assert_eq!((set.floor(), set.floor_offset(), set.done_above()), (Position(15), Some(offset_of(14)), 0));
+}
+
+#[test]
+fn a_set_is_restored_from_its_floor_and_runs() {
+    let set = done([0, 1, 5, 9, 7, 8, 20]);
+    let mut restored = DoneSet::with_floor(set.floor(), set.floor_offset());
+    set.runs().for_each(|(start, end, last_offset)| restored.extend_run(start, end, last_offset));
+    restored.check();
+    assert_eq!(restored, set);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "position 5 is not written yet")]
+fn what_is_not_written_cannot_be_done() {
+    let _ = done([7]).undone_before(Position(5));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Insert(u64),
+    AtFloor,
+    Run(u64, u64),
+    EverySecond(u64, u64),
+    Clone,
+}
+
+const POSITIONS: u64 = 2500;
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        20 => (0..POSITIONS).prop_map(Op::Insert),
+        8 => (0..40_u64).prop_map(Op::Insert),
+        4 => Just(Op::AtFloor),
+        3 => (0..POSITIONS, 0..60_u64).prop_map(|(start, len)| Op::Run(start, start + len)),
+        1 => (0..POSITIONS, 0..900_u64).prop_map(|(start, len)| Op::Run(start, start + len)),
+        1 => (0..POSITIONS, 0..900_u64).prop_map(|(start, len)| Op::EverySecond(start, start + len)),
+        1 => Just(Op::Clone),
+    ];
+    prop::collection::vec(op, 1..250)
+}
+
+/// Everything there is to know about a set, asked of the set and of the model.
+fn same(set: &DoneSet, model: &BTreeSet<u64>) {
+    set.check();
+    let floor = (0..).find(|position| !model.contains(position)).unwrap();
+    assert_eq!(set.floor(), Position(floor));
+    assert_eq!(set.floor_offset(), floor.checked_sub(1).map(offset_of));
+    assert_eq!(set.done_above(), model.range(floor..).count() as u64);
+    assert_eq!(set.is_empty(), model.is_empty());
+    let in_runs: Vec<_> = set.runs().flat_map(|(start, end, _)| start.0..end.0).collect();
+    assert!(in_runs.iter().eq(model.range(floor..)));
+    assert!(set.runs().all(|(_, end, last_offset)| last_offset == offset_of(end.0 - 1)));
+    let next = model.last().map_or(0, |last| last + 1);
+    assert_eq!(set.undone_before(Position(next)), next - model.len() as u64);
+    let mut undone = next;
+    for position in (0..next).rev() {
+        let is_done = model.contains(&position);
+        undone = if is_done { undone } else { position };
+        assert_eq!(set.contains(Position(position)), is_done);
+        assert_eq!(set.first_undone_from(Position(position)), Position(undone));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn it_holds_what_a_set_of_all_positions_holds_and_its_clones_stand_still(ops in ops()) {
+        let mut set = DoneSet::new();
+        let mut model = BTreeSet::new();
+        let mut clones = Vec::new();
+        for op in ops {
+            match op {
+                Op::Insert(position) => {
+                    prop_assert_eq!(set.insert(Position(position), offset_of(position)), model.insert(position));
+                }
+                Op::AtFloor => {
+                    let floor = set.floor();
+                    prop_assert!(set.insert(floor, offset_of(floor.0)) && model.insert(floor.0));
+                }
+                Op::Run(start, end) => {
+                    set.extend_run(Position(start), Position(end), Offset((end * 10 + 3).saturating_sub(10)));
+                    model.extend(start..end);
+                }
+                Op::EverySecond(start, end) => {
+                    for position in (start..end).step_by(2) {
+                        prop_assert_eq!(set.insert(Position(position), offset_of(position)), model.insert(position));
+                    }
+                }
+                Op::Clone => clones.push((set.clone(), model.clone())),
+            }
+            set.check();
+        }
+        same(&set, &model);
+        for (set, model) in &clones {
+            same(set, model);
+        }
+    }
+
+    #[test]
+    fn the_order_of_finishing_makes_no_difference(mut order in Just((0..600_u64).collect::<Vec<_>>()).prop_shuffle()) {
+        let all = done(order.iter().copied());
+        prop_assert_eq!(&all, &DoneSet::with_floor(Position(600), Some(offset_of(599))));
+        order.truncate(300);
+        let some = done(order.iter().copied());
+        order.sort_unstable();
+        prop_assert_eq!(some, done(order));
+    }
+}
