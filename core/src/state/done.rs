@@ -169,7 +169,7 @@ impl DoneSet {
             if next.end > run.end {
                 run = *next;
             }
-            self.runs.remove(&after);
+            self.runs.remove(&after).expect("a run just looked at is there");
         }
         let covered = run.end.0 - start.0;
         self.above -= absorbed;
