@@ -7,6 +7,7 @@ use crate::faults::Faults;
 use crate::index::Consumer;
 use crate::record::{Event, Place};
 use crate::reply::{CloseCause, Output, Overload, Refusal, Reply};
+use crate::state::group::Group;
 use crate::types::{ConsumerId, DeadReason, GroupId, Text, TopicId, TopicName};
 
 impl<F: Faults> Broker<F> {
@@ -131,7 +132,7 @@ impl<F: Faults> Broker<F> {
 
     fn delete_topic(&mut self, name: &TopicName, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         let topic = decide::topic(&self.state, name)?;
-        let (id, groups): (TopicId, Vec<GroupId>) = (topic.id(), topic.groups().map(|group| group.id()).collect());
+        let (id, groups): (TopicId, Vec<GroupId>) = (topic.id(), topic.groups().map(Group::id).collect());
         let decision = admin::delete_topic(&self.state, name)?;
         let streams = groups.into_iter().flat_map(|group| self.index.members(id, group)).collect();
         self.end(streams, CloseCause::TopicDeleted, decision, log)

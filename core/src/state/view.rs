@@ -291,11 +291,11 @@ fn next_of<V: Clone>(
     chunks: &mut dyn Iterator<Item = Arc<Chunk<Position, V>>>,
 ) -> Option<(Position, V)> {
     loop {
-        if let Some((chunk, next)) = current {
-            if let Some((position, value)) = chunk.iter().nth(*next) {
-                *next += 1;
-                return Some((*position, value.clone()));
-            }
+        if let Some((chunk, next)) = current
+            && let Some((position, value)) = chunk.iter().nth(*next)
+        {
+            *next += 1;
+            return Some((*position, value.clone()));
         }
         *current = Some((chunks.next()?, 0));
     }
