@@ -19,12 +19,15 @@ use self::roster::Roster;
 pub(crate) use self::timers::Alarm;
 use self::timers::Timers;
 use crate::record::Place;
-use crate::state::State;
 use crate::state::topic::Topic;
+use crate::state::{State, View};
 use crate::types::{ConsumerId, GroupId, Millis, PartitionId, Position, Timestamp, TopicId, TopicName};
 
 /// How long after the first window ends the produce identities of a scope are swept: many at once are cheaper.
 const SWEEP_SLACK: Millis = Millis(1_000);
+
+/// How many pieces of deleted topics are let go of in one call.
+const LET_GO_PER_CALL: usize = 1_024;
 
 /// The volatile half of a broker.
 #[derive(Debug, Default)]
@@ -35,6 +38,8 @@ pub(crate) struct Index {
     /// Groups that may be able to hand something out.
     work: VecDeque<(TopicId, GroupId)>,
     matured_serial: u64,
+    /// Deleted topics whose memory is still to be given back.
+    deleted: VecDeque<View>,
 }
 
 #[derive(Debug, Default)]
@@ -199,7 +204,15 @@ impl Index {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.work.is_empty()
+        !self.work.is_empty() || !self.deleted.is_empty()
+    }
+
+    /// Gives back a little of the memory of deleted topics: all at once would keep everybody waiting.
+    pub(crate) fn let_go(&mut self) {
+        let Some(view) = self.deleted.front_mut() else { return };
+        if view.take(LET_GO_PER_CALL).count() < LET_GO_PER_CALL {
+            self.deleted.pop_front();
+        }
     }
 
     /// Takes the group in front off the list.

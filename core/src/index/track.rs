@@ -193,6 +193,7 @@ impl Index {
             }
             self.timers.set_retention(topic, partition, None);
         }
+        self.deleted.extend(state.view_of(topic));
     }
 
     /// After groups or progress changed at large: messages may have been closed or opened again.
