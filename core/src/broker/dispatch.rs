@@ -30,7 +30,7 @@ impl<F: Faults> Broker<F> {
                 match self.hand_out_next(topic, group, log) {
                     Ok(true) => used += 1,
                     Ok(false) => {
-                        self.index.work_done();
+                        self.index.work_done(topic, group);
                         break;
                     }
                     Err(_) => {
@@ -40,7 +40,7 @@ impl<F: Faults> Broker<F> {
                 }
             }
             if used == turn {
-                self.index.rotate_work();
+                self.index.turn_over(topic, group);
             }
             left -= used;
         }

@@ -35,8 +35,11 @@ pub(crate) struct Index {
     pub(crate) timers: Timers,
     pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
     topics: BTreeMap<TopicId, TopicIndex>,
-    /// Groups that may be able to hand something out.
-    work: VecDeque<(TopicId, GroupId)>,
+    /// Groups that may be able to hand something out. They are visited in the order of their numbers, so that what a call
+    /// does does not depend on how it came about.
+    work: BTreeSet<(TopicId, GroupId)>,
+    /// Where the visit goes on if a call could not finish it.
+    work_from: (TopicId, GroupId),
     matured_serial: u64,
     /// Deleted topics whose memory is still to be given back.
     deleted: VecDeque<View>,
@@ -55,7 +58,6 @@ struct GroupIndex {
     /// Partitions that may have something to hand out: neither seen empty nor full since.
     candidates: BTreeSet<PartitionId>,
     last_partition: PartitionId,
-    queued: bool,
 }
 
 /// The next hand-out of a group: what, and to whom.
@@ -199,8 +201,8 @@ impl Index {
     }
 
     /// The next group that may be able to hand something out.
-    pub(crate) fn next_work(&mut self) -> Option<(TopicId, GroupId)> {
-        self.work.front().copied()
+    pub(crate) fn next_work(&self) -> Option<(TopicId, GroupId)> {
+        self.work.range(self.work_from..).next().or_else(|| self.work.first()).copied()
     }
 
     pub(crate) fn has_work(&self) -> bool {
@@ -215,25 +217,24 @@ impl Index {
         }
     }
 
-    /// Takes the group in front off the list.
-    pub(crate) fn work_done(&mut self) {
-        let Some((topic, group)) = self.work.pop_front() else { return };
-        if let Some(desk) = self.topics.get_mut(&topic).and_then(|topic| topic.groups.get_mut(&group)) {
-            desk.queued = false;
+    /// The group has nothing more to hand out.
+    pub(crate) fn work_done(&mut self, topic: TopicId, group: GroupId) {
+        self.work.remove(&(topic, group));
+        if self.work.is_empty() {
+            self.work_from = Default::default();
         }
     }
 
-    /// Puts the group in front to the back of the list.
-    pub(crate) fn rotate_work(&mut self) {
-        self.work.rotate_left(usize::from(!self.work.is_empty()));
+    /// The group has had its turn; others come before it has the next.
+    pub(crate) fn turn_over(&mut self, topic: TopicId, group: GroupId) {
+        self.work_from = (topic, group.next());
     }
 
     /// Looks at a group again: something about it has changed.
     pub(crate) fn wake(&mut self, topic: TopicId, group: GroupId) {
         let Some(desk) = self.topics.get_mut(&topic).and_then(|topic| topic.groups.get_mut(&group)) else { return };
-        if !desk.queued && desk.roster.has_credit() && !desk.candidates.is_empty() {
-            desk.queued = true;
-            self.work.push_back((topic, group));
+        if desk.roster.has_credit() && !desk.candidates.is_empty() {
+            self.work.insert((topic, group));
         }
     }
 
@@ -248,9 +249,8 @@ impl Index {
             let desk = index.groups.get_mut(&group).expect("a group that goes stops waiting");
             desk.feeds[partition.0 as usize].waiting = false;
             desk.candidates.insert(partition);
-            if !desk.queued && desk.roster.has_credit() {
-                desk.queued = true;
-                self.work.push_back((topic, group));
+            if desk.roster.has_credit() {
+                self.work.insert((topic, group));
             }
         }
     }

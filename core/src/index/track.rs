@@ -176,7 +176,7 @@ impl Index {
             lanes.stop_waiting(group);
         }
         index.groups.remove(&group);
-        self.work.retain(|work| *work != (topic, group));
+        self.work_done(topic, group);
         self.consumers.retain(|_, consumer| (consumer.topic, consumer.group) != (topic, group));
     }
 
