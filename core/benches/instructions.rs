@@ -39,7 +39,7 @@ fn child(name: &str, batches: usize) {
         "recovery" => Shape { active: 0, ..PLAIN },
         _ => PLAIN,
     };
-    let mut world = World::new(shape);
+    let mut world = if name == "recovery" { World::kept(shape) } else { World::new(shape) };
     for _ in 0..batches {
         world.batch();
     }

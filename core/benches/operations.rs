@@ -33,7 +33,7 @@ fn produce(criterion: &mut Criterion) {
 }
 
 fn recovery(criterion: &mut Criterion) {
-    let mut world = World::new(Shape { active: 0, ..PLAIN });
+    let mut world = World::kept(Shape { active: 0, ..PLAIN });
     world.backlog(100_000);
     let mut group = criterion.benchmark_group("recovery");
     group.throughput(Throughput::Elements(100_000));

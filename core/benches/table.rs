@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
 use driftq_core::pipeline::inspect;
 use support::{BATCH, PLAIN, Shape, VALUE, World, cpu_time};
 
@@ -102,43 +101,13 @@ fn memory() {
         [("key and value", false), ("with an envelope (idempotency key remembered as well)", true)]
     {
         const COUNT: usize = 200_000;
-        let mut world = World::on(Box::new(Void), Shape { active: 0, with_identity, ..PLAIN });
+        let mut world = World::new(Shape { active: 0, with_identity, ..PLAIN });
         let before = LIVE.load(Relaxed);
         world.backlog(COUNT);
         let each = (LIVE.load(Relaxed) - before) as f64 / COUNT as f64;
         let payload =
             world.keys[0].len() + VALUE.len() + if with_identity { "order-0000000000000000".len() } else { 0 };
         println!("{name:<58} {:>10.1}", each - payload as f64);
-    }
-}
-
-/// A disk that forgets everything, so that only the broker's own memory is counted.
-struct Void;
-
-impl Storage for Void {
-    fn create(&mut self, _: FileId, _: u64) -> Result<(), StorageFault> {
-        Ok(())
-    }
-    fn append(&mut self, _: FileId, _: WriteAt, _: &[u8]) -> Result<(), StorageFault> {
-        Ok(())
-    }
-    fn sync(&mut self, _: FileId) -> Result<(), StorageFault> {
-        Ok(())
-    }
-    fn read(&mut self, _: FileId, _: u64, _: &mut [u8]) -> Result<usize, StorageFault> {
-        Ok(0)
-    }
-    fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {
-        Ok(Vec::new())
-    }
-    fn rename(&mut self, _: FileId, _: FileId) -> Result<(), StorageFault> {
-        Ok(())
-    }
-    fn remove(&mut self, _: FileId) -> Result<(), StorageFault> {
-        Ok(())
-    }
-    fn sync_folder(&mut self) -> Result<(), StorageFault> {
-        Ok(())
     }
 }
 
@@ -157,10 +126,10 @@ fn recovery() {
         let seconds = took.as_secs_f64();
         println!("{name:<58} {:>10.0} records/s {:>6.0} MB/s", frames as f64 / seconds, bytes as f64 / seconds / 1e6);
     };
-    let mut world = World::new(Shape { active: 0, ..PLAIN });
+    let mut world = World::kept(Shape { active: 0, ..PLAIN });
     world.backlog(1_000_000);
     recover("1,000,000 messages queued", &mut world);
-    let mut world = World::new(PLAIN);
+    let mut world = World::kept(PLAIN);
     world.rounds(1, 500_000);
     recover("500,000 messages produced, delivered, acked", &mut world);
 }

@@ -26,12 +26,6 @@ const TRACE: u8 = 15;
 const DEAD_LETTER: u8 = 16;
 const REDRIVE: u8 = 17;
 
-/// Roughly how many bytes [`encode`] will write.
-#[must_use]
-pub fn size_hint(meta: &Metadata) -> usize {
-    if *meta == Metadata::default() { 0 } else { 256 }
-}
-
 /// Appends `meta`; nothing at all for metadata that says nothing.
 pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
     let envelope = &meta.envelope;

@@ -18,9 +18,11 @@ pub(crate) use self::roster::Consumer;
 use self::roster::Roster;
 pub(crate) use self::timers::Alarm;
 use self::timers::Timers;
+use crate::command::OnDisconnect;
 use crate::record::Place;
 use crate::state::topic::Topic;
 use crate::state::{State, View};
+use crate::types::message::Priority;
 use crate::types::{ConsumerId, GroupId, Millis, PartitionId, Position, Timestamp, TopicId, TopicName};
 
 /// How long after the first window ends the produce identities of a scope are swept: many at once are cheaper.
@@ -185,19 +187,23 @@ impl Index {
         }
     }
 
-    /// Notes that a lease was given to a stream.
-    pub(crate) fn served(&mut self, place: &Place, consumer: ConsumerId) {
-        self.feed_mut(place).holders.insert(place.position, consumer);
+    /// Notes that a message was handed to a stream, as [`Index::next`] said.
+    pub(crate) fn served(&mut self, Next { place, consumer }: Next, priority: Priority) {
         let desk = self.group_mut(place.topic, place.group);
+        let feed = &mut desk.feeds[place.partition.0 as usize];
+        feed.take(priority, place.position);
+        feed.holders.insert(place.position, consumer);
         desk.roster.served(consumer);
         desk.last_partition = place.partition;
         let stream = self.consumers.get_mut(&consumer).expect("only connected streams are served");
         stream.live += 1;
         stream.deliveries_left = stream.deliveries_left.map(|left| left - 1);
-        if stream.on_disconnect == crate::command::OnDisconnect::Release {
+        if stream.on_disconnect == OnDisconnect::Release {
             stream.held.insert((place.partition, place.position));
         }
-        self.refresh_credit(consumer);
+        if !stream.has_credit() {
+            self.refresh_credit(consumer);
+        }
     }
 
     /// The next group that may be able to hand something out.
@@ -245,13 +251,20 @@ impl Index {
 
     fn wake_waiters(&mut self, topic: TopicId, partition: PartitionId) {
         let Some(index) = self.topics.get_mut(&topic) else { return };
-        for group in index.lanes[partition.0 as usize].take_waiters() {
+        for group in index.lanes[partition.0 as usize].waiters() {
             let desk = index.groups.get_mut(&group).expect("a group that goes stops waiting");
             desk.feeds[partition.0 as usize].waiting = false;
             desk.candidates.insert(partition);
             if desk.roster.has_credit() {
                 self.work.insert((topic, group));
             }
+        }
+    }
+
+    /// A lease has ended, so that the limit of leases no longer stands in the way of whatever else the partition has.
+    fn room_in_flight(&mut self, place: &Place) {
+        if !self.feed_mut(place).waiting {
+            self.offer(place.topic, place.group, place.partition);
         }
     }
 
@@ -268,9 +281,14 @@ impl Index {
     fn lease_ended(&mut self, place: &Place) {
         let Some(id) = self.feed_mut(place).holders.remove(&place.position) else { return };
         let Some(consumer) = self.consumers.get_mut(&id) else { return };
+        let had_credit = consumer.has_credit();
         consumer.live -= 1;
-        consumer.held.remove(&(place.partition, place.position));
-        self.refresh_credit(id);
+        if consumer.on_disconnect == OnDisconnect::Release {
+            consumer.held.remove(&(place.partition, place.position));
+        }
+        if !had_credit {
+            self.refresh_credit(id);
+        }
     }
 
     fn lanes(&self, topic: TopicId, partition: PartitionId) -> Option<&Lanes> {

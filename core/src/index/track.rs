@@ -15,8 +15,7 @@ impl Index {
     /// Takes back what the index holds about whatever `record` is about to change.
     pub(crate) fn before(&mut self, state: &State, record: &Record) {
         match &record.event {
-            Event::Delivered { place, .. }
-            | Event::Acked { place }
+            Event::Acked { place }
             | Event::Nacked { place, .. }
             | Event::Expired { place, .. }
             | Event::Released { place }
@@ -278,13 +277,13 @@ impl Index {
             self.retry(state, place);
         } else {
             self.timers.set(not_before, Alarm::Retry(*place));
-            self.offer(place.topic, place.group, place.partition);
+            self.room_in_flight(place);
         }
     }
 
     fn finished(&mut self, state: &State, place: &Place) {
         self.closed(state, place.topic, place.partition, place.position);
-        self.offer(place.topic, place.group, place.partition);
+        self.room_in_flight(place);
     }
 
     /// A message may be done in every group now.

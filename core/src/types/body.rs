@@ -36,8 +36,12 @@ impl Body {
     /// If a part is longer than 4 GiB.
     #[must_use]
     pub fn pack(meta: &Metadata, key: &[u8], value: &[u8]) -> Self {
-        let mut bytes = Vec::with_capacity(metadata::size_hint(meta) + key.len() + value.len());
-        metadata::encode(meta, &mut bytes);
+        let says_nothing = meta.is_empty();
+        let size_hint = if says_nothing { 0 } else { 256 };
+        let mut bytes = Vec::with_capacity(size_hint + key.len() + value.len());
+        if !says_nothing {
+            metadata::encode(meta, &mut bytes);
+        }
         let metadata_len = u32::try_from(bytes.len()).expect("metadata is bounded at the edge");
         let key_len = u32::try_from(key.len()).expect("keys are bounded at the edge");
         bytes.extend_from_slice(key);
