@@ -83,6 +83,11 @@ impl Index {
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, partition, .. } => {
                 self.closed(state, *dead_topic, *dead_partition, *dead_position);
+                // Where a worker held the dead letter, its lease has ended, and another may take its place.
+                let groups = state.topic(*dead_topic).into_iter().flat_map(Topic::groups).map(Group::id);
+                for group in groups.collect::<Vec<_>>() {
+                    self.offer(*dead_topic, group, *dead_partition);
+                }
                 self.added(state, *topic, *partition);
             }
             Event::RetainedOut { topic, partition, .. } => self.arm_retention(state, *topic, *partition),
