@@ -202,7 +202,7 @@ pub enum Event {
     DeadLettered {
         /// Which, for which group.
         place: Place,
-        /// The dead-letter topic.
+        /// The dead-letter topic. Where it is not there, it is from now on, with as many partitions as the message's own.
         dead_topic: TopicId,
         /// The partition there.
         dead_partition: PartitionId,

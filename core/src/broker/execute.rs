@@ -164,10 +164,6 @@ impl<F: Faults> Broker<F> {
         last_error: Text,
         log: &mut impl LogSink,
     ) -> Result<(), Refusal> {
-        let source = self.state.topic(place.topic).expect("a lease belongs to a topic");
-        if let Some(event) = redrive::dead_letter_topic(&self.state, source) {
-            self.commit_for(event, Need::Drain, log)?;
-        }
         let event = redrive::dead_letter(&self.state, place, reason, last_error);
         self.commit_for(event, Need::Drain, log)
     }

@@ -79,7 +79,10 @@ impl Index {
             Event::Acked { place } => self.finished(state, place),
             Event::DeadLettered { place, dead_topic, dead_partition, .. } => {
                 self.finished(state, place);
-                self.added(state, *dead_topic, *dead_partition);
+                match self.topics.contains_key(dead_topic) {
+                    true => self.added(state, *dead_topic, *dead_partition),
+                    false => self.add_topic(state.topic(*dead_topic).expect("came with its first dead letter"), now),
+                }
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, partition, .. } => {
                 self.closed(state, *dead_topic, *dead_partition, *dead_position);

@@ -10,7 +10,7 @@ use super::partition::Partition;
 use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::faults::{Fault, Faults};
-use crate::record::{Event, Gate, GroupStart, Place, Record};
+use crate::record::{Event, Gate, GroupStart, Place, Record, Retention};
 use crate::types::{
     Body, DeadLetter, DeadReason, GroupId, GroupName, KeptForRedrive, LeaseToken, Metadata, Offset, OwnerName,
     PartitionId, Position, Redrive, Text, Timestamp, TopicId,
@@ -91,6 +91,7 @@ impl State {
             Event::Released { place } => self.requeue(place, |_| Phase::Queued { not_before: at })?,
             Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error } => {
                 let body = self.dead_letter(place, *reason, last_error, at)?;
+                self.make_dead_letter_topic(place, *dead_topic)?;
                 self.topic_mut(*dead_topic)?.store(*dead_partition, *dead_offset, at, body)?;
                 if !faults.planted(Fault::SourceNotFinishedOnDeadLetter) {
                     self.finish(place)?;
@@ -211,6 +212,17 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// The topic that takes a topic's dead letters comes with the first of them.
+    fn make_dead_letter_topic(&mut self, place: &Place, dead_topic: TopicId) -> Result<(), Contradiction> {
+        if self.topics.contains_key(&dead_topic) {
+            return Ok(());
+        }
+        let source = self.topic(place.topic).ok_or(Contradiction("no such topic"))?;
+        let name = source.dead_letter_name().ok_or(Contradiction("death of a dead letter"))?.clone();
+        let partitions = source.partition_count();
+        self.insert_topic(Topic::new(dead_topic, name, partitions, Retention::default()))
     }
 
     /// The body a message has as a dead letter.
