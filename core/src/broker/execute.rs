@@ -103,7 +103,7 @@ impl<F: Faults> Broker<F> {
             topic,
             group,
             owner: asked.owner,
-            lease: asked.lease.unwrap_or(self.limits.lease_default),
+            lease: self.limits.lease(asked.lease),
             prefetch: asked.prefetch,
             live: 0,
             deliveries_left: asked.deliveries_max,
