@@ -1,11 +1,12 @@
 //! Metadata as tagged fields, in rising tag order; absent fields take no room.
 
+use super::record::group_name;
 use super::{Malformed, Reader, put_bytes, put_varint};
 use crate::types::body::Traits;
 use crate::types::message::DEFAULT_TENANT;
 use crate::types::{
-    DeadLetter, DeadReason, Deadline, Envelope, GroupName, KeptForRedrive, Metadata, Millis, Offset, PartitionId,
-    Priority, Redrive, RetryPolicy, Text, Timestamp, TopicName,
+    DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, Metadata, Millis, Offset, PartitionId, Priority,
+    Redrive, RetryPolicy, Text, Timestamp, TopicName,
 };
 
 const RUN_ID: u8 = 1;
@@ -291,7 +292,7 @@ fn dead_letter(reader: &mut Reader<'_>) -> Result<DeadLetter, Malformed> {
         original_topic: topic_name(reader.text()?)?,
         original_partition: PartitionId(reader.varint32()?),
         original_offset: Offset(reader.varint()?),
-        group: GroupName::new(reader.text()?).map_err(|_| Malformed("not a group name"))?,
+        group: group_name(reader.text()?)?,
         attempts: reader.varint32()?,
         last_error: Text::from(reader.text()?),
         reason: reason(reader.byte()?)?,
