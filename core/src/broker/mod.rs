@@ -115,7 +115,7 @@ impl<F: Faults> Broker<F> {
     pub fn boot(&mut self, now: Timestamp, log: &mut impl LogSink) -> Result<(), LogRefusal> {
         self.now = self.now.max(now);
         self.commit(Event::Booted { boot: self.state.boot().next() }, Need::Drain, log)?;
-        self.index = Index::rebuild(&self.state, self.now);
+        self.index = Index::rebuild(&self.state, self.now, &self.faults);
         Ok(())
     }
 

@@ -19,6 +19,7 @@ use self::roster::Roster;
 pub(crate) use self::timers::Alarm;
 use self::timers::Timers;
 use crate::command::OnDisconnect;
+use crate::faults::{Fault, Faults};
 use crate::record::Place;
 use crate::state::topic::Topic;
 use crate::state::{State, View};
@@ -43,6 +44,8 @@ pub(crate) struct Index {
     /// Where the visit goes on if a call could not finish it.
     work_from: (TopicId, GroupId),
     matured_serial: u64,
+    /// The planted bug: a delayed message is open from the start.
+    ignores_delays: bool,
     /// Deleted topics whose memory is still to be given back.
     deleted: VecDeque<View>,
 }
@@ -71,8 +74,8 @@ pub(crate) struct Next {
 
 impl Index {
     /// The index of a state nobody is connected to yet.
-    pub(crate) fn rebuild(state: &State, now: Timestamp) -> Self {
-        let mut index = Self::default();
+    pub(crate) fn rebuild(state: &State, now: Timestamp, faults: &impl Faults) -> Self {
+        let mut index = Self { ignores_delays: faults.planted(Fault::DelayedDeliveredEarly), ..Self::default() };
         for topic in state.topics() {
             index.add_topic(topic, now);
         }
@@ -261,13 +264,6 @@ impl Index {
         }
     }
 
-    /// A lease has ended, so that the limit of leases no longer stands in the way of whatever else the partition has.
-    fn room_in_flight(&mut self, place: &Place) {
-        if !self.feed_mut(place).waiting {
-            self.offer(place.topic, place.group, place.partition);
-        }
-    }
-
     fn refresh_credit(&mut self, id: ConsumerId) {
         let Some(consumer) = self.consumers.get(&id) else { return };
         let (topic, group, has_credit) = (consumer.topic, consumer.group, consumer.has_credit());
@@ -277,8 +273,12 @@ impl Index {
         }
     }
 
-    /// A lease has ended, however it ended: its stream has credit again.
+    /// A lease has ended, however it ended: its partition has room in flight and its stream has credit again.
     fn lease_ended(&mut self, place: &Place) {
+        // Where the partition is known to have nothing more, room for it changes nothing.
+        if !self.feed_mut(place).waiting {
+            self.offer(place.topic, place.group, place.partition);
+        }
         let Some(id) = self.feed_mut(place).holders.remove(&place.position) else { return };
         let Some(consumer) = self.consumers.get_mut(&id) else { return };
         let had_credit = consumer.has_credit();

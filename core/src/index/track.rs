@@ -76,9 +76,9 @@ impl Index {
             Event::Nacked { place, .. } | Event::Expired { place, .. } | Event::Released { place } => {
                 self.requeued(state, place);
             }
-            Event::Acked { place } => self.finished(state, place),
+            Event::Acked { place } => self.closed(state, place.topic, place.partition, place.position),
             Event::DeadLettered { place, dead_topic, dead_partition, .. } => {
-                self.finished(state, place);
+                self.closed(state, place.topic, place.partition, place.position);
                 match self.topics.contains_key(dead_topic) {
                     true => self.added(state, *dead_topic, *dead_partition),
                     false => self.add_topic(state.topic(*dead_topic).expect("came with its first dead letter"), now),
@@ -86,11 +86,6 @@ impl Index {
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, partition, .. } => {
                 self.closed(state, *dead_topic, *dead_partition, *dead_position);
-                // Where a worker held the dead letter, its lease has ended, and another may take its place.
-                let groups = state.topic(*dead_topic).into_iter().flat_map(Topic::groups).map(Group::id);
-                for group in groups.collect::<Vec<_>>() {
-                    self.offer(*dead_topic, group, *dead_partition);
-                }
                 self.added(state, *topic, *partition);
             }
             Event::RetainedOut { topic, partition, .. } => self.arm_retention(state, *topic, *partition),
@@ -130,8 +125,8 @@ impl Index {
     ) {
         let traits = message.body.traits();
         let held_until = match traits.has_delay {
-            true => message.body.metadata().envelope.deliver_at.filter(|at| *at > now),
-            false => None,
+            true if !self.ignores_delays => message.body.metadata().envelope.deliver_at.filter(|at| *at > now),
+            _ => None,
         };
         lanes.add(position, traits.priority, held_until);
         if let Some(until) = held_until {
@@ -285,13 +280,7 @@ impl Index {
             self.retry(state, place);
         } else {
             self.timers.set(not_before, Alarm::Retry(*place));
-            self.room_in_flight(place);
         }
-    }
-
-    fn finished(&mut self, state: &State, place: &Place) {
-        self.closed(state, place.topic, place.partition, place.position);
-        self.room_in_flight(place);
     }
 
     /// A message may be done in every group now.
