@@ -39,6 +39,8 @@ pub(crate) struct Feed {
     matured_seen: u64,
     /// Registered with the lanes as waiting for something new.
     pub(crate) waiting: bool,
+    /// Found at the limit of leases; looked at again when one ends.
+    pub(crate) full: bool,
 }
 
 impl Feed {

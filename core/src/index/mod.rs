@@ -174,8 +174,8 @@ impl Index {
             let feed = &mut desk.feeds[partition.0 as usize];
             let lanes = &mut index.lanes[partition.0 as usize];
             if progress.in_flight() >= in_flight_max {
-                // It becomes a candidate again when a lease ends.
                 desk.candidates.remove(&partition);
+                feed.full = true;
                 continue;
             }
             let Some(position) = feed.peek(lanes, progress, messages.next_position()) else {
@@ -275,8 +275,7 @@ impl Index {
 
     /// A lease has ended, however it ended: its partition has room in flight and its stream has credit again.
     fn lease_ended(&mut self, place: &Place) {
-        // Where the partition is known to have nothing more, room for it changes nothing.
-        if !self.feed_mut(place).waiting {
+        if std::mem::take(&mut self.feed_mut(place).full) {
             self.offer(place.topic, place.group, place.partition);
         }
         let Some(id) = self.feed_mut(place).holders.remove(&place.position) else { return };
