@@ -138,6 +138,7 @@
 //! output waits for the last position appended when it was decided. Time is an argument, jitter is a hash, tokens are counters.
 #![forbid(unsafe_code)]
 
+pub mod body;
 pub mod broker;
 pub mod codec;
 pub mod command;
@@ -151,6 +152,7 @@ pub mod reply;
 pub mod state;
 pub mod types;
 
+pub use body::Body;
 pub use broker::{Broker, LogFault, LogRefusal, LogSink, Need};
 pub use command::Command;
 pub use pipeline::{Job, Lane, Pipeline, PipelineConfig};

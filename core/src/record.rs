@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use crate::body::Body;
 use crate::state::entry::Entry;
 use crate::types::{
-    Body, Boot, DeadReason, GroupId, GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, Position, Text,
+    Boot, DeadReason, GroupId, GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, Position, Text,
     Timestamp, TopicId, TopicName,
 };
 

@@ -1,12 +1,11 @@
 //! Metadata as tagged fields, in rising tag order; absent fields take no room.
 
-use super::record::group_name;
+use super::fields::{group_name, topic_name};
 use super::{Malformed, Reader, put_bytes, put_varint};
-use crate::types::body::Traits;
-use crate::types::message::DEFAULT_TENANT;
+use crate::types::message::{DEFAULT_TENANT, Traits};
 use crate::types::{
     DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, Metadata, Millis, Offset, PartitionId, Priority,
-    Redrive, RetryPolicy, Text, Timestamp, TopicName,
+    Redrive, RetryPolicy, Text, Timestamp,
 };
 
 const RUN_ID: u8 = 1;
@@ -340,9 +339,4 @@ pub(crate) fn reason(code: u8) -> Result<DeadReason, Malformed> {
         2 => Ok(DeadReason::DeadlineExceeded),
         _ => Err(Malformed("unknown dead-letter reason")),
     }
-}
-
-/// A topic's name; what a name would lose by trimming was never written by us.
-pub(crate) fn topic_name(text: &str) -> Result<TopicName, Malformed> {
-    TopicName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a topic name"))
 }

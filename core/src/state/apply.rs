@@ -9,11 +9,12 @@ use super::group::{Group, Progress};
 use super::partition::Partition;
 use super::topic::Topic;
 use super::{Contradiction, State};
+use crate::body::Body;
 use crate::faults::{Fault, Faults};
 use crate::record::{Event, Gate, GroupStart, Place, Record, Retention};
 use crate::types::{
-    Body, DeadLetter, DeadReason, GroupId, GroupName, KeptForRedrive, LeaseToken, Metadata, Offset, OwnerName,
-    PartitionId, Position, Redrive, Text, Timestamp, TopicId,
+    DeadLetter, DeadReason, GroupId, GroupName, KeptForRedrive, LeaseToken, Metadata, Offset, OwnerName, PartitionId,
+    Position, Redrive, Text, Timestamp, TopicId,
 };
 
 /// Whether a record is applied as it is decided, or replayed. Correct code never looks; planted faults do.

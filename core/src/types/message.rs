@@ -220,3 +220,29 @@ impl Metadata {
         envelope.is_empty() && routing.is_none() && trace.is_none() && dead_letter.is_none() && redrive.is_none()
     }
 }
+
+/// What the hot paths ask of the metadata, noted once so that they need not decode it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traits {
+    /// The message's priority.
+    pub priority: Priority,
+    /// It has a deadline.
+    pub has_deadline: bool,
+    /// It has a moment before which it must not be delivered.
+    pub has_delay: bool,
+    /// It has an idempotency key.
+    pub has_identity: bool,
+}
+
+impl Traits {
+    /// What `meta` says of them.
+    #[must_use]
+    pub fn of(meta: &Metadata) -> Self {
+        Self {
+            priority: meta.envelope.priority.unwrap_or_default(),
+            has_deadline: meta.envelope.deadline.is_some(),
+            has_delay: meta.envelope.deliver_at.is_some(),
+            has_identity: meta.envelope.identity_key().is_some(),
+        }
+    }
+}

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::message::{Metadata, Priority};
 use crate::codec::{Malformed, metadata};
+use crate::types::message::{Metadata, Traits};
 
 /// One message's metadata, key and value, shared without copying.
 ///
@@ -14,19 +14,6 @@ pub struct Body {
     metadata_len: u32,
     key_len: u32,
     traits: Traits,
-}
-
-/// What the hot paths ask of the metadata, noted once so that they need not decode it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traits {
-    /// The message's priority.
-    pub priority: Priority,
-    /// It has a deadline.
-    pub has_deadline: bool,
-    /// It has a moment before which it must not be delivered.
-    pub has_delay: bool,
-    /// It has an idempotency key.
-    pub has_identity: bool,
 }
 
 impl Body {
@@ -117,17 +104,6 @@ impl Body {
 
     pub(crate) fn parts(&self) -> (&[u8], u32, u32) {
         (&self.bytes, self.metadata_len, self.key_len)
-    }
-}
-
-impl Traits {
-    fn of(meta: &Metadata) -> Self {
-        Self {
-            priority: meta.envelope.priority.unwrap_or_default(),
-            has_deadline: meta.envelope.deadline.is_some(),
-            has_delay: meta.envelope.deliver_at.is_some(),
-            has_identity: meta.envelope.identity_key().is_some(),
-        }
     }
 }
 
