@@ -31,6 +31,8 @@ pub struct World {
     pub produced: u64,
     pub with_identity: bool,
     pub deliveries: Vec<(ConsumerId, PartitionId, Offset, LeaseToken)>,
+    /// Moves with every batch, as it would.
+    pub now: Timestamp,
     pub group_of: std::collections::BTreeMap<ConsumerId, usize>,
 }
 
@@ -73,6 +75,7 @@ impl World {
             produced: 0,
             with_identity: shape.with_identity,
             deliveries: Vec::new(),
+            now: NOW,
             group_of: Default::default(),
         };
         world.send(Command::CreateTopic {
@@ -114,7 +117,7 @@ impl World {
     }
 
     pub fn send(&mut self, command: Command) -> Option<Reply> {
-        self.pipeline.handle(NOW, command);
+        self.pipeline.handle(self.now, command);
         self.flush()
     }
 
@@ -122,7 +125,7 @@ impl World {
     pub fn flush(&mut self) -> Option<Reply> {
         let mut last = None;
         loop {
-            self.pipeline.drive(NOW, &mut *self.storage);
+            self.pipeline.drive(self.now, &mut *self.storage);
             while let Some(output) = self.pipeline.poll_output() {
                 match output {
                     Output::Reply { result, .. } => last = Some(result.unwrap()),
@@ -132,10 +135,10 @@ impl World {
                     Output::Closed { .. } => {}
                 }
             }
-            if self.pipeline.poll_timeout().is_none_or(|at| at > NOW) {
+            if self.pipeline.poll_timeout().is_none_or(|at| at > self.now) {
                 return last;
             }
-            self.pipeline.handle_timeout(NOW);
+            self.pipeline.handle_timeout(self.now);
         }
     }
 
@@ -146,7 +149,7 @@ impl World {
             asked.envelope.idempotency_key = Some(format!("order-{:016}", self.produced).into());
         }
         self.produced += 1;
-        self.pipeline.handle(NOW, Command::Produce(Box::new(asked)));
+        self.pipeline.handle(self.now, Command::Produce(Box::new(asked)));
     }
 
     pub fn ack_all(&mut self) -> usize {
@@ -154,7 +157,7 @@ impl World {
         let owner = OwnerName::new("worker").unwrap();
         for (index, (consumer, partition, offset, token)) in deliveries.iter().enumerate() {
             self.pipeline.handle(
-                NOW,
+                self.now,
                 Command::Ack(Claim {
                     topic: self.topic.clone(),
                     group: self.groups[self.group_of[consumer]].clone(),
@@ -205,7 +208,7 @@ impl World {
                 if let Some(job) = job {
                     let result = job.perform(&mut *self.storage);
                     let start = Instant::now();
-                    self.pipeline.complete(NOW, job, result);
+                    self.pipeline.complete(self.now, job, result);
                     worst = worst.max(start.elapsed());
                 }
             }
@@ -221,7 +224,7 @@ impl World {
                         token: TokenClaim::Shown(delivery.token),
                     };
                     let start = Instant::now();
-                    self.pipeline.handle(NOW, Command::Ack(claim));
+                    self.pipeline.handle(self.now, Command::Ack(claim));
                     worst = worst.max(start.elapsed());
                 }
             }
@@ -231,6 +234,7 @@ impl World {
 
     /// One batch produced, delivered to whoever is connected, and acked.
     pub fn batch(&mut self) -> usize {
+        self.now = self.now.after(Millis(1));
         for _ in 0..BATCH {
             self.produce();
         }
