@@ -67,8 +67,9 @@ pub(crate) fn message<'a>(topic: &'a Topic, place: &Place) -> &'a Message {
 fn backoff(policy: &RetryPolicy, failures: u32, jitter: u64) -> Millis {
     let cap = if policy.max_backoff.0 == 0 { MAX_BACKOFF_DEFAULT } else { policy.max_backoff };
     let doublings = failures.saturating_sub(1);
-    let doubled = 1_u64.checked_shl(doublings).map_or(u64::MAX, |factor| policy.backoff.0.saturating_mul(factor));
-    let whole = doubled.min(cap.0);
+    // A factor too large to be named still leaves no wait where the policy asks for none.
+    let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);
+    let whole = policy.backoff.0.saturating_mul(factor).min(cap.0);
     let fixed = whole.div_ceil(2);
     let spread = whole - fixed;
     Millis(fixed + jitter % (spread + 1))
@@ -112,6 +113,8 @@ mod tests {
     fn without_a_cap_the_wait_stops_at_a_day() {
         assert_eq!(backoff(&policy(1_000, 0), 64, u64::MAX).0.div_ceil(MAX_BACKOFF_DEFAULT.0), 1);
         assert!(backoff(&policy(1_000, 0), 64, 0).0 >= MAX_BACKOFF_DEFAULT.0 / 2);
-        assert_eq!(backoff(&policy(0, 0), 9, 7), Millis(0));
+        for failures in [1, 9, 64, 65, u32::MAX] {
+            assert_eq!(backoff(&policy(0, 0), failures, 7), Millis(0));
+        }
     }
 }
