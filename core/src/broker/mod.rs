@@ -90,7 +90,7 @@ impl<F: Faults> Broker<F> {
     pub fn new(state: State, last: Lsn, limits: Limits, faults: F) -> Self {
         let now = state.clock();
         Self {
-            index: Index::rebuild(&state, now),
+            index: Index::rebuild(&state, now, &faults),
             state,
             limits,
             faults,
@@ -115,7 +115,7 @@ impl<F: Faults> Broker<F> {
         self.now = self.now.max(now);
         self.commit(Event::Booted { boot: self.state.boot().next() }, Need::Drain, log)?;
         // Time may have passed while nobody was looking: leases, retries and delays are sorted by it.
-        self.index = Index::rebuild(&self.state, self.now);
+        self.index = Index::rebuild(&self.state, self.now, &self.faults);
         Ok(())
     }
 

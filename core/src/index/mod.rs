@@ -18,6 +18,7 @@ pub(crate) use self::roster::Consumer;
 use self::roster::Roster;
 pub(crate) use self::timers::Alarm;
 use self::timers::Timers;
+use crate::faults::{Fault, Faults};
 use crate::record::Place;
 use crate::state::State;
 use crate::state::topic::Topic;
@@ -35,6 +36,8 @@ pub(crate) struct Index {
     /// Groups that may be able to hand something out.
     work: VecDeque<(TopicId, GroupId)>,
     matured_serial: u64,
+    /// The planted bug: a delayed message is open from the start.
+    ignores_delays: bool,
 }
 
 #[derive(Debug, Default)]
@@ -62,8 +65,8 @@ pub(crate) struct Next {
 
 impl Index {
     /// The index of a state nobody is connected to yet.
-    pub(crate) fn rebuild(state: &State, now: Timestamp) -> Self {
-        let mut index = Self::default();
+    pub(crate) fn rebuild(state: &State, now: Timestamp, faults: &impl Faults) -> Self {
+        let mut index = Self { ignores_delays: faults.planted(Fault::DelayedDeliveredEarly), ..Self::default() };
         for topic in state.topics() {
             index.add_topic(topic, now);
         }

@@ -122,7 +122,7 @@ impl Index {
         now: Timestamp,
     ) {
         let traits = message.body.traits();
-        let held_until = match traits.has_delay {
+        let held_until = match traits.has_delay && !self.ignores_delays {
             true => message.body.metadata().envelope.deliver_at.filter(|at| *at > now),
             false => None,
         };
