@@ -6,7 +6,7 @@ use driftq_core::command::{Claim, OnDisconnect, Produce, SeekTo, Subscribe, Toke
 use driftq_core::faults::{Faults, NoFaults};
 use driftq_core::log::{LogId, MemoryStorage, Recovered};
 use driftq_core::record::{GroupStart, Retention};
-use driftq_core::reply::{CloseCause, Delivery, Produced, TopicInfo};
+use driftq_core::reply::{CloseCause, Delivery, Overload, PartitionInfo, Peeked, Produced, ProgressInfo, TopicInfo};
 use driftq_core::types::*;
 use driftq_core::{Command, Output, Pipeline, PipelineConfig, Refusal, Reply};
 
@@ -24,6 +24,17 @@ pub struct Rig<F: Faults + Clone = NoFaults> {
 }
 
 pub const START: Timestamp = Timestamp(1_000_000);
+
+/// The ways in which a broker's memory is lost and rebuilt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restart {
+    /// The power goes; everything comes from the log.
+    Crash,
+    /// The power goes just after a snapshot; everything comes from that.
+    Snapshot,
+}
+
+pub const RESTARTS: [Restart; 2] = [Restart::Crash, Restart::Snapshot];
 
 pub fn small_config() -> PipelineConfig {
     PipelineConfig {
@@ -101,6 +112,41 @@ impl<F: Faults + Clone> Rig<F> {
     pub fn crash(&mut self) {
         let storage = self.storage.crash();
         *self = Self::open(storage, self.config.clone(), self.now, self.faults.clone());
+    }
+
+    /// Has a snapshot of this very state written and named.
+    pub fn snapshot(&mut self) {
+        let before = self.pipeline.snapshots().last().copied();
+        self.pipeline.request_snapshot();
+        self.settle();
+        assert_ne!(self.pipeline.snapshots().last().copied(), before, "a snapshot was taken");
+    }
+
+    /// Loses the memory one way or the other, having checked that the disk gives back the very same state.
+    pub fn restart(&mut self, way: Restart) {
+        self.restart_after(way, 0);
+    }
+
+    /// [`Rig::restart`] with so many milliseconds between the end and the new beginning.
+    pub fn restart_after(&mut self, way: Restart, downtime: u64) {
+        if way == Restart::Snapshot {
+            self.snapshot();
+        }
+        assert_eq!(self.recovered_digest(), self.digest(), "the disk holds the state as it is ({way:?})");
+        self.now = self.now.after(Millis(downtime));
+        self.crash();
+    }
+
+    /// When the broker itself wants to be called next; the log's own errands are left out.
+    pub fn next_moment(&self) -> Option<Timestamp> {
+        self.pipeline.broker().poll_timeout()
+    }
+
+    /// Hands a command in without letting the disk do anything.
+    pub fn submit(&mut self, command: Command) -> Ticket {
+        let ticket = self.pipeline.handle(self.now, command);
+        self.collect();
+        ticket
     }
 
     pub fn send(&mut self, command: Command) -> Result<Reply, Refusal> {
@@ -196,6 +242,105 @@ impl<F: Faults + Clone> Rig<F> {
             .map(|reply| assert_eq!(reply, Reply::Done))
     }
 
+    pub fn nack_with_delay(&mut self, claim: Claim, delay: u64) -> Result<(), Refusal> {
+        self.send(Command::Nack { claim, reason: "".into(), delay: Some(Millis(delay)) })
+            .map(|reply| assert_eq!(reply, Reply::Done))
+    }
+
+    pub fn extend(&mut self, claim: Claim, lease: Option<u64>) -> Result<Timestamp, Refusal> {
+        match self.send(Command::Extend { claim, lease: lease.map(Millis) })? {
+            Reply::Extended { lease_until } => Ok(lease_until),
+            other => panic!("an extension is answered with {other:?}"),
+        }
+    }
+
+    pub fn release(&mut self, claim: Claim) -> Result<(), Refusal> {
+        self.send(Command::Release(claim)).map(|reply| assert_eq!(reply, Reply::Done))
+    }
+
+    pub fn unsubscribe(&mut self, consumer: ConsumerId) {
+        assert_eq!(self.send(Command::Unsubscribe { consumer }), Ok(Reply::Done));
+    }
+
+    pub fn set_prefetch(&mut self, consumer: ConsumerId, prefetch: u32) {
+        assert_eq!(self.send(Command::SetPrefetch { consumer, prefetch }), Ok(Reply::Done));
+    }
+
+    pub fn group_from_latest(&mut self, of: &str, name: &str) {
+        let start = GroupStart::Latest;
+        let reply = self.send(Command::CreateGroup { topic: topic(of), group: group(name), start });
+        assert_eq!(reply, Ok(Reply::Done));
+    }
+
+    pub fn delete_group(&mut self, of: &str, name: &str) {
+        let reply = self.send(Command::DeleteGroup { topic: topic(of), group: group(name) });
+        assert_eq!(reply, Ok(Reply::Done));
+    }
+
+    pub fn delete_topic(&mut self, name: &str) {
+        assert_eq!(self.send(Command::DeleteTopic { name: topic(name) }), Ok(Reply::Done));
+    }
+
+    pub fn pause(&mut self, of: &str, name: &str) {
+        assert_eq!(self.send(Command::Pause { topic: topic(of), group: group(name) }), Ok(Reply::Done));
+    }
+
+    pub fn resume(&mut self, of: &str, name: &str) {
+        assert_eq!(self.send(Command::Resume { topic: topic(of), group: group(name) }), Ok(Reply::Done));
+    }
+
+    pub fn topics(&mut self) -> Vec<String> {
+        match self.send(Command::ListTopics) {
+            Ok(Reply::Topics(names)) => names.iter().map(|name| name.as_str().to_owned()).collect(),
+            other => panic!("a listing is answered with {other:?}"),
+        }
+    }
+
+    pub fn groups(&mut self, of: &str) -> Vec<String> {
+        match self.send(Command::ListGroups { topic: topic(of) }) {
+            Ok(Reply::Groups(names)) => names.iter().map(|name| name.as_str().to_owned()).collect(),
+            other => panic!("a listing is answered with {other:?}"),
+        }
+    }
+
+    /// Everything kept in a partition, done or not.
+    pub fn kept_in(&mut self, of: &str, partition: u32) -> Vec<Peeked> {
+        let (partition, offset, limit) = (PartitionId(partition), Offset(0), usize::MAX);
+        match self.send(Command::Peek { topic: topic(of), partition, offset, limit }) {
+            Ok(Reply::Peeked(messages)) => messages,
+            other => panic!("a peek is answered with {other:?}"),
+        }
+    }
+
+    /// The values of everything kept in the first partition.
+    pub fn kept(&mut self, of: &str) -> Vec<String> {
+        self.kept_in(of, 0).iter().map(|peeked| String::from_utf8_lossy(peeked.body.value()).into_owned()).collect()
+    }
+
+    /// The dead letters of a topic's first partition, oldest first.
+    pub fn dead_letters(&mut self, source: &str) -> Vec<DeadLetter> {
+        let dead = format!("dlq.{source}");
+        let letters = self.kept_in(&dead, 0).into_iter().map(|item| item.body.metadata().dead_letter);
+        letters.map(|letter| *letter.expect("a dead letter says where it comes from")).collect()
+    }
+
+    /// How a group stands in the first partition.
+    pub fn progress(&mut self, of: &str, name: &str) -> ProgressInfo {
+        let groups = self.describe(of).groups;
+        groups.into_iter().find(|info| info.group == group(name)).expect("the group is there").partitions[0]
+    }
+
+    /// What the first partition holds.
+    pub fn load(&mut self, of: &str) -> PartitionInfo {
+        self.describe(of).partitions[0]
+    }
+
+    /// The consumers served since last asked, with what they were given.
+    pub fn served(&mut self) -> Vec<(ConsumerId, String)> {
+        let deliveries = std::mem::take(&mut self.deliveries);
+        deliveries.into_iter().map(|(consumer, delivery)| (consumer, value(&delivery))).collect()
+    }
+
     pub fn seek(&mut self, of: &str, name: &str, to: SeekTo) -> Result<(), Refusal> {
         self.send(Command::Seek { topic: topic(of), group: group(name), to })
             .map(|reply| assert_eq!(reply, Reply::Done))
@@ -263,4 +408,21 @@ pub fn claim(of: &str, name: &str, who: &str, delivery: &Delivery) -> Claim {
 
 pub fn policy(max_attempts: u32, backoff: u64, max_backoff: u64) -> RetryPolicy {
     RetryPolicy { max_attempts, backoff: Millis(backoff), max_backoff: Millis(max_backoff) }
+}
+
+/// The refusal of a produce for want of room.
+pub fn overloaded(reason: Overload) -> Refusal {
+    Refusal::Overloaded { reason, retry_after: Limits::production().retry_after }
+}
+
+/// A deadline at this moment.
+pub fn deadline(at: Timestamp) -> Option<Deadline> {
+    Some(Deadline { at, text: at.to_string().into() })
+}
+
+/// A produce of `value` under an idempotency key.
+pub fn identified(to: &str, value: &str, key: &str) -> Produce {
+    let mut asked = Produce::new(topic(to), "", value);
+    asked.envelope.idempotency_key = Some(key.into());
+    asked
 }
