@@ -254,8 +254,9 @@ impl Index {
         }
     }
 
-    /// A lease has ended, however it ended: its stream has credit again.
+    /// A lease has ended, however it ended: its partition has room in flight and its stream has credit again.
     fn lease_ended(&mut self, place: &Place) {
+        self.offer(place.topic, place.group, place.partition);
         let Some(id) = self.feed_mut(place).holders.remove(&place.position) else { return };
         let Some(consumer) = self.consumers.get_mut(&id) else { return };
         consumer.live -= 1;

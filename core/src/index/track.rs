@@ -77,9 +77,9 @@ impl Index {
             Event::Nacked { place, .. } | Event::Expired { place, .. } | Event::Released { place } => {
                 self.requeued(state, place);
             }
-            Event::Acked { place } => self.finished(state, place),
+            Event::Acked { place } => self.closed(state, place.topic, place.partition, place.position),
             Event::DeadLettered { place, dead_topic, dead_partition, .. } => {
-                self.finished(state, place);
+                self.closed(state, place.topic, place.partition, place.position);
                 self.added(state, *dead_topic, *dead_partition);
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, partition, .. } => {
@@ -277,13 +277,7 @@ impl Index {
             self.retry(state, place);
         } else {
             self.timers.set(not_before, Alarm::Retry(*place));
-            self.offer(place.topic, place.group, place.partition);
         }
-    }
-
-    fn finished(&mut self, state: &State, place: &Place) {
-        self.closed(state, place.topic, place.partition, place.position);
-        self.offer(place.topic, place.group, place.partition);
     }
 
     /// A message may be done in every group now.
