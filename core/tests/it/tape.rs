@@ -1,0 +1,93 @@
+//! A broker whose log is a list of records, so that a test can look at the state after each of them.
+
+use driftq_core::broker::{LogRefusal, LogSink, Need};
+use driftq_core::command::Produce;
+use driftq_core::faults::NoFaults;
+use driftq_core::record::{Record, Retention};
+use driftq_core::state::State;
+use driftq_core::state::apply::Mode;
+use driftq_core::types::*;
+use driftq_core::{Broker, Command, Output, Refusal, Reply};
+
+use super::rig::{START, subscribe, topic};
+
+/// The records of a run, in order. Takes everything, at once durable.
+#[derive(Debug, Default)]
+pub struct Records(pub Vec<Record>);
+
+impl LogSink for Records {
+    fn append(&mut self, record: &Record, _need: Need) -> Result<Lsn, LogRefusal> {
+        self.0.push(record.clone());
+        Ok(Lsn(self.0.len() as u64))
+    }
+}
+
+/// A broker, its records and its clock.
+pub struct Tape {
+    pub broker: Broker,
+    pub records: Records,
+    pub now: Timestamp,
+    pub outputs: Vec<Output>,
+}
+
+impl Tape {
+    pub fn new() -> Self {
+        Self::with_limits(Limits::production())
+    }
+
+    pub fn with_limits(limits: Limits) -> Self {
+        let mut records = Records::default();
+        let mut broker = Broker::new(State::default(), Lsn(0), limits, NoFaults);
+        broker.boot(START, &mut records).expect("a list has room");
+        Self { broker, records, now: START, outputs: Vec::new() }
+    }
+
+    pub fn send(&mut self, command: Command) -> Result<Reply, Refusal> {
+        let asked = self.broker.handle(self.now, command, &mut self.records);
+        self.collect();
+        let reply = self.outputs.iter().rev().find_map(|output| match output {
+            Output::Reply { ticket, result } if *ticket == asked => Some(result.clone()),
+            _ => None,
+        });
+        reply.expect("every command is answered")
+    }
+
+    /// Moves the clock and calls the broker once.
+    pub fn wait(&mut self, span: u64) {
+        self.now = self.now.after(Millis(span));
+        self.broker.handle_timeout(self.now, &mut self.records);
+        self.collect();
+    }
+
+    pub fn topic(&mut self, name: &str, partitions: u32) {
+        let (partitions, retention) = (Some(partitions), Retention::default());
+        self.send(Command::CreateTopic { name: topic(name), partitions, retention }).expect("created");
+    }
+
+    pub fn produce_with(&mut self, to: &str, value: &str, change: impl FnOnce(&mut Produce)) {
+        let mut asked = Produce::new(topic(to), "", value);
+        change(&mut asked);
+        self.send(Command::Produce(Box::new(asked))).expect("accepted");
+    }
+
+    pub fn subscribe(&mut self, to: &str, name: &str, who: &str) {
+        self.send(Command::Subscribe(subscribe(to, name, who))).expect("subscribed");
+    }
+
+    /// The state after every record, as a replay of the log would build it.
+    pub fn states(&self) -> Vec<State> {
+        let mut state = State::default();
+        let after = |record: &Record| {
+            state.apply(record, Mode::Replay, &NoFaults).expect("the log replays");
+            state.clone()
+        };
+        let states: Vec<_> = self.records.0.iter().map(after).collect();
+        assert_eq!(states.last().map(State::digest), Some(self.broker.state().digest()), "replay = live");
+        states
+    }
+
+    fn collect(&mut self) {
+        self.broker.on_durable(Lsn(self.records.0.len() as u64));
+        self.outputs.extend(std::iter::from_fn(|| self.broker.poll_output()));
+    }
+}
