@@ -129,8 +129,7 @@ impl Keeper {
             (Chore::Write { .. }, Err(StorageFault::Full)) => {
                 self.retry_at = Some(now.after(RETRY));
                 self.task = match std::mem::replace(&mut self.task, Task::Nothing) {
-                    // The file is there unless its creation was what failed.
-                    Task::Writing(draft) if draft.created() => Task::Discarding(draft.head),
+                    Task::Writing(draft) => Task::Discarding(draft.head),
                     Task::Written(head) => Task::Discarding(head),
                     _ => Task::Nothing,
                 };
@@ -145,7 +144,8 @@ impl Keeper {
                     self.named(head.lsn, log);
                 }
             }
-            (Chore::Discard, Ok(())) => self.task = Task::Nothing,
+            // Where the draft's creation was what failed there is no file to remove.
+            (Chore::Discard, Ok(()) | Err(StorageFault::NotFound)) => self.task = Task::Nothing,
             (Chore::Remove, Ok(())) => {
                 // Room may have come back.
                 self.retry_at = None;
@@ -169,10 +169,6 @@ impl Keeper {
 }
 
 impl Draft {
-    fn created(&self) -> bool {
-        self.position > 0
-    }
-
     /// The next piece of the file, and whether it is the last.
     fn slice(&mut self, bytes_wanted: usize) -> (bool, Vec<Step>) {
         let file = self.head.draft();
