@@ -2,13 +2,27 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 mod acks;
+mod backpressure;
+mod boot_and_time;
 mod dead_letters;
 mod deadlines;
+mod durability;
 mod expiry;
+mod groups;
 mod leases_and_fencing;
 mod order_priority_delay;
+mod pause;
 mod produce_and_partitions;
+mod produce_gate;
 mod redrive;
 mod retry_and_backoff;
 mod rig;
+mod round_robin_and_credit;
+mod routing;
+mod seek;
+mod snapshots;
+mod storage_full;
 mod tape;
+mod timers;
+mod topics;
+mod trimming_and_retention;

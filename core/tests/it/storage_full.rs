@@ -1,0 +1,199 @@
+//! A full disk: what grows is refused by name, what drains goes on, and nothing is lost.
+
+use super::rig::*;
+use driftq_core::command::Produce;
+use driftq_core::faults::NoFaults;
+use driftq_core::log::Storage;
+use driftq_core::reply::Overload;
+use driftq_core::types::*;
+use driftq_core::{Command, Lane, PipelineConfig, Refusal, Reply};
+
+const SEGMENT: u64 = 16 << 10;
+
+fn config() -> PipelineConfig {
+    PipelineConfig { segment_bytes: SEGMENT, reserve_bytes: 8 << 10, ..small_config() }
+}
+
+fn attempt(rig: &mut Rig) -> Result<(), Refusal> {
+    rig.try_produce(Produce::new(topic("t"), "", "x".repeat(200))).map(drop)
+}
+
+fn used(rig: &mut Rig) -> u64 {
+    rig.storage.list().unwrap().iter().map(|info| info.len).sum()
+}
+
+/// A broker with a worker, on a disk that has just become too full for a further segment.
+fn full() -> Rig {
+    let mut rig = Rig::with(config(), NoFaults);
+    rig.topic("t", 1);
+    rig.subscribe_with("t", "g", "w", |asked| asked.lease = Some(Millis(1_000_000)));
+    let budget = used(&mut rig);
+    rig.storage.set_budget(Some(budget));
+    while attempt(&mut rig).is_ok() {}
+    rig
+}
+
+#[test]
+fn a_full_disk_has_no_room_for_more_topics_either() {
+    let mut rig = full();
+    let create = |number: u32| {
+        let name = topic(&format!("topic-{number}"));
+        Command::CreateTopic { name, partitions: None, retention: Default::default() }
+    };
+    let refused = (0..100).find_map(|number| rig.send(create(number)).err());
+    assert_eq!(refused, Some(Refusal::StorageFull));
+}
+
+#[test]
+fn a_full_disk_refuses_produces_by_name_and_a_refusal_changes_nothing() {
+    let mut rig = full();
+    let digest = rig.digest();
+    assert_eq!(attempt(&mut rig), Err(Refusal::StorageFull));
+    let asked = identified("t", &"x".repeat(200), "identity");
+    assert_eq!(rig.try_produce(asked), Err(Refusal::StorageFull));
+    assert_eq!(rig.digest(), digest);
+    assert_eq!(rig.recovered_digest(), digest);
+    assert_eq!(rig.pipeline.failure(), None, "a refusal is no failure");
+}
+
+#[test]
+fn acks_nacks_extensions_and_deliveries_go_on_from_the_reserve() {
+    let mut rig = full();
+    let held = rig.delivered();
+    assert!(held.len() > 20);
+    rig.extend(claim("t", "g", "w", &held[0]), Some(2_000_000)).unwrap();
+    rig.release(claim("t", "g", "w", &held[1])).unwrap();
+    rig.nack(claim("t", "g", "w", &held[2]), "no").unwrap();
+    let again = rig.delivered();
+    assert_eq!(again.iter().map(|delivery| delivery.attempts).collect::<Vec<_>>(), [2, 2]);
+    for delivery in held[3..].iter().chain(&again) {
+        rig.ack(claim("t", "g", "w", delivery)).unwrap();
+    }
+    assert_eq!(rig.progress("t", "g").lag, 1);
+    assert_eq!(attempt(&mut rig), Err(Refusal::StorageFull), "the reserve is not for producers");
+    rig.storage.set_budget(None);
+    rig.restart(Restart::Crash);
+    assert_eq!(rig.progress("t", "g").lag, 1);
+}
+
+#[test]
+fn reads_and_duplicates_need_no_room() {
+    let mut rig = Rig::with(config(), NoFaults);
+    rig.topic("t", 1);
+    rig.try_produce(identified("t", "v", "identity")).unwrap();
+    let budget = used(&mut rig);
+    rig.storage.set_budget(Some(budget));
+    while attempt(&mut rig).is_ok() {}
+    assert!(rig.try_produce(identified("t", "v", "identity")).unwrap().duplicate);
+    assert_eq!(rig.topics(), ["t"]);
+}
+
+#[test]
+fn producers_go_on_when_room_returns() {
+    let mut rig = full();
+    rig.storage.set_budget(None);
+    assert_eq!(attempt(&mut rig), Err(Refusal::StorageFull), "the keeper has not looked again yet");
+    rig.pass(1_000);
+    attempt(&mut rig).unwrap();
+    for _ in 0..200 {
+        attempt(&mut rig).unwrap();
+    }
+    let digest = rig.digest();
+    assert_eq!(rig.recovered_digest(), digest);
+}
+
+#[test]
+fn when_even_the_reserve_is_used_up_everything_that_writes_is_refused_and_nothing_is_lost() {
+    let mut rig = full();
+    let held = rig.delivered();
+    let mut refused = None;
+    for _ in 0..2_000 {
+        refused = rig.extend(claim("t", "g", "w", &held[0]), Some(1_000_000)).err();
+        if refused.is_some() {
+            break;
+        }
+    }
+    assert_eq!(refused, Some(Refusal::StorageFull));
+    let digest = rig.digest();
+    // The reserve ends where the shortest record no longer fits; an ack is shorter than an extension.
+    while rig.nack(claim("t", "g", "w", &held[1]), "").is_ok() {}
+    assert_eq!(rig.topics(), ["t"], "reads still answer");
+    rig.storage.set_budget(None);
+    rig.pass(1_100);
+    for delivery in &held[2..] {
+        rig.ack(claim("t", "g", "w", delivery)).unwrap();
+    }
+    assert_ne!(rig.digest(), digest);
+    assert_eq!(rig.recovered_digest(), rig.digest());
+}
+
+#[test]
+fn what_the_broker_does_by_itself_waits_for_room_and_then_is_done() {
+    let mut rig = full();
+    let held = rig.delivered();
+    let spent = |rig: &mut Rig| rig.extend(claim("t", "g", "w", &held[0]), Some(500)).is_err();
+    while !spent(&mut rig) {}
+    while rig.nack(claim("t", "g", "w", &held[1]), "").is_ok() {}
+    rig.delivered();
+    let before = rig.progress("t", "g");
+    rig.pass(10_000);
+    let stuck = rig.progress("t", "g");
+    assert_eq!(stuck.lag, before.lag);
+    assert!(rig.next_moment().is_some_and(|at| at > rig.now), "it asks to be called again, but not at once");
+    rig.storage.set_budget(None);
+    rig.pass(1_200);
+    let redelivered = rig.delivered();
+    assert!(redelivered.iter().any(|delivery| delivery.offset == held[0].offset), "the lease ended at last");
+}
+
+#[test]
+fn a_segment_not_yet_ready_is_a_matter_of_waiting_and_not_of_room() {
+    let mut rig = Rig::with(config(), NoFaults);
+    rig.topic("t", 1);
+    let mut tickets = Vec::new();
+    for _ in 0..200 {
+        tickets.push(rig.submit(Command::Produce(Box::new(Produce::new(topic("t"), "", "x".repeat(200))))));
+        while let Some(job) = rig.pipeline.poll_job(Lane::Log) {
+            let result = job.perform(&mut rig.storage);
+            rig.pipeline.complete(rig.now, job, result);
+        }
+    }
+    rig.collect();
+    let answers: Vec<_> = tickets.into_iter().map(|ticket| rig.reply(ticket).expect("answered")).collect();
+    let taken = answers.iter().take_while(|answer| matches!(answer, Ok(Reply::Produced(_)))).count();
+    assert!(taken > 0 && taken < 200);
+    assert!(answers[taken..].iter().all(|answer| *answer == Err(overloaded(Overload::Log))));
+    rig.settle();
+    attempt(&mut rig).expect("once the next segment stands ready");
+}
+
+#[test]
+fn a_record_that_fits_no_segment_is_refused_and_changes_nothing() {
+    let mut rig = Rig::with(config(), NoFaults);
+    rig.topic("t", 1);
+    let digest = rig.digest();
+    let refused = rig.try_produce(Produce::new(topic("t"), "", "x".repeat(SEGMENT as usize)));
+    assert_eq!(refused, Err(Refusal::Invalid("the record would be too long for the log")));
+    assert_eq!(rig.digest(), digest);
+    attempt(&mut rig).unwrap();
+}
+
+#[test]
+fn a_disk_without_room_for_a_snapshot_does_not_end_the_log() {
+    let mut rig = Rig::with(config(), NoFaults);
+    rig.topic("t", 1);
+    attempt(&mut rig).unwrap();
+    let budget = used(&mut rig);
+    for room in [0, budget] {
+        rig.storage.set_budget(Some(room));
+        rig.pipeline.request_snapshot();
+        rig.settle();
+        assert_eq!(rig.pipeline.failure(), None, "room for {room} bytes");
+        assert_eq!(rig.pipeline.snapshots(), []);
+        rig.storage.set_budget(None);
+        rig.pass(1_000);
+    }
+    rig.snapshot();
+    rig.restart(Restart::Crash);
+    assert_eq!(rig.kept("t").len(), 1);
+}
