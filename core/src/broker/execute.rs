@@ -122,7 +122,10 @@ impl<F: Faults> Broker<F> {
             self.index.set_prefetch(id, 0);
             for (partition, position) in held {
                 let place = Place { topic, group, partition, position };
-                self.commit_for(Event::Released { place }, Need::Drain, log)?;
+                if self.commit_for(Event::Released { place }, Need::Drain, log).is_err() {
+                    // The stream is gone whether the log has room or not; what it still holds runs to its end.
+                    break;
+                }
             }
         }
         self.index.leave(id);
