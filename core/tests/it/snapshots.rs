@@ -158,6 +158,28 @@ fn a_crash_while_a_snapshot_is_written_costs_nothing() {
 }
 
 #[test]
+fn a_snapshot_gets_its_name_only_when_the_log_is_synced_as_far() {
+    let mut rig = busy(small_config(), NoFaults);
+    rig.produce("t", "durable");
+    let digest = rig.digest();
+    let held = rig.submit(Command::DeleteTopic { name: topic("t") });
+    rig.pipeline.request_snapshot();
+    let batch = rig.pipeline.poll_job(Lane::Log).expect("the deletion is to be written");
+    while let Some(job) = rig.pipeline.poll_job(Lane::Background) {
+        let result = job.perform(&mut rig.storage);
+        rig.pipeline.complete(rig.now, job, result);
+    }
+    assert_eq!(rig.pipeline.snapshots(), [], "it is written, and waits");
+    assert_eq!(rig.recovered_digest(), digest, "a power loss now takes the deletion back, of which nobody was told");
+    assert_eq!(rig.reply(held), None);
+    let result = batch.perform(&mut rig.storage);
+    rig.pipeline.complete(rig.now, batch, result);
+    rig.settle();
+    assert_eq!(rig.pipeline.snapshots().len(), 1);
+    assert_eq!(rig.recovered_digest(), rig.digest());
+}
+
+#[test]
 fn recovery_reads_no_more_than_what_follows_the_newest_snapshot() {
     let mut rig = busy(tiny(), NoFaults);
     for round in 0..300 {
