@@ -5,14 +5,13 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{LogId, MemoryStorage};
-use driftq_core::record::{GroupStart, Retention};
-use driftq_core::types::*;
-use driftq_core::{Command, Lane, Output, Pipeline, PipelineConfig, Reply};
+use driftq_core::pipeline::inspect;
+use support::{BATCH, PLAIN, Shape, VALUE, World, cpu_time};
+
+mod support;
 
 /// Counts live heap bytes, the allocator's own rounding included.
 struct Counting;
@@ -40,176 +39,135 @@ fn rounded(size: usize) -> usize {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const NOW: Timestamp = Timestamp(1_700_000_000_000);
-const VALUE: [u8; 100] = [b'v'; 100];
-/// Messages handled between two syncs, as a busy broker gathers them.
-const BATCH: usize = 64;
-
-struct World {
-    pipeline: Pipeline,
-    storage: MemoryStorage,
-    topic: TopicName,
-    groups: Vec<GroupName>,
-    keys: Vec<Vec<u8>>,
-    produced: u64,
-    with_identity: bool,
-    deliveries: Vec<(ConsumerId, PartitionId, Offset, LeaseToken)>,
-    group_of: std::collections::BTreeMap<ConsumerId, usize>,
+fn row(name: &str, ns: f64, base: f64) {
+    println!("{name:<58} {:>10.0}/s {ns:>8.0} ns {:>6.2}x", 1e9 / ns, ns / base);
 }
 
-#[derive(Clone, Copy)]
-struct Shape {
-    partitions: u32,
-    groups: usize,
-    /// Groups that consume; the rest only exist.
-    active: usize,
-    consumers: usize,
-    with_identity: bool,
+fn throughput() -> f64 {
+    println!("\nproduce + deliver + ack, per delivery, synced in batches of {BATCH}");
+    let base = World::new(PLAIN).rounds(8, 100_000);
+    row("one partition, one group, one consumer", base, base);
+    base
 }
 
-const PLAIN: Shape = Shape { partitions: 1, groups: 1, active: 1, consumers: 1, with_identity: false };
-
-impl World {
-    fn new(shape: Shape) -> Self {
-        let mut storage = MemoryStorage::new();
-        let mut config = PipelineConfig { snapshot_every_bytes: u64::MAX, ..PipelineConfig::default() };
-        config.limits.partition_messages_max = u64::MAX;
-        config.limits.partition_bytes_max = u64::MAX;
-        config.limits.in_flight_max = 2_000_000;
-        let (pipeline, _) = Pipeline::open(&mut storage, config, Some(LogId([1; 16])), NOW, NoFaults).unwrap();
-        let topic = TopicName::new("bench").unwrap();
-        let groups: Vec<_> = (0..shape.groups).map(|i| GroupName::new(&format!("group-{i}")).unwrap()).collect();
-        let mut world = Self {
-            pipeline,
-            storage,
-            topic: topic.clone(),
-            groups,
-            keys: (0..shape.partitions.max(1) * 8).map(|i| format!("key-{i}").into_bytes()).collect(),
-            produced: 0,
-            with_identity: shape.with_identity,
-            deliveries: Vec::new(),
-            group_of: Default::default(),
-        };
-        world.send(Command::CreateTopic {
-            name: topic.clone(),
-            partitions: Some(shape.partitions),
-            retention: Retention::default(),
-        });
-        for group in world.groups.clone() {
-            world.send(Command::CreateGroup { topic: topic.clone(), group, start: GroupStart::Earliest });
-        }
-        for group in 0..shape.active {
-            for _ in 0..shape.consumers {
-                let consumer = world.subscribe(group);
-                world.group_of.insert(consumer, group);
+fn scaling(base: f64) {
+    println!("\nas things grow (x = against the first of each block)");
+    for (name, count) in [("backlog 1", 1), ("backlog 1,000", 1_000), ("backlog 1,000,000", 1_000_000)] {
+        let mut world = World::new(Shape { active: 0, ..PLAIN });
+        world.backlog(count);
+        // The backlog stays: the consumer is handed one message for each that is produced.
+        let consumer = world.subscribe_with(0, BATCH as u32);
+        world.group_of.insert(consumer, 0);
+        row(name, world.cycle(), base);
+    }
+    for (name, partitions, groups) in [
+        ("1 group x 1 partition", 1, 1),
+        ("10 groups x 10 partitions", 10, 10),
+        ("100 groups x 100 partitions", 100, 100),
+        ("10,000 groups x 1 partition", 1, 10_000),
+        ("10 groups x 1,000 partitions", 1_000, 10),
+    ] {
+        let mut world = World::new(Shape { partitions, groups, active: 1, ..PLAIN });
+        row(&format!("{name}, one consuming"), world.cycle(), base);
+    }
+    let mut world = World::new(Shape { partitions: 100, groups: 100, active: 100, ..PLAIN });
+    row("100 groups x 100 partitions, all consuming", world.cycle(), base);
+    let mut first = 0.0;
+    for (name, keys) in [("1 dedupe key", 1), ("1,000,000 dedupe keys", 1_000_000)] {
+        let mut world = World::new(Shape { with_identity: true, ..PLAIN });
+        for _ in 0..keys / BATCH {
+            for _ in 0..BATCH {
+                world.produce();
             }
+            world.flush();
+            world.ack_all();
         }
-        world
+        let ns = world.cycle();
+        first = if first == 0.0 { ns } else { first };
+        row(name, ns, first);
     }
-
-    fn subscribe(&mut self, group: usize) -> ConsumerId {
-        let asked = Subscribe {
-            topic: self.topic.clone(),
-            group: self.groups[group].clone(),
-            owner: OwnerName::new("worker").unwrap(),
-            lease: Some(Millis(3_600_000)),
-            prefetch: u32::MAX,
-            deliveries_max: None,
-            start: GroupStart::Earliest,
-            on_disconnect: OnDisconnect::Keep,
-        };
-        match self.send(Command::Subscribe(asked)) {
-            Some(Reply::Subscribed { consumer }) => consumer,
-            other => panic!("{other:?}"),
-        }
+    for (name, consumers) in [("1 consumer", 1), ("10,000 consumers", 10_000)] {
+        row(name, World::new(Shape { consumers, ..PLAIN }).cycle(), base);
     }
+    let mut world = World::new(PLAIN);
+    world.backlog(1_000_000);
+    let leases = std::mem::take(&mut world.deliveries).len();
+    row(&format!("{leases} sleeping leases"), world.cycle(), base);
+}
 
-    fn send(&mut self, command: Command) -> Option<Reply> {
-        self.pipeline.handle(NOW, command);
-        self.flush()
-    }
-
-    /// Writes, syncs, and takes what comes out; the last reply is handed back.
-    fn flush(&mut self) -> Option<Reply> {
-        let mut last = None;
-        loop {
-            self.pipeline.drive(NOW, &mut self.storage);
-            while let Some(output) = self.pipeline.poll_output() {
-                match output {
-                    Output::Reply { result, .. } => last = Some(result.unwrap()),
-                    Output::Deliver { consumer, delivery } => {
-                        self.deliveries.push((consumer, delivery.partition, delivery.offset, delivery.token));
-                    }
-                    Output::Closed { .. } => {}
-                }
-            }
-            if self.pipeline.poll_timeout().is_none_or(|at| at > NOW) {
-                return last;
-            }
-            self.pipeline.handle_timeout(NOW);
-        }
-    }
-
-    fn produce(&mut self) {
-        let key = &self.keys[self.produced as usize % self.keys.len()];
-        let mut asked = Produce::new(self.topic.clone(), key.clone(), VALUE.to_vec());
-        if self.with_identity {
-            asked.envelope.idempotency_key = Some(format!("order-{:016}", self.produced).into());
-        }
-        self.produced += 1;
-        self.pipeline.handle(NOW, Command::Produce(Box::new(asked)));
-    }
-
-    fn ack_all(&mut self) -> usize {
-        let deliveries = std::mem::take(&mut self.deliveries);
-        let owner = OwnerName::new("worker").unwrap();
-        for (index, (consumer, partition, offset, token)) in deliveries.iter().enumerate() {
-            self.pipeline.handle(
-                NOW,
-                Command::Ack(Claim {
-                    topic: self.topic.clone(),
-                    group: self.groups[self.group_of[consumer]].clone(),
-                    partition: *partition,
-                    offset: *offset,
-                    owner: owner.clone(),
-                    token: TokenClaim::Shown(*token),
-                }),
-            );
-            if index % BATCH == BATCH - 1 {
-                self.flush();
-            }
-        }
-        self.flush();
-        deliveries.len()
-    }
-
-    /// Produce, deliver and ack, a batch at a time, for about a second; nanoseconds per message and delivery.
-    fn cycle(&mut self) -> f64 {
-        let mut best = f64::MAX;
-        for _ in 0..5 {
-            let (mut acked, start) = (0, Instant::now());
-            while start.elapsed() < Duration::from_millis(250) {
-                for _ in 0..BATCH {
-                    self.produce();
-                }
-                self.flush();
-                acked += self.ack_all();
-                self.storage = trimmed(std::mem::take(&mut self.storage));
-            }
-            best = best.min(start.elapsed().as_nanos() as f64 / acked as f64);
-        }
-        best
+fn memory() {
+    println!("\nmemory, bytes of bookkeeping per queued message beyond key, value and envelope");
+    for (name, with_identity) in
+        [("key and value", false), ("with an envelope (idempotency key remembered as well)", true)]
+    {
+        const COUNT: usize = 200_000;
+        let mut world = World::new(Shape { active: 0, with_identity, ..PLAIN });
+        let before = LIVE.load(Relaxed);
+        world.backlog(COUNT);
+        let each = (LIVE.load(Relaxed) - before) as f64 / COUNT as f64;
+        let payload =
+            world.keys[0].len() + VALUE.len() + if with_identity { "order-0000000000000000".len() } else { 0 };
+        println!("{name:<58} {:>10.1}", each - payload as f64);
     }
 }
 
-/// The bench measures the broker, not how many gigabytes a disk in memory can hold.
-fn trimmed(storage: MemoryStorage) -> MemoryStorage {
-    storage
+fn recovery() {
+    println!("\nrecovery from memory");
+    let recover = |name: &str, world: &mut World| {
+        let mut best = (Duration::MAX, 0, 0);
+        for _ in 0..3 {
+            let start = cpu_time();
+            let (state, found) = inspect(&mut *world.storage, None, &NoFaults).unwrap();
+            let took = cpu_time() - start;
+            assert_eq!(state.topic_count(), 1);
+            best = best.min((took, found.frames_read, found.bytes_read));
+        }
+        let (took, frames, bytes) = best;
+        let seconds = took.as_secs_f64();
+        println!("{name:<58} {:>10.0} records/s {:>6.0} MB/s", frames as f64 / seconds, bytes as f64 / seconds / 1e6);
+    };
+    let mut world = World::kept(Shape { active: 0, ..PLAIN });
+    world.backlog(1_000_000);
+    recover("1,000,000 messages queued", &mut world);
+    let mut world = World::kept(PLAIN);
+    world.rounds(1, 500_000);
+    recover("500,000 messages produced, delivered, acked", &mut world);
+}
+
+fn snapshot_pause() {
+    println!("\na snapshot of 1,000,000 messages under load: the longest single call");
+    let mut world = World::new(Shape { active: 0, ..PLAIN });
+    world.backlog(1_000_000);
+    let consumer = world.subscribe_with(0, BATCH as u32);
+    world.group_of.insert(consumer, 0);
+    let plain = world.worst_call(2_000);
+    let wanted = world.pipeline.snapshots().len() + 1;
+    world.pipeline.request_snapshot();
+    let (mut during, mut rounds) = (Duration::ZERO, 0);
+    while world.pipeline.snapshots().len() < wanted {
+        during = during.max(world.worst_call(1));
+        rounds += 1;
+    }
+    println!("{:<58} {:>10} us", "without a snapshot", plain.as_micros());
+    println!("{:<58} {:>10} us", format!("while one is written beside {rounds} batches"), during.as_micros());
 }
 
 fn main() {
-    let mut world = World::new(PLAIN);
-    let base = world.cycle();
-    println!("produce + deliver + ack, one partition, one group   {:>10.0} messages/s  {base:>8.0} ns", 1e9 / base);
-    let _ = Lane::Log;
+    let wanted: Vec<_> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|arg| arg == name);
+    if runs("throughput") || runs("scaling") {
+        let base = throughput();
+        if runs("scaling") {
+            scaling(base);
+        }
+    }
+    if runs("memory") {
+        memory();
+    }
+    if runs("recovery") {
+        recovery();
+    }
+    if runs("snapshot") {
+        snapshot_pause();
+    }
 }

@@ -76,7 +76,7 @@ pub enum Command {
     Extend {
         /// Which message, and by what right.
         claim: Claim,
-        /// The new lease, from now; `None` for the default.
+        /// The new lease, from now; `None` or no length for the default.
         lease: Option<Millis>,
     },
     /// A worker gives a message back unharmed.
@@ -173,7 +173,7 @@ pub struct Subscribe {
     pub group: GroupName,
     /// The worker's name.
     pub owner: OwnerName,
-    /// How long a delivery may take; `None` for the default.
+    /// How long a delivery may take; `None` or no length for the default.
     pub lease: Option<Millis>,
     /// The most live leases this stream may hold.
     pub prefetch: u32,

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
+use crate::body::Body;
 use crate::state::entry::Entry;
 use crate::types::{
-    Body, Boot, DeadReason, GroupId, GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, Position, Text,
+    Boot, DeadReason, GroupId, GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, Position, Text,
     Timestamp, TopicId, TopicName,
 };
 
@@ -202,7 +203,7 @@ pub enum Event {
     DeadLettered {
         /// Which, for which group.
         place: Place,
-        /// The dead-letter topic.
+        /// The dead-letter topic. Where it is not there, it is from now on, with as many partitions as the message's own.
         dead_topic: TopicId,
         /// The partition there.
         dead_partition: PartitionId,

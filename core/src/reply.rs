@@ -1,8 +1,9 @@
 //! What the broker answers: replies, refusals, deliveries.
 
+use crate::body::Body;
 use crate::state::entry::LastError;
 use crate::types::{
-    Body, ConsumerId, GroupName, LeaseToken, Millis, NameError, Offset, PartitionId, Ticket, Timestamp, TopicName,
+    ConsumerId, GroupName, LeaseToken, Millis, NameError, Offset, PartitionId, Ticket, Timestamp, TopicName,
 };
 
 /// Something that leaves the broker. Nothing leaves before everything it rests on is durable.

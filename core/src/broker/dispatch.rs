@@ -30,7 +30,7 @@ impl<F: Faults> Broker<F> {
                 match self.hand_out_next(topic, group, log) {
                     Ok(true) => used += 1,
                     Ok(false) => {
-                        self.index.work_done();
+                        self.index.work_done(topic, group);
                         break;
                     }
                     Err(_) => {
@@ -40,7 +40,7 @@ impl<F: Faults> Broker<F> {
                 }
             }
             if used == turn {
-                self.index.rotate_work();
+                self.index.turn_over(topic, group);
             }
             left -= used;
         }
@@ -50,8 +50,11 @@ impl<F: Faults> Broker<F> {
     fn hand_out_next(&mut self, topic: TopicId, group: GroupId, log: &mut impl LogSink) -> Result<bool, Refusal> {
         let limit = self.limits.in_flight_max + u32::from(self.faults.planted(Fault::InFlightOffByOne));
         let durable = self.state.topic(topic).expect("work is listed for topics that are there");
-        let Some(Next { place, consumer }) = self.index.next(durable, group, limit) else { return Ok(false) };
-        if deadline_passed(durable, message(durable, &place), self.now) {
+        let Some(next) = self.index.next(durable, group, limit) else { return Ok(false) };
+        let Next { place, consumer } = next;
+        let message = message(durable, &place);
+        let priority = message.body.traits().priority;
+        if deadline_passed(durable, message, self.now) {
             let last_error = self.last_error(&place).as_str().into();
             self.bury(&place, DeadReason::DeadlineExceeded, last_error, log)?;
             return Ok(true);
@@ -60,7 +63,7 @@ impl<F: Faults> Broker<F> {
         let (owner, until) = (stream.owner.clone(), self.now.after(stream.lease));
         let token = self.next_token();
         self.commit_for(Event::Delivered { place, token, owner, until }, Need::Drain, log)?;
-        self.index.served(&place, consumer);
+        self.index.served(next, priority);
         let delivery = self.delivery(&place);
         self.hold(Output::Deliver { consumer, delivery: Box::new(delivery) });
         Ok(true)

@@ -7,6 +7,7 @@ use crate::faults::Faults;
 use crate::index::Consumer;
 use crate::record::{Event, Place};
 use crate::reply::{CloseCause, Output, Overload, Refusal, Reply};
+use crate::state::group::Group;
 use crate::types::{ConsumerId, DeadReason, GroupId, Text, TopicId, TopicName};
 
 impl<F: Faults> Broker<F> {
@@ -102,7 +103,7 @@ impl<F: Faults> Broker<F> {
             topic,
             group,
             owner: asked.owner,
-            lease: asked.lease.unwrap_or(self.limits.lease_default),
+            lease: self.limits.lease(asked.lease),
             prefetch: asked.prefetch,
             live: 0,
             deliveries_left: asked.deliveries_max,
@@ -122,8 +123,8 @@ impl<F: Faults> Broker<F> {
             self.index.set_prefetch(id, 0);
             for (partition, position) in held {
                 let place = Place { topic, group, partition, position };
-                if self.commit_for(Event::Released { place }, Need::Drain, log).is_err() {
-                    // The stream is gone whether the log has room or not; what it still holds runs to its end.
+                // Nobody can be kept from leaving: what the log has no room for runs on until its lease ends.
+                if self.commit(Event::Released { place }, Need::Drain, log).is_err() {
                     break;
                 }
             }
@@ -134,7 +135,7 @@ impl<F: Faults> Broker<F> {
 
     fn delete_topic(&mut self, name: &TopicName, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         let topic = decide::topic(&self.state, name)?;
-        let (id, groups): (TopicId, Vec<GroupId>) = (topic.id(), topic.groups().map(|group| group.id()).collect());
+        let (id, groups): (TopicId, Vec<GroupId>) = (topic.id(), topic.groups().map(Group::id).collect());
         let decision = admin::delete_topic(&self.state, name)?;
         let streams = groups.into_iter().flat_map(|group| self.index.members(id, group)).collect();
         self.end(streams, CloseCause::TopicDeleted, decision, log)
@@ -163,10 +164,6 @@ impl<F: Faults> Broker<F> {
         last_error: Text,
         log: &mut impl LogSink,
     ) -> Result<(), Refusal> {
-        let source = self.state.topic(place.topic).expect("a lease belongs to a topic");
-        if let Some(event) = redrive::dead_letter_topic(&self.state, source) {
-            self.commit_for(event, Need::Drain, log)?;
-        }
         let event = redrive::dead_letter(&self.state, place, reason, last_error);
         self.commit_for(event, Need::Drain, log)
     }

@@ -90,7 +90,8 @@ impl<F: Faults> Broker<F> {
     pub fn new(state: State, last: Lsn, limits: Limits, faults: F) -> Self {
         let now = state.clock();
         Self {
-            index: Index::rebuild(&state, now, &faults),
+            // Sorted by the time of the boot, which is not known yet.
+            index: Index::default(),
             state,
             limits,
             faults,
@@ -114,7 +115,6 @@ impl<F: Faults> Broker<F> {
     pub fn boot(&mut self, now: Timestamp, log: &mut impl LogSink) -> Result<(), LogRefusal> {
         self.now = self.now.max(now);
         self.commit(Event::Booted { boot: self.state.boot().next() }, Need::Drain, log)?;
-        // Time may have passed while nobody was looking: leases, retries and delays are sorted by it.
         self.index = Index::rebuild(&self.state, self.now, &self.faults);
         Ok(())
     }
@@ -261,6 +261,7 @@ impl<F: Faults> Broker<F> {
             self.stalled_until = None;
         }
         self.run_due(log);
+        self.index.let_go();
     }
 
     /// Appends a record and, if the log takes it, makes it true.

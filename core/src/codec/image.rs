@@ -2,11 +2,8 @@
 
 use std::sync::Arc;
 
-use super::record::{
-    body, group, group_name, optional, owner, place, put_body, put_group, put_optional, put_place, put_retention,
-    put_token, rest_text, retention, token,
-};
-use super::{Malformed, Reader, metadata, put_bytes, put_varint};
+use super::fields::*;
+use super::{Malformed, Reader, put_bytes, put_varint};
 use crate::record::{Image, RunImage};
 use crate::state::entry::{Entry, LastError, Phase};
 use crate::types::{Boot, GroupId, Offset, PartitionId, Position, Text, Timestamp, TopicId};
@@ -130,7 +127,7 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
         },
         TOPIC => Image::Topic {
             topic: TopicId(from.varint32()?),
-            name: metadata::topic_name(from.text()?)?,
+            name: topic_name(from.text()?)?,
             partitions: from.varint32()?,
             retention: retention(from)?,
             next_offset: Offset(from.varint()?),
@@ -185,7 +182,7 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
         }
         ENTRY => Image::Entry { place: place(from)?, entry: entry(from)? },
         IDENTITY => Image::Identity {
-            scope: metadata::topic_name(from.text()?)?,
+            scope: topic_name(from.text()?)?,
             tenant: Text::from(from.text()?),
             partition: PartitionId(from.varint32()?),
             offset: Offset(from.varint()?),

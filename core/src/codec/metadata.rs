@@ -1,10 +1,11 @@
 //! Metadata as tagged fields, in rising tag order; absent fields take no room.
 
+use super::fields::{group_name, topic_name};
 use super::{Malformed, Reader, put_bytes, put_varint};
-use crate::types::body::Traits;
+use crate::types::message::{DEFAULT_TENANT, Traits};
 use crate::types::{
-    DeadLetter, DeadReason, Deadline, Envelope, GroupName, KeptForRedrive, Metadata, Millis, Offset, PartitionId,
-    Priority, Redrive, RetryPolicy, Text, Timestamp, TopicName,
+    DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, Metadata, Millis, Offset, PartitionId, Priority,
+    Redrive, RetryPolicy, Text, Timestamp,
 };
 
 const RUN_ID: u8 = 1;
@@ -25,12 +26,6 @@ const TRACE: u8 = 15;
 const DEAD_LETTER: u8 = 16;
 const REDRIVE: u8 = 17;
 
-/// Roughly how many bytes [`encode`] will write.
-#[must_use]
-pub fn size_hint(meta: &Metadata) -> usize {
-    if *meta == Metadata::default() { 0 } else { 256 }
-}
-
 /// Appends `meta`; nothing at all for metadata that says nothing.
 pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
     let envelope = &meta.envelope;
@@ -42,11 +37,11 @@ pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
         (IDEMPOTENCY_KEY, &envelope.idempotency_key),
     ] {
         if let Some(text) = text {
-            field(out, tag, |out| out.extend_from_slice(text.as_bytes()));
+            put_text(out, tag, text);
         }
     }
     if let Some(topic) = &envelope.target_topic {
-        field(out, TARGET_TOPIC, |out| out.extend_from_slice(topic.as_str().as_bytes()));
+        put_text(out, TARGET_TOPIC, topic.as_str());
     }
     if let Some(partition) = envelope.partition_override {
         field(out, PARTITION_OVERRIDE, |out| put_varint(out, u64::from(partition.0)));
@@ -67,13 +62,13 @@ pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
         field(out, LABEL, |out| put_pair(out, name, value));
     }
     if let Some(routing) = &meta.routing {
-        field(out, ROUTING_LABEL, |out| out.extend_from_slice(routing.label.as_bytes()));
+        put_text(out, ROUTING_LABEL, &routing.label);
         for (name, value) in &routing.meta {
             field(out, ROUTING_META, |out| put_pair(out, name, value));
         }
     }
     if let Some(trace) = &meta.trace {
-        field(out, TRACE, |out| out.extend_from_slice(trace.as_bytes()));
+        put_text(out, TRACE, trace);
     }
     if let Some(dead) = &meta.dead_letter {
         field(out, DEAD_LETTER, |out| put_dead_letter(out, dead));
@@ -139,6 +134,21 @@ pub(crate) fn traits(bytes: &[u8]) -> Result<Traits, Malformed> {
         Ok(())
     })?;
     Ok(traits)
+}
+
+/// The tenant and the key of the identity in metadata that was checked before, if it has one.
+pub(crate) fn identity(bytes: &[u8]) -> Option<(&str, &str)> {
+    let (mut tenant, mut identity) = (None, None);
+    let mut reader = Reader::new(bytes);
+    while let (Ok(tag @ ..=IDEMPOTENCY_KEY), Ok(content)) = (reader.byte(), reader.bytes()) {
+        match tag {
+            TENANT_ID => tenant = std::str::from_utf8(content).ok(),
+            IDEMPOTENCY_KEY => identity = std::str::from_utf8(content).ok(),
+            _ => {}
+        }
+    }
+    let tenant = tenant.filter(|tenant| !tenant.is_empty()).unwrap_or(DEFAULT_TENANT);
+    identity.filter(|key| !key.is_empty()).map(|key| (tenant, key))
 }
 
 /// One field, borrowed from the bytes.
@@ -227,6 +237,11 @@ fn field(out: &mut Vec<u8>, tag: u8, content: impl FnOnce(&mut Vec<u8>)) {
     put_bytes(out, &inner);
 }
 
+fn put_text(out: &mut Vec<u8>, tag: u8, text: &str) {
+    out.push(tag);
+    put_bytes(out, text.as_bytes());
+}
+
 fn put_pair(out: &mut Vec<u8>, name: &str, value: &str) {
     put_bytes(out, name.as_bytes());
     put_bytes(out, value.as_bytes());
@@ -276,7 +291,7 @@ fn dead_letter(reader: &mut Reader<'_>) -> Result<DeadLetter, Malformed> {
         original_topic: topic_name(reader.text()?)?,
         original_partition: PartitionId(reader.varint32()?),
         original_offset: Offset(reader.varint()?),
-        group: GroupName::new(reader.text()?).map_err(|_| Malformed("not a group name"))?,
+        group: group_name(reader.text()?)?,
         attempts: reader.varint32()?,
         last_error: Text::from(reader.text()?),
         reason: reason(reader.byte()?)?,
@@ -324,9 +339,4 @@ pub(crate) fn reason(code: u8) -> Result<DeadReason, Malformed> {
         2 => Ok(DeadReason::DeadlineExceeded),
         _ => Err(Malformed("unknown dead-letter reason")),
     }
-}
-
-/// A topic's name; what a name would lose by trimming was never written by us.
-pub(crate) fn topic_name(text: &str) -> Result<TopicName, Malformed> {
-    TopicName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a topic name"))
 }

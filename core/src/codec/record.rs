@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
+use super::fields::*;
 use super::{Malformed, Reader, image, metadata, put_bytes, put_varint};
-use crate::record::{Event, Gate, GroupStart, Place, Record, Retention};
-use crate::types::{
-    Body, Boot, GroupId, GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, Position, Text, Timestamp,
-    TopicId,
-};
+use crate::record::{Event, Gate, GroupStart, Record};
+use crate::types::{Boot, Offset, PartitionId, Position, Text, Timestamp, TopicId};
 
 /// The version of every record kind written today.
 pub const VERSION: u8 = 1;
@@ -181,7 +179,7 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
         BOOTED => Event::Booted { boot: Boot(reader.varint32()?) },
         TOPIC_CREATED => Event::TopicCreated {
             topic: TopicId(reader.varint32()?),
-            name: metadata::topic_name(reader.text()?)?,
+            name: topic_name(reader.text()?)?,
             partitions: reader.varint32()?,
             retention: retention(reader)?,
         },
@@ -222,9 +220,7 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             offset: Offset(reader.varint()?),
             gate: match reader.byte()? {
                 0 => None,
-                1 => {
-                    Some(Gate { scope: metadata::topic_name(reader.text()?)?, expires_at: Timestamp(reader.varint()?) })
-                }
+                1 => Some(Gate { scope: topic_name(reader.text()?)?, expires_at: Timestamp(reader.varint()?) }),
                 _ => return Err(Malformed("unknown gate")),
             },
             body: body(reader)?,
@@ -271,90 +267,7 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             partition: PartitionId(reader.varint32()?),
             through: Position(reader.varint()?),
         },
-        IDENTITIES_EXPIRED => {
-            Event::IdentitiesExpired { scope: metadata::topic_name(reader.text()?)?, count: reader.varint()? }
-        }
+        IDENTITIES_EXPIRED => Event::IdentitiesExpired { scope: topic_name(reader.text()?)?, count: reader.varint()? },
         _ => return Err(Malformed("unknown record kind")),
     })
-}
-
-pub(super) fn put_group(out: &mut Vec<u8>, topic: TopicId, group: GroupId) {
-    put_varint(out, u64::from(topic.0));
-    put_varint(out, u64::from(group.0));
-}
-
-pub(super) fn group(reader: &mut Reader<'_>) -> Result<(TopicId, GroupId), Malformed> {
-    Ok((TopicId(reader.varint32()?), GroupId(reader.varint32()?)))
-}
-
-pub(super) fn put_place(out: &mut Vec<u8>, place: &Place) {
-    put_group(out, place.topic, place.group);
-    put_varint(out, u64::from(place.partition.0));
-    put_varint(out, place.position.0);
-}
-
-pub(super) fn place(reader: &mut Reader<'_>) -> Result<Place, Malformed> {
-    let (topic, group) = group(reader)?;
-    Ok(Place { topic, group, partition: PartitionId(reader.varint32()?), position: Position(reader.varint()?) })
-}
-
-pub(super) fn put_token(out: &mut Vec<u8>, token: LeaseToken) {
-    put_varint(out, u64::from(token.boot.0));
-    put_varint(out, token.counter);
-}
-
-pub(super) fn token(reader: &mut Reader<'_>) -> Result<LeaseToken, Malformed> {
-    Ok(LeaseToken { boot: Boot(reader.varint32()?), counter: reader.varint()? })
-}
-
-pub(super) fn put_retention(out: &mut Vec<u8>, retention: Retention) {
-    put_optional(out, retention.age.map(|age| age.0));
-    put_optional(out, retention.bytes);
-}
-
-pub(super) fn retention(reader: &mut Reader<'_>) -> Result<Retention, Malformed> {
-    Ok(Retention { age: optional(reader)?.map(Millis), bytes: optional(reader)? })
-}
-
-pub(super) fn put_optional(out: &mut Vec<u8>, value: Option<u64>) {
-    match value {
-        None => out.push(0),
-        Some(value) => {
-            out.push(1);
-            put_varint(out, value);
-        }
-    }
-}
-
-pub(super) fn optional(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
-    match reader.byte()? {
-        0 => Ok(None),
-        1 => Ok(Some(reader.varint()?)),
-        _ => Err(Malformed("unknown option mark")),
-    }
-}
-
-pub(super) fn put_body(out: &mut Vec<u8>, body: &Body) {
-    let (bytes, metadata_len, key_len) = body.parts();
-    put_varint(out, u64::from(metadata_len));
-    put_varint(out, u64::from(key_len));
-    out.extend_from_slice(bytes);
-}
-
-pub(super) fn body(reader: &mut Reader<'_>) -> Result<Body, Malformed> {
-    let metadata_len = reader.varint32()?;
-    let key_len = reader.varint32()?;
-    Body::unpack(reader.rest(), metadata_len, key_len)
-}
-
-pub(super) fn rest_text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
-    std::str::from_utf8(reader.rest()).map_err(|_| Malformed("text is not UTF-8"))
-}
-
-pub(super) fn owner(text: &str) -> Result<OwnerName, Malformed> {
-    OwnerName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not an owner name"))
-}
-
-pub(super) fn group_name(text: &str) -> Result<GroupName, Malformed> {
-    GroupName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a group name"))
 }

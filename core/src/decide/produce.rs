@@ -1,6 +1,7 @@
 //! Accepting a message: where it goes, whether it was here before, whether there is room.
 
 use super::{Decision, topic};
+use crate::body::Body;
 use crate::command::Produce;
 use crate::record::{Event, Gate};
 use crate::reply::{Overload, Produced, Refusal, Reply, RouterUse};
@@ -9,7 +10,7 @@ use crate::state::dedupe::IdentityKey;
 use crate::state::partition::{Load, Partition};
 use crate::state::topic::Topic;
 use crate::types::partitioner::partition_of;
-use crate::types::{Body, Limits, Metadata, PartitionId, Timestamp};
+use crate::types::{Limits, Metadata, PartitionId, Timestamp};
 
 /// Decides a produce.
 pub(crate) fn produce(state: &State, limits: &Limits, now: Timestamp, asked: Produce) -> Result<Decision, Refusal> {

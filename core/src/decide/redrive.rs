@@ -3,33 +3,24 @@
 use super::produce::check_room;
 use super::topic;
 use crate::command::Redrivable;
-use crate::record::{Event, Place, Retention};
+use crate::record::{Event, Place};
 use crate::reply::Refusal;
 use crate::state::State;
 use crate::state::partition::{Load, Message};
 use crate::state::topic::Topic;
-use crate::types::{DeadReason, Limits, PartitionId, Position, Text, TopicName};
+use crate::types::{DeadReason, Limits, Offset, PartitionId, Position, Text, TopicName};
 
-/// The topic that takes the dead letters of `source`: its record, if it has still to be made.
-pub(crate) fn dead_letter_topic(state: &State, source: &Topic) -> Option<Event> {
-    let name = source.dead_letter_name().expect("dead letters are never dead-lettered again").clone();
-    if state.topic_named(&name).is_some() {
-        return None;
-    }
-    let partitions = source.partition_count();
-    Some(Event::TopicCreated { topic: state.next_topic(), name, partitions, retention: Retention::default() })
-}
-
-/// The record that makes a message a dead letter, once its topic is there.
+/// The record that makes a message a dead letter, and the topic for it where there is none yet.
 pub(crate) fn dead_letter(state: &State, place: &Place, reason: DeadReason, last_error: Text) -> Event {
     let source = state.topic(place.topic).expect("a lease belongs to a topic");
     let name = source.dead_letter_name().expect("dead letters are never dead-lettered again");
-    let dead = state.topic_named(name).expect("made first");
+    let dead = state.topic_named(name);
+    let partitions = dead.map_or(source.partition_count(), Topic::partition_count);
     Event::DeadLettered {
         place: *place,
-        dead_topic: dead.id(),
-        dead_partition: PartitionId(place.partition.0 % dead.partition_count()),
-        dead_offset: dead.next_offset(),
+        dead_topic: dead.map_or(state.next_topic(), Topic::id),
+        dead_partition: PartitionId(place.partition.0 % partitions),
+        dead_offset: dead.map_or(Offset(0), Topic::next_offset),
         reason,
         last_error,
     }

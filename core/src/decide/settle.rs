@@ -127,7 +127,7 @@ pub(crate) fn extend(
 ) -> Result<Decision, Refusal> {
     match standing(state, claim, faults)? {
         Standing::Newest(place, Entry { phase: Phase::Leased { until }, .. }) if *until > now => {
-            let until = now.after(lease.unwrap_or(limits.lease_default));
+            let until = now.after(limits.lease(lease));
             Ok(Decision::new(Event::Extended { place, until }, Reply::Extended { lease_until: until }))
         }
         Standing::Newest(..) | Standing::Done => Err(Refusal::StaleLease),

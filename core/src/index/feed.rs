@@ -1,8 +1,9 @@
 //! What a group may be handed next from one partition.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::lanes::Lanes;
+use crate::state::cow::CowMap;
 use crate::state::group::Progress;
 use crate::types::message::Priority;
 use crate::types::{ConsumerId, Position};
@@ -34,10 +35,12 @@ pub(crate) struct Feed {
     /// Messages below their frontier that may be delivered: retries, and delayed ones that were passed by.
     returned: BTreeSet<(Rank, Position)>,
     /// Which streams hold the running leases. A lease from before a restart has none.
-    pub(crate) holders: BTreeMap<Position, ConsumerId>,
+    pub(crate) holders: CowMap<Position, ConsumerId>,
     matured_seen: u64,
     /// Registered with the lanes as waiting for something new.
     pub(crate) waiting: bool,
+    /// Found at the limit of leases; looked at again when one ends.
+    pub(crate) full: bool,
 }
 
 impl Feed {
@@ -51,7 +54,9 @@ impl Feed {
     }
 
     pub(crate) fn withdraw(&mut self, priority: Priority, position: Position) {
-        self.returned.remove(&(priority.into(), position));
+        if !self.returned.is_empty() {
+            self.returned.remove(&(priority.into(), position));
+        }
     }
 
     /// The next message to hand out, if there is one: the highest priority first, then the lowest position.

@@ -128,7 +128,8 @@ impl Lanes {
         self.waiters.retain(|waiter| *waiter != group);
     }
 
-    pub(crate) fn take_waiters(&mut self) -> Vec<GroupId> {
-        std::mem::take(&mut self.waiters)
+    /// Those who wait; they wait no longer.
+    pub(crate) fn waiters(&mut self) -> impl Iterator<Item = GroupId> {
+        self.waiters.drain(..)
     }
 }

@@ -18,14 +18,19 @@ pub(crate) use self::roster::Consumer;
 use self::roster::Roster;
 pub(crate) use self::timers::Alarm;
 use self::timers::Timers;
+use crate::command::OnDisconnect;
 use crate::faults::{Fault, Faults};
 use crate::record::Place;
-use crate::state::State;
 use crate::state::topic::Topic;
+use crate::state::{State, View};
+use crate::types::message::Priority;
 use crate::types::{ConsumerId, GroupId, Millis, PartitionId, Position, Timestamp, TopicId, TopicName};
 
 /// How long after the first window ends the produce identities of a scope are swept: many at once are cheaper.
 const SWEEP_SLACK: Millis = Millis(1_000);
+
+/// How many pieces of deleted topics are let go of in one call.
+const LET_GO_PER_CALL: usize = 1_024;
 
 /// The volatile half of a broker.
 #[derive(Debug, Default)]
@@ -33,11 +38,16 @@ pub(crate) struct Index {
     pub(crate) timers: Timers,
     pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
     topics: BTreeMap<TopicId, TopicIndex>,
-    /// Groups that may be able to hand something out.
-    work: VecDeque<(TopicId, GroupId)>,
+    /// Groups that may be able to hand something out. They are visited in the order of their numbers, so that what a call
+    /// does does not depend on how it came about.
+    work: BTreeSet<(TopicId, GroupId)>,
+    /// Where the visit goes on if a call could not finish it.
+    work_from: (TopicId, GroupId),
     matured_serial: u64,
     /// The planted bug: a delayed message is open from the start.
     ignores_delays: bool,
+    /// Deleted topics whose memory is still to be given back.
+    deleted: VecDeque<View>,
 }
 
 #[derive(Debug, Default)]
@@ -53,7 +63,6 @@ struct GroupIndex {
     /// Partitions that may have something to hand out: neither seen empty nor full since.
     candidates: BTreeSet<PartitionId>,
     last_partition: PartitionId,
-    queued: bool,
 }
 
 /// The next hand-out of a group: what, and to whom.
@@ -165,8 +174,8 @@ impl Index {
             let feed = &mut desk.feeds[partition.0 as usize];
             let lanes = &mut index.lanes[partition.0 as usize];
             if progress.in_flight() >= in_flight_max {
-                // It becomes a candidate again when a lease ends.
                 desk.candidates.remove(&partition);
+                feed.full = true;
                 continue;
             }
             let Some(position) = feed.peek(lanes, progress, messages.next_position()) else {
@@ -181,49 +190,60 @@ impl Index {
         }
     }
 
-    /// Notes that a lease was given to a stream.
-    pub(crate) fn served(&mut self, place: &Place, consumer: ConsumerId) {
-        self.feed_mut(place).holders.insert(place.position, consumer);
+    /// Notes that a message was handed to a stream, as [`Index::next`] said.
+    pub(crate) fn served(&mut self, Next { place, consumer }: Next, priority: Priority) {
         let desk = self.group_mut(place.topic, place.group);
+        let feed = &mut desk.feeds[place.partition.0 as usize];
+        feed.take(priority, place.position);
+        feed.holders.insert(place.position, consumer);
         desk.roster.served(consumer);
         desk.last_partition = place.partition;
         let stream = self.consumers.get_mut(&consumer).expect("only connected streams are served");
         stream.live += 1;
         stream.deliveries_left = stream.deliveries_left.map(|left| left - 1);
-        if stream.on_disconnect == crate::command::OnDisconnect::Release {
+        if stream.on_disconnect == OnDisconnect::Release {
             stream.held.insert((place.partition, place.position));
         }
-        self.refresh_credit(consumer);
+        if !stream.has_credit() {
+            self.refresh_credit(consumer);
+        }
     }
 
     /// The next group that may be able to hand something out.
-    pub(crate) fn next_work(&mut self) -> Option<(TopicId, GroupId)> {
-        self.work.front().copied()
+    pub(crate) fn next_work(&self) -> Option<(TopicId, GroupId)> {
+        self.work.range(self.work_from..).next().or_else(|| self.work.first()).copied()
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.work.is_empty()
+        !self.work.is_empty() || !self.deleted.is_empty()
     }
 
-    /// Takes the group in front off the list.
-    pub(crate) fn work_done(&mut self) {
-        let Some((topic, group)) = self.work.pop_front() else { return };
-        if let Some(desk) = self.topics.get_mut(&topic).and_then(|topic| topic.groups.get_mut(&group)) {
-            desk.queued = false;
+    /// Gives back a little of the memory of deleted topics: all at once would keep everybody waiting.
+    pub(crate) fn let_go(&mut self) {
+        let Some(view) = self.deleted.front_mut() else { return };
+        if view.take(LET_GO_PER_CALL).count() < LET_GO_PER_CALL {
+            self.deleted.pop_front();
         }
     }
 
-    /// Puts the group in front to the back of the list.
-    pub(crate) fn rotate_work(&mut self) {
-        self.work.rotate_left(usize::from(!self.work.is_empty()));
+    /// The group has nothing more to hand out.
+    pub(crate) fn work_done(&mut self, topic: TopicId, group: GroupId) {
+        self.work.remove(&(topic, group));
+        if self.work.is_empty() {
+            self.work_from = Default::default();
+        }
+    }
+
+    /// The group has had its turn; others come before it has the next.
+    pub(crate) fn turn_over(&mut self, topic: TopicId, group: GroupId) {
+        self.work_from = (topic, group.next());
     }
 
     /// Looks at a group again: something about it has changed.
     pub(crate) fn wake(&mut self, topic: TopicId, group: GroupId) {
         let Some(desk) = self.topics.get_mut(&topic).and_then(|topic| topic.groups.get_mut(&group)) else { return };
-        if !desk.queued && desk.roster.has_credit() && !desk.candidates.is_empty() {
-            desk.queued = true;
-            self.work.push_back((topic, group));
+        if desk.roster.has_credit() && !desk.candidates.is_empty() {
+            self.work.insert((topic, group));
         }
     }
 
@@ -234,13 +254,12 @@ impl Index {
 
     fn wake_waiters(&mut self, topic: TopicId, partition: PartitionId) {
         let Some(index) = self.topics.get_mut(&topic) else { return };
-        for group in index.lanes[partition.0 as usize].take_waiters() {
+        for group in index.lanes[partition.0 as usize].waiters() {
             let desk = index.groups.get_mut(&group).expect("a group that goes stops waiting");
             desk.feeds[partition.0 as usize].waiting = false;
             desk.candidates.insert(partition);
-            if !desk.queued && desk.roster.has_credit() {
-                desk.queued = true;
-                self.work.push_back((topic, group));
+            if desk.roster.has_credit() {
+                self.work.insert((topic, group));
             }
         }
     }
@@ -256,12 +275,19 @@ impl Index {
 
     /// A lease has ended, however it ended: its partition has room in flight and its stream has credit again.
     fn lease_ended(&mut self, place: &Place) {
-        self.offer(place.topic, place.group, place.partition);
+        if std::mem::take(&mut self.feed_mut(place).full) {
+            self.offer(place.topic, place.group, place.partition);
+        }
         let Some(id) = self.feed_mut(place).holders.remove(&place.position) else { return };
         let Some(consumer) = self.consumers.get_mut(&id) else { return };
+        let had_credit = consumer.has_credit();
         consumer.live -= 1;
-        consumer.held.remove(&(place.partition, place.position));
-        self.refresh_credit(id);
+        if consumer.on_disconnect == OnDisconnect::Release {
+            consumer.held.remove(&(place.partition, place.position));
+        }
+        if !had_credit {
+            self.refresh_credit(id);
+        }
     }
 
     fn lanes(&self, topic: TopicId, partition: PartitionId) -> Option<&Lanes> {

@@ -15,8 +15,7 @@ impl Index {
     /// Takes back what the index holds about whatever `record` is about to change.
     pub(crate) fn before(&mut self, state: &State, record: &Record) {
         match &record.event {
-            Event::Delivered { place, .. }
-            | Event::Acked { place }
+            Event::Acked { place }
             | Event::Nacked { place, .. }
             | Event::Expired { place, .. }
             | Event::Released { place }
@@ -80,7 +79,10 @@ impl Index {
             Event::Acked { place } => self.closed(state, place.topic, place.partition, place.position),
             Event::DeadLettered { place, dead_topic, dead_partition, .. } => {
                 self.closed(state, place.topic, place.partition, place.position);
-                self.added(state, *dead_topic, *dead_partition);
+                match self.topics.contains_key(dead_topic) {
+                    true => self.added(state, *dead_topic, *dead_partition),
+                    false => self.add_topic(state.topic(*dead_topic).expect("came with its first dead letter"), now),
+                }
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, partition, .. } => {
                 self.closed(state, *dead_topic, *dead_partition, *dead_position);
@@ -122,9 +124,9 @@ impl Index {
         now: Timestamp,
     ) {
         let traits = message.body.traits();
-        let held_until = match traits.has_delay && !self.ignores_delays {
-            true => message.body.metadata().envelope.deliver_at.filter(|at| *at > now),
-            false => None,
+        let held_until = match traits.has_delay {
+            true if !self.ignores_delays => message.body.metadata().envelope.deliver_at.filter(|at| *at > now),
+            _ => None,
         };
         lanes.add(position, traits.priority, held_until);
         if let Some(until) = held_until {
@@ -176,7 +178,7 @@ impl Index {
             lanes.stop_waiting(group);
         }
         index.groups.remove(&group);
-        self.work.retain(|work| *work != (topic, group));
+        self.work_done(topic, group);
         self.consumers.retain(|_, consumer| (consumer.topic, consumer.group) != (topic, group));
     }
 
@@ -193,6 +195,7 @@ impl Index {
             }
             self.timers.set_retention(topic, partition, None);
         }
+        self.deleted.extend(state.view_of(topic));
     }
 
     /// After groups or progress changed at large: messages may have been closed or opened again.

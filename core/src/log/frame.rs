@@ -268,7 +268,7 @@ impl RawHead {
 /// Writes frames one behind the other: numbers them and links each to the one before.
 ///
 /// A frame that is refused leaves the chain as it was, so the next one takes its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameChain {
     seed: Seed,
     last_lsn: Lsn,

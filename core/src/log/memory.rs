@@ -289,7 +289,12 @@ impl Storage for MemoryStorage {
         if beyond > 0 {
             self.check_budget(beyond)?;
         }
-        self.content_mut(file)?.written.extend_from_slice(bytes);
+        let content = self.content_mut(file)?;
+        if content.written.is_empty() {
+            // The room that was asked for is there at once, so that growing does not copy what was written.
+            content.written.reserve_exact(usize::try_from(content.capacity).unwrap_or(0).max(bytes.len()));
+        }
+        content.written.extend_from_slice(bytes);
         Ok(())
     }
 

@@ -66,11 +66,11 @@ pub mod snapshot;
 pub mod storage;
 mod survey;
 
-pub use frame::{EncodeError, Frame, FrameChain, FrameError, Head, MAX_PAYLOAD_BYTES, Seed};
+pub use frame::{EncodeError, Frame, FrameChain, FrameError, Head, MAX_PAYLOAD_BYTES, RECORD_KIND_MAX, Seed};
 pub use header::{HEADER_BYTES, HeaderError, LogId};
 pub use memory::{CrashPlan, FolderChange, MemoryStorage, SectorFate};
-pub use recovery::{Malformed, Replay, recover};
-pub use report::{Notice, Proof, Recovered, RecoveryError, SegmentInfo};
+pub use recovery::{Replay, recover};
+pub use report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
 pub use segment::{SegmentHeader, SegmentReader, Stop, StopReason};
-pub use snapshot::{SnapshotError, SnapshotHead, SnapshotWriter, read_snapshot};
+pub use snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, SnapshotWriter, read_snapshot};
 pub use storage::{FileId, FileInfo, FileNameError, Step, Storage, StorageFault, WriteAt, read_whole};

@@ -8,28 +8,12 @@
 use super::frame::{FOOTER, Frame, OWN_VERSION, RECORD_KIND_MAX, SYNCED_MARK};
 use super::header::LogId;
 use super::proof;
-use super::report::{Notice, Proof, Recovered, RecoveryError, SegmentInfo};
+use super::report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
 use super::segment::{SegmentHeader, SegmentReader, StopReason};
 use super::snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, read_snapshot};
 use super::storage::{FileId, Storage, read_whole};
 use super::survey::{Survey, storage_error};
 use crate::types::Lsn;
-
-/// A record's bytes are whole, but they say nothing their reader understands.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct Malformed {
-    /// What is wrong with them.
-    pub reason: String,
-}
-
-impl Malformed {
-    /// With this reason.
-    #[must_use]
-    pub fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into() }
-    }
-}
 
 /// What takes the records that recovery finds.
 ///

@@ -1,7 +1,6 @@
 //! What recovery has to say: what it found, what it thinks worth a line in the log of the process, or why it refuses.
 
 use super::header::{HeaderError, LogId};
-use super::recovery::Malformed;
 use super::segment::{SegmentHeader, StopReason};
 use super::snapshot::SnapshotError;
 use super::storage::{FileId, Step, StorageFault};
@@ -300,4 +299,20 @@ fn in_file(file: Option<FileId>) -> String {
 
 fn passed_over(damaged: &Option<(Lsn, SnapshotError)>) -> String {
     damaged.map_or_else(String::new, |(lsn, error)| format!(", since {} is damaged ({error})", FileId::Snapshot(lsn)))
+}
+
+/// A record's bytes are whole, but they say nothing their reader understands.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Malformed {
+    /// What is wrong with them.
+    pub reason: String,
+}
+
+impl Malformed {
+    /// With this reason.
+    #[must_use]
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into() }
+    }
 }

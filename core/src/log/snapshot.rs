@@ -58,7 +58,7 @@ impl SnapshotHead {
 /// Makes the bytes of a snapshot, in as many slices as the caller likes.
 ///
 /// Everything it puts into the buffers it is given, one behind the other, is the file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SnapshotWriter {
     chain: FrameChain,
 }

@@ -248,7 +248,7 @@ enum Place {
 
 impl LogSink for Writer {
     fn append(&mut self, record: &Record, need: Need) -> Result<Lsn, LogRefusal> {
-        let (chain, start) = (self.chain, self.buffer.len());
+        let (chain, start) = (self.chain.clone(), self.buffer.len());
         let mut lsn = self.encode(record)?;
         let len = (self.buffer.len() - start) as u64;
         let place = match self.place(need) {

@@ -9,11 +9,12 @@ use super::group::{Group, Progress};
 use super::partition::Partition;
 use super::topic::Topic;
 use super::{Contradiction, State};
+use crate::body::Body;
 use crate::faults::{Fault, Faults};
-use crate::record::{Event, Gate, GroupStart, Place, Record};
+use crate::record::{Event, Gate, GroupStart, Place, Record, Retention};
 use crate::types::{
-    Body, DeadLetter, DeadReason, GroupId, GroupName, KeptForRedrive, LeaseToken, Metadata, Offset, OwnerName,
-    PartitionId, Position, Redrive, Text, Timestamp, TopicId,
+    DeadLetter, DeadReason, GroupId, GroupName, KeptForRedrive, LeaseToken, Metadata, Offset, OwnerName, PartitionId,
+    Position, Redrive, Text, Timestamp, TopicId,
 };
 
 /// Whether a record is applied as it is decided, or replayed. Correct code never looks; planted faults do.
@@ -91,6 +92,7 @@ impl State {
             Event::Released { place } => self.requeue(place, |_| Phase::Queued { not_before: at })?,
             Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error } => {
                 let body = self.dead_letter(place, *reason, last_error, at)?;
+                self.make_dead_letter_topic(place, *dead_topic)?;
                 self.topic_mut(*dead_topic)?.store(*dead_partition, *dead_offset, at, body)?;
                 if !faults.planted(Fault::SourceNotFinishedOnDeadLetter) {
                     self.finish(place)?;
@@ -129,9 +131,8 @@ impl State {
     }
 
     fn accept_identity(&mut self, gate: &Gate, body: &Body, partition: PartitionId, offset: Offset) {
-        let envelope = body.metadata().envelope;
-        let Some(key) = envelope.identity_key() else { return };
-        let key = IdentityKey::new(envelope.tenant(), key);
+        let Some((tenant, key)) = body.identity() else { return };
+        let key = IdentityKey::new(tenant, key);
         let identities = self.identities.entry(gate.scope.clone()).or_default();
         Arc::make_mut(identities).accept(key, Accepted { partition, offset, expires_at: gate.expires_at });
     }
@@ -212,6 +213,17 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// The topic that takes a topic's dead letters comes with the first of them.
+    fn make_dead_letter_topic(&mut self, place: &Place, dead_topic: TopicId) -> Result<(), Contradiction> {
+        if self.topics.contains_key(&dead_topic) {
+            return Ok(());
+        }
+        let source = self.topic(place.topic).ok_or(Contradiction("no such topic"))?;
+        let name = source.dead_letter_name().ok_or(Contradiction("death of a dead letter"))?.clone();
+        let partitions = source.partition_count();
+        self.insert_topic(Topic::new(dead_topic, name, partitions, Retention::default()))
     }
 
     /// The body a message has as a dead letter.

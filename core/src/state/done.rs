@@ -52,6 +52,12 @@ impl DoneSet {
     /// Marks the message at `position`, whose topic offset is `offset`, as done. `false`, and no change, if it already
     /// was.
     pub fn insert(&mut self, position: Position, offset: Offset) -> bool {
+        if position == self.floor && self.runs.is_empty() {
+            // In order and nothing ahead: by far the most common.
+            self.floor = position.next();
+            self.floor_offset = Some(offset);
+            return true;
+        }
         self.cover(position, Run { end: position.next(), last_offset: offset }) > 0
     }
 
@@ -137,6 +143,9 @@ impl DoneSet {
         if position < self.floor {
             return self.floor;
         }
+        if self.runs.is_empty() {
+            return position;
+        }
         match self.runs.at_or_below(&position) {
             Some((_, run)) if run.end > position => run.end,
             _ => position,
@@ -169,7 +178,7 @@ impl DoneSet {
             if next.end > run.end {
                 run = *next;
             }
-            self.runs.remove(&after);
+            self.runs.remove(&after).expect("a run just looked at is there");
         }
         let covered = run.end.0 - start.0;
         self.above -= absorbed;

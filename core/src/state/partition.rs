@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::cow::CowMap;
 use super::done::DoneSet;
+use crate::body::Body;
 use crate::record::Retention;
-use crate::types::{Body, GroupId, Offset, Position, Timestamp};
+use crate::types::{GroupId, Offset, Position, Timestamp};
 
 /// A message as the broker keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -83,6 +83,12 @@ impl State {
         }
     }
 
+    /// One topic as it is now, if it is there.
+    pub(crate) fn view_of(&self, topic: TopicId) -> Option<View> {
+        let topic = self.topics.get(&topic)?.clone();
+        Some(View { tasks: vec![Task::Topics(vec![topic].into_iter())], misses_in_flight: false })
+    }
+
     /// A number that two states share only if they are the same: CRC-based, over every piece of the state.
     ///
     /// Reads the whole state; for tests, simulation and inspection.
@@ -291,11 +297,11 @@ fn next_of<V: Clone>(
     chunks: &mut dyn Iterator<Item = Arc<Chunk<Position, V>>>,
 ) -> Option<(Position, V)> {
     loop {
-        if let Some((chunk, next)) = current {
-            if let Some((position, value)) = chunk.iter().nth(*next) {
-                *next += 1;
-                return Some((*position, value.clone()));
-            }
+        if let Some((chunk, next)) = current
+            && let Some((position, value)) = chunk.iter().nth(*next)
+        {
+            *next += 1;
+            return Some((*position, value.clone()));
         }
         *current = Some((chunks.next()?, 0));
     }

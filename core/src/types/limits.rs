@@ -66,6 +66,11 @@ impl Limits {
     pub const fn spec() -> Self {
         Self { in_flight_max: 2, partition_messages_max: 2, partition_bytes_max: 20, ..Self::production() }
     }
+
+    /// The lease to give where this one was asked for. One without length would end as it begins, for ever anew.
+    pub(crate) fn lease(&self, asked: Option<Millis>) -> Millis {
+        asked.filter(|lease| *lease > Millis(0)).unwrap_or(self.lease_default)
+    }
 }
 
 impl Default for Limits {

@@ -89,7 +89,12 @@ impl Envelope {
     /// Whether nothing at all was said.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        let Self { run_id, step_id, parent_step_id, tenant_id, idempotency_key, labels, .. } = self;
+        let Self { target_topic, partition_override, deadline, retry_policy, priority, deliver_at, .. } = self;
+        [run_id, step_id, parent_step_id, tenant_id, idempotency_key].iter().all(|text| text.is_none())
+            && (target_topic.is_none() && partition_override.is_none())
+            && (deadline.is_none() && retry_policy.is_none() && priority.is_none() && deliver_at.is_none())
+            && labels.is_empty()
     }
 
     /// The tenant for identities: an absent or empty one is `"default"`.
@@ -205,4 +210,39 @@ pub struct Metadata {
     pub dead_letter: Option<Box<DeadLetter>>,
     /// Set on messages made by a redrive.
     pub redrive: Option<Redrive>,
+}
+
+impl Metadata {
+    /// Whether nothing at all travels with the payload.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let Self { envelope, routing, trace, dead_letter, redrive } = self;
+        envelope.is_empty() && routing.is_none() && trace.is_none() && dead_letter.is_none() && redrive.is_none()
+    }
+}
+
+/// What the hot paths ask of the metadata, noted once so that they need not decode it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traits {
+    /// The message's priority.
+    pub priority: Priority,
+    /// It has a deadline.
+    pub has_deadline: bool,
+    /// It has a moment before which it must not be delivered.
+    pub has_delay: bool,
+    /// It has an idempotency key.
+    pub has_identity: bool,
+}
+
+impl Traits {
+    /// What `meta` says of them.
+    #[must_use]
+    pub fn of(meta: &Metadata) -> Self {
+        Self {
+            priority: meta.envelope.priority.unwrap_or_default(),
+            has_deadline: meta.envelope.deadline.is_some(),
+            has_delay: meta.envelope.deliver_at.is_some(),
+            has_identity: meta.envelope.identity_key().is_some(),
+        }
+    }
 }

@@ -3,7 +3,6 @@
 //! Nothing here decides anything. A value of one of these types is valid by construction; whoever holds one need not
 //! check it again.
 
-pub mod body;
 pub mod ids;
 pub mod limits;
 pub mod message;
@@ -11,7 +10,6 @@ pub mod names;
 pub mod partitioner;
 pub mod time;
 
-pub use body::Body;
 pub use ids::{Boot, ConsumerId, GroupId, LeaseToken, Lsn, Offset, PartitionId, Position, Ticket, TopicId};
 pub use limits::Limits;
 pub use message::{

@@ -106,3 +106,25 @@ fn a_claim_that_does_not_hold_is_refused_by_name_and_changes_nothing() {
     assert_eq!(rig.describe("t").groups.len(), 1, "a failed ack creates no group");
     rig.ack(good).unwrap();
 }
+
+#[test]
+fn retries_that_come_due_together_are_handed_out_one_after_the_other_under_a_limit_of_one() {
+    let mut rig = Rig::with_limits(|limits| limits.in_flight_max = 1);
+    rig.topic("t", 1);
+    rig.subscribe("t", "g", "w");
+    for value in ["a", "b"] {
+        rig.produce("t", value);
+    }
+    for _ in 0..2 {
+        let delivery = rig.one();
+        let claim = claim("t", "g", "w", &delivery);
+        rig.send(Command::Nack { claim, reason: "later".into(), delay: Some(Millis(50)) }).unwrap();
+    }
+    assert_eq!(rig.values(), Vec::<String>::new());
+    rig.pass(50);
+    for expected in ["a", "b"] {
+        let delivery = rig.one();
+        assert_eq!(value(&delivery), expected);
+        rig.ack(claim("t", "g", "w", &delivery)).unwrap();
+    }
+}

@@ -12,14 +12,14 @@ fn traffic<F: Faults + Clone>(rig: &mut Rig<F>, round: u64) {
     let value = format!("value {round}");
     rig.produce_with("t", &value, |asked| {
         asked.key = round.to_le_bytes().into();
-        asked.envelope.idempotency_key = (round % 3 == 0).then(|| value.as_str().into());
+        asked.envelope.idempotency_key = round.is_multiple_of(3).then(|| value.as_str().into());
         asked.envelope.priority = Priority::new((round % 4) as u8);
-        asked.envelope.retry_policy = (round % 2 == 0).then(|| policy(2, 300, 0));
-        asked.delay = (round % 5 == 0).then_some(Millis(1_500));
-        asked.envelope.deadline = (round % 7 == 0).then(|| deadline(Timestamp(u64::MAX - 1))).flatten();
+        asked.envelope.retry_policy = round.is_multiple_of(2).then(|| policy(2, 300, 0));
+        asked.delay = round.is_multiple_of(5).then_some(Millis(1_500));
+        asked.envelope.deadline = round.is_multiple_of(7).then(|| deadline(Timestamp(u64::MAX - 1))).flatten();
     });
     for (number, (_, delivery)) in std::mem::take(&mut rig.deliveries).into_iter().enumerate() {
-        let claim = claim("t", if round % 2 == 0 { "g" } else { "h" }, "w", &delivery);
+        let claim = claim("t", if round.is_multiple_of(2) { "g" } else { "h" }, "w", &delivery);
         // A delivery of the other group is refused, which is part of the traffic.
         let _ = match (round + number as u64) % 5 {
             0 => rig.nack(claim, "no"),

@@ -69,6 +69,13 @@ impl<K, V> Chunk<K, V> {
     where
         K: Borrow<Q>,
     {
+        // A queue asks for its ends.
+        match (self.entries.front(), self.entries.back()) {
+            (Some((first, _)), _) if first.borrow() == key => return Ok(0),
+            (_, Some((last, _))) if last.borrow() == key => return Ok(self.entries.len() - 1),
+            (_, Some((last, _))) if last.borrow() < key => return Err(self.entries.len()),
+            _ => {}
+        }
         let at = self.partition_point(|other, _| other.borrow() < key);
         match self.entries.get(at) {
             Some((other, _)) if other.borrow() == key => Ok(at),

@@ -238,3 +238,24 @@ proptest! {
         prop_assert_eq!(some, done(order));
     }
 }
+
+#[test]
+fn the_last_offset_below_a_position_is_that_of_the_nearest_run_ending_there() {
+    let mut done = DoneSet::with_floor(Position(2), Some(Offset(20)));
+    done.extend_run(Position(4), Position(6), Offset(50));
+    done.extend_run(Position(8), Position(10), Offset(90));
+    let below = |position| done.last_offset_below(Position(position)).map(|offset| offset.0);
+    assert_eq!([1, 2, 3, 4, 5].map(below), [None, Some(20), Some(20), Some(20), Some(20)]);
+    assert_eq!([6, 7, 8, 9, 10, 99].map(below), [Some(50), Some(50), Some(50), Some(50), Some(90), Some(90)]);
+}
+
+#[test]
+fn taken_apart_a_set_gives_its_runs_in_order() {
+    let mut done = DoneSet::new();
+    for start in (1..2_000).step_by(3) {
+        done.insert(Position(start), Offset(start * 10));
+    }
+    let runs: Vec<_> = done.runs().collect();
+    assert_eq!(runs.len(), 667);
+    assert_eq!(done.into_runs().collect::<Vec<_>>(), runs);
+}

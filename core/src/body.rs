@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::message::{Metadata, Priority};
 use crate::codec::{Malformed, metadata};
+use crate::types::message::{Metadata, Traits};
 
 /// One message's metadata, key and value, shared without copying.
 ///
@@ -16,19 +16,6 @@ pub struct Body {
     traits: Traits,
 }
 
-/// What the hot paths ask of the metadata, noted once so that they need not decode it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traits {
-    /// The message's priority.
-    pub priority: Priority,
-    /// It has a deadline.
-    pub has_deadline: bool,
-    /// It has a moment before which it must not be delivered.
-    pub has_delay: bool,
-    /// It has an idempotency key.
-    pub has_identity: bool,
-}
-
 impl Body {
     /// Packs a message. Lengths are bounded by the caller, far below `u32::MAX`.
     ///
@@ -36,8 +23,12 @@ impl Body {
     /// If a part is longer than 4 GiB.
     #[must_use]
     pub fn pack(meta: &Metadata, key: &[u8], value: &[u8]) -> Self {
-        let mut bytes = Vec::with_capacity(metadata::size_hint(meta) + key.len() + value.len());
-        metadata::encode(meta, &mut bytes);
+        let says_nothing = meta.is_empty();
+        let size_hint = if says_nothing { 0 } else { 256 };
+        let mut bytes = Vec::with_capacity(size_hint + key.len() + value.len());
+        if !says_nothing {
+            metadata::encode(meta, &mut bytes);
+        }
         let metadata_len = u32::try_from(bytes.len()).expect("metadata is bounded at the edge");
         let key_len = u32::try_from(key.len()).expect("keys are bounded at the edge");
         bytes.extend_from_slice(key);
@@ -75,6 +66,12 @@ impl Body {
         metadata::decode(&self.bytes[..self.metadata_len as usize]).expect("checked when the body was made")
     }
 
+    /// Tenant and key of the message's identity, if it has one.
+    #[must_use]
+    pub fn identity(&self) -> Option<(&str, &str)> {
+        if self.traits.has_identity { metadata::identity(&self.bytes[..self.metadata_len as usize]) } else { None }
+    }
+
     /// Whether anything at all travels with the payload.
     #[must_use]
     pub fn has_metadata(&self) -> bool {
@@ -107,17 +104,6 @@ impl Body {
 
     pub(crate) fn parts(&self) -> (&[u8], u32, u32) {
         (&self.bytes, self.metadata_len, self.key_len)
-    }
-}
-
-impl Traits {
-    fn of(meta: &Metadata) -> Self {
-        Self {
-            priority: meta.envelope.priority.unwrap_or_default(),
-            has_deadline: meta.envelope.deadline.is_some(),
-            has_delay: meta.envelope.deliver_at.is_some(),
-            has_identity: meta.envelope.identity_key().is_some(),
-        }
     }
 }
 

@@ -1,0 +1,306 @@
+//! A broker on a disk in memory, and the work the benches put it to.
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types
+)]
+
+use std::time::{Duration, Instant};
+
+use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
+use driftq_core::faults::NoFaults;
+use driftq_core::log::{FileId, FileInfo, LogId, MemoryStorage, Storage, StorageFault, WriteAt};
+use driftq_core::record::{GroupStart, Retention};
+use driftq_core::types::*;
+use driftq_core::{Command, Lane, Output, Pipeline, PipelineConfig, Reply};
+
+pub const NOW: Timestamp = Timestamp(1_700_000_000_000);
+pub const VALUE: [u8; 100] = [b'v'; 100];
+/// Messages handled between two syncs, as a busy broker gathers them.
+pub const BATCH: usize = 64;
+
+pub struct World {
+    pub pipeline: Pipeline,
+    pub storage: Box<dyn Storage>,
+    pub topic: TopicName,
+    pub groups: Vec<GroupName>,
+    pub keys: Vec<Vec<u8>>,
+    pub produced: u64,
+    pub with_identity: bool,
+    pub deliveries: Vec<(ConsumerId, PartitionId, Offset, LeaseToken)>,
+    pub group_of: std::collections::BTreeMap<ConsumerId, usize>,
+}
+
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub partitions: u32,
+    pub groups: usize,
+    /// Groups that consume; the rest only exist.
+    pub active: usize,
+    pub consumers: usize,
+    pub with_identity: bool,
+}
+
+pub const PLAIN: Shape = Shape { partitions: 1, groups: 1, active: 1, consumers: 1, with_identity: false };
+
+impl World {
+    pub fn new(shape: Shape) -> Self {
+        Self::on(Box::new(Ring::default()), shape)
+    }
+
+    /// On a disk in memory that can be recovered from.
+    pub fn kept(shape: Shape) -> Self {
+        Self::on(Box::new(MemoryStorage::new()), shape)
+    }
+
+    pub fn on(mut storage: Box<dyn Storage>, shape: Shape) -> Self {
+        let mut config = PipelineConfig { snapshot_every_bytes: u64::MAX, ..PipelineConfig::default() };
+        config.limits.partition_messages_max = u64::MAX;
+        config.limits.partition_bytes_max = u64::MAX;
+        config.limits.in_flight_max = 2_000_000;
+        let (pipeline, _) = Pipeline::open(&mut *storage, config, Some(LogId([1; 16])), NOW, NoFaults).unwrap();
+        let topic = TopicName::new("bench").unwrap();
+        let groups: Vec<_> = (0..shape.groups).map(|i| GroupName::new(&format!("group-{i}")).unwrap()).collect();
+        let mut world = Self {
+            pipeline,
+            storage,
+            topic: topic.clone(),
+            groups,
+            keys: (0..shape.partitions.max(1) * 8).map(|i| format!("key-{i}").into_bytes()).collect(),
+            produced: 0,
+            with_identity: shape.with_identity,
+            deliveries: Vec::new(),
+            group_of: Default::default(),
+        };
+        world.send(Command::CreateTopic {
+            name: topic.clone(),
+            partitions: Some(shape.partitions),
+            retention: Retention::default(),
+        });
+        for group in world.groups.clone() {
+            world.send(Command::CreateGroup { topic: topic.clone(), group, start: GroupStart::Earliest });
+        }
+        for group in 0..shape.active {
+            for _ in 0..shape.consumers {
+                let consumer = world.subscribe(group);
+                world.group_of.insert(consumer, group);
+            }
+        }
+        world
+    }
+
+    pub fn subscribe(&mut self, group: usize) -> ConsumerId {
+        self.subscribe_with(group, u32::MAX)
+    }
+
+    pub fn subscribe_with(&mut self, group: usize, prefetch: u32) -> ConsumerId {
+        let asked = Subscribe {
+            topic: self.topic.clone(),
+            group: self.groups[group].clone(),
+            owner: OwnerName::new("worker").unwrap(),
+            lease: Some(Millis(3_600_000)),
+            prefetch,
+            deliveries_max: None,
+            start: GroupStart::Earliest,
+            on_disconnect: OnDisconnect::Keep,
+        };
+        match self.send(Command::Subscribe(asked)) {
+            Some(Reply::Subscribed { consumer }) => consumer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn send(&mut self, command: Command) -> Option<Reply> {
+        self.pipeline.handle(NOW, command);
+        self.flush()
+    }
+
+    /// Writes, syncs, and takes what comes out; the last reply is handed back.
+    pub fn flush(&mut self) -> Option<Reply> {
+        let mut last = None;
+        loop {
+            self.pipeline.drive(NOW, &mut *self.storage);
+            while let Some(output) = self.pipeline.poll_output() {
+                match output {
+                    Output::Reply { result, .. } => last = Some(result.unwrap()),
+                    Output::Deliver { consumer, delivery } => {
+                        self.deliveries.push((consumer, delivery.partition, delivery.offset, delivery.token));
+                    }
+                    Output::Closed { .. } => {}
+                }
+            }
+            if self.pipeline.poll_timeout().is_none_or(|at| at > NOW) {
+                return last;
+            }
+            self.pipeline.handle_timeout(NOW);
+        }
+    }
+
+    pub fn produce(&mut self) {
+        let key = &self.keys[self.produced as usize % self.keys.len()];
+        let mut asked = Produce::new(self.topic.clone(), key.clone(), VALUE.to_vec());
+        if self.with_identity {
+            asked.envelope.idempotency_key = Some(format!("order-{:016}", self.produced).into());
+        }
+        self.produced += 1;
+        self.pipeline.handle(NOW, Command::Produce(Box::new(asked)));
+    }
+
+    pub fn ack_all(&mut self) -> usize {
+        let deliveries = std::mem::take(&mut self.deliveries);
+        let owner = OwnerName::new("worker").unwrap();
+        for (index, (consumer, partition, offset, token)) in deliveries.iter().enumerate() {
+            self.pipeline.handle(
+                NOW,
+                Command::Ack(Claim {
+                    topic: self.topic.clone(),
+                    group: self.groups[self.group_of[consumer]].clone(),
+                    partition: *partition,
+                    offset: *offset,
+                    owner: owner.clone(),
+                    token: TokenClaim::Shown(*token),
+                }),
+            );
+            if index % BATCH == BATCH - 1 {
+                self.flush();
+            }
+        }
+        self.flush();
+        deliveries.len()
+    }
+
+    /// Produce, deliver and ack, a batch at a time; nanoseconds per delivery, the best of several runs.
+    pub fn cycle(&mut self) -> f64 {
+        self.rounds(5, 60_000)
+    }
+
+    pub fn rounds(&mut self, rounds: usize, deliveries: usize) -> f64 {
+        let mut best = f64::MAX;
+        for _ in 0..rounds {
+            let (mut acked, start) = (0, cpu_time());
+            while acked < deliveries {
+                acked += self.batch();
+            }
+            best = best.min((cpu_time() - start).as_nanos() as f64 / acked as f64);
+        }
+        best
+    }
+
+    /// The longest single call in `batches` batches of produce, deliver and ack, each with one job of either lane.
+    pub fn worst_call(&mut self, batches: usize) -> Duration {
+        let mut worst = Duration::ZERO;
+        for _ in 0..batches {
+            for _ in 0..BATCH {
+                let start = Instant::now();
+                self.produce();
+                worst = worst.max(start.elapsed());
+            }
+            for lane in [Lane::Log, Lane::Background] {
+                let start = Instant::now();
+                let job = self.pipeline.poll_job(lane);
+                worst = worst.max(start.elapsed());
+                if let Some(job) = job {
+                    let result = job.perform(&mut *self.storage);
+                    let start = Instant::now();
+                    self.pipeline.complete(NOW, job, result);
+                    worst = worst.max(start.elapsed());
+                }
+            }
+            let owner = OwnerName::new("worker").unwrap();
+            while let Some(output) = self.pipeline.poll_output() {
+                if let Output::Deliver { consumer, delivery } = output {
+                    let claim = Claim {
+                        topic: self.topic.clone(),
+                        group: self.groups[self.group_of[&consumer]].clone(),
+                        partition: delivery.partition,
+                        offset: delivery.offset,
+                        owner: owner.clone(),
+                        token: TokenClaim::Shown(delivery.token),
+                    };
+                    let start = Instant::now();
+                    self.pipeline.handle(NOW, Command::Ack(claim));
+                    worst = worst.max(start.elapsed());
+                }
+            }
+        }
+        worst
+    }
+
+    /// One batch produced, delivered to whoever is connected, and acked.
+    pub fn batch(&mut self) -> usize {
+        for _ in 0..BATCH {
+            self.produce();
+        }
+        self.flush();
+        self.ack_all()
+    }
+
+    /// Leaves `count` messages behind that nobody is handed.
+    pub fn backlog(&mut self, count: usize) {
+        for i in 0..count {
+            self.produce();
+            if i % 1_024 == 0 {
+                self.flush();
+            }
+        }
+        self.flush();
+    }
+}
+
+/// A log in memory that takes every byte and keeps the last few mebibytes: what is measured is the broker, not how fast the
+/// system hands out fresh memory.
+pub struct Ring {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        Self { bytes: vec![1; 8 << 20], at: 0 }
+    }
+}
+
+impl Storage for Ring {
+    fn create(&mut self, _: FileId, _: u64) -> Result<(), StorageFault> {
+        Ok(())
+    }
+    fn append(&mut self, _: FileId, _: WriteAt, bytes: &[u8]) -> Result<(), StorageFault> {
+        for piece in bytes.chunks(1 << 20) {
+            if self.at + piece.len() > self.bytes.len() {
+                self.at = 0;
+            }
+            self.bytes[self.at..self.at + piece.len()].copy_from_slice(piece);
+            self.at += piece.len();
+        }
+        Ok(())
+    }
+    fn sync(&mut self, _: FileId) -> Result<(), StorageFault> {
+        Ok(())
+    }
+    fn read(&mut self, _: FileId, _: u64, _: &mut [u8]) -> Result<usize, StorageFault> {
+        Ok(0)
+    }
+    fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {
+        Ok(Vec::new())
+    }
+    fn rename(&mut self, _: FileId, _: FileId) -> Result<(), StorageFault> {
+        Ok(())
+    }
+    fn remove(&mut self, _: FileId) -> Result<(), StorageFault> {
+        Ok(())
+    }
+    fn sync_folder(&mut self) -> Result<(), StorageFault> {
+        Ok(())
+    }
+}
+
+/// Processor time of this process where the system tells it, which a busy neighbour does not change; else the clock's.
+pub fn cpu_time() -> Duration {
+    let from_system = std::fs::read_to_string("/proc/self/schedstat").ok();
+    let nanos = from_system.and_then(|text| text.split(' ').next()?.parse().ok());
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    nanos.map_or_else(|| START.get_or_init(Instant::now).elapsed(), Duration::from_nanos)
+}

@@ -1,0 +1,94 @@
+//! The fields that several records share.
+
+use super::{Malformed, Reader, put_varint};
+use crate::body::Body;
+use crate::record::{Place, Retention};
+use crate::types::{
+    Boot, GroupId, GroupName, LeaseToken, Millis, OwnerName, PartitionId, Position, TopicId, TopicName,
+};
+
+pub(super) fn put_group(out: &mut Vec<u8>, topic: TopicId, group: GroupId) {
+    put_varint(out, u64::from(topic.0));
+    put_varint(out, u64::from(group.0));
+}
+
+pub(super) fn group(reader: &mut Reader<'_>) -> Result<(TopicId, GroupId), Malformed> {
+    Ok((TopicId(reader.varint32()?), GroupId(reader.varint32()?)))
+}
+
+pub(super) fn put_place(out: &mut Vec<u8>, place: &Place) {
+    put_group(out, place.topic, place.group);
+    put_varint(out, u64::from(place.partition.0));
+    put_varint(out, place.position.0);
+}
+
+pub(super) fn place(reader: &mut Reader<'_>) -> Result<Place, Malformed> {
+    let (topic, group) = group(reader)?;
+    Ok(Place { topic, group, partition: PartitionId(reader.varint32()?), position: Position(reader.varint()?) })
+}
+
+pub(super) fn put_token(out: &mut Vec<u8>, token: LeaseToken) {
+    put_varint(out, u64::from(token.boot.0));
+    put_varint(out, token.counter);
+}
+
+pub(super) fn token(reader: &mut Reader<'_>) -> Result<LeaseToken, Malformed> {
+    Ok(LeaseToken { boot: Boot(reader.varint32()?), counter: reader.varint()? })
+}
+
+pub(super) fn put_retention(out: &mut Vec<u8>, retention: Retention) {
+    put_optional(out, retention.age.map(|age| age.0));
+    put_optional(out, retention.bytes);
+}
+
+pub(super) fn retention(reader: &mut Reader<'_>) -> Result<Retention, Malformed> {
+    Ok(Retention { age: optional(reader)?.map(Millis), bytes: optional(reader)? })
+}
+
+pub(super) fn put_optional(out: &mut Vec<u8>, value: Option<u64>) {
+    match value {
+        None => out.push(0),
+        Some(value) => {
+            out.push(1);
+            put_varint(out, value);
+        }
+    }
+}
+
+pub(super) fn optional(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
+    match reader.byte()? {
+        0 => Ok(None),
+        1 => Ok(Some(reader.varint()?)),
+        _ => Err(Malformed("unknown option mark")),
+    }
+}
+
+pub(super) fn put_body(out: &mut Vec<u8>, body: &Body) {
+    let (bytes, metadata_len, key_len) = body.parts();
+    put_varint(out, u64::from(metadata_len));
+    put_varint(out, u64::from(key_len));
+    out.extend_from_slice(bytes);
+}
+
+pub(super) fn body(reader: &mut Reader<'_>) -> Result<Body, Malformed> {
+    let metadata_len = reader.varint32()?;
+    let key_len = reader.varint32()?;
+    Body::unpack(reader.rest(), metadata_len, key_len)
+}
+
+pub(super) fn rest_text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
+    std::str::from_utf8(reader.rest()).map_err(|_| Malformed("text is not UTF-8"))
+}
+
+pub(super) fn owner(text: &str) -> Result<OwnerName, Malformed> {
+    OwnerName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not an owner name"))
+}
+
+pub(super) fn group_name(text: &str) -> Result<GroupName, Malformed> {
+    GroupName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a group name"))
+}
+
+/// A topic's name; what a name would lose by trimming was never written by us.
+pub(super) fn topic_name(text: &str) -> Result<TopicName, Malformed> {
+    TopicName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a topic name"))
+}
