@@ -4,6 +4,7 @@
 mod acks;
 mod backpressure;
 mod boot_and_time;
+mod damage;
 mod dead_letters;
 mod deadlines;
 mod durability;
@@ -14,6 +15,7 @@ mod order_priority_delay;
 mod pause;
 mod produce_and_partitions;
 mod produce_gate;
+mod rebuilt;
 mod redrive;
 mod retry_and_backoff;
 mod rig;

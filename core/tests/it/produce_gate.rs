@@ -87,7 +87,9 @@ fn identities_past_their_window_are_forgotten() {
         }
         rig.pass(1_500);
         rig.try_produce(identified("t", "v", "later")).unwrap();
-        let remembered = |rig: &Rig| rig.pipeline.state().identities(&topic("t")).map_or(0, |known| known.len());
+        let remembered = |rig: &Rig| {
+            rig.pipeline.state().identities(&topic("t")).map_or(0, driftq_core::state::dedupe::Identities::len)
+        };
         assert_eq!(remembered(&rig), 3_001);
         rig.restart_after(way, TTL - 501);
         assert_eq!(remembered(&rig), 3_001, "though a second late, so that many go at once");

@@ -12,14 +12,14 @@ fn traffic<F: Faults + Clone>(rig: &mut Rig<F>, round: u64) {
     let value = format!("value {round}");
     rig.produce_with("t", &value, |asked| {
         asked.key = round.to_le_bytes().into();
-        asked.envelope.idempotency_key = (round % 3 == 0).then(|| value.as_str().into());
+        asked.envelope.idempotency_key = round.is_multiple_of(3).then(|| value.as_str().into());
         asked.envelope.priority = Priority::new((round % 4) as u8);
-        asked.envelope.retry_policy = (round % 2 == 0).then(|| policy(2, 300, 0));
-        asked.delay = (round % 5 == 0).then_some(Millis(1_500));
-        asked.envelope.deadline = (round % 7 == 0).then(|| deadline(Timestamp(u64::MAX - 1))).flatten();
+        asked.envelope.retry_policy = round.is_multiple_of(2).then(|| policy(2, 300, 0));
+        asked.delay = round.is_multiple_of(5).then_some(Millis(1_500));
+        asked.envelope.deadline = round.is_multiple_of(7).then(|| deadline(Timestamp(u64::MAX - 1))).flatten();
     });
     for (number, (_, delivery)) in std::mem::take(&mut rig.deliveries).into_iter().enumerate() {
-        let claim = claim("t", if round % 2 == 0 { "g" } else { "h" }, "w", &delivery);
+        let claim = claim("t", if round.is_multiple_of(2) { "g" } else { "h" }, "w", &delivery);
         // A delivery of the other group is refused, which is part of the traffic.
         let _ = match (round + number as u64) % 5 {
             0 => rig.nack(claim, "no"),
@@ -155,6 +155,28 @@ fn a_crash_while_a_snapshot_is_written_costs_nothing() {
         rig.crash();
         rig.snapshot();
     }
+}
+
+#[test]
+fn a_snapshot_gets_its_name_only_when_the_log_is_synced_as_far() {
+    let mut rig = busy(small_config(), NoFaults);
+    rig.produce("t", "durable");
+    let digest = rig.digest();
+    let held = rig.submit(Command::DeleteTopic { name: topic("t") });
+    rig.pipeline.request_snapshot();
+    let batch = rig.pipeline.poll_job(Lane::Log).expect("the deletion is to be written");
+    while let Some(job) = rig.pipeline.poll_job(Lane::Background) {
+        let result = job.perform(&mut rig.storage);
+        rig.pipeline.complete(rig.now, job, result);
+    }
+    assert_eq!(rig.pipeline.snapshots(), [], "it is written, and waits");
+    assert_eq!(rig.recovered_digest(), digest, "a power loss now takes the deletion back, of which nobody was told");
+    assert_eq!(rig.reply(held), None);
+    let result = batch.perform(&mut rig.storage);
+    rig.pipeline.complete(rig.now, batch, result);
+    rig.settle();
+    assert_eq!(rig.pipeline.snapshots().len(), 1);
+    assert_eq!(rig.recovered_digest(), rig.digest());
 }
 
 #[test]

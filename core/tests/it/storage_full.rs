@@ -1,7 +1,7 @@
 //! A full disk: what grows is refused by name, what drains goes on, and nothing is lost.
 
 use super::rig::*;
-use driftq_core::command::Produce;
+use driftq_core::command::{OnDisconnect, Produce};
 use driftq_core::faults::NoFaults;
 use driftq_core::log::Storage;
 use driftq_core::reply::Overload;
@@ -144,6 +144,28 @@ fn what_the_broker_does_by_itself_waits_for_room_and_then_is_done() {
     rig.pass(1_200);
     let redelivered = rig.delivered();
     assert!(redelivered.iter().any(|delivery| delivery.offset == held[0].offset), "the lease ended at last");
+}
+
+#[test]
+fn a_stream_goes_though_there_is_no_room_to_give_its_leases_back() {
+    let mut rig = full();
+    let held = rig.delivered();
+    let giving = rig.subscribe_with("t", "other", "x", |asked| {
+        asked.on_disconnect = OnDisconnect::Release;
+        asked.prefetch = 2;
+    });
+    let others = rig.delivered();
+    assert_eq!(others.len(), 2);
+    while rig.extend(claim("t", "g", "w", &held[0]), Some(1_000_000)).is_ok() {}
+    while rig.nack(claim("t", "g", "w", &held[1]), "").is_ok() {}
+    let digest = rig.digest();
+    rig.unsubscribe(giving);
+    assert_eq!(rig.digest(), digest);
+    let info = rig.describe("t").groups.remove(1);
+    assert_eq!((info.consumers, info.partitions[0].in_flight), (0, 2));
+    rig.storage.set_budget(None);
+    rig.pass(2_000);
+    assert_eq!(rig.progress("t", "other").waiting, 2, "the leases run to their end");
 }
 
 #[test]

@@ -1,0 +1,74 @@
+//! Damage: what was acknowledged is given back or its loss is said aloud; what never was is cut.
+
+use super::rig::*;
+use driftq_core::Pipeline;
+use driftq_core::faults::NoFaults;
+use driftq_core::log::{FileId, MemoryStorage, Storage};
+use driftq_core::pipeline::OpenError;
+use driftq_core::types::*;
+
+/// A disk with one acknowledged message in its only segment, marked as synced or not.
+fn with_message(marked: bool) -> (MemoryStorage, Vec<u8>) {
+    let mut rig = Rig::new();
+    rig.topic("t", 1);
+    rig.produce("t", "precious");
+    if marked {
+        rig.pass(100);
+    }
+    let bytes = rig.storage.bytes(FileId::Segment(1)).expect("the first segment").to_vec();
+    (rig.storage.crash(), bytes)
+}
+
+/// What a start finds: the values kept, or nothing where it refuses.
+fn start(storage: MemoryStorage) -> Result<Vec<String>, OpenError> {
+    let mut probe = storage.clone();
+    Pipeline::open(&mut probe, small_config(), None, START, NoFaults)?;
+    let mut rig = Rig::open(storage, small_config(), START, NoFaults);
+    Ok(if rig.topics().is_empty() { vec![] } else { rig.kept("t") })
+}
+
+fn value_at(bytes: &[u8]) -> usize {
+    bytes.windows(8).position(|window| window == b"precious").expect("the message is in the segment")
+}
+
+#[test]
+fn damage_to_what_a_mark_proves_synced_stops_the_start_and_names_the_file() {
+    let (mut storage, bytes) = with_message(true);
+    assert_eq!(start(storage.clone()), Ok(vec!["precious".to_owned()]));
+    storage.bytes_mut(FileId::Segment(1)).unwrap().flip(value_at(&bytes) * 8);
+    let before = storage.list().unwrap();
+    let refused = Pipeline::open(&mut storage, small_config(), None, START, NoFaults).map(drop);
+    let Err(OpenError::Recovery(error)) = refused else { panic!("{refused:?}") };
+    assert!(error.to_string().contains("wal-00000000000000000001.seg"), "{error}");
+    assert_eq!(storage.list().unwrap(), before, "and nothing is cut or removed");
+}
+
+#[test]
+fn damage_that_nothing_proves_synced_is_a_torn_tail_and_is_cut() {
+    let (mut storage, bytes) = with_message(false);
+    storage.bytes_mut(FileId::Segment(1)).unwrap().flip(value_at(&bytes) * 8);
+    assert_eq!(start(storage.clone()), Ok(vec![]));
+    let mut rig = Rig::open(storage, small_config(), START, NoFaults);
+    assert_eq!(rig.produce("t", "anew"), Offset(0), "and the log goes on behind the cut");
+    rig.restart(Restart::Crash);
+    assert_eq!(rig.kept("t"), ["anew"]);
+}
+
+#[test]
+fn a_file_cut_anywhere_gives_back_a_beginning_of_what_was_or_refuses() {
+    let (storage, bytes) = with_message(true);
+    let mut outcomes = [0; 3];
+    for len in (0..bytes.len()).rev().take(300) {
+        let mut storage = storage.clone();
+        storage.bytes_mut(FileId::Segment(1)).unwrap().truncate(len);
+        match start(storage) {
+            Ok(values) if values.is_empty() => outcomes[0] += 1,
+            Ok(values) => {
+                assert_eq!(values, ["precious"], "cut at {len}");
+                outcomes[1] += 1;
+            }
+            Err(_) => outcomes[2] += 1,
+        }
+    }
+    assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
+}
