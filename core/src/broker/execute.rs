@@ -176,7 +176,10 @@ impl<F: Faults> Broker<F> {
         log: &mut impl LogSink,
     ) -> Result<Reply, Refusal> {
         let mut count = 0;
-        for candidate in redrive::candidates(&self.state, topic, which, limit)? {
+        for candidate in redrive::candidates(&self.state, topic, which)? {
+            if count == limit {
+                break;
+            }
             let decided = redrive::redrive(&self.state, &self.limits, topic, candidate);
             let done = match decided {
                 Ok(None) => continue,

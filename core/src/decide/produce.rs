@@ -48,9 +48,11 @@ pub(crate) fn produce(state: &State, limits: &Limits, now: Timestamp, asked: Pro
     let mut router = RouterUse::NotAsked;
     if let Some(decision) = routing {
         let target = decision.target_topic.as_ref().or(meta.envelope.target_topic.as_ref()).unwrap_or(&requested);
-        let sound = state.topic_named(target).is_some_and(|topic| {
-            decision.partition_override.is_none_or(|partition| partition.0 < topic.partition_count())
-        });
+        // With the topic the router chose, the partition the producer chose may make no sense either.
+        let partition = decision.partition_override.or(meta.envelope.partition_override);
+        let sound = state
+            .topic_named(target)
+            .is_some_and(|topic| partition.is_none_or(|partition| partition.0 < topic.partition_count()));
         if sound {
             meta.envelope.target_topic = decision.target_topic.or(meta.envelope.target_topic);
             meta.envelope.partition_override = decision.partition_override.or(meta.envelope.partition_override);

@@ -33,17 +33,11 @@ pub(crate) struct Candidate {
     position: Position,
 }
 
-/// The dead letters asked for, oldest first, at most `limit`. What is not there, or already done with, is passed over.
-pub(crate) fn candidates(
-    state: &State,
-    source: &TopicName,
-    which: &Redrivable,
-    limit: u64,
-) -> Result<Vec<Candidate>, Refusal> {
+/// The dead letters asked for, oldest first. What is not there, or already done with, is passed over.
+pub(crate) fn candidates(state: &State, source: &TopicName, which: &Redrivable) -> Result<Vec<Candidate>, Refusal> {
     topic(state, source)?;
     let name = source.dead_letter().ok_or(Refusal::Invalid("a dead-letter topic has no dead letters of its own"))?;
     let Some(dead) = state.topic_named(&name) else { return Ok(Vec::new()) };
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let open = |(partition, position): &(PartitionId, Position)| {
         dead.partition(*partition).is_some_and(|partition| partition.is_open(*position))
     };
@@ -62,7 +56,6 @@ pub(crate) fn candidates(
     let offset = |(partition, position): &(PartitionId, Position)| message(dead, *partition, *position).offset;
     found.sort_by_key(offset);
     found.dedup();
-    found.truncate(limit);
     Ok(found.into_iter().map(|(partition, position)| Candidate { partition, position }).collect())
 }
 

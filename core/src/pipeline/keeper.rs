@@ -20,7 +20,10 @@ pub(super) struct Keeper {
     snapshots: Vec<Lsn>,
     /// Files that nothing needs.
     unneeded: Vec<FileId>,
-    retry_at: Option<Timestamp>,
+    /// When to try again to make the next segment.
+    prepare_at: Option<Timestamp>,
+    /// When to try again to take a snapshot.
+    snapshot_at: Option<Timestamp>,
 }
 
 enum Task {
@@ -52,12 +55,12 @@ pub(super) enum Chore {
 
 impl Keeper {
     pub(super) fn new(slice_bytes: usize, snapshots: Vec<Lsn>) -> Self {
-        Self { slice_bytes, task: Task::Nothing, snapshots, unneeded: Vec::new(), retry_at: None }
+        Self { slice_bytes, task: Task::Nothing, snapshots, unneeded: Vec::new(), prepare_at: None, snapshot_at: None }
     }
 
     /// Whether a snapshot may be begun.
     pub(super) fn is_free(&self) -> bool {
-        matches!(self.task, Task::Nothing) && self.retry_at.is_none()
+        matches!(self.task, Task::Nothing) && self.snapshot_at.is_none()
     }
 
     /// The finished snapshots, oldest first.
@@ -67,12 +70,14 @@ impl Keeper {
 
     /// When the keeper wants to try something again.
     pub(super) fn retry_at(&self) -> Option<Timestamp> {
-        self.retry_at
+        self.prepare_at.into_iter().chain(self.snapshot_at).min()
     }
 
     pub(super) fn on_time(&mut self, now: Timestamp) {
-        if self.retry_at.is_some_and(|at| at <= now) {
-            self.retry_at = None;
+        for retry_at in [&mut self.prepare_at, &mut self.snapshot_at] {
+            if retry_at.is_some_and(|at| at <= now) {
+                *retry_at = None;
+            }
         }
     }
 
@@ -84,7 +89,7 @@ impl Keeper {
 
     /// The next thing to do, if there is one.
     pub(super) fn next(&mut self, log: &mut Writer) -> Option<(Chore, Vec<Step>)> {
-        let retry = log.next_segment() == NextSegment::NoRoom && self.retry_at.is_none();
+        let retry = log.next_segment() == NextSegment::NoRoom && self.prepare_at.is_none();
         if log.next_segment() == NextSegment::Wanted || retry {
             log.set_next_segment(NextSegment::Asked);
             let create = Step::Create { file: log.next_file(), capacity: log.segment_bytes() };
@@ -124,10 +129,10 @@ impl Keeper {
             (Chore::Prepare, Ok(())) => log.set_next_segment(NextSegment::Ready),
             (Chore::Prepare, Err(StorageFault::Full)) => {
                 log.set_next_segment(NextSegment::NoRoom);
-                self.retry_at = Some(now.after(RETRY));
+                self.prepare_at = Some(now.after(RETRY));
             }
             (Chore::Write { .. }, Err(StorageFault::Full)) => {
-                self.retry_at = Some(now.after(RETRY));
+                self.snapshot_at = Some(now.after(RETRY));
                 self.task = match std::mem::replace(&mut self.task, Task::Nothing) {
                     Task::Writing(draft) => Task::Discarding(draft.head),
                     Task::Written(head) => Task::Discarding(head),
@@ -143,12 +148,16 @@ impl Keeper {
                 if let Task::Written(head) = std::mem::replace(&mut self.task, Task::Nothing) {
                     self.named(head.lsn, log);
                 }
+                if log.next_segment() == NextSegment::NoRoom {
+                    // One was taken to get room; the next may wait a little.
+                    self.snapshot_at = Some(now.after(RETRY));
+                }
             }
             // Where the draft's creation was what failed there is no file to remove.
             (Chore::Discard, Ok(()) | Err(StorageFault::NotFound)) => self.task = Task::Nothing,
             (Chore::Remove, Ok(())) => {
                 // Room may have come back.
-                self.retry_at = None;
+                self.prepare_at = None;
             }
             (Chore::Write { finished: false }, Ok(())) => {}
             (_, Err(fault)) => return Err(fault),
@@ -206,6 +215,6 @@ impl Draft {
 
 impl std::fmt::Debug for Keeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keeper").field("snapshots", &self.snapshots).field("retry_at", &self.retry_at).finish()
+        f.debug_struct("Keeper").field("snapshots", &self.snapshots).field("prepare_at", &self.prepare_at).finish()
     }
 }

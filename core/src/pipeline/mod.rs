@@ -264,19 +264,28 @@ impl<F: Faults> Pipeline<F> {
         Some(Job { lane: Lane::Background, steps, purpose: Purpose::Chore(chore) })
     }
 
-    /// A snapshot is the state at a batch boundary, and a segment ends with it.
+    /// A snapshot is the state at a batch boundary, and a segment ends with it where there is another to go on in. Where the
+    /// disk has no room for another, a snapshot is the way to get some: what it makes unneeded can go.
     fn begin_snapshot_if_due(&mut self) {
-        let due = self.snapshot_wanted || self.bytes_since_snapshot >= self.snapshot_every_bytes;
-        if !due || self.closing || !self.keeper.is_free() || self.log.next_segment() != NextSegment::Ready {
+        let (lsn, _) = self.log.last();
+        let covered = self.keeper.snapshots().last().is_some_and(|snapshot| *snapshot >= lsn);
+        let no_room = self.log.next_segment() == NextSegment::NoRoom && self.log.has_closed();
+        let due = self.snapshot_wanted || no_room || self.bytes_since_snapshot >= self.snapshot_every_bytes;
+        if covered {
+            self.snapshot_wanted = false;
             return;
+        }
+        if !due || self.closing || !self.keeper.is_free() {
+            return;
+        }
+        match self.log.next_segment() {
+            NextSegment::Ready => self.log.rotate(),
+            NextSegment::NoRoom => {}
+            NextSegment::Wanted | NextSegment::Asked => return,
         }
         self.snapshot_wanted = false;
         self.bytes_since_snapshot = 0;
-        self.log.rotate();
         let (lsn, crc) = self.log.last();
-        if self.keeper.snapshots().last() == Some(&lsn) {
-            return;
-        }
         let head = SnapshotHead { log_id: self.log.log_id(), lsn, crc, epoch: self.log.epoch() };
         let images = self.broker.state().view().with_faults(self.broker.faults());
         self.keeper.begin(head, Box::new(images));

@@ -6,10 +6,13 @@ use super::{Pipeline, PipelineConfig};
 use crate::broker::{Broker, LogRefusal};
 use crate::codec::{image, record as codec};
 use crate::faults::Faults;
-use crate::log::{LogId, Malformed, Recovered, RecoveryError, Replay, Storage, StorageFault, recover};
+use crate::log::{LogId, Malformed, Recovered, RecoveryError, Replay, SegmentHeader, Storage, StorageFault, recover};
 use crate::state::State;
 use crate::state::apply::Mode;
 use crate::types::{Lsn, Timestamp};
+
+/// How small a part of the usual size the first segment may have when the disk is short of room.
+const SMALLEST_PART: u64 = 64;
 
 /// Why a log could not be opened.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -72,6 +75,25 @@ pub fn inspect(
     Ok((rebuild.state, recovered))
 }
 
+/// Begins a segment, a smaller one where the disk has no room for a whole one: a full disk must not keep a broker from
+/// starting, since only a running one can be drained.
+fn begin_segment(
+    storage: &mut (impl Storage + ?Sized),
+    header: &SegmentHeader,
+    epoch: u64,
+    segment_bytes: u64,
+) -> Result<u64, StorageFault> {
+    let mut capacity = segment_bytes;
+    loop {
+        let created = header.create_steps(epoch, capacity).iter().try_for_each(|step| step.perform(storage));
+        match created {
+            Ok(()) => return Ok(capacity),
+            Err(StorageFault::Full) if capacity / 2 >= segment_bytes / SMALLEST_PART => capacity /= 2,
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
 impl<F: Faults> Pipeline<F> {
     /// Recovers the log in `storage` and goes on with it; an empty storage becomes a new log named `new_log`.
     ///
@@ -90,11 +112,12 @@ impl<F: Faults> Pipeline<F> {
         let (state, recovered) = inspect(storage, new_log, &faults)?;
         let epoch = u64::from(state.boot().0) + 1;
         let header = recovered.next_header();
-        let steps = recovered.cleanup_steps().into_iter().chain(header.create_steps(epoch, config.segment_bytes));
-        for step in steps {
+        for step in recovered.cleanup_steps() {
             step.perform(storage)?;
         }
-        let mut log = Writer::new(&header, &recovered, epoch, (config.segment_bytes, config.reserve_bytes));
+        let capacity = begin_segment(storage, &header, epoch, config.segment_bytes)?;
+        let sizes = (config.segment_bytes, config.reserve_bytes, capacity);
+        let mut log = Writer::new(&header, &recovered, epoch, sizes);
         let mut broker = Broker::new(state, recovered.last_lsn, config.limits, faults);
         broker.boot(now, &mut log)?;
         let pipeline = Self {

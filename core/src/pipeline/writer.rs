@@ -18,6 +18,8 @@ pub(super) struct Writer {
     segment_bytes: u64,
     reserve_bytes: u64,
     sequence: u64,
+    /// Bytes of the current segment: fewer than usual where the disk had no more when the log was opened.
+    capacity: u64,
     first_lsn: Lsn,
     chain: FrameChain,
     /// Frames not yet handed to a job, all for the current segment, and where in it they go.
@@ -59,7 +61,7 @@ impl Writer {
         header: &SegmentHeader,
         recovered: &Recovered,
         epoch: u64,
-        (segment_bytes, reserve_bytes): (u64, u64),
+        (segment_bytes, reserve_bytes, capacity): (u64, u64, u64),
     ) -> Self {
         Self {
             log_id: header.log_id,
@@ -67,6 +69,7 @@ impl Writer {
             segment_bytes,
             reserve_bytes,
             sequence: header.sequence,
+            capacity,
             first_lsn: header.first_lsn(),
             chain: header.chain(),
             buffer: Vec::new(),
@@ -117,6 +120,11 @@ impl Writer {
         self.segment_bytes
     }
 
+    /// Whether there are segments behind the current one, which a snapshot could make unneeded.
+    pub(super) fn has_closed(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
     /// Forgets segments that nothing needs once a snapshot at `lsn` is the older of two.
     pub(super) fn drop_closed_through(&mut self, lsn: Lsn) -> Vec<FileId> {
         let old: Vec<_> = self.closed.iter().take_while(|segment| segment.last_lsn <= lsn).copied().collect();
@@ -135,7 +143,7 @@ impl Writer {
 
     /// Writes a frame that says what is synced, if there is room for it.
     pub(super) fn mark(&mut self) {
-        if self.end() + 2 * FOOTER_BYTES <= self.segment_bytes {
+        if self.end() + 2 * FOOTER_BYTES <= self.capacity {
             self.chain.mark(&mut self.buffer, self.synced);
             self.ends_in_mark = true;
         }
@@ -174,6 +182,7 @@ impl Writer {
         self.steps.push(Step::Append { file: header.file(), at, bytes: header.encode() });
         self.steps.push(Step::Sync { file: header.file() });
         self.sequence = header.sequence;
+        self.capacity = self.segment_bytes;
         self.first_lsn = header.first_lsn();
         self.chain = header.chain();
         self.buffer_at = HEADER_BYTES as u64;
@@ -227,7 +236,7 @@ impl Writer {
 
     /// Whether a frame of `len` bytes that has just been put at the end may stay there.
     fn place(&self, need: Need) -> Place {
-        let over = |spare: u64| self.end() + FOOTER_BYTES + spare > self.segment_bytes;
+        let over = |spare: u64| self.end() + FOOTER_BYTES + spare > self.capacity;
         match (self.next, need) {
             (NextSegment::Ready, _) if over(0) => Place::NextSegment,
             (NextSegment::Ready, _) => Place::Here,

@@ -286,10 +286,9 @@ impl State {
         for group in &undone {
             self.finish(&Place { topic: dead_topic, group: *group, partition, position })?;
         }
-        if undone.is_empty() {
-            // Nobody consumes the dead-letter topic, so nothing in it is ever done; this one item still leaves.
-            self.partition_mut(dead_topic, partition)?.take(position);
-        }
+        // Where nobody consumes the dead-letter topic nothing in it is ever done, and where done messages are retained a new
+        // group would find it again: this one item leaves in any case.
+        self.partition_mut(dead_topic, partition)?.take(position);
         Ok(body)
     }
 

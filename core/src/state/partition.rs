@@ -221,9 +221,15 @@ impl Partition {
         self.enforce_retained_bytes(retention);
     }
 
-    /// Removes one message although not every group is done with it.
+    /// Removes one message, if it is still kept, whether or not it is done or retained.
     pub(super) fn take(&mut self, position: Position) {
-        self.open_to_gone(position);
+        if self.retained.remove(&position).is_some() {
+            let message = self.messages.remove(&position).expect("what is retained is kept");
+            self.retained_load.subtract(&message);
+            self.forget(position, message.offset);
+        } else if self.messages.contains_key(&position) {
+            self.open_to_gone(position);
+        }
     }
 
     pub(super) fn set_done_in(&mut self, position: Position, groups: u32) {
@@ -270,10 +276,8 @@ impl Partition {
     }
 
     fn drop_oldest_retained(&mut self) {
-        let (position, ()) = self.retained.pop_first().expect("called while something is retained");
-        let message = self.messages.remove(&position).expect("what is retained is kept");
-        self.retained_load.subtract(&message);
-        self.forget(position, message.offset);
+        let (position, ()) = self.retained.first().expect("called while something is retained");
+        self.take(*position);
     }
 
     fn forget(&mut self, position: Position, offset: Offset) {

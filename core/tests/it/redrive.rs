@@ -243,3 +243,26 @@ fn a_redrive_of_what_cannot_have_dead_letters_is_refused_by_name() {
     let refusal = Refusal::Invalid("a dead-letter topic has no dead letters of its own");
     assert_eq!(rig.send(of("dlq.t")), Err(refusal));
 }
+
+#[test]
+fn the_limit_counts_what_is_redriven_not_what_is_passed_over() {
+    let mut rig = with_topic();
+    dead(&mut rig, "gone", "a");
+    rig.send(Command::DeleteGroup { topic: topic("t"), group: group("gone") }).unwrap();
+    dead(&mut rig, "g", "b");
+    assert_eq!(redrive_with(&mut rig, Redrivable::All, 1), Ok(1), "the dead letter of a deleted group is in front");
+    rig.subscribe("t", "g", "w");
+    assert_eq!(rig.values(), ["b"]);
+}
+
+#[test]
+fn a_dead_letter_is_redriven_once_even_where_done_messages_are_retained() {
+    let mut rig = with_topic();
+    rig.topic_retaining("dlq.t", Some(1_000_000), None);
+    dead(&mut rig, "g", "a");
+    rig.group("dlq.t", "first");
+    assert_eq!(redrive(&mut rig), Ok(1));
+    rig.group("dlq.t", "second");
+    assert_eq!(redrive(&mut rig), Ok(0), "a new group does not bring it back");
+    assert_eq!(rig.recovered_digest(), rig.digest());
+}

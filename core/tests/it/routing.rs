@@ -113,3 +113,14 @@ fn without_a_router_nothing_is_said_of_one() {
     let mut rig = with_topics();
     assert_eq!(rig.try_produce(meaning(None, None)).unwrap().router, RouterUse::NotAsked);
 }
+
+#[test]
+fn a_router_whose_topic_lacks_the_producers_partition_is_set_aside() {
+    let mut rig = with_topics();
+    rig.topic("narrow", 1);
+    let mut asked = meaning(None, Some(2));
+    asked.routing = decision(Some("narrow"), None);
+    let produced = rig.try_produce(asked).expect("a router never fails a produce");
+    assert_eq!((produced.partition, produced.router), (PartitionId(2), RouterUse::SetAside));
+    assert_eq!(place(&mut rig), ("asked".to_owned(), 2));
+}

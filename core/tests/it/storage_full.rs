@@ -208,14 +208,56 @@ fn a_disk_without_room_for_a_snapshot_does_not_end_the_log() {
     let budget = used(&mut rig);
     for room in [0, budget] {
         rig.storage.set_budget(Some(room));
+        let before = rig.pipeline.snapshots().to_vec();
         rig.pipeline.request_snapshot();
         rig.settle();
         assert_eq!(rig.pipeline.failure(), None, "room for {room} bytes");
-        assert_eq!(rig.pipeline.snapshots(), []);
+        assert_eq!(rig.pipeline.snapshots(), before);
         rig.storage.set_budget(None);
         rig.pass(1_000);
     }
+    attempt(&mut rig).unwrap();
     rig.snapshot();
     rig.restart(Restart::Crash);
-    assert_eq!(rig.kept("t").len(), 1);
+    assert_eq!(rig.kept("t").len(), 2);
+}
+
+#[test]
+fn a_full_disk_that_is_drained_gets_its_room_back_by_itself() {
+    let mut rig = Rig::with(config(), NoFaults);
+    rig.topic("t", 1);
+    rig.subscribe("t", "g", "w");
+    for _ in 0..200 {
+        attempt(&mut rig).unwrap();
+        let delivery = rig.one();
+        rig.ack(claim("t", "g", "w", &delivery)).unwrap();
+    }
+    // Room for two small snapshots, and not for one more segment.
+    let budget = used(&mut rig) + SEGMENT - 1;
+    rig.storage.set_budget(Some(budget));
+    while attempt(&mut rig).is_ok() {
+        let delivery = rig.one();
+        if rig.ack(claim("t", "g", "w", &delivery)).is_err() {
+            break;
+        }
+    }
+    assert!(rig.storage.list().unwrap().len() > 4, "many segments lie behind");
+    for _ in 0..6 {
+        rig.pass(1_000);
+        let _ = attempt(&mut rig);
+    }
+    assert_eq!(attempt(&mut rig), Ok(()), "old segments went when snapshots had made them unneeded");
+    assert_eq!(rig.recovered_digest(), rig.digest());
+}
+
+#[test]
+fn a_broker_starts_on_a_full_disk_in_a_smaller_segment() {
+    let full = full();
+    let mut storage = full.storage.crash();
+    let used: u64 = storage.list().unwrap().iter().map(|info| info.len).sum();
+    storage.set_budget(Some(used + SEGMENT / 2));
+    let mut rig = Rig::open(storage, config(), full.now, NoFaults);
+    assert_eq!(attempt(&mut rig), Err(Refusal::StorageFull), "the new segment is all reserve");
+    let delivery = full.deliveries[0].1.clone();
+    rig.ack(claim("t", "g", "w", &delivery)).expect("what drains goes on");
 }
