@@ -11,6 +11,7 @@ mod commands;
 mod damage;
 mod deliveries;
 mod durability;
+mod golden;
 mod inside;
 mod ledger;
 mod observer;
