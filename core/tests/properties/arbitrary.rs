@@ -1,0 +1,394 @@
+//! Any record there can be, whether or not any broker would write it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use driftq_core::Body;
+use driftq_core::record::{Event, Gate, GroupStart, Image, Place, Record, Retention, RunImage};
+use driftq_core::state::entry::{Entry, LastError, Phase};
+use driftq_core::types::*;
+use proptest::collection::{btree_map, vec};
+use proptest::option::{of, weighted};
+use proptest::prelude::*;
+
+fn number() -> BoxedStrategy<u64> {
+    prop_oneof![0..200_u64, any::<u64>(), Just(u64::MAX), Just(127), Just(128)].boxed()
+}
+
+fn number32() -> BoxedStrategy<u32> {
+    prop_oneof![0..200_u32, any::<u32>(), Just(u32::MAX)].boxed()
+}
+
+fn text() -> BoxedStrategy<Text> {
+    prop_oneof![
+        3 => vec(prop_oneof![Just('a'), Just('\u{e9}'), Just('\0'), Just(' '), any::<char>()], 0..8)
+            .prop_map(|letters| letters.into_iter().collect::<String>().into()),
+        1 => Just("x".repeat(200).into()),
+    ]
+    .boxed()
+}
+
+fn name() -> BoxedStrategy<String> {
+    let letters = prop_oneof![Just('a'), Just('Z'), Just('9'), Just('.'), Just('_'), Just(':'), Just('-')];
+    vec(letters, 1..12)
+        .prop_map(|letters| letters.into_iter().collect::<String>())
+        .prop_filter("dots would be path steps", |name| name != "." && name != "..")
+        .boxed()
+}
+
+fn topic_name() -> BoxedStrategy<TopicName> {
+    let plain = name().prop_map(|name| TopicName::new(&name).expect("a name"));
+    prop_oneof![plain.clone(), plain.prop_filter_map("has dead letters", |name| name.dead_letter())].boxed()
+}
+
+fn group_name() -> BoxedStrategy<GroupName> {
+    name().prop_map(|name| GroupName::new(&name).expect("a name")).boxed()
+}
+
+fn owner_name() -> BoxedStrategy<OwnerName> {
+    name().prop_map(|name| OwnerName::new(&name).expect("a name")).boxed()
+}
+
+fn time() -> BoxedStrategy<Timestamp> {
+    number().prop_map(Timestamp).boxed()
+}
+
+fn offset() -> BoxedStrategy<Offset> {
+    number().prop_map(Offset).boxed()
+}
+
+fn position() -> BoxedStrategy<Position> {
+    number().prop_map(Position).boxed()
+}
+
+fn partition() -> BoxedStrategy<PartitionId> {
+    number32().prop_map(PartitionId).boxed()
+}
+
+fn topic() -> BoxedStrategy<TopicId> {
+    number32().prop_map(TopicId).boxed()
+}
+
+fn group() -> BoxedStrategy<GroupId> {
+    number32().prop_map(GroupId).boxed()
+}
+
+fn boot() -> BoxedStrategy<Boot> {
+    number32().prop_map(Boot).boxed()
+}
+
+fn token() -> BoxedStrategy<LeaseToken> {
+    (boot(), number()).prop_map(|(boot, counter)| LeaseToken { boot, counter }).boxed()
+}
+
+fn place() -> BoxedStrategy<Place> {
+    (topic(), group(), partition(), position())
+        .prop_map(|(topic, group, partition, position)| Place { topic, group, partition, position })
+        .boxed()
+}
+
+fn retention() -> BoxedStrategy<Retention> {
+    (of(number()), of(number())).prop_map(|(age, bytes)| Retention { age: age.map(Millis), bytes }).boxed()
+}
+
+fn deadline() -> BoxedStrategy<Deadline> {
+    (time(), text()).prop_map(|(at, text)| Deadline { at, text }).boxed()
+}
+
+fn policy() -> BoxedStrategy<RetryPolicy> {
+    (number32(), number(), number())
+        .prop_map(|(max_attempts, backoff, max_backoff)| RetryPolicy {
+            max_attempts,
+            backoff: Millis(backoff),
+            max_backoff: Millis(max_backoff),
+        })
+        .boxed()
+}
+
+fn pairs() -> BoxedStrategy<BTreeMap<Text, Text>> {
+    btree_map(text(), text(), 0..4).boxed()
+}
+
+fn envelope() -> BoxedStrategy<Envelope> {
+    let texts = (of(text()), of(text()), of(text()), of(text()), of(text()));
+    let places = (of(topic_name()), of(partition()), of(deadline()), of(policy()));
+    let rest = (of((0..10_u8).prop_map(|level| Priority::new(level).expect("0 to 9"))), of(time()), pairs());
+    (texts, places, rest)
+        .prop_map(|(texts, places, (priority, deliver_at, labels))| {
+            let (run_id, step_id, parent_step_id, tenant_id, idempotency_key) = texts;
+            let (target_topic, partition_override, deadline, retry_policy) = places;
+            Envelope {
+                run_id,
+                step_id,
+                parent_step_id,
+                tenant_id,
+                idempotency_key,
+                target_topic,
+                partition_override,
+                deadline,
+                retry_policy,
+                priority,
+                deliver_at,
+                labels,
+            }
+        })
+        .boxed()
+}
+
+fn dead_reason() -> BoxedStrategy<DeadReason> {
+    prop_oneof![Just(DeadReason::MaxAttempts), Just(DeadReason::DeadlineExceeded)].boxed()
+}
+
+fn dead_letter() -> BoxedStrategy<DeadLetter> {
+    let kept = (of(policy()), of(topic_name()), of(partition()), of(deadline())).prop_map(
+        |(retry_policy, target_topic, partition_override, deadline)| KeptForRedrive {
+            retry_policy,
+            target_topic,
+            partition_override,
+            deadline,
+        },
+    );
+    let origin = (topic_name(), partition(), offset(), group_name());
+    (origin, number32(), text(), dead_reason(), time(), kept)
+        .prop_map(|(origin, attempts, last_error, reason, routed_at, kept)| {
+            let (original_topic, original_partition, original_offset, group) = origin;
+            DeadLetter {
+                original_topic,
+                original_partition,
+                original_offset,
+                group,
+                attempts,
+                last_error,
+                reason,
+                routed_at,
+                kept,
+            }
+        })
+        .boxed()
+}
+
+/// Anything that can travel with a message.
+pub fn metadata() -> BoxedStrategy<Metadata> {
+    let routing = (text(), pairs()).prop_map(|(label, meta)| Routing { label, meta });
+    let redrive = (number32(), offset(), offset()).prop_map(|(count, dead_letter_offset, original_offset)| Redrive {
+        count,
+        dead_letter_offset,
+        original_offset,
+    });
+    (envelope(), of(routing), of(text()), weighted(0.3, dead_letter()), of(redrive))
+        .prop_map(|(envelope, routing, trace, dead_letter, redrive)| Metadata {
+            envelope,
+            routing,
+            trace,
+            dead_letter: dead_letter.map(Box::new),
+            redrive,
+        })
+        .boxed()
+}
+
+fn body() -> BoxedStrategy<Body> {
+    let meta = prop_oneof![1 => Just(Metadata::default()), 3 => metadata()];
+    (meta, vec(any::<u8>(), 0..20), vec(any::<u8>(), 0..40))
+        .prop_map(|(meta, key, value)| Body::pack(&meta, &key, &value))
+        .boxed()
+}
+
+fn shared_text() -> BoxedStrategy<Arc<str>> {
+    text().prop_map(Arc::from).boxed()
+}
+
+fn start() -> BoxedStrategy<GroupStart> {
+    prop_oneof![Just(GroupStart::Earliest), Just(GroupStart::Latest)].boxed()
+}
+
+fn of_groups() -> BoxedStrategy<Event> {
+    let group_of = || (topic(), group());
+    prop_oneof![
+        (group_of(), group_name(), start()).prop_map(|((topic, group), name, start)| Event::GroupCreated {
+            topic,
+            group,
+            name,
+            start
+        }),
+        group_of().prop_map(|(topic, group)| Event::GroupDeleted { topic, group }),
+        group_of().prop_map(|(topic, group)| Event::GroupPaused { topic, group }),
+        group_of().prop_map(|(topic, group)| Event::GroupResumed { topic, group }),
+        (group_of(), vec(position(), 0..5)).prop_map(|((topic, group), targets)| Event::GroupSought {
+            topic,
+            group,
+            targets: Arc::from(targets)
+        }),
+    ]
+    .boxed()
+}
+
+fn of_deliveries() -> BoxedStrategy<Event> {
+    prop_oneof![
+        (place(), token(), owner_name(), time()).prop_map(|(place, token, owner, until)| Event::Delivered {
+            place,
+            token,
+            owner,
+            until
+        }),
+        place().prop_map(|place| Event::Acked { place }),
+        place().prop_map(|place| Event::Released { place }),
+        (place(), of(shared_text()), time()).prop_map(|(place, reason, not_before)| Event::Nacked {
+            place,
+            reason,
+            not_before
+        }),
+        (place(), shared_text()).prop_map(|(place, reason)| Event::ReasonNoted { place, reason }),
+        (place(), time()).prop_map(|(place, not_before)| Event::Expired { place, not_before }),
+        (place(), time()).prop_map(|(place, until)| Event::Extended { place, until }),
+        ((place(), topic(), partition(), offset()), dead_reason(), text()).prop_map(|(places, reason, last_error)| {
+            let (place, dead_topic, dead_partition, dead_offset) = places;
+            Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error }
+        }),
+        ((topic(), partition(), position()), (topic(), group(), partition(), offset())).prop_map(|(from, to)| {
+            let (dead_topic, dead_partition, dead_position) = from;
+            let (topic, group, partition, offset) = to;
+            Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset }
+        }),
+    ]
+    .boxed()
+}
+
+fn of_topics() -> BoxedStrategy<Event> {
+    let gate = (topic_name(), time()).prop_map(|(scope, expires_at)| Gate { scope, expires_at });
+    prop_oneof![
+        boot().prop_map(|boot| Event::Booted { boot }),
+        (topic(), topic_name(), number32(), retention()).prop_map(|(topic, name, partitions, retention)| {
+            Event::TopicCreated { topic, name, partitions, retention }
+        }),
+        topic().prop_map(|topic| Event::TopicDeleted { topic }),
+        ((topic(), partition(), offset()), body(), of(gate)).prop_map(|((topic, partition, offset), body, gate)| {
+            Event::Produced { topic, partition, offset, body, gate }
+        }),
+        (topic(), partition(), position()).prop_map(|(topic, partition, through)| Event::RetainedOut {
+            topic,
+            partition,
+            through
+        }),
+        (topic_name(), number()).prop_map(|(scope, count)| Event::IdentitiesExpired { scope, count }),
+    ]
+    .boxed()
+}
+
+fn run() -> BoxedStrategy<RunImage> {
+    (0..u64::MAX, 1..9_u64, offset())
+        .prop_map(|(start, len, last_offset)| RunImage {
+            start: Position(start),
+            end: Position(start.saturating_add(len)),
+            last_offset,
+        })
+        .boxed()
+}
+
+fn entry() -> BoxedStrategy<Entry> {
+    let phase = prop_oneof![
+        time().prop_map(|until| Phase::Leased { until }),
+        time().prop_map(|not_before| Phase::Queued { not_before }),
+    ];
+    let last_error =
+        prop_oneof![Just(LastError::Nothing), Just(LastError::AckTimeout), shared_text().prop_map(LastError::Reason),];
+    ((offset(), number32(), number32()), token(), owner_name(), phase, last_error)
+        .prop_map(|((offset, attempts, failures), token, owner, phase, last_error)| Entry {
+            offset,
+            attempts,
+            failures,
+            token,
+            owner,
+            phase,
+            last_error,
+        })
+        .boxed()
+}
+
+fn image() -> BoxedStrategy<Image> {
+    let of_topic = (topic(), topic_name(), number32(), retention(), offset(), group()).prop_map(
+        |(topic, name, partitions, retention, next_offset, next_group)| Image::Topic {
+            topic,
+            name,
+            partitions,
+            retention,
+            next_offset,
+            next_group,
+        },
+    );
+    let of_partition = ((topic(), partition()), position(), of(offset()), position(), of(offset())).prop_map(
+        |((topic, partition), next_position, last_offset, trimmed_floor, trimmed_floor_offset)| Image::Partition {
+            topic,
+            partition,
+            next_position,
+            last_offset,
+            trimmed_floor,
+            trimmed_floor_offset,
+        },
+    );
+    let at = (topic(), partition(), position(), offset(), time());
+    let message = (at, number32(), any::<bool>(), of(group()), body()).prop_map(
+        |((topic, partition, position, offset, produced_at), done_in, retained, visible_to, body)| Image::Message {
+            topic,
+            partition,
+            position,
+            offset,
+            produced_at,
+            done_in,
+            retained,
+            visible_to,
+            body,
+        },
+    );
+    let identity = (topic_name(), text(), text(), partition(), offset(), time()).prop_map(
+        |(scope, tenant, key, partition, offset, expires_at)| Image::Identity {
+            scope,
+            tenant,
+            key,
+            partition,
+            offset,
+            expires_at,
+        },
+    );
+    let group_of = || (topic(), group());
+    prop_oneof![
+        (time(), boot(), topic()).prop_map(|(clock, boot, next_topic)| Image::Origin { clock, boot, next_topic }),
+        of_topic,
+        of_partition,
+        (topic(), partition(), run()).prop_map(|(topic, partition, run)| Image::TrimmedRun { topic, partition, run }),
+        message,
+        (group_of(), group_name(), any::<bool>()).prop_map(|((topic, group), name, paused)| Image::Group {
+            topic,
+            group,
+            name,
+            paused
+        }),
+        (group_of(), partition(), position(), of(offset())).prop_map(
+            |((topic, group), partition, floor, floor_offset)| Image::Floor {
+                topic,
+                group,
+                partition,
+                floor,
+                floor_offset
+            }
+        ),
+        (group_of(), partition(), run()).prop_map(|((topic, group), partition, run)| Image::DoneRun {
+            topic,
+            group,
+            partition,
+            run
+        }),
+        (place(), entry()).prop_map(|(place, entry)| Image::Entry { place, entry }),
+        identity,
+    ]
+    .boxed()
+}
+
+/// Any record.
+pub fn record() -> BoxedStrategy<Record> {
+    let event = prop_oneof![of_topics(), of_groups(), of_deliveries()];
+    prop_oneof![
+        2 => (time(), event).prop_map(|(at, event)| Record { at, event }),
+        1 => image().prop_map(|image| Record { at: Timestamp::default(), event: Event::Restored(image) }),
+    ]
+    .boxed()
+}

@@ -1,0 +1,133 @@
+//! Records to bytes and back, and bytes that no record became.
+
+use std::collections::BTreeSet;
+
+use driftq_core::Body;
+use driftq_core::codec::{metadata, record};
+use driftq_core::record::Record;
+use driftq_core::types::Metadata;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+
+use super::arbitrary;
+use super::sequences::{judge, runner};
+
+/// Every kind there is, in the log and in snapshots.
+const KINDS: std::ops::RangeInclusive<u8> = 1..=20;
+const IMAGES: std::ops::RangeInclusive<u8> = 0x80..=0x89;
+
+fn encoded(record: &Record) -> (u8, Vec<u8>) {
+    let mut bytes = Vec::new();
+    record::encode(record, &mut bytes);
+    (record::kind(&record.event), bytes)
+}
+
+fn encoded_metadata(meta: &Metadata) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    metadata::encode(meta, &mut bytes);
+    bytes
+}
+
+/// What decodes at all is what [`record::encode`] would have written.
+fn is_canonical(kind: u8, bytes: &[u8]) -> Result<(), TestCaseError> {
+    if let Ok(found) = record::decode(kind, record::VERSION, bytes) {
+        let (again_kind, again) = encoded(&found);
+        prop_assert_eq!((kind, bytes), (again_kind, &again[..]), "{:?}", found);
+    }
+    Ok(())
+}
+
+fn metadata_is_canonical(bytes: &[u8]) -> Result<(), TestCaseError> {
+    let found = metadata::decode(bytes);
+    if let Ok(found) = &found {
+        prop_assert_eq!(bytes, encoded_metadata(found), "{:?}", found);
+    }
+    // A body checks its metadata without building it, and may be asked for it ever after.
+    let body = Body::unpack(bytes, bytes.len() as u32, 0);
+    prop_assert_eq!(body.is_ok(), found.is_ok());
+    if let (Ok(body), Ok(found)) = (body, found) {
+        prop_assert_eq!(body.metadata(), found);
+    }
+    Ok(())
+}
+
+/// Calls `check` with every shorter beginning of `bytes` and with every bit of it turned.
+fn damaged(bytes: &[u8], mut check: impl FnMut(&[u8]) -> Result<(), TestCaseError>) -> Result<(), TestCaseError> {
+    for len in 0..bytes.len() {
+        check(&bytes[..len])?;
+    }
+    let mut bytes = bytes.to_vec();
+    for bit in 0..bytes.len() * 8 {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        check(&bytes)?;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    Ok(())
+}
+
+#[test]
+fn every_record_comes_back_as_it_was() {
+    judge(2_000, arbitrary::record(), |record| {
+        let (kind, bytes) = encoded(record);
+        prop_assert_eq!(record::decode(kind, record::VERSION, &bytes), Ok(record.clone()));
+        Ok(())
+    });
+}
+
+#[test]
+fn all_metadata_comes_back_as_it_was() {
+    judge(2_000, arbitrary::metadata(), |meta| {
+        let bytes = encoded_metadata(meta);
+        prop_assert_eq!(metadata::decode(&bytes), Ok(meta.clone()));
+        metadata_is_canonical(&bytes)
+    });
+}
+
+#[test]
+fn the_arbitrary_records_are_of_every_kind() {
+    let mut runner = runner(1);
+    let records = (0..2_000).map(|_| arbitrary::record().new_tree(&mut runner).unwrap().current());
+    let kinds: BTreeSet<u8> = records.map(|record| record::kind(&record.event)).collect();
+    assert_eq!(kinds, KINDS.chain(IMAGES).collect());
+}
+
+#[test]
+fn no_bytes_panic_the_decoder_and_none_have_two_spellings() {
+    let bytes = prop_oneof![vec(any::<u8>(), 0..60), vec(prop_oneof![0..20_u8, Just(b'a'), Just(0x80)], 0..60)];
+    judge(2_000, bytes, |bytes| {
+        for kind in 0..=u8::MAX {
+            is_canonical(kind, bytes)?;
+            for version in [0, 2, u8::MAX] {
+                prop_assert!(record::decode(kind, version, bytes).is_err(), "no such version is written");
+            }
+        }
+        metadata_is_canonical(bytes)
+    });
+}
+
+#[test]
+fn damaged_records_never_panic_the_decoder_and_none_have_two_spellings() {
+    judge(300, arbitrary::record(), |record| {
+        let (kind, bytes) = encoded(record);
+        damaged(&bytes, |bytes| is_canonical(kind, bytes))?;
+        for other in KINDS.chain(IMAGES) {
+            is_canonical(other, &bytes)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn damaged_metadata_never_panics_the_decoder_and_none_has_two_spellings() {
+    judge(150, arbitrary::metadata(), |meta| damaged(&encoded_metadata(meta), metadata_is_canonical));
+}
+
+/// The name was trimmed when it was read, so that other bytes than were written decoded to the same.
+#[test]
+fn the_group_of_a_dead_letter_has_one_spelling() {
+    let bytes = [16, 11, 1, b't', 0, 0, 2, b'g', b' ', 0, 0, 1, 0];
+    assert!(metadata::decode(&bytes).is_err());
+    let bytes = [16, 10, 1, b't', 0, 0, 1, b'g', 0, 0, 1, 0];
+    assert!(metadata::decode(&bytes).is_ok());
+}

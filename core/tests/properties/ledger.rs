@@ -1,0 +1,299 @@
+//! What the observer writes down: what was asked, what was seen, and what follows from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use driftq_core::command::{Claim, Subscribe};
+use driftq_core::state::State;
+use driftq_core::state::partition::Partition;
+use driftq_core::state::topic::Topic;
+use driftq_core::types::*;
+use driftq_core::{Body, Command, Pipeline};
+
+/// A state, known by its digest and by how far the log had got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub digest: u64,
+    pub lsn: Lsn,
+}
+
+impl Mark {
+    pub fn of<F: driftq_core::faults::Faults>(pipeline: &Pipeline<F>) -> Self {
+        Self { digest: pipeline.state().digest(), lsn: pipeline.broker().appended() }
+    }
+}
+
+/// A command on its way, with what was true when it was decided.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub command: Command,
+    pub at: Timestamp,
+    pub before: Mark,
+    pub after: Mark,
+    /// The topic it is about, and the group, as they were numbered then.
+    pub topic: Option<TopicId>,
+    pub group: Option<GroupId>,
+    /// A claim that gives no right: not the newest delivery's token, or not its worker's name.
+    pub worthless: bool,
+    pub produce: Option<Destination>,
+    pub counted: Option<Counted>,
+}
+
+/// Where a produce should go, and whether there was room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destination {
+    pub topic: TopicId,
+    pub partition: PartitionId,
+    pub fits: bool,
+}
+
+/// A topic counted message by message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Next offset, open messages, their bytes.
+    pub partitions: Vec<(Offset, u64, u64)>,
+    pub groups: Vec<CountedGroup>,
+}
+
+/// A group counted message by message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CountedGroup {
+    pub name: String,
+    /// Not done, leased, waiting.
+    pub partitions: Vec<(u64, u32, u64)>,
+}
+
+/// A topic's messages, gone ones included.
+#[derive(Clone, Debug)]
+pub struct TopicBook {
+    pub name: TopicName,
+    pub since: Lsn,
+    pub known: BTreeMap<Offset, Known>,
+}
+
+/// A message that was stored.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The produce it comes from.
+    pub number: u64,
+    pub partition: PartitionId,
+    pub position: Position,
+    pub produced_at: Timestamp,
+    pub visible_to: Option<GroupId>,
+    pub body: Body,
+    /// How far the log had got when it was first seen.
+    pub since: Lsn,
+    /// The same when it was first seen to be gone.
+    pub gone: Option<Lsn>,
+    /// Its producer was told.
+    pub released: bool,
+    /// It was a dead letter and was made live again.
+    pub redriven: Option<Lsn>,
+}
+
+/// From where on a group was to be handed messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Everything below this offset counts as done.
+    Below(Offset),
+    /// Lost in a crash.
+    Unknown,
+}
+
+/// What a group's workers know, since its creation or its last seek.
+#[derive(Clone, Debug)]
+pub struct GroupBook {
+    pub name: GroupName,
+    pub since: Lsn,
+    /// Where it was made to start, and between which positions of the log that was decided.
+    pub starts: Vec<(Lsn, Lsn, Start)>,
+    /// Acks that were confirmed.
+    pub acked: BTreeSet<Offset>,
+    /// Acks whose answer was lost.
+    pub maybe: BTreeSet<Offset>,
+    /// Dead-lettered, and how far the log had got when that was first seen.
+    pub dead: BTreeMap<Offset, (Lsn, Timestamp)>,
+    pub seen: BTreeMap<Offset, Seen>,
+    /// The highest offset first delivered, by partition and priority.
+    pub firsts: BTreeMap<(PartitionId, u8), Offset>,
+    /// A crash has passed since the start of the book: deliveries may have gone unseen.
+    pub crashed: bool,
+}
+
+impl GroupBook {
+    pub fn new(name: GroupName, since: Lsn) -> Self {
+        let (starts, acked, maybe, dead, seen, firsts) = Default::default();
+        Self { name, since, starts, acked, maybe, dead, seen, firsts, crashed: false }
+    }
+
+    /// A seek, decided when the log had got to `lsn`: what was done may come back, what was counted starts anew.
+    pub fn turn_over(&mut self, lsn: Lsn) {
+        let starts = std::mem::take(&mut self.starts);
+        let mut dead = std::mem::take(&mut self.dead);
+        dead.retain(|_, (since, _)| *since >= lsn);
+        *self = Self { starts, dead, ..Self::new(self.name.clone(), self.since) };
+    }
+
+    pub fn start(&self) -> Start {
+        self.starts.last().map_or(Start::Unknown, |(_, _, start)| *start)
+    }
+
+    /// Whether the group was sought after `lsn`.
+    pub fn sought_since(&self, lsn: Lsn) -> bool {
+        self.starts.last().is_none_or(|(_, after, _)| *after > lsn)
+    }
+}
+
+/// The newest delivery of a message that a worker has seen.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub consumer: ConsumerId,
+    pub partition: PartitionId,
+    pub attempts: u32,
+    pub failures: u32,
+    pub token: LeaseToken,
+    pub lease_until: Timestamp,
+    /// As far as the worker knows, it still holds it.
+    pub open: bool,
+    /// Given back by the worker: not to be handed out before.
+    pub not_before: Timestamp,
+    /// Reasons the worker gave.
+    pub reasons: BTreeSet<String>,
+    /// A reason may have been given of which nobody knows whether it was taken.
+    pub vague: bool,
+    /// A word about it was lost in a crash.
+    pub unsure: bool,
+    /// A crash has passed since.
+    pub crashed: bool,
+}
+
+/// A connected stream.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    pub topic: TopicId,
+    pub group: GroupId,
+    pub asked: Subscribe,
+    pub lease: Millis,
+    pub prefetch: u32,
+    pub given: u64,
+    pub gone: bool,
+}
+
+/// What is known of a produce identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    Accepted {
+        partition: PartitionId,
+        offset: Offset,
+        expires_at: Timestamp,
+    },
+    /// The answer was lost.
+    Maybe,
+}
+
+/// Scope, tenant, key.
+pub type IdentityName = (String, String, String);
+
+/// The topic and group a command names.
+pub fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName>) {
+    match command {
+        Command::CreateTopic { name, .. } | Command::DeleteTopic { name } | Command::DescribeTopic { name } => {
+            (Some(name), None)
+        }
+        Command::Peek { topic, .. } | Command::ListGroups { topic } | Command::Redrive { topic, .. } => {
+            (Some(topic), None)
+        }
+        Command::Produce(asked) => (Some(&asked.topic), None),
+        Command::Subscribe(asked) => (Some(&asked.topic), Some(&asked.group)),
+        Command::CreateGroup { topic, group, .. }
+        | Command::DeleteGroup { topic, group }
+        | Command::Seek { topic, group, .. }
+        | Command::Pause { topic, group }
+        | Command::Resume { topic, group } => (Some(topic), Some(group)),
+        Command::Ack(claim) | Command::Release(claim) => (Some(&claim.topic), Some(&claim.group)),
+        Command::Nack { claim, .. } | Command::Extend { claim, .. } => (Some(&claim.topic), Some(&claim.group)),
+        Command::ListTopics | Command::SetPrefetch { .. } | Command::Unsubscribe { .. } => (None, None),
+    }
+}
+
+/// The claim in a worker's word.
+pub fn claim(command: &Command) -> Option<&Claim> {
+    match command {
+        Command::Ack(claim) | Command::Release(claim) => Some(claim),
+        Command::Nack { claim, .. } | Command::Extend { claim, .. } => Some(claim),
+        _ => None,
+    }
+}
+
+/// The number of the produce a payload was made for.
+pub fn number(body: &Body) -> Option<u64> {
+    let digits: Vec<u8> = body.value().iter().copied().take_while(u8::is_ascii_digit).collect();
+    std::str::from_utf8(&digits).ok()?.parse().ok()
+}
+
+/// Open messages and bytes of a partition, counted one by one.
+pub fn open(topic: &Topic, partition: PartitionId) -> (u64, u64) {
+    let groups: Vec<_> = topic.groups().filter_map(|group| group.progress(partition)).collect();
+    let messages = topic.partition(partition).into_iter().flat_map(Partition::messages);
+    let open = messages.filter(|(at, _)| groups.is_empty() || groups.iter().any(|group| !group.done().contains(*at)));
+    open.fold((0, 0), |(count, bytes), (_, message)| {
+        (count + 1, bytes + (message.body.key().len() + message.body.value().len()) as u64)
+    })
+}
+
+/// Counts a topic message by message.
+pub fn count(topic: &Topic) -> Counted {
+    let partitions = topic.partitions().map(|(id, partition)| {
+        let (messages, bytes) = open(topic, id);
+        (partition.last_offset().map_or(Offset(0), Offset::next), messages, bytes)
+    });
+    let groups = topic.groups().map(|group| CountedGroup {
+        name: group.name().to_string(),
+        partitions: group
+            .partitions()
+            .map(|(id, progress)| {
+                let end = topic.partition(id).map_or(0, |partition| partition.next_position().0);
+                let undone = (0..end).filter(|at| !progress.done().contains(Position(*at))).count() as u64;
+                let leased = progress.entries().filter(|(_, entry)| entry.leased_until().is_some()).count() as u32;
+                let waiting = progress.entries().filter(|(_, entry)| entry.leased_until().is_none()).count() as u64;
+                (undone, leased, waiting)
+            })
+            .collect(),
+    });
+    Counted { partitions: partitions.collect(), groups: groups.collect() }
+}
+
+/// FNV-1a-32 modulo the partitions; the empty key goes to the first.
+fn partition_of(key: &[u8], partitions: u32) -> u32 {
+    if key.is_empty() {
+        return 0;
+    }
+    key.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(16_777_619)) % partitions
+}
+
+/// Where a produce should be stored, if anywhere.
+pub fn destination(state: &State, limits: &Limits, asked: &driftq_core::command::Produce) -> Option<Destination> {
+    let mut name = asked.envelope.target_topic.as_ref().unwrap_or(&asked.topic);
+    let mut wanted = asked.envelope.partition_override;
+    if let Some(router) = &asked.routing {
+        let target = router.target_topic.as_ref().unwrap_or(name);
+        let count = state.topic_named(target).map(Topic::partition_count);
+        if count.is_some_and(|count| router.partition_override.is_none_or(|partition| partition.0 < count)) {
+            name = target;
+            wanted = router.partition_override.or(wanted);
+        }
+    }
+    let topic = state.topic_named(name)?;
+    let partition = wanted.unwrap_or_else(|| PartitionId(partition_of(&asked.key, topic.partition_count())));
+    let (messages, bytes) = open(topic, partition);
+    let more = (asked.key.len() + asked.value.len()) as u64;
+    let fits = messages < limits.partition_messages_max && bytes + more <= limits.partition_bytes_max;
+    (partition.0 < topic.partition_count()).then(|| Destination { topic: topic.id(), partition, fits })
+}
+
+/// The least a retry must wait after the `failures`-th failure.
+pub fn least_backoff(policy: Option<RetryPolicy>, failures: u32) -> Millis {
+    let Some(policy) = policy else { return Millis(0) };
+    let longest = if policy.max_backoff.0 == 0 { 24 * 3_600_000 } else { policy.max_backoff.0 };
+    let doubled = (0..failures.saturating_sub(1)).fold(policy.backoff.0, |wait, _| wait.saturating_mul(2));
+    Millis(doubled.min(longest).div_ceil(2))
+}

@@ -1,0 +1,332 @@
+//! One fixed story in which every kind of record and every piece of a snapshot is written.
+//!
+//! The golden files hold its bytes: what is told here may be added to at the end, in a new version of them, but not
+//! changed.
+
+use std::collections::BTreeMap;
+
+use driftq_core::codec::record as codec;
+use driftq_core::command::{Claim, OnDisconnect, Produce, Redrivable, SeekTo, Subscribe, TokenClaim};
+use driftq_core::faults::NoFaults;
+use driftq_core::log::{FileId, HEADER_BYTES, LogId, Malformed, MemoryStorage, Replay, Storage, recover};
+use driftq_core::record::{GroupStart, Record, Retention};
+use driftq_core::reply::Delivery;
+use driftq_core::state::State;
+use driftq_core::state::apply::Mode;
+use driftq_core::types::*;
+use driftq_core::{Command, Output, Pipeline, PipelineConfig, Reply};
+
+const LOG: LogId = LogId(*b"the golden log 1");
+const START: Timestamp = Timestamp(1_700_000_000_000);
+
+fn config() -> PipelineConfig {
+    PipelineConfig {
+        limits: Limits { dedupe_ttl: Millis(5_000), ..Limits::production() },
+        segment_bytes: HEADER_BYTES as u64 + 2_400,
+        reserve_bytes: 100,
+        snapshot_every_bytes: u64::MAX,
+        slice_bytes: 300,
+    }
+}
+
+/// The story as it is told.
+pub struct Story {
+    pub storage: MemoryStorage,
+    pipeline: Pipeline,
+    now: Timestamp,
+    deliveries: Vec<(ConsumerId, Delivery)>,
+    streams: BTreeMap<ConsumerId, (TopicName, GroupName, OwnerName)>,
+}
+
+fn topic(name: &str) -> TopicName {
+    TopicName::new(name).expect("a name")
+}
+
+fn group(name: &str) -> GroupName {
+    GroupName::new(name).expect("a name")
+}
+
+fn policy(max_attempts: u32, backoff: u64) -> Option<RetryPolicy> {
+    Some(RetryPolicy { max_attempts, backoff: Millis(backoff), max_backoff: Millis(10_000) })
+}
+
+impl Story {
+    fn begin() -> Self {
+        let mut storage = MemoryStorage::new();
+        let (pipeline, _) = Pipeline::open(&mut storage, config(), Some(LOG), START, NoFaults).expect("opens");
+        let (deliveries, streams) = Default::default();
+        let mut story = Self { storage, pipeline, now: START, deliveries, streams };
+        story.settle();
+        story
+    }
+
+    fn settle(&mut self) {
+        loop {
+            self.pipeline.drive(self.now, &mut self.storage);
+            while let Some(output) = self.pipeline.poll_output() {
+                match output {
+                    Output::Deliver { consumer, delivery } => self.deliveries.push((consumer, *delivery)),
+                    Output::Reply { result, .. } => drop(result.expect("nothing in the story is refused")),
+                    Output::Closed { .. } => {}
+                }
+            }
+            if self.pipeline.poll_timeout().is_none_or(|at| at > self.now) {
+                return;
+            }
+            self.pipeline.handle_timeout(self.now);
+        }
+    }
+
+    fn pass(&mut self, span: u64) {
+        let end = self.now.after(Millis(span));
+        while let Some(at) = self.pipeline.poll_timeout().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.settle();
+        }
+        self.now = end;
+        self.settle();
+    }
+
+    fn say(&mut self, command: Command) {
+        self.pipeline.handle(self.now, command);
+        self.settle();
+    }
+
+    fn topic(&mut self, name: &str, partitions: u32, retention: Retention) {
+        self.say(Command::CreateTopic { name: topic(name), partitions: Some(partitions), retention });
+    }
+
+    fn produce(&mut self, to: &str, key: &str, value: &str, change: impl FnOnce(&mut Produce)) {
+        let mut asked = Produce::new(topic(to), key, value);
+        change(&mut asked);
+        self.say(Command::Produce(Box::new(asked)));
+    }
+
+    fn subscribe(&mut self, to: &str, name: &str, prefetch: u32) -> ConsumerId {
+        let owner = OwnerName::new(&format!("worker-{name}")).expect("a name");
+        let asked = Subscribe {
+            topic: topic(to),
+            group: group(name),
+            owner: owner.clone(),
+            lease: Some(Millis(2_000)),
+            prefetch,
+            deliveries_max: None,
+            start: GroupStart::Earliest,
+            on_disconnect: OnDisconnect::Keep,
+        };
+        let ticket = self.pipeline.handle(self.now, Command::Subscribe(asked));
+        self.pipeline.drive(self.now, &mut self.storage);
+        while let Some(output) = self.pipeline.poll_output() {
+            match output {
+                Output::Reply { ticket: answered, result: Ok(Reply::Subscribed { consumer }) }
+                    if answered == ticket =>
+                {
+                    self.streams.insert(consumer, (topic(to), group(name), owner.clone()));
+                }
+                Output::Deliver { consumer, delivery } => self.deliveries.push((consumer, *delivery)),
+                other => panic!("a subscribe is answered with {other:?}"),
+            }
+        }
+        self.settle();
+        *self.streams.keys().last().expect("just connected")
+    }
+
+    /// A claim on the newest delivery to that group of the message with this value.
+    fn claim(&self, name: &str, value: &str) -> Claim {
+        let mut newest = self.deliveries.iter().rev();
+        let held = newest.find(|(consumer, delivery)| {
+            self.streams[consumer].1.as_str() == name && delivery.body.value() == value.as_bytes()
+        });
+        let (consumer, delivery) = held.expect("was delivered");
+        let (topic, group, owner) = self.streams[consumer].clone();
+        let token = TokenClaim::Shown(delivery.token);
+        Claim { topic, group, partition: delivery.partition, offset: delivery.offset, owner, token }
+    }
+
+    fn ack(&mut self, name: &str, value: &str) {
+        self.say(Command::Ack(self.claim(name, value)));
+    }
+
+    fn nack(&mut self, name: &str, value: &str, reason: &str) {
+        self.say(Command::Nack { claim: self.claim(name, value), reason: reason.into(), delay: None });
+    }
+
+    fn first_part(&mut self) {
+        self.topic("orders", 2, Retention::default());
+        self.topic("audit", 1, Retention { age: Some(Millis(1_000)), bytes: Some(40) });
+        self.topic("scrap", 3, Retention::default());
+        self.say(Command::DeleteTopic { name: topic("scrap") });
+        self.say(Command::CreateGroup { topic: topic("orders"), group: group("gone"), start: GroupStart::Latest });
+        self.say(Command::DeleteGroup { topic: topic("orders"), group: group("gone") });
+        self.say(Command::CreateGroup { topic: topic("orders"), group: group("h"), start: GroupStart::Earliest });
+        self.say(Command::Pause { topic: topic("orders"), group: group("h") });
+        self.say(Command::Resume { topic: topic("orders"), group: group("h") });
+
+        self.produce("orders", "", "plain", |_| {});
+        self.produce("orders", "user:1", "said once", |asked| {
+            asked.envelope.idempotency_key = Some("key-1".into());
+            asked.envelope.tenant_id = Some("acme".into());
+            asked.envelope.run_id = Some("run".into());
+            asked.envelope.step_id = Some("step".into());
+            asked.envelope.parent_step_id = Some("parent".into());
+            asked.trace = Some("00-trace-01".into());
+        });
+        self.produce("orders", "", "dies", |asked| {
+            asked.envelope.retry_policy = policy(1, 100);
+            asked.envelope.labels = [("a".into(), "1".into()), ("b".into(), "\u{e9}".into())].into();
+        });
+        self.produce("audit", "", "routed", |asked| {
+            asked.routing = Some(RoutingDecision {
+                routing: Routing { label: "vip".into(), meta: [("why".into(), "because".into())].into() },
+                target_topic: Some(topic("orders")),
+                partition_override: Some(PartitionId(0)),
+            });
+        });
+        self.produce("orders", "", "later", |asked| asked.delay = Some(Millis(60_000)));
+        self.produce("orders", "", "urgent", |asked| {
+            asked.envelope.priority = Priority::new(9);
+            let at = Timestamp(START.0 + 86_400_000);
+            asked.envelope.deadline = Some(Deadline { at, text: "2023-11-15T22:13:20Z".into() });
+        });
+        self.produce("orders", "", "retried", |asked| asked.envelope.retry_policy = policy(9, 100));
+
+        self.subscribe("orders", "g", 100);
+        self.subscribe("orders", "h", 100);
+        self.ack("g", "urgent");
+        self.ack("h", "urgent");
+        self.ack("g", "retried");
+        self.nack("g", "dies", "no such customer");
+        self.nack("h", "retried", "try again");
+        self.say(Command::Extend { claim: self.claim("g", "routed"), lease: Some(Millis(30_000)) });
+        self.say(Command::Release(self.claim("g", "plain")));
+        // Nobody to hand it to: what has expired stays the last worker's to speak of.
+        self.say(Command::Pause { topic: topic("orders"), group: group("h") });
+        self.pass(2_500);
+        self.nack("h", "plain", "was too slow");
+        self.say(Command::Resume { topic: topic("orders"), group: group("h") });
+    }
+
+    fn second_part(&mut self) {
+        let (source, which) = (topic("orders"), Redrivable::All);
+        self.say(Command::Redrive { topic: source, which, limit: 1 });
+        self.subscribe("audit", "g", 1);
+        for value in ["kept for a while", "pushed out by the next", "not yet done"] {
+            self.produce("audit", "", value, |_| {});
+        }
+        self.ack("g", "kept for a while");
+        self.ack("g", "pushed out by the next");
+        self.produce("orders", "k", "in the window", |asked| asked.envelope.idempotency_key = Some("key-2".into()));
+    }
+
+    fn third_part(&mut self) {
+        self.pass(4_000);
+        self.say(Command::Seek { topic: topic("orders"), group: group("h"), to: SeekTo::Offset(Offset(4)) });
+        self.pass(3_000);
+    }
+}
+
+/// The whole story: three boots, a snapshot in the middle, and at the end a mark that says everything is synced.
+pub fn told() -> MemoryStorage {
+    let mut story = Story::begin();
+    story.first_part();
+    story.second_part();
+    story.pipeline.request_snapshot();
+    story.settle();
+    story.third_part();
+    story.pipeline.close();
+    story.settle();
+    let mut storage = story.storage.crash();
+    let now = story.now.after(Millis(10));
+    let (pipeline, _) = Pipeline::open(&mut storage, config(), None, now, NoFaults).expect("opens");
+    let mut story = Story { storage, pipeline, now, ..story };
+    story.settle();
+    story.produce("orders", "", "the end", |_| {});
+    story.pass(100);
+    story.storage.crash()
+}
+
+/// The same story before the last mark: the last batch is synced, and nothing says so.
+pub fn told_but_for_the_mark() -> MemoryStorage {
+    let mut storage = told();
+    let last = segments(&mut storage).last().copied().expect("has segments");
+    let end = storage.bytes(last).expect("is there").len();
+    let mark = driftq_core::log::frame::FRAME_HEAD_BYTES;
+    storage.bytes_mut(last).expect("is there").truncate(end - mark);
+    storage
+}
+
+/// The segments of a log, in order.
+pub fn segments(storage: &mut MemoryStorage) -> Vec<FileId> {
+    let files = storage.list().expect("lists").into_iter().map(|info| info.file);
+    files
+        .filter(|file| matches!(file, FileId::Segment(_)) && !storage.bytes(*file).unwrap_or_default().is_empty())
+        .collect()
+}
+
+/// Every record of a log, pieces of its snapshot first, each with the digest of the state after it.
+#[derive(Debug, Default)]
+pub struct Read {
+    pub state: State,
+    pub restored: Vec<Record>,
+    pub replayed: Vec<(Lsn, Record, u64)>,
+}
+
+impl Read {
+    pub fn from(storage: &MemoryStorage) -> Self {
+        let mut read = Self::default();
+        recover(&mut storage.clone(), None, &mut read).expect("recovers");
+        read
+    }
+
+    fn take(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<Record, Malformed> {
+        let record = codec::decode(kind, version, payload).map_err(|error| Malformed::new(error.to_string()))?;
+        let applied = self.state.apply(&record, Mode::Replay, &NoFaults);
+        applied.map_err(|error| Malformed::new(error.to_string()))?;
+        Ok(record)
+    }
+}
+
+impl Replay for Read {
+    fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    fn restore(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
+        let record = self.take(kind, version, payload)?;
+        self.restored.push(record);
+        Ok(())
+    }
+
+    fn replay(&mut self, lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
+        let record = self.take(kind, version, payload)?;
+        self.replayed.push((lsn, record, self.state.digest()));
+        Ok(())
+    }
+}
+
+/// The log without its snapshots.
+pub fn without_snapshots(storage: &MemoryStorage) -> MemoryStorage {
+    let mut storage = storage.clone();
+    for info in storage.list().expect("lists") {
+        if let FileId::Snapshot(_) = info.file {
+            storage.uproot(info.file);
+        }
+    }
+    storage
+}
+
+#[test]
+fn the_story_tells_of_every_kind_of_record_and_of_every_piece_of_a_snapshot() {
+    let storage = told();
+    let kinds = |records: Vec<&Record>| {
+        let mut kinds: Vec<u8> = records.into_iter().map(|record| codec::kind(&record.event)).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    };
+    let whole = Read::from(&without_snapshots(&storage));
+    let read = Read::from(&storage);
+    assert_eq!(kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()), (1..=20).collect::<Vec<_>>());
+    assert_eq!(kinds(read.restored.iter().collect()), (0x80..=0x89).collect::<Vec<_>>());
+    assert_eq!(read.state.digest(), whole.state.digest());
+}
