@@ -277,7 +277,8 @@ pub fn destination(state: &State, limits: &Limits, asked: &driftq_core::command:
     if let Some(router) = &asked.routing {
         let target = router.target_topic.as_ref().unwrap_or(name);
         let count = state.topic_named(target).map(Topic::partition_count);
-        if count.is_some_and(|count| router.partition_override.is_none_or(|partition| partition.0 < count)) {
+        let partition = router.partition_override.or(wanted);
+        if count.is_some_and(|count| partition.is_none_or(|partition| partition.0 < count)) {
             name = target;
             wanted = router.partition_override.or(wanted);
         }
