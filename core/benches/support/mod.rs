@@ -27,9 +27,11 @@ pub struct World {
     pub storage: Box<dyn Storage>,
     pub topic: TopicName,
     pub groups: Vec<GroupName>,
+    pub owner: OwnerName,
     pub keys: Vec<Vec<u8>>,
     pub produced: u64,
     pub with_identity: bool,
+    pub with_run: bool,
     pub deliveries: Vec<(ConsumerId, PartitionId, Offset, LeaseToken)>,
     /// Moves with every batch, as it would.
     pub now: Timestamp,
@@ -44,9 +46,11 @@ pub struct Shape {
     pub active: usize,
     pub consumers: usize,
     pub with_identity: bool,
+    pub with_run: bool,
 }
 
-pub const PLAIN: Shape = Shape { partitions: 1, groups: 1, active: 1, consumers: 1, with_identity: false };
+pub const PLAIN: Shape =
+    Shape { partitions: 1, groups: 1, active: 1, consumers: 1, with_identity: false, with_run: false };
 
 impl World {
     pub fn new(shape: Shape) -> Self {
@@ -71,9 +75,11 @@ impl World {
             storage,
             topic: topic.clone(),
             groups,
+            owner: OwnerName::new("worker").unwrap(),
             keys: (0..shape.partitions.max(1) * 8).map(|i| format!("key-{i}").into_bytes()).collect(),
             produced: 0,
             with_identity: shape.with_identity,
+            with_run: shape.with_run,
             deliveries: Vec::new(),
             now: NOW,
             group_of: Default::default(),
@@ -103,7 +109,7 @@ impl World {
         let asked = Subscribe {
             topic: self.topic.clone(),
             group: self.groups[group].clone(),
-            owner: OwnerName::new("worker").unwrap(),
+            owner: self.owner.clone(),
             lease: Some(Millis(3_600_000)),
             prefetch,
             deliveries_max: None,
@@ -148,25 +154,20 @@ impl World {
         if self.with_identity {
             asked.envelope.idempotency_key = Some(format!("order-{:016}", self.produced).into());
         }
+        if self.with_run {
+            asked.envelope.run_id = Some("run_0123456789".into());
+            asked.envelope.step_id = Some("step_7".into());
+            asked.envelope.tenant_id = Some("tenant_a".into());
+        }
         self.produced += 1;
         self.pipeline.handle(self.now, Command::Produce(Box::new(asked)));
     }
 
     pub fn ack_all(&mut self) -> usize {
         let deliveries = std::mem::take(&mut self.deliveries);
-        let owner = OwnerName::new("worker").unwrap();
-        for (index, (consumer, partition, offset, token)) in deliveries.iter().enumerate() {
-            self.pipeline.handle(
-                self.now,
-                Command::Ack(Claim {
-                    topic: self.topic.clone(),
-                    group: self.groups[self.group_of[consumer]].clone(),
-                    partition: *partition,
-                    offset: *offset,
-                    owner: owner.clone(),
-                    token: TokenClaim::Shown(*token),
-                }),
-            );
+        for (index, handed_out) in deliveries.iter().enumerate() {
+            let ack = Command::Ack(self.claim(handed_out));
+            self.pipeline.handle(self.now, ack);
             if index % BATCH == BATCH - 1 {
                 self.flush();
             }
@@ -192,44 +193,40 @@ impl World {
         best
     }
 
-    /// The longest single call in `batches` batches of produce, deliver and ack, each with one job of either lane.
-    pub fn worst_call(&mut self, batches: usize) -> Duration {
-        let mut worst = Duration::ZERO;
+    /// How long every single call takes in `batches` batches of produce, deliver and ack, each with one job of either lane.
+    pub fn calls(&mut self, batches: usize) -> Vec<Duration> {
+        let mut calls = Vec::new();
         for _ in 0..batches {
+            self.now = self.now.after(Millis(1));
             for _ in 0..BATCH {
-                let start = Instant::now();
-                self.produce();
-                worst = worst.max(start.elapsed());
+                timed(&mut calls, || self.produce());
             }
             for lane in [Lane::Log, Lane::Background] {
-                let start = Instant::now();
-                let job = self.pipeline.poll_job(lane);
-                worst = worst.max(start.elapsed());
-                if let Some(job) = job {
+                if let Some(job) = timed(&mut calls, || self.pipeline.poll_job(lane)) {
                     let result = job.perform(&mut *self.storage);
-                    let start = Instant::now();
-                    self.pipeline.complete(self.now, job, result);
-                    worst = worst.max(start.elapsed());
+                    timed(&mut calls, || self.pipeline.complete(self.now, job, result));
                 }
             }
-            let owner = OwnerName::new("worker").unwrap();
             while let Some(output) = self.pipeline.poll_output() {
                 if let Output::Deliver { consumer, delivery } = output {
-                    let claim = Claim {
-                        topic: self.topic.clone(),
-                        group: self.groups[self.group_of[&consumer]].clone(),
-                        partition: delivery.partition,
-                        offset: delivery.offset,
-                        owner: owner.clone(),
-                        token: TokenClaim::Shown(delivery.token),
-                    };
-                    let start = Instant::now();
-                    self.pipeline.handle(self.now, Command::Ack(claim));
-                    worst = worst.max(start.elapsed());
+                    let handed_out = (consumer, delivery.partition, delivery.offset, delivery.token);
+                    let ack = Command::Ack(self.claim(&handed_out));
+                    timed(&mut calls, || self.pipeline.handle(self.now, ack));
                 }
             }
         }
-        worst
+        calls
+    }
+
+    fn claim(&self, (consumer, partition, offset, token): &(ConsumerId, PartitionId, Offset, LeaseToken)) -> Claim {
+        Claim {
+            topic: self.topic.clone(),
+            group: self.groups[self.group_of[consumer]].clone(),
+            partition: *partition,
+            offset: *offset,
+            owner: self.owner.clone(),
+            token: TokenClaim::Shown(*token),
+        }
     }
 
     /// One batch produced, delivered to whoever is connected, and acked.
@@ -299,6 +296,13 @@ impl Storage for Ring {
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         Ok(())
     }
+}
+
+fn timed<T>(calls: &mut Vec<Duration>, call: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = call();
+    calls.push(start.elapsed());
+    result
 }
 
 /// Processor time of this process where the system tells it, which a busy neighbour does not change; else the clock's.
