@@ -273,7 +273,7 @@ impl State {
         let topic = self.topic_mut(dead_topic)?;
         let message = topic.partition(partition).and_then(|partition| partition.message(position));
         let message = message.ok_or(Contradiction("redrive of a message that is not there"))?;
-        let body = revived(&message.body, message.offset, at)?;
+        let (body, offset) = (revived(&message.body, message.offset, at)?, message.offset);
         let undone: Vec<_> = topic
             .groups
             .values()
@@ -283,11 +283,14 @@ impl State {
         if undone.is_empty() && !topic.groups.is_empty() {
             return Err(Contradiction("redrive of a dead letter that is done"));
         }
-        for group in &undone {
-            self.finish(&Place { topic: dead_topic, group: *group, partition, position })?;
+        for group in undone {
+            let progress = topic.progress_mut(group, partition).expect("every group has every partition");
+            progress.remove_entry(position);
+            progress.done.insert(position, offset);
         }
         // Where nobody consumes the dead-letter topic nothing in it is ever done, and where done messages are retained a new
-        // group would find it again: this one item leaves in any case.
+        // group would find it again: this one item leaves in any case, without ever being retained, so that nothing that is
+        // makes room for it.
         self.partition_mut(dead_topic, partition)?.take(position);
         Ok(body)
     }

@@ -23,8 +23,14 @@ impl<F: Faults + Clone> World<F> {
                 name: topic_name(*topic),
                 partitions: (*partitions > 0).then_some(u32::from(*partitions)),
                 retention: Retention {
-                    age: [None, Some(Millis(0)), Some(Millis(40))].get(usize::from(*retention)).copied().flatten(),
-                    bytes: [None, None, Some(30), Some(0), Some(60)].get(usize::from(*retention)).copied().flatten(),
+                    age: [None, Some(Millis(40)), Some(Millis(40)), Some(Millis(0))]
+                        .get(usize::from(*retention))
+                        .copied()
+                        .flatten(),
+                    bytes: [None, None, Some(30), None, Some(0), Some(60)]
+                        .get(usize::from(*retention))
+                        .copied()
+                        .flatten(),
                 },
             },
             Step::DeleteTopic(topic) => Command::DeleteTopic { name: topic_name(*topic) },

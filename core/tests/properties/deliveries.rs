@@ -16,6 +16,7 @@ const SEEN_IN_FLIGHT: Law = Law(9, "no more is in flight than the limit, by what
 const WITHIN_PREFETCH: Law = Law(9, "no stream holds more than its prefetch, nor gets more than it asked for in all");
 const STREAM_IS_THERE: Law = Law(9, "nothing is delivered to a stream that is gone");
 const FIRSTS_ASCEND: Law = Law(10, "first deliveries of equal priority ascend within a partition");
+const PRIORITY_FIRST: Law = Law(10, "what is ready and has a higher priority goes first");
 const ATTEMPTS_RISE: Law = Law(13, "attempts rise by one for every delivery");
 const ERROR_IS_KEPT: Law = Law(13, "a delivery tells the last reason a worker gave");
 const DEAD_STAYS_AWAY: Law = Law(14, "a dead letter is never delivered to its group again");
@@ -53,7 +54,7 @@ impl Observer {
         let Some(book) = self.groups.get_mut(&(stream.topic, stream.group)) else { return Ok(()) };
         book.comes_back(delivery, at)?;
         book.holds_no_more(delivery, at, limit, (consumer, &stream))?;
-        book.in_order(delivery, &known)?;
+        book.in_order(delivery, at, &known)?;
         book.counts_on(delivery)?;
         book.in_time(delivery, at, &known, is_dead_topic)?;
         let before = book.seen.remove(&delivery.offset);
@@ -100,15 +101,20 @@ impl GroupBook {
             .holds((own as u32) < stream.prefetch && most, || format!("{own} held by {consumer}: {stream:?}"))
     }
 
-    fn in_order(&mut self, delivery: &Delivery, known: &Known) -> Verdict {
+    fn in_order(&mut self, delivery: &Delivery, at: Timestamp, known: &Known) -> Verdict {
         let envelope = known.body.metadata().envelope;
+        let lane = (delivery.partition, envelope.priority.unwrap_or_default().level());
+        let latest = self.served.entry(lane).or_default();
+        *latest = at.max(*latest);
         if delivery.attempts > 1 || envelope.deliver_at.is_some() {
             return Ok(());
         }
-        let lane = (delivery.partition, envelope.priority.unwrap_or_default().level());
+        // It has been ready since it was produced, so nothing less urgent can have been delivered since.
+        let overtaken = self.served.range((delivery.partition, 0)..lane).find(|(_, when)| **when > known.produced_at);
+        PRIORITY_FIRST.holds(overtaken.is_none(), || format!("{overtaken:?}, then at {at} {delivery:?}"))?;
         let before = self.firsts.insert(lane, delivery.offset);
-        FIRSTS_ASCEND
-            .holds(before.is_none_or(|before| before < delivery.offset), || format!("{before:?}, then {delivery:?}"))
+        let rising = before.is_none_or(|before| before < delivery.offset);
+        FIRSTS_ASCEND.holds(rising, || format!("{before:?}, then {delivery:?}"))
     }
 
     fn counts_on(&self, delivery: &Delivery) -> Verdict {

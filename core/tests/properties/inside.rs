@@ -29,8 +29,9 @@ const ATTEMPTS_KEPT: Law = Law(13, "attempts and tokens are never behind what a 
 const DEAD_ONCE: Law = Law(14, "a message enters the dead letters of a group once, and is done for it then");
 const DEAD_AT_THE_LIMIT: Law = Law(14, "a message dies at its last attempt or past its deadline, not before");
 const DEAD_UNCHANGED: Law = Law(14, "a dead letter is the message, unchanged but for what must not act");
-const REDRIVE_NAMES_ORIGIN: Law = Law(14, "a redriven message names the dead letter it was, which is done with then");
+const REDRIVE_NAMES_ORIGIN: Law = Law(14, "a redriven message names the dead letter it was, which is gone then");
 const RETAINED_BYTES: Law = Law(16, "no more done bytes are kept than asked for");
+const RETAINED_WHILE_ASKED: Law = Law(16, "done messages are kept as long as asked for");
 const NOT_STUCK: Law = Law(26, "what can be delivered is not left lying");
 
 impl Observer {
@@ -51,7 +52,8 @@ impl Observer {
                 self.take_note(state, topic, id, partition, lsn)?;
             }
         }
-        state.topics().try_for_each(|topic| self.ends(topic, lsn))
+        let now = pipeline.broker().now();
+        state.topics().try_for_each(|topic| self.ends(topic, lsn, now))
     }
 
     fn take_note(&mut self, state: &State, topic: &Topic, id: PartitionId, partition: &Partition, lsn: Lsn) -> Verdict {
@@ -157,9 +159,9 @@ impl Observer {
         let original = was.redrive.map(|before| before.original_offset);
         let original = original.or(was.dead_letter.as_ref().map(|dead| dead.original_offset));
         let policy = was.dead_letter.as_ref().and_then(|dead| dead.kept.retry_policy);
-        let closed = dead.partition(letter.partition).is_some_and(|partition| !partition.is_open(letter.position));
+        let there = dead.partition(letter.partition).and_then(|partition| partition.message(letter.position));
         let good = letter.number == number && redrive.count == first + 1 && original == Some(redrive.original_offset);
-        let good = good && message.body.metadata().envelope.retry_policy == policy && closed;
+        let good = good && message.body.metadata().envelope.retry_policy == policy && there.is_none();
         REDRIVE_NAMES_ORIGIN.holds(good, || format!("{redrive:?} of produce {number} from {letter:?}"))?;
         for ((of, _), book) in &mut self.groups {
             if let Some(seen) = book.seen.get_mut(&redrive.dead_letter_offset).filter(|_| *of == dead.id()) {
@@ -170,7 +172,7 @@ impl Observer {
     }
 
     /// Whatever is done for a group must have been ended by somebody's word.
-    fn ends(&mut self, topic: &Topic, lsn: Lsn) -> Verdict {
+    fn ends(&mut self, topic: &Topic, lsn: Lsn, now: Timestamp) -> Verdict {
         let book = &self.topics[&topic.id()];
         let mut gone = Vec::new();
         for (offset, known) in &book.known {
@@ -187,6 +189,18 @@ impl Observer {
             // With nobody to finish it, only a redrive takes a message away.
             let taken = topic.group_count() > 0 || kept.is_some() || known.redriven.is_some();
             GONE_IS_GONE.holds(taken, || format!("{known:?} though nobody consumes {}", topic.name()))?;
+        }
+        for (id, partition) in topic.partitions() {
+            // Of those that went from here, the last was the youngest and the last to be let go of. What is redriven
+            // leaves in any case, and pushes nothing out.
+            let here = gone.iter().map(|offset| &book.known[offset]).filter(|known| known.partition == id);
+            let Some(last) = here.rev().find(|known| known.redriven.is_none()) else { continue };
+            let too_old = topic.retention().age.map(|age| last.produced_at.after(age) <= now);
+            let kept = partition.retained().filter_map(|at| partition.message(at)).map(|kept| kept.body.payload_len());
+            let with_it = kept.sum::<u64>() + last.body.payload_len();
+            let too_much = topic.retention().bytes.map(|most| with_it > most);
+            let fine = !topic.retention().keeps_done() || too_old == Some(true) || too_much == Some(true);
+            RETAINED_WHILE_ASKED.holds(fine, || format!("{last:?} at {now}, {:?}", topic.retention()))?;
         }
         let book = self.topics.get_mut(&topic.id()).expect("every topic has a book");
         for offset in gone {

@@ -115,14 +115,16 @@ pub struct GroupBook {
     pub seen: BTreeMap<Offset, Seen>,
     /// The highest offset first delivered, by partition and priority.
     pub firsts: BTreeMap<(PartitionId, u8), Offset>,
+    /// When anything was last delivered, by partition and priority.
+    pub served: BTreeMap<(PartitionId, u8), Timestamp>,
     /// A crash has passed since the start of the book: deliveries may have gone unseen.
     pub crashed: bool,
 }
 
 impl GroupBook {
     pub fn new(name: GroupName, since: Lsn) -> Self {
-        let (starts, acked, maybe, dead, seen, firsts) = Default::default();
-        Self { name, since, starts, acked, maybe, dead, seen, firsts, crashed: false }
+        let (starts, acked, maybe, dead, seen, firsts, served) = Default::default();
+        Self { name, since, starts, acked, maybe, dead, seen, firsts, served, crashed: false }
     }
 
     /// A seek, decided when the log had got to `lsn`: what was done may come back, what was counted starts anew.

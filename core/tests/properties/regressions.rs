@@ -90,3 +90,16 @@ fn a_lease_of_no_length_is_one_of_the_default_length() {
     let extend = Step::Say { word: Word::Extend { lease: Some(0) }, nth: 0, twist: Twist::Honest };
     holds(shape(), vec![topic(0), asked(0), produce(), extend, Step::Pass(49), Step::Crash(Keep::Nothing)]);
 }
+
+/// It was done first, and so retained, and what was retained before it made room for it; then it left all the same.
+#[test]
+fn a_redrive_pushes_nothing_out_that_is_kept_for_replay() {
+    let keeps_sixty_bytes = Step::CreateTopic { topic: 2, partitions: 1, retention: 5 };
+    let by_hand = produce_with(|made| (made.topic, made.size) = (2, 30));
+    let dies = produce_with(|made| (made.policy, made.size) = (Some((1, 0, 0)), 40));
+    let ack = Step::Say { word: Word::Ack, nth: 0, twist: Twist::Honest };
+    let redrive = Step::Redrive { topic: 0, offset: None, limit: 1 };
+    let steps =
+        vec![keeps_sixty_bytes, stream(2, 1), by_hand, ack, topic(0), stream(0, 1), dies, Step::Pass(1), redrive];
+    holds(shape(), steps);
+}

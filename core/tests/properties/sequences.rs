@@ -40,7 +40,7 @@ fn holds(plan: &Plan) -> Result<(), TestCaseError> {
 
 #[test]
 fn no_sequence_of_commands_crashes_and_restarts_breaks_a_promise() {
-    judge(3_000, plans(80), holds);
+    judge(4_000, plans(80), holds);
 }
 
 #[test]

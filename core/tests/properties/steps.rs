@@ -213,8 +213,10 @@ fn group() -> impl Strategy<Value = u8> {
 fn made() -> impl Strategy<Value = Made> {
     let place = (topic(), 0..4_u8, 0..20_u8, weighted(0.1, topic()), weighted(0.1, 0..3_u8));
     let time = (weighted(0.15, 0..60_u16), weighted(0.05, 0..60_u16), weighted(0.15, 0..90_u16));
-    let rank =
-        (weighted(0.2, prop_oneof![Just(0_u8), Just(1), Just(9)]), weighted(0.35, (0..3_u8, 0..40_u16, 0..60_u16)));
+    let rank = (
+        weighted(0.2, prop_oneof![Just(0_u8), Just(1), Just(9)]),
+        weighted(0.35, (prop_oneof![Just(1_u8), 0..3_u8], 0..40_u16, 0..60_u16)),
+    );
     let identity = (weighted(0.2, 0..3_u8), weighted(0.1, 0..3_u8));
     let router = weighted(0.1, (weighted(0.5, topic()), weighted(0.5, 0..3_u8)));
     (place, time, rank, identity, router).prop_map(
@@ -305,10 +307,13 @@ fn administration() -> BoxedStrategy<Step> {
         3 => (topic(), group(), target()).prop_map(|(topic, group, to)| Step::Seek { topic, group, to }),
         1 => (topic(), group()).prop_map(|(topic, group)| Step::Pause { topic, group }),
         2 => (topic(), group()).prop_map(|(topic, group)| Step::Resume { topic, group }),
-        8 => (0..2_u8, weighted(0.3, 0..4_u8), 1..4_u8)
-            .prop_map(|(topic, offset, limit)| Step::Redrive { topic, offset, limit }),
     ]
     .boxed()
+}
+
+fn redrive() -> impl Strategy<Value = Step> {
+    (prop_oneof![4 => Just(0_u8), 1 => topic()], weighted(0.3, 0..4_u8), 1..4_u8)
+        .prop_map(|(topic, offset, limit)| Step::Redrive { topic, offset, limit })
 }
 
 fn looking() -> BoxedStrategy<Step> {
@@ -365,7 +370,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => made().prop_map(Step::Produce),
         8 => say(),
         3 => streams(),
-        3 => administration(),
+        2 => administration(),
+        2 => redrive(),
         1 => looking(),
         4 => time(),
         3 => disk(),
