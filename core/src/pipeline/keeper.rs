@@ -10,6 +10,9 @@ use crate::types::{Lsn, Millis, Timestamp};
 /// How long after a full disk the keeper tries again.
 const RETRY: Millis = Millis(1_000);
 
+/// How long after a snapshot that did not fit the next is tried. Each try takes whatever room there is until it fails.
+const RETRY_SNAPSHOT: Millis = Millis(10_000);
+
 type Images = Box<dyn Iterator<Item = Image> + Send>;
 
 /// What the keeper is in the middle of.
@@ -24,6 +27,8 @@ pub(super) struct Keeper {
     prepare_at: Option<Timestamp>,
     /// When to try again to take a snapshot.
     snapshot_at: Option<Timestamp>,
+    /// The last snapshot that was begun did not fit, so one is still to be taken.
+    owes_snapshot: bool,
 }
 
 enum Task {
@@ -55,12 +60,25 @@ pub(super) enum Chore {
 
 impl Keeper {
     pub(super) fn new(slice_bytes: usize, snapshots: Vec<Lsn>) -> Self {
-        Self { slice_bytes, task: Task::Nothing, snapshots, unneeded: Vec::new(), prepare_at: None, snapshot_at: None }
+        Self {
+            slice_bytes,
+            task: Task::Nothing,
+            snapshots,
+            unneeded: Vec::new(),
+            prepare_at: None,
+            snapshot_at: None,
+            owes_snapshot: false,
+        }
     }
 
     /// Whether a snapshot may be begun.
     pub(super) fn is_free(&self) -> bool {
         matches!(self.task, Task::Nothing) && self.snapshot_at.is_none()
+    }
+
+    /// Whether a snapshot is still to be taken because the last one did not fit.
+    pub(super) fn owes_snapshot(&self) -> bool {
+        self.owes_snapshot
     }
 
     /// The finished snapshots, oldest first.
@@ -132,7 +150,8 @@ impl Keeper {
                 self.prepare_at = Some(now.after(RETRY));
             }
             (Chore::Write { .. }, Err(StorageFault::Full)) => {
-                self.snapshot_at = Some(now.after(RETRY));
+                self.snapshot_at = Some(now.after(RETRY_SNAPSHOT));
+                self.owes_snapshot = true;
                 self.task = match std::mem::replace(&mut self.task, Task::Nothing) {
                     Task::Writing(draft) => Task::Discarding(draft.head),
                     Task::Written(head) => Task::Discarding(head),
@@ -167,6 +186,7 @@ impl Keeper {
 
     /// A snapshot has its name: of the older ones one stays, and the segments back to that one.
     fn named(&mut self, lsn: Lsn, log: &mut Writer) {
+        self.owes_snapshot = false;
         self.snapshots.push(lsn);
         while self.snapshots.len() > 2 {
             self.unneeded.push(FileId::Snapshot(self.snapshots.remove(0)));

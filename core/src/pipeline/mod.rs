@@ -265,12 +265,14 @@ impl<F: Faults> Pipeline<F> {
     }
 
     /// A snapshot is the state at a batch boundary, and a segment ends with it where there is another to go on in. Where the
-    /// disk has no room for another, a snapshot is the way to get some: what it makes unneeded can go.
+    /// disk has no room for another, a snapshot is the way to get some: what it makes unneeded can go. One that is tried again
+    /// ends no further segment: room was short, and a segment takes more of it.
     fn begin_snapshot_if_due(&mut self) {
         let (lsn, _) = self.log.last();
         let covered = self.keeper.snapshots().last().is_some_and(|snapshot| *snapshot >= lsn);
         let no_room = self.log.next_segment() == NextSegment::NoRoom && self.log.has_closed();
-        let due = self.snapshot_wanted || no_room || self.bytes_since_snapshot >= self.snapshot_every_bytes;
+        let again = self.keeper.owes_snapshot();
+        let due = self.snapshot_wanted || again || no_room || self.bytes_since_snapshot >= self.snapshot_every_bytes;
         if covered {
             self.snapshot_wanted = false;
             return;
@@ -279,6 +281,7 @@ impl<F: Faults> Pipeline<F> {
             return;
         }
         match self.log.next_segment() {
+            _ if again => {}
             NextSegment::Ready => self.log.rotate(),
             NextSegment::NoRoom => {}
             NextSegment::Wanted | NextSegment::Asked => return,

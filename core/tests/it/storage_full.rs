@@ -214,12 +214,38 @@ fn a_disk_without_room_for_a_snapshot_does_not_end_the_log() {
         assert_eq!(rig.pipeline.failure(), None, "room for {room} bytes");
         assert_eq!(rig.pipeline.snapshots(), before);
         rig.storage.set_budget(None);
-        rig.pass(1_000);
+        rig.pass(10_000);
     }
     attempt(&mut rig).unwrap();
     rig.snapshot();
     rig.restart(Restart::Crash);
     assert_eq!(rig.kept("t").len(), 2);
+}
+
+#[test]
+fn a_snapshot_that_did_not_fit_is_taken_when_there_is_room_and_uses_up_no_segments_meanwhile() {
+    let mut rig = Rig::with(config(), NoFaults);
+    rig.topic("t", 1);
+    for _ in 0..200 {
+        attempt(&mut rig).unwrap();
+    }
+    // Room for one more segment, and then not for a snapshot.
+    let budget = used(&mut rig) + SEGMENT + 1;
+    rig.storage.set_budget(Some(budget));
+    rig.pipeline.request_snapshot();
+    rig.settle();
+    assert_eq!(rig.pipeline.snapshots(), []);
+    let used_then = used(&mut rig);
+    for _ in 0..5 {
+        attempt(&mut rig).unwrap();
+        rig.pass(10_000);
+    }
+    assert_eq!(rig.pipeline.snapshots(), []);
+    assert_eq!(used(&mut rig), used_then, "no try ended a segment");
+    rig.storage.set_budget(None);
+    rig.pass(10_000);
+    assert_eq!(rig.pipeline.snapshots().len(), 1, "nobody had to ask again");
+    assert_eq!(rig.recovered_digest(), rig.digest());
 }
 
 #[test]
