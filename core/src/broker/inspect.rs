@@ -4,10 +4,11 @@ use super::Broker;
 use crate::decide;
 use crate::faults::Faults;
 use crate::reply::{Blocked, GroupInfo, PartitionInfo, Peeked, ProgressInfo, Refusal, Reply, TopicInfo};
+use crate::state::entry::Phase;
 use crate::state::group::{Group, Progress};
 use crate::state::partition::Partition;
 use crate::state::topic::Topic;
-use crate::types::{Offset, PartitionId, TopicName};
+use crate::types::{Offset, PartitionId, Position, TopicName};
 
 /// How many positions `blocked` looks at to find one that could be handed out. It explains; it does not decide.
 const LOOKED_AT: usize = 64;
@@ -95,12 +96,15 @@ impl<F: Faults> Broker<F> {
         if !self.index.group_has_credit(topic.id(), group.id()) {
             return Some(Blocked::NoCredit);
         }
-        let undone = partition.messages_from(progress.done().floor()).map(|(position, _)| position);
-        let undone = undone.filter(|position| !progress.done().contains(*position)).take(LOOKED_AT);
+        let undone = |from: Position| {
+            let position = progress.done().first_undone_from(from);
+            (position < partition.next_position()).then_some(position)
+        };
+        let undone = std::iter::successors(undone(Position(0)), |position| undone(position.next())).take(LOOKED_AT);
         let mut due = undone.filter(|position| {
             let retry_due = progress.entry(*position).is_none_or(|entry| match entry.phase {
-                crate::state::entry::Phase::Leased { .. } => false,
-                crate::state::entry::Phase::Queued { not_before } => not_before <= self.now,
+                Phase::Leased { .. } => false,
+                Phase::Queued { not_before } => not_before <= self.now,
             });
             retry_due && !self.index.is_delayed(topic.id(), id, *position)
         });

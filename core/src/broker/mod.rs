@@ -85,7 +85,7 @@ pub struct Broker<F: Faults = NoFaults> {
 impl<F: Faults> Broker<F> {
     /// A broker that goes on from `state`, whose records stand in the log up to `last` and are durable.
     ///
-    /// Nothing may be asked of it before [`Broker::boot`].
+    /// Nothing may be asked of it before [`Broker::boot`]. Limits above their ceilings count as these.
     #[must_use]
     pub fn new(state: State, last: Lsn, limits: Limits, faults: F) -> Self {
         let now = state.clock();
@@ -93,7 +93,7 @@ impl<F: Faults> Broker<F> {
             // Sorted by the time of the boot, which is not known yet.
             index: Index::default(),
             state,
-            limits,
+            limits: limits.within_ceilings(),
             faults,
             now,
             appended: last,

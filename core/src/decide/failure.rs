@@ -44,7 +44,9 @@ pub(crate) fn after_failure(
     }
     let wait = match (delay, policy) {
         (Some(delay), _) => delay,
-        (None, Some(policy)) => backoff(&policy, entry.failures + 1, jitter(topic, group, place, entry, message)),
+        (None, Some(policy)) => {
+            backoff(&policy, entry.failures.saturating_add(1), jitter(topic, group, place, entry, message))
+        }
         (None, None) => Millis(0),
     };
     let wait = if faults.planted(Fault::BackoffIgnored) { Millis(0) } else { wait };

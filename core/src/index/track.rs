@@ -54,6 +54,9 @@ impl Index {
                 self.reconcile(topic, now);
             }
             Event::GroupDeleted { topic, group } => {
+                for lanes in &mut self.topic_mut(*topic).lanes {
+                    lanes.stop_waiting(*group);
+                }
                 self.remove_group(*topic, *group);
                 self.reconcile(state.topic(*topic).expect("a group's topic outlives it"), now);
             }
@@ -172,14 +175,13 @@ impl Index {
         self.wake(topic.id(), group);
     }
 
+    /// Takes a group away with its streams. It may still stand among those that wait.
     fn remove_group(&mut self, topic: TopicId, group: GroupId) {
-        let index = self.topic_mut(topic);
-        for lanes in &mut index.lanes {
-            lanes.stop_waiting(group);
+        let desk = self.topic_mut(topic).groups.remove(&group).expect("the index knows every group of the state");
+        for consumer in desk.roster.members() {
+            self.consumers.remove(consumer);
         }
-        index.groups.remove(&group);
         self.work_done(topic, group);
-        self.consumers.retain(|_, consumer| (consumer.topic, consumer.group) != (topic, group));
     }
 
     fn drop_topic(&mut self, state: &State, topic: TopicId) {

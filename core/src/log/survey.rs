@@ -126,7 +126,7 @@ impl Survey {
         Ok(())
     }
 
-    /// The next segment is created only when the one in use is durable, so nothing may be missing before a prepared
+    /// A segment is created only when the file before it is durable in the folder, so nothing may be missing before a prepared
     /// one, and where there is a snapshot there is a segment in use.
     fn check_row_end(&self) -> Result<(), RecoveryError> {
         let last = self.segments.last();

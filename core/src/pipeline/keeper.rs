@@ -61,7 +61,8 @@ pub(super) enum Chore {
 impl Keeper {
     pub(super) fn new(slice_bytes: usize, snapshots: Vec<Lsn>) -> Self {
         Self {
-            slice_bytes,
+            // A slice of nothing would be followed by the next for ever.
+            slice_bytes: slice_bytes.max(1),
             task: Task::Nothing,
             snapshots,
             unneeded: Vec::new(),

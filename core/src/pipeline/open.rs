@@ -6,13 +6,17 @@ use super::{Pipeline, PipelineConfig};
 use crate::broker::{Broker, LogRefusal};
 use crate::codec::{image, record as codec};
 use crate::faults::Faults;
-use crate::log::{LogId, Malformed, Recovered, RecoveryError, Replay, SegmentHeader, Storage, StorageFault, recover};
+use crate::log::{
+    HEADER_BYTES, LogId, Malformed, Recovered, RecoveryError, Replay, SegmentHeader, Storage, StorageFault, recover,
+};
 use crate::state::State;
 use crate::state::apply::Mode;
 use crate::types::{Lsn, Timestamp};
 
 /// How small a part of the usual size the first segment may have when the disk is short of room.
 const SMALLEST_PART: u64 = 64;
+/// And how small it may be in any case: a header, and a little to say.
+const SMALLEST_BYTES: u64 = 2 * HEADER_BYTES as u64;
 
 /// Why a log could not be opened.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -83,12 +87,13 @@ fn begin_segment(
     epoch: u64,
     segment_bytes: u64,
 ) -> Result<u64, StorageFault> {
+    let smallest = (segment_bytes / SMALLEST_PART).max(SMALLEST_BYTES);
     let mut capacity = segment_bytes;
     loop {
         let created = header.create_steps(epoch, capacity).iter().try_for_each(|step| step.perform(storage));
         match created {
             Ok(()) => return Ok(capacity),
-            Err(StorageFault::Full) if capacity / 2 >= segment_bytes / SMALLEST_PART => capacity /= 2,
+            Err(StorageFault::Full) if capacity / 2 >= smallest => capacity /= 2,
             Err(fault) => return Err(fault),
         }
     }

@@ -12,6 +12,7 @@ use super::{Contradiction, State};
 use crate::body::Body;
 use crate::faults::{Fault, Faults};
 use crate::record::{Event, Gate, GroupStart, Place, Record, Retention};
+use crate::types::limits::PARTITIONS_CEILING;
 use crate::types::{
     DeadLetter, DeadReason, GroupId, GroupName, KeptForRedrive, LeaseToken, Metadata, Offset, OwnerName, PartitionId,
     Position, Redrive, Text, Timestamp, TopicId,
@@ -35,8 +36,12 @@ impl State {
         let at = record.at.max(self.clock);
         self.clock = at;
         match &record.event {
-            Event::Booted { boot } => self.boot = *boot,
+            Event::Booted { boot } => {
+                reached32(boot.0)?;
+                self.boot = *boot;
+            }
             Event::TopicCreated { topic, name, partitions, retention } => {
+                countable(*partitions)?;
                 self.insert_topic(Topic::new(*topic, name.clone(), *partitions, *retention))?;
             }
             Event::TopicDeleted { topic } => {
@@ -71,7 +76,7 @@ impl State {
             }
             Event::Nacked { place, reason, not_before } => {
                 self.requeue(place, |entry| {
-                    entry.failures += 1;
+                    entry.failures = entry.failures.saturating_add(1);
                     if let Some(reason) = reason {
                         entry.last_error = LastError::Reason(reason.clone());
                     }
@@ -83,7 +88,7 @@ impl State {
             }
             Event::Expired { place, not_before } => {
                 self.requeue(place, |entry| {
-                    entry.failures += 1;
+                    entry.failures = entry.failures.saturating_add(1);
                     entry.last_error = std::mem::take(&mut entry.last_error).after_expiry();
                     Phase::Queued { not_before: *not_before }
                 })?;
@@ -118,9 +123,7 @@ impl State {
     }
 
     pub(super) fn insert_topic(&mut self, topic: Topic) -> Result<(), Contradiction> {
-        if topic.partitions.is_empty() {
-            return Err(Contradiction("a topic has at least one partition"));
-        }
+        reached32(topic.id.0)?;
         if topic.id < self.next_topic || self.names.contains_key(&topic.name) {
             return Err(Contradiction("topic exists"));
         }
@@ -158,7 +161,7 @@ impl State {
                 if let Phase::Leased { .. } = entry.phase {
                     return Err(Contradiction("delivery of a message that is held"));
                 }
-                entry.attempts += attempts;
+                entry.attempts = entry.attempts.saturating_add(attempts);
                 entry.token = token;
                 entry.owner = owner;
                 entry.phase = Phase::Leased { until };
@@ -313,6 +316,25 @@ impl State {
     }
 }
 
+/// A number that something will be counted on from must be one that counting can have come to.
+pub(super) fn reached(number: u64) -> Result<(), Contradiction> {
+    if number > u64::MAX / 2 { Err(Contradiction("a number that counting never reaches")) } else { Ok(()) }
+}
+
+/// [`reached`] for numbers of half the width.
+pub(super) fn reached32(number: u32) -> Result<(), Contradiction> {
+    reached(u64::from(number) << 32)
+}
+
+/// So many partitions a topic can have. Checked before room is made for them.
+pub(super) fn countable(partitions: u32) -> Result<(), Contradiction> {
+    match partitions {
+        0 => Err(Contradiction("a topic has at least one partition")),
+        1..=PARTITIONS_CEILING => Ok(()),
+        _ => Err(Contradiction("more partitions than a topic can have")),
+    }
+}
+
 fn progress_mut<'a>(topic: &'a mut Topic, place: &Place) -> Result<&'a mut Progress, Contradiction> {
     topic.progress_mut(place.group, place.partition).ok_or(Contradiction("no such group or partition"))
 }
@@ -329,7 +351,7 @@ fn revived(body: &Body, dead_letter_offset: Offset, at: Timestamp) -> Result<Bod
     meta.envelope.deadline = kept.deadline.filter(|deadline| deadline.at > at);
     let before = meta.redrive.take();
     meta.redrive = Some(Redrive {
-        count: before.map_or(0, |redrive| redrive.count) + 1,
+        count: before.map_or(0, |redrive| redrive.count).saturating_add(1),
         dead_letter_offset,
         original_offset: before.map_or(dead.original_offset, |redrive| redrive.original_offset),
     });
@@ -344,6 +366,7 @@ impl Topic {
         at: Timestamp,
         body: Body,
     ) -> Result<Position, Contradiction> {
+        reached(offset.0)?;
         if offset < self.next_offset {
             return Err(Contradiction("offset used before"));
         }
@@ -377,6 +400,7 @@ impl Topic {
     }
 
     fn create_group(&mut self, id: GroupId, name: GroupName, start: GroupStart) -> Result<(), Contradiction> {
+        reached32(id.0)?;
         if id < self.next_group || self.group_names.contains_key(&name) {
             return Err(Contradiction("group exists"));
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::apply::{countable, reached, reached32};
 use super::dedupe::{Accepted, IdentityKey};
 use super::done::DoneSet;
 use super::entry::Phase;
@@ -18,11 +19,14 @@ impl State {
                 if *self != Self::default() {
                     return Err(Contradiction("a snapshot starts from nothing"));
                 }
+                reached32(boot.0).and(reached32(next_topic.0))?;
                 self.clock = *clock;
                 self.boot = *boot;
                 self.next_topic = *next_topic;
             }
             Image::Topic { topic: id, name, partitions, retention, next_offset, next_group } => {
+                countable(*partitions)?;
+                reached(next_offset.0).and(reached32(next_group.0))?;
                 let next_topic = std::mem::replace(&mut self.next_topic, *id);
                 let mut topic = Topic::new(*id, name.clone(), *partitions, *retention);
                 topic.next_offset = *next_offset;
@@ -34,7 +38,12 @@ impl State {
                 self.next_topic = next_topic;
             }
             Image::Partition { topic, partition, next_position, last_offset, trimmed_floor, trimmed_floor_offset } => {
-                let partition = self.partition_mut(*topic, *partition)?;
+                reached(next_position.0)?;
+                let topic = self.topic_mut(*topic)?;
+                if last_offset.is_some_and(|last| last >= topic.next_offset) {
+                    return Err(Contradiction("offset is still to be given"));
+                }
+                let partition = topic.partition_mut(*partition).ok_or(Contradiction("no such partition"))?;
                 partition.next_position = *next_position;
                 partition.last_offset = *last_offset;
                 if trimmed_floor > next_position {
@@ -109,7 +118,11 @@ impl State {
         else {
             return Err(Contradiction("not a message"));
         };
-        let partition = self.partition_mut(*topic, *partition)?;
+        let topic = self.topic_mut(*topic)?;
+        if *done_in > topic.next_group.0 {
+            return Err(Contradiction("message done in more groups than there were"));
+        }
+        let partition = topic.partition_mut(*partition).ok_or(Contradiction("no such partition"))?;
         if *position >= partition.next_position || partition.trimmed.contains(*position) {
             return Err(Contradiction("message where none can be"));
         }

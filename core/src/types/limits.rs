@@ -2,6 +2,14 @@
 
 use super::time::Millis;
 
+/// The most [`Limits::message_bytes_max`] can be. A message must still fit a frame of the log when it has become a dead letter,
+/// with a reason and the names of where it comes from, and stands in a snapshot.
+pub const MESSAGE_BYTES_CEILING: usize = 24 << 20;
+/// The most [`Limits::error_text_bytes_max`] can be: a dead letter carries the reason as well.
+pub const ERROR_TEXT_BYTES_CEILING: usize = 1 << 20;
+/// The most [`Limits::partitions_max`] can be; a record that names more is not believed.
+pub const PARTITIONS_CEILING: u32 = 1 << 16;
+
 /// The core's configuration. Nothing here is written to the log: a restart with other limits decides differently from
 /// then on and remembers the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,13 +28,13 @@ pub struct Limits {
     pub dedupe_keys_max: u64,
     /// Bytes of a key.
     pub key_bytes_max: usize,
-    /// Bytes of key, value and metadata together.
+    /// Bytes of key, value and metadata together; at most [`MESSAGE_BYTES_CEILING`].
     pub message_bytes_max: usize,
     /// Bytes of an idempotency key.
     pub idempotency_key_bytes_max: usize,
-    /// Bytes of a reason given with a nack.
+    /// Bytes of a reason given with a nack; at most [`ERROR_TEXT_BYTES_CEILING`].
     pub error_text_bytes_max: usize,
-    /// Partitions of one topic.
+    /// Partitions of one topic; at most [`PARTITIONS_CEILING`].
     pub partitions_max: u32,
     /// Topics.
     pub topics_max: usize,
@@ -65,6 +73,16 @@ impl Limits {
     #[must_use]
     pub const fn spec() -> Self {
         Self { in_flight_max: 2, partition_messages_max: 2, partition_bytes_max: 20, ..Self::production() }
+    }
+
+    /// These limits, none beyond what the log can carry.
+    pub(crate) fn within_ceilings(self) -> Self {
+        Self {
+            message_bytes_max: self.message_bytes_max.min(MESSAGE_BYTES_CEILING),
+            error_text_bytes_max: self.error_text_bytes_max.min(ERROR_TEXT_BYTES_CEILING),
+            partitions_max: self.partitions_max.min(PARTITIONS_CEILING),
+            ..self
+        }
     }
 
     /// The lease to give where this one was asked for. One without length would end as it begins, for ever anew.

@@ -1,11 +1,14 @@
 //! Damage: what was acknowledged is given back or its loss is said aloud; what never was is cut.
 
 use super::rig::*;
-use driftq_core::Pipeline;
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{FileId, MemoryStorage, Storage};
 use driftq_core::pipeline::OpenError;
+use driftq_core::record::{Event, GroupStart, Image, Record, Retention};
+use driftq_core::state::apply::Mode;
+use driftq_core::state::{Contradiction, State};
 use driftq_core::types::*;
+use driftq_core::{Body, Pipeline};
 
 /// A disk with one acknowledged message in its only segment, marked as synced or not.
 fn with_message(marked: bool) -> (MemoryStorage, Vec<u8>) {
@@ -71,4 +74,73 @@ fn a_file_cut_anywhere_gives_back_a_beginning_of_what_was_or_refuses() {
         }
     }
     assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
+}
+
+/// Applies `events` to an empty state, each of which but the last must be taken.
+fn last_applied(events: Vec<Event>) -> Result<(), Contradiction> {
+    let mut state = State::default();
+    let mut result = Ok(());
+    for event in events {
+        assert_eq!(result, Ok(()));
+        result = state.apply(&Record { at: Timestamp::default(), event }, Mode::Replay, &NoFaults);
+    }
+    result
+}
+
+#[test]
+fn a_record_with_a_number_that_counting_never_reaches_is_a_contradiction() {
+    let retention = Retention::default();
+    let created = |id, partitions| Event::TopicCreated { topic: TopicId(id), name: topic("t"), partitions, retention };
+    let grouped = |id| Event::GroupCreated {
+        topic: TopicId(1),
+        group: GroupId(id),
+        name: group("g"),
+        start: GroupStart::Earliest,
+    };
+    let produced = |offset| {
+        let body = Body::pack(&Metadata::default(), b"", b"v");
+        Event::Produced { topic: TopicId(1), partition: PartitionId(0), offset: Offset(offset), body, gate: None }
+    };
+    assert_eq!(last_applied(vec![created(1, 1), grouped(1), produced(7)]), Ok(()));
+    let unreachable = Err(Contradiction("a number that counting never reaches"));
+    assert_eq!(last_applied(vec![Event::Booted { boot: Boot(u32::MAX) }]), unreachable);
+    assert_eq!(last_applied(vec![created(u32::MAX, 1)]), unreachable);
+    assert_eq!(last_applied(vec![created(1, 1), grouped(u32::MAX)]), unreachable);
+    assert_eq!(last_applied(vec![created(1, 1), produced(u64::MAX)]), unreachable);
+    let uncountable = Err(Contradiction("more partitions than a topic can have"));
+    assert_eq!(last_applied(vec![created(1, u32::MAX)]), uncountable);
+}
+
+#[test]
+fn a_piece_of_a_snapshot_with_a_number_that_counting_never_reaches_is_a_contradiction() {
+    let (clock, boot, next_topic) = (START, Boot(1), TopicId(2));
+    let origin = |boot, next_topic| Event::Restored(Image::Origin { clock, boot, next_topic });
+    let restored = |partitions, next_offset, next_group| {
+        let (topic, name, retention) = (TopicId(1), topic("t"), Retention::default());
+        let (next_offset, next_group) = (Offset(next_offset), GroupId(next_group));
+        Event::Restored(Image::Topic { topic, name, partitions, retention, next_offset, next_group })
+    };
+    let part = |next_position, last_offset| {
+        Event::Restored(Image::Partition {
+            topic: TopicId(1),
+            partition: PartitionId(0),
+            next_position: Position(next_position),
+            last_offset: Some(Offset(last_offset)),
+            trimmed_floor: Position(0),
+            trimmed_floor_offset: None,
+        })
+    };
+    let start = || origin(boot, next_topic);
+    assert_eq!(last_applied(vec![start(), restored(1, 9, 3), part(4, 8)]), Ok(()));
+    for bad in [
+        vec![origin(Boot(u32::MAX), next_topic)],
+        vec![origin(boot, TopicId(u32::MAX))],
+        vec![start(), restored(u32::MAX, 9, 3)],
+        vec![start(), restored(1, u64::MAX, 3)],
+        vec![start(), restored(1, 9, u32::MAX)],
+        vec![start(), restored(1, 9, 3), part(u64::MAX, 8)],
+        vec![start(), restored(1, 9, 3), part(4, 9)],
+    ] {
+        assert!(last_applied(bad.clone()).is_err(), "{bad:?}");
+    }
 }

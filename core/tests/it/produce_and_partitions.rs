@@ -2,8 +2,9 @@
 
 use super::rig::*;
 use driftq_core::command::Produce;
+use driftq_core::faults::NoFaults;
 use driftq_core::types::*;
-use driftq_core::{Command, Refusal};
+use driftq_core::{Command, PipelineConfig, Refusal};
 
 fn to_partition(rig: &mut Rig, partition: u32) -> Offset {
     rig.produce_with("t", "v", |asked| asked.envelope.partition_override = Some(PartitionId(partition)))
@@ -190,4 +191,29 @@ fn looking_at_messages_takes_nothing_from_anyone() {
     assert_eq!(rig.digest(), digest);
     rig.subscribe("t", "g", "w");
     assert_eq!(rig.values(), ["a", "b", "c"]);
+}
+
+#[test]
+fn the_largest_message_that_any_limit_allows_can_be_dead_lettered_and_written_into_a_snapshot() {
+    let mut config = PipelineConfig::default();
+    config.limits.message_bytes_max = usize::MAX;
+    config.limits.error_text_bytes_max = usize::MAX;
+    let mut rig = Rig::with(config, NoFaults);
+    rig.topic("t", 1);
+    rig.subscribe("t", "g", "w");
+    let limits = rig.pipeline.broker().limits().clone();
+    let largest = |len: usize| {
+        let mut asked = Produce::new(topic("t"), "", vec![7; len]);
+        asked.envelope.retry_policy = Some(policy(1, 0, 0));
+        asked
+    };
+    let (len, max) = (limits.message_bytes_max + 1, limits.message_bytes_max);
+    let refused = Refusal::TooLarge { what: "message", len: len as u64, max: max as u64 };
+    assert_eq!(rig.try_produce(largest(len)), Err(refused));
+    rig.try_produce(largest(max)).unwrap();
+    rig.snapshot();
+    let delivery = rig.one();
+    rig.nack(claim("t", "g", "w", &delivery), &"e".repeat(limits.error_text_bytes_max)).unwrap();
+    rig.restart(Restart::Snapshot);
+    assert_eq!(rig.kept_in("dlq.t", 0)[0].body.value().len(), max);
 }

@@ -211,6 +211,16 @@ fn with_the_newest_snapshot_gone_the_older_one_and_its_tail_give_the_same() {
 }
 
 #[test]
+fn however_small_its_slices_a_snapshot_comes_to_its_end() {
+    let mut rig = Rig::with(PipelineConfig { slice_bytes: 0, ..small_config() }, NoFaults);
+    rig.topic("t", 1);
+    rig.produce("t", "v");
+    rig.snapshot();
+    rig.restart(Restart::Crash);
+    assert_eq!(rig.kept("t"), ["v"]);
+}
+
+#[test]
 fn a_snapshot_of_nothing_new_is_not_taken_twice() {
     let mut rig = busy(small_config(), NoFaults);
     rig.snapshot();

@@ -3,10 +3,11 @@
 use super::rig::*;
 use driftq_core::command::{OnDisconnect, Produce};
 use driftq_core::faults::NoFaults;
-use driftq_core::log::Storage;
+use driftq_core::log::{Storage, StorageFault};
+use driftq_core::pipeline::OpenError;
 use driftq_core::reply::Overload;
 use driftq_core::types::*;
-use driftq_core::{Command, Lane, PipelineConfig, Refusal, Reply};
+use driftq_core::{Command, Lane, Pipeline, PipelineConfig, Refusal, Reply};
 
 const SEGMENT: u64 = 16 << 10;
 
@@ -286,4 +287,21 @@ fn a_broker_starts_on_a_full_disk_in_a_smaller_segment() {
     assert_eq!(attempt(&mut rig), Err(Refusal::StorageFull), "the new segment is all reserve");
     let delivery = full.deliveries[0].1.clone();
     rig.ack(claim("t", "g", "w", &delivery)).expect("what drains goes on");
+}
+
+#[test]
+fn a_start_that_finds_no_room_for_the_smallest_segment_says_so_and_leaves_nothing_behind() {
+    let full = full();
+    let mut storage = full.storage.crash();
+    let files = storage.list().unwrap();
+    let used: u64 = files.iter().map(|info| info.len).sum();
+    for room in [0, 1_000, 3_000, 5_000] {
+        storage.set_budget(Some(used + room));
+        let opened = Pipeline::open(&mut storage, config(), None, full.now, NoFaults);
+        assert_eq!(opened.map(drop).unwrap_err(), OpenError::Storage(StorageFault::Full), "room for {room} bytes");
+        assert!(storage.list().unwrap().len() <= files.len());
+    }
+    storage.set_budget(None);
+    let mut rig = Rig::open(storage, config(), full.now, NoFaults);
+    attempt(&mut rig).expect("with room it goes on");
 }

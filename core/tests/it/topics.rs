@@ -133,3 +133,11 @@ fn a_description_tells_how_a_topic_stands() {
     assert_eq!(progress.iter().map(|p| p.in_flight).sum::<u32>(), 1);
     assert_eq!(progress.iter().map(|p| p.oldest_age).collect::<Vec<_>>(), [Some(Millis(100)), Some(Millis(50))]);
 }
+
+#[test]
+fn no_limit_allows_more_partitions_than_a_record_may_name() {
+    let mut rig = Rig::with_limits(|limits| limits.partitions_max = u32::MAX);
+    let (len, max) = (u64::from(u32::MAX), u64::from(limits::PARTITIONS_CEILING));
+    let refused = Refusal::TooMany { what: "partitions", len, max };
+    assert_eq!(create(&mut rig, "t", Some(u32::MAX)), Err(refused));
+}
