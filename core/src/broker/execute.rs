@@ -24,13 +24,8 @@ impl<F: Faults> Broker<F> {
             }
             Command::Nack { claim, reason, delay } => {
                 let asked = (&claim, &reason, delay);
-                match settle::nack(&self.state, &self.limits, now, asked, &self.faults)? {
-                    settle::NackDecision::Plain(decision) => self.answer(decision, Need::Drain, log),
-                    settle::NackDecision::Dead { place, reason, last_error } => {
-                        self.bury(&place, reason, last_error, log)?;
-                        Ok(Reply::Done)
-                    }
-                }
+                let decision = settle::nack(&self.state, &self.limits, now, asked, &self.faults)?;
+                self.answer(decision, Need::Drain, log)
             }
             Command::Extend { claim, lease } => {
                 let asked = (&claim, lease);

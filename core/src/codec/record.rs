@@ -10,7 +10,7 @@ use crate::types::{Boot, Offset, PartitionId, Position, Text, Timestamp, TopicId
 /// The version of every record kind written today.
 pub const VERSION: u8 = 1;
 
-pub(crate) const BOOTED: u8 = 1;
+const BOOTED: u8 = 1;
 const TOPIC_CREATED: u8 = 2;
 const TOPIC_DELETED: u8 = 3;
 const GROUP_CREATED: u8 = 4;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::failure::{Outcome, after_failure};
+use super::redrive::dead_letter;
 use super::{Decision, topic};
 use crate::command::{Claim, TokenClaim};
 use crate::faults::{Fault, Faults};
@@ -11,7 +12,7 @@ use crate::reply::{Refusal, Reply};
 use crate::state::State;
 use crate::state::entry::{Entry, Phase};
 use crate::state::topic::Topic;
-use crate::types::{DeadReason, Limits, Millis, Text, Timestamp};
+use crate::types::{Limits, Millis, Text, Timestamp};
 
 /// What a claim turns out to be about.
 #[derive(Debug)]
@@ -20,13 +21,6 @@ pub(crate) enum Standing<'a> {
     Done,
     /// The newest delivery of an unfinished message, and the caller is who it was made to.
     Newest(Place, &'a Entry),
-}
-
-/// A nack may end in a dead letter, which is more than one record can say before its topic exists.
-#[derive(Debug)]
-pub(crate) enum NackDecision {
-    Plain(Decision),
-    Dead { place: Place, reason: DeadReason, last_error: Text },
 }
 
 /// Finds what a claim is about and whether it holds.
@@ -87,34 +81,32 @@ pub(crate) fn nack(
     now: Timestamp,
     (claim, reason, delay): (&Claim, &Text, Option<Millis>),
     faults: &impl Faults,
-) -> Result<NackDecision, Refusal> {
+) -> Result<Decision, Refusal> {
     if reason.len() > limits.error_text_bytes_max {
         let (len, max) = (reason.len() as u64, limits.error_text_bytes_max as u64);
         return Err(Refusal::TooLarge { what: "reason", len, max });
     }
     let Standing::Newest(place, entry) = standing(state, claim, faults)? else {
-        return Ok(NackDecision::Plain(Decision::nothing(Reply::Done)));
+        return Ok(Decision::nothing(Reply::Done));
     };
     let given = (!reason.is_empty()).then(|| Arc::<str>::from(&**reason));
     if let Phase::Queued { .. } = entry.phase {
         // The failure was counted when the lease ended.
-        let decision = match given {
+        return Ok(match given {
             Some(reason) if *reason != *entry.last_error.as_str() => {
                 Decision::new(Event::ReasonNoted { place, reason }, Reply::Done)
             }
             _ => Decision::nothing(Reply::Done),
-        };
-        return Ok(NackDecision::Plain(decision));
+        });
     }
-    Ok(match after_failure(state, &place, entry, now, delay, faults) {
-        Outcome::Again { not_before } => {
-            NackDecision::Plain(Decision::new(Event::Nacked { place, reason: given, not_before }, Reply::Done))
-        }
+    let event = match after_failure(state, &place, entry, now, delay, faults) {
+        Outcome::Again { not_before } => Event::Nacked { place, reason: given, not_before },
         Outcome::Dead(dead) => {
             let last_error = given.as_deref().unwrap_or(entry.last_error.as_str()).into();
-            NackDecision::Dead { place, reason: dead, last_error }
+            dead_letter(state, &place, dead, last_error)
         }
-    })
+    };
+    Ok(Decision::new(event, Reply::Done))
 }
 
 /// Decides an extension.

@@ -99,14 +99,13 @@ impl Index {
     }
 
     /// Disconnects a stream; its leases run on, held by nobody.
-    pub(crate) fn leave(&mut self, id: ConsumerId) -> Option<Consumer> {
-        let consumer = self.consumers.remove(&id)?;
+    pub(crate) fn leave(&mut self, id: ConsumerId) {
+        let Some(consumer) = self.consumers.remove(&id) else { return };
         if let Some(group) =
             self.topics.get_mut(&consumer.topic).and_then(|topic| topic.groups.get_mut(&consumer.group))
         {
             group.roster.leave(id);
         }
-        Some(consumer)
     }
 
     pub(crate) fn set_prefetch(&mut self, id: ConsumerId, prefetch: u32) -> Option<()> {

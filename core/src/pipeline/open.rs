@@ -1,7 +1,7 @@
 //! Opening a log: recover what is there, begin a new segment, boot.
 
 use super::keeper::Keeper;
-use super::writer::Writer;
+use super::writer::{Sizes, Writer};
 use super::{Pipeline, PipelineConfig};
 use crate::broker::{Broker, LogRefusal};
 use crate::codec::{image, record as codec};
@@ -121,7 +121,7 @@ impl<F: Faults> Pipeline<F> {
             step.perform(storage)?;
         }
         let capacity = begin_segment(storage, &header, epoch, config.segment_bytes)?;
-        let sizes = (config.segment_bytes, config.reserve_bytes, capacity);
+        let sizes = Sizes { segment_bytes: config.segment_bytes, reserve_bytes: config.reserve_bytes, capacity };
         let mut log = Writer::new(&header, &recovered, epoch, sizes);
         let mut broker = Broker::new(state, recovered.last_lsn, config.limits, faults);
         broker.boot(now, &mut log)?;

@@ -48,6 +48,17 @@ pub(super) enum NextSegment {
     NoRoom,
 }
 
+/// How large segments are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Bytes of a segment.
+    pub(super) segment_bytes: u64,
+    /// Bytes kept for what drains the broker when there is no next segment.
+    pub(super) reserve_bytes: u64,
+    /// Bytes of the segment to begin with.
+    pub(super) capacity: u64,
+}
+
 /// A batch on its way to the disk.
 #[derive(Debug)]
 pub(super) struct Batch {
@@ -57,12 +68,8 @@ pub(super) struct Batch {
 
 impl Writer {
     /// Goes on behind what was recovered, in the segment that `header` begins.
-    pub(super) fn new(
-        header: &SegmentHeader,
-        recovered: &Recovered,
-        epoch: u64,
-        (segment_bytes, reserve_bytes, capacity): (u64, u64, u64),
-    ) -> Self {
+    pub(super) fn new(header: &SegmentHeader, recovered: &Recovered, epoch: u64, sizes: Sizes) -> Self {
+        let Sizes { segment_bytes, reserve_bytes, capacity } = sizes;
         Self {
             log_id: header.log_id,
             epoch,
@@ -234,7 +241,7 @@ impl Writer {
             .map_err(|_| LogRefusal::TooLong)
     }
 
-    /// Whether a frame of `len` bytes that has just been put at the end may stay there.
+    /// Whether the frame that has just been put at the end may stay there.
     fn place(&self, need: Need) -> Place {
         let over = |spare: u64| self.end() + FOOTER_BYTES + spare > self.capacity;
         match (self.next, need) {
