@@ -43,22 +43,27 @@ fn row(name: &str, ns: f64, base: f64) {
     println!("{name:<58} {:>10.0}/s {ns:>8.0} ns {:>6.2}x", 1e9 / ns, ns / base);
 }
 
-fn throughput() -> f64 {
+fn throughput() {
     println!("\nproduce + deliver + ack, per delivery, synced in batches of {BATCH}");
     let base = World::new(PLAIN).rounds(8, 100_000);
     row("one partition, one group, one consumer", base, base);
-    base
 }
 
-fn scaling(base: f64) {
-    println!("\nas things grow (x = against the first of each block)");
+fn scaling() {
+    println!("\nas things grow (x = against one partition, one group, one consumer, measured just before each row)");
+    let mut plain = World::new(PLAIN);
+    let mut row = |name: &str, world: &mut World| {
+        let base = plain.cycle();
+        let ns = world.cycle();
+        self::row(name, ns, base);
+    };
     for (name, count) in [("backlog 1", 1), ("backlog 1,000", 1_000), ("backlog 1,000,000", 1_000_000)] {
         let mut world = World::new(Shape { active: 0, ..PLAIN });
         world.backlog(count);
         // The backlog stays: the consumer is handed one message for each that is produced.
         let consumer = world.subscribe_with(0, BATCH as u32);
         world.group_of.insert(consumer, 0);
-        row(name, world.cycle(), base);
+        row(name, &mut world);
     }
     for (name, partitions, groups) in [
         ("1 group x 1 partition", 1, 1),
@@ -68,11 +73,10 @@ fn scaling(base: f64) {
         ("10 groups x 1,000 partitions", 1_000, 10),
     ] {
         let mut world = World::new(Shape { partitions, groups, active: 1, ..PLAIN });
-        row(&format!("{name}, one consuming"), world.cycle(), base);
+        row(&format!("{name}, one consuming"), &mut world);
     }
     let mut world = World::new(Shape { partitions: 100, groups: 100, active: 100, ..PLAIN });
-    row("100 groups x 100 partitions, all consuming", world.cycle(), base);
-    let mut first = 0.0;
+    row("100 groups x 100 partitions, all consuming", &mut world);
     for (name, keys) in [("1 dedupe key", 1), ("1,000,000 dedupe keys", 1_000_000)] {
         let mut world = World::new(Shape { with_identity: true, ..PLAIN });
         for _ in 0..keys / BATCH {
@@ -82,17 +86,15 @@ fn scaling(base: f64) {
             world.flush();
             world.ack_all();
         }
-        let ns = world.cycle();
-        first = if first == 0.0 { ns } else { first };
-        row(name, ns, first);
+        row(name, &mut world);
     }
     for (name, consumers) in [("1 consumer", 1), ("10,000 consumers", 10_000)] {
-        row(name, World::new(Shape { consumers, ..PLAIN }).cycle(), base);
+        row(name, &mut World::new(Shape { consumers, ..PLAIN }));
     }
     let mut world = World::new(PLAIN);
     world.backlog(1_000_000);
     let leases = std::mem::take(&mut world.deliveries).len();
-    row(&format!("{leases} sleeping leases"), world.cycle(), base);
+    row(&format!("{leases} sleeping leases"), &mut world);
 }
 
 fn memory() {
@@ -163,11 +165,11 @@ fn snapshot_pause() {
 fn main() {
     let wanted: Vec<_> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|arg| arg == name);
-    if runs("throughput") || runs("scaling") {
-        let base = throughput();
-        if runs("scaling") {
-            scaling(base);
-        }
+    if runs("throughput") {
+        throughput();
+    }
+    if runs("scaling") {
+        scaling();
     }
     if runs("memory") {
         memory();

@@ -178,7 +178,7 @@ impl World {
 
     /// Produce, deliver and ack, a batch at a time; nanoseconds per delivery, the best of several runs.
     pub fn cycle(&mut self) -> f64 {
-        self.rounds(5, 60_000)
+        self.rounds(4, 60_000)
     }
 
     pub fn rounds(&mut self, rounds: usize, deliveries: usize) -> f64 {
