@@ -29,6 +29,14 @@ pub trait Replay {
     /// [`Malformed`] if it cannot be understood; recovery then refuses.
     fn restore(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed>;
 
+    /// The snapshot was whole and all of it has been taken; records of the log follow, if any.
+    ///
+    /// # Errors
+    /// [`Malformed`] if its records contradict each other; recovery then refuses.
+    fn restored(&mut self) -> Result<(), Malformed> {
+        Ok(())
+    }
+
     /// Takes one record of the log, in the order they were written. LSNs rise, but not always by one: some frames are
     /// the log's own.
     ///
@@ -123,6 +131,7 @@ impl Run {
             let restore = |kind, version, payload: &[u8]| replay.restore(kind, version, payload);
             match read_snapshot(storage, lsn, &mut self.buffer, restore) {
                 Ok(head) => {
+                    replay.restored().map_err(|reason| RecoveryError::Contradictory { file, reason })?;
                     self.base = Some(head);
                     self.out.snapshot = Some(lsn);
                     return Ok(());

@@ -291,6 +291,14 @@ pub enum RecoveryError {
         /// What the reader of records said.
         reason: Malformed,
     },
+    /// Every record of a snapshot is whole, but they cannot all be true.
+    #[error("{file}: whole, but it contradicts itself: {reason}. It was damaged before it was written. {WAY_OUT}")]
+    Contradictory {
+        /// The snapshot.
+        file: FileId,
+        /// What contradicts what.
+        reason: Malformed,
+    },
 }
 
 fn in_file(file: Option<FileId>) -> String {

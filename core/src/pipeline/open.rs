@@ -11,7 +11,7 @@ use crate::log::{
 };
 use crate::state::State;
 use crate::state::apply::Mode;
-use crate::types::{Lsn, Timestamp};
+use crate::types::{Boot, Lsn, Timestamp};
 
 /// How small a part of the usual size the first segment may have when the disk is short of room.
 const SMALLEST_PART: u64 = 64;
@@ -55,6 +55,13 @@ impl<F: Faults> Replay for Rebuild<'_, F> {
             return Err(Malformed::new("a log record in a snapshot"));
         }
         self.apply(kind, version, payload)
+    }
+
+    fn restored(&mut self) -> Result<(), Malformed> {
+        if self.state.boot() == Boot(0) {
+            return Err(Malformed::new("it has no origin"));
+        }
+        self.state.check().map_err(|unsound| Malformed::new(unsound.to_string()))
     }
 
     fn replay(&mut self, _lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {

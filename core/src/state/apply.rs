@@ -37,7 +37,10 @@ impl State {
         self.clock = at;
         match &record.event {
             Event::Booted { boot } => {
-                reached32(boot.0)?;
+                // Tokens are told apart by the boot that gave them.
+                if boot.0.checked_sub(1) != Some(self.boot.0) {
+                    return Err(Contradiction("a boot that is not the next"));
+                }
                 self.boot = *boot;
             }
             Event::TopicCreated { topic, name, partitions, retention } => {
@@ -61,7 +64,7 @@ impl State {
                 if let Some(gate) = gate
                     && !(mode == Mode::Replay && faults.planted(Fault::DedupeDroppedOnReplay))
                 {
-                    self.accept_identity(gate, body, *partition, *offset);
+                    self.accept_identity(gate, body, at, (*partition, *offset))?;
                 }
             }
             Event::Delivered { place, token, owner, until } => {
@@ -69,6 +72,7 @@ impl State {
                 self.deliver(place, *token, owner.clone(), *until, counted)?;
             }
             Event::Acked { place } => {
+                self.entry_mut(place)?;
                 self.finish(place)?;
                 if faults.planted(Fault::HighestAckWatermark) {
                     self.finish_all_below(place)?;
@@ -104,6 +108,8 @@ impl State {
                 }
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => {
+                let target = self.topic(*topic).ok_or(Contradiction("no such topic"))?;
+                self.takes_dead_letters_of(target, *dead_topic)?;
                 let body = self.take_dead_letter(*dead_topic, *dead_partition, *dead_position, at)?;
                 self.topic_mut(*topic)?.store_for_one(*group, *partition, *offset, at, body)?;
             }
@@ -112,6 +118,9 @@ impl State {
             }
             Event::IdentitiesExpired { scope, count } => {
                 let identities = self.identities.get_mut(scope).ok_or(Contradiction("no such identities"))?;
+                if identities.expired(at, *count) != *count {
+                    return Err(Contradiction("end of identities that are in their window"));
+                }
                 Arc::make_mut(identities).sweep(*count);
                 if identities.is_empty() {
                     self.identities.remove(scope);
@@ -123,9 +132,8 @@ impl State {
     }
 
     pub(super) fn insert_topic(&mut self, topic: Topic) -> Result<(), Contradiction> {
-        reached32(topic.id.0)?;
-        if topic.id < self.next_topic || self.names.contains_key(&topic.name) {
-            return Err(Contradiction("topic exists"));
+        if topic.id != self.next_topic || self.names.contains_key(&topic.name) {
+            return Err(Contradiction("topic exists, or its number is not the next"));
         }
         self.next_topic = topic.id.next();
         self.names.insert(topic.name.clone(), topic.id);
@@ -133,11 +141,21 @@ impl State {
         Ok(())
     }
 
-    fn accept_identity(&mut self, gate: &Gate, body: &Body, partition: PartitionId, offset: Offset) {
-        let Some((tenant, key)) = body.identity() else { return };
+    fn accept_identity(
+        &mut self,
+        gate: &Gate,
+        body: &Body,
+        at: Timestamp,
+        (partition, offset): (PartitionId, Offset),
+    ) -> Result<(), Contradiction> {
+        let (tenant, key) = body.identity().ok_or(Contradiction("window of a message without an identity"))?;
         let key = IdentityKey::new(tenant, key);
         let identities = self.identities.entry(gate.scope.clone()).or_default();
-        Arc::make_mut(identities).accept(key, Accepted { partition, offset, expires_at: gate.expires_at });
+        let accepted = Accepted { partition, offset, expires_at: gate.expires_at };
+        match Arc::make_mut(identities).accept(key, accepted) {
+            Some(before) if at < before.expires_at => Err(Contradiction("identity accepted twice in its window")),
+            _ => Ok(()),
+        }
     }
 
     fn deliver(
@@ -148,6 +166,9 @@ impl State {
         until: Timestamp,
         counted: bool,
     ) -> Result<(), Contradiction> {
+        if token.boot != self.boot {
+            return Err(Contradiction("token of another boot"));
+        }
         let topic = self.topic_mut(place.topic)?;
         let message = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
         let offset = message.ok_or(Contradiction("delivery of a message that is not there"))?.offset;
@@ -220,13 +241,23 @@ impl State {
 
     /// The topic that takes a topic's dead letters comes with the first of them.
     fn make_dead_letter_topic(&mut self, place: &Place, dead_topic: TopicId) -> Result<(), Contradiction> {
-        if self.topics.contains_key(&dead_topic) {
-            return Ok(());
-        }
         let source = self.topic(place.topic).ok_or(Contradiction("no such topic"))?;
         let name = source.dead_letter_name().ok_or(Contradiction("death of a dead letter"))?.clone();
+        if self.takes_dead_letters_of(source, dead_topic)? {
+            return Ok(());
+        }
         let partitions = source.partition_count();
         self.insert_topic(Topic::new(dead_topic, name, partitions, Retention::default()))
+    }
+
+    /// Whether `dead_topic` is there; it is a contradiction where it takes the dead letters of another topic.
+    fn takes_dead_letters_of(&self, source: &Topic, dead_topic: TopicId) -> Result<bool, Contradiction> {
+        match self.topic(dead_topic) {
+            Some(dead) if source.dead_letter_name() != Some(&dead.name) => {
+                Err(Contradiction("dead letters of another topic"))
+            }
+            found => Ok(found.is_some()),
+        }
     }
 
     /// The body a message has as a dead letter.
@@ -366,9 +397,8 @@ impl Topic {
         at: Timestamp,
         body: Body,
     ) -> Result<Position, Contradiction> {
-        reached(offset.0)?;
-        if offset < self.next_offset {
-            return Err(Contradiction("offset used before"));
+        if offset != self.next_offset {
+            return Err(Contradiction("an offset that is not the next"));
         }
         self.next_offset = offset.next();
         let partition = self.partition_mut(partition).ok_or(Contradiction("no such partition"))?;
@@ -400,9 +430,8 @@ impl Topic {
     }
 
     fn create_group(&mut self, id: GroupId, name: GroupName, start: GroupStart) -> Result<(), Contradiction> {
-        reached32(id.0)?;
-        if id < self.next_group || self.group_names.contains_key(&name) {
-            return Err(Contradiction("group exists"));
+        if id != self.next_group || self.group_names.contains_key(&name) {
+            return Err(Contradiction("group exists, or its number is not the next"));
         }
         self.next_group = id.next();
         let mut progress = Vec::with_capacity(self.partitions.len());

@@ -90,14 +90,16 @@ impl Identities {
         due.take(limit as usize).count() as u64
     }
 
-    /// Remembers `key`; if it was remembered already, past its window, the old memory gives way.
-    pub(super) fn accept(&mut self, key: IdentityKey, accepted: Accepted) {
+    /// Remembers `key`; if it was remembered already, past its window, the old memory gives way and is handed back.
+    pub(super) fn accept(&mut self, key: IdentityKey, accepted: Accepted) -> Option<Accepted> {
         self.queue.insert(self.next, (key.clone(), accepted.expires_at));
-        if let Some((_, place)) = self.known.insert(key, (accepted, self.next)) {
+        let before = self.known.insert(key, (accepted, self.next)).map(|(before, place)| {
             self.queue.remove(&place);
-        }
+            before
+        });
         self.next += 1;
         debug_assert_eq!(self.known.len(), self.queue.len(), "every identity stands in the queue once");
+        before
     }
 
     /// Forgets the `count` oldest.

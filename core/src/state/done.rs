@@ -86,6 +86,12 @@ impl DoneSet {
         self.floor_offset
     }
 
+    /// The first position that is not done and has nothing done above it.
+    #[must_use]
+    pub fn end(&self) -> Position {
+        self.runs.last().map_or(self.floor, |(_, run)| run.end)
+    }
+
     /// How many positions above the floor are done.
     #[must_use]
     pub const fn done_above(&self) -> u64 {
@@ -132,7 +138,7 @@ impl DoneSet {
     /// Nothing at `next` or above may be done.
     #[must_use]
     pub fn undone_before(&self, next: Position) -> u64 {
-        let end = self.runs.last().map_or(self.floor, |(_, run)| run.end);
+        let end = self.end();
         debug_assert!(end <= next, "position {next} is not written yet, but done up to {end}");
         next.0.saturating_sub(self.floor.0).saturating_sub(self.above)
     }

@@ -11,6 +11,7 @@ pub mod entry;
 pub mod group;
 pub mod partition;
 mod restore;
+mod sound;
 pub mod topic;
 pub mod view;
 
@@ -18,6 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use self::dedupe::Identities;
+pub use self::sound::Unsound;
 use self::topic::Topic;
 pub use self::view::View;
 use crate::types::{Boot, Timestamp, TopicId, TopicName};

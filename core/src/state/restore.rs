@@ -7,7 +7,7 @@ use super::dedupe::{Accepted, IdentityKey};
 use super::done::DoneSet;
 use super::entry::Phase;
 use super::group::{Group, Progress};
-use super::partition::{Load, Message};
+use super::partition::{Load, Message, Partition};
 use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::record::{Image, RunImage};
@@ -27,6 +27,9 @@ impl State {
             Image::Topic { topic: id, name, partitions, retention, next_offset, next_group } => {
                 countable(*partitions)?;
                 reached(next_offset.0).and(reached32(next_group.0))?;
+                if self.topics.contains_key(id) {
+                    return Err(Contradiction("two topics of one number"));
+                }
                 let next_topic = std::mem::replace(&mut self.next_topic, *id);
                 let mut topic = Topic::new(*id, name.clone(), *partitions, *retention);
                 topic.next_offset = *next_offset;
@@ -44,6 +47,9 @@ impl State {
                     return Err(Contradiction("offset is still to be given"));
                 }
                 let partition = topic.partition_mut(*partition).ok_or(Contradiction("no such partition"))?;
+                if *partition != Partition::default() {
+                    return Err(Contradiction("two accounts of one partition"));
+                }
                 partition.next_position = *next_position;
                 partition.last_offset = *last_offset;
                 if trimmed_floor > next_position {
@@ -71,16 +77,19 @@ impl State {
             }
             Image::Floor { topic, group, partition, floor, floor_offset } => {
                 let topic = self.topic_mut(*topic)?;
-                let next = topic.partition(*partition).map(super::partition::Partition::next_position);
+                let next = topic.partition(*partition).map(Partition::next_position);
                 if next.is_none_or(|next| *floor > next) {
                     return Err(Contradiction("floor beyond the end"));
                 }
                 let progress = topic.progress_mut(*group, *partition).ok_or(Contradiction("no such group"))?;
+                if *progress != Progress::default() {
+                    return Err(Contradiction("two floors of one group in one partition"));
+                }
                 progress.done = DoneSet::with_floor(*floor, *floor_offset);
             }
             Image::DoneRun { topic, group, partition, run } => {
                 let topic = self.topic_mut(*topic)?;
-                let next = topic.partition(*partition).map(super::partition::Partition::next_position);
+                let next = topic.partition(*partition).map(Partition::next_position);
                 if next.is_none_or(|next| run.end > next) {
                     return Err(Contradiction("done beyond the end"));
                 }
@@ -106,7 +115,9 @@ impl State {
             Image::Identity { scope, tenant, key, partition, offset, expires_at } => {
                 let identities = Arc::make_mut(self.identities.entry(scope.clone()).or_default());
                 let accepted = Accepted { partition: *partition, offset: *offset, expires_at: *expires_at };
-                identities.accept(IdentityKey::new(tenant, key), accepted);
+                if identities.accept(IdentityKey::new(tenant, key), accepted).is_some() {
+                    return Err(Contradiction("two memories of one identity"));
+                }
             }
         }
         Ok(())
@@ -144,8 +155,9 @@ impl State {
 }
 
 fn extend(done: &mut DoneSet, run: &RunImage) -> Result<(), Contradiction> {
-    if run.start <= done.floor() || run.start >= run.end {
-        return Err(Contradiction("run below its floor"));
+    // A run that touches another would have been written as one with it.
+    if run.start <= done.end() || run.start >= run.end {
+        return Err(Contradiction("run within or beside what is done already"));
     }
     done.extend_run(run.start, run.end, run.last_offset);
     Ok(())

@@ -17,6 +17,7 @@ use super::observer::Observer;
 use super::verdict::{Law, Verdict};
 
 const ONE_PLACE: Law = Law(1, "a stored message is kept or trimmed, never both, never neither");
+const IS_SOUND: Law = Law(2, "what recovery demands of a snapshot is true of every state there is");
 const ONE_PHASE: Law = Law(1, "for a group a message is done, or held, or waiting, or ready: exactly one of them");
 const END_IS_JUSTIFIED: Law = Law(1, "a message is done for a group only by ack, death, seek or start");
 const GONE_IS_GONE: Law = Law(1, "what is trimmed does not come back, what is not done is not trimmed");
@@ -52,6 +53,8 @@ impl Observer {
                 self.take_note(state, topic, id, partition, lsn)?;
             }
         }
+        let sound = state.check();
+        IS_SOUND.holds(sound.is_ok(), || format!("{sound:?}"))?;
         let now = pipeline.broker().now();
         state.topics().try_for_each(|topic| self.ends(topic, lsn, now))
     }

@@ -1,0 +1,287 @@
+//! Each contradiction that recovery looks for, made on purpose in the story's snapshot or in its log, and refused in so many
+//! words.
+
+use driftq_core::faults::NoFaults;
+use driftq_core::log::RecoveryError;
+use driftq_core::pipeline::inspect;
+use driftq_core::record::{Event, Image, Record, Retention, RunImage};
+use driftq_core::types::*;
+
+use super::forged::{snapshot_of, with_log, with_snapshot};
+use super::scenario::{Read, told, without_snapshots};
+
+/// Changes one piece and says so, or leaves it.
+type Change = fn(&mut Event) -> bool;
+
+/// Whether a piece is of some kind.
+type Kind = fn(&Image) -> bool;
+
+/// A [`Change`] of what looks like this.
+macro_rules! change {
+    ($pattern:pat => $change:expr) => {
+        |event: &mut Event| match event {
+            $pattern => {
+                $change;
+                true
+            }
+            _ => false,
+        }
+    };
+}
+
+/// The same of a piece of the snapshot.
+macro_rules! piece {
+    ($pattern:pat => $change:expr) => {
+        change!(Event::Restored($pattern) => $change)
+    };
+}
+
+fn make(records: &mut [Record], change: Change) {
+    assert!(records.iter_mut().any(|record| change(&mut record.event)), "there is such a one");
+}
+
+/// What a recovery of the story says when the pieces of its snapshot are changed.
+fn refusal_of_snapshot(change: impl FnOnce(&mut Vec<Record>)) -> String {
+    let storage = told();
+    let (head, mut pieces) = snapshot_of(&storage).expect("has a snapshot");
+    change(&mut pieces);
+    match inspect(&mut with_snapshot(&storage, &head, &pieces), None, &NoFaults) {
+        Err(RecoveryError::Malformed { reason, .. } | RecoveryError::Contradictory { reason, .. }) => reason.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refusal_of_log(change: impl FnOnce(&mut Vec<Record>)) -> String {
+    let mut records =
+        Read::from(&without_snapshots(&told())).replayed.into_iter().map(|(_, record, _)| record).collect();
+    change(&mut records);
+    match inspect(&mut with_log(&records), None, &NoFaults) {
+        Err(RecoveryError::Malformed { reason, .. }) => reason.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+const ORDERS: TopicId = TopicId(0);
+const AUDIT: TopicId = TopicId(1);
+const DEAD: TopicId = TopicId(3);
+const FIRST: PartitionId = PartitionId(0);
+const SECOND: PartitionId = PartitionId(1);
+
+#[test]
+fn the_story_as_it_was_told_is_not_refused() {
+    let storage = told();
+    let (head, pieces) = snapshot_of(&storage).expect("has a snapshot");
+    assert!(inspect(&mut with_snapshot(&storage, &head, &pieces), None, &NoFaults).is_ok());
+    let records: Vec<_> = Read::from(&without_snapshots(&storage)).replayed.into_iter().map(|(_, r, _)| r).collect();
+    assert!(inspect(&mut with_log(&records), None, &NoFaults).is_ok());
+}
+
+#[test]
+fn numbers_of_one_piece_that_another_contradicts_are_named() {
+    use Image::*;
+    let cases: [(&str, Change); 21] = [
+        (
+            "the trimmed floor lacks its offset",
+            piece!(Partition { topic: DEAD, trimmed_floor_offset, .. } => *trimmed_floor_offset = None),
+        ),
+        (
+            "a position is neither kept nor trimmed",
+            piece!(Partition { topic: AUDIT, next_position, .. } => *next_position = Position(4)),
+        ),
+        (
+            "the newest offset is not that of the last position",
+            piece!(Partition { topic: AUDIT, last_offset, .. } => *last_offset = Some(Offset(1))),
+        ),
+        (
+            "an offset is still to be given",
+            piece!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(u64::MAX)),
+        ),
+        (
+            "offsets do not rise with positions",
+            piece!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(0)),
+        ),
+        ("offsets do not rise with positions", piece!(TrimmedRun { run, .. } => run.last_offset = Offset(0))),
+        (
+            "a message was accepted before the one in front of it, or after the last recorded moment",
+            piece!(Message { topic: ORDERS, position: Position(7), produced_at, .. } => *produced_at = Timestamp(5)),
+        ),
+        (
+            "a message was accepted before the one in front of it, or after the last recorded moment",
+            piece!(Message { topic: AUDIT, position: Position(2), produced_at, .. } => produced_at.0 += 1),
+        ),
+        (
+            "a message is done in more groups than it says, or fewer",
+            piece!(Message { topic: ORDERS, position: Position(5), done_in, .. } => *done_in = 0),
+        ),
+        (
+            "a message is done in every group or merely kept, but not both",
+            piece!(Message { topic: ORDERS, position: Position(5), retained, .. } => *retained = true),
+        ),
+        (
+            "a message is done in every group or merely kept, but not both",
+            piece!(Message { topic: AUDIT, position: Position(0), retained, .. } => *retained = false),
+        ),
+        (
+            "a message is for a group that is still to be numbered",
+            piece!(Message { topic: ORDERS, position: Position(6), visible_to, .. } => *visible_to = Some(GroupId(3))),
+        ),
+        (
+            "a message that was not redriven is for one group only",
+            piece!(Message { topic: ORDERS, position: Position(5), visible_to, .. } => *visible_to = Some(GroupId(1))),
+        ),
+        (
+            "a message that is for one group only is not done in the others",
+            piece!(Message { topic: ORDERS, position: Position(6), visible_to, .. } => *visible_to = Some(GroupId(1))),
+        ),
+        (
+            "done messages are kept where none are to be",
+            piece!(Topic { topic: AUDIT, retention, .. } => *retention = Retention::default()),
+        ),
+        (
+            "more done bytes are kept than the topic's retention says",
+            piece!(Topic { topic: AUDIT, retention, .. } => retention.bytes = Some(37)),
+        ),
+        ("its floor lacks its offset", piece!(Floor { topic: AUDIT, floor_offset, .. } => *floor_offset = None)),
+        (
+            "it tells another offset than the message it is done with has",
+            piece!(Floor { topic: AUDIT, floor_offset, .. } => *floor_offset = Some(Offset(0))),
+        ),
+        (
+            "it tells another offset than the message it is done with has",
+            piece!(DoneRun { topic: ORDERS, run, .. } => run.last_offset = Offset(1)),
+        ),
+        ("it knows a token of a boot that is still to come", piece!(Entry { entry, .. } => entry.token.boot = Boot(2))),
+        ("a message failed more often than it was delivered", piece!(Entry { entry, .. } => entry.failures = 3)),
+    ];
+    for (phrase, change) in cases {
+        let refusal = refusal_of_snapshot(|pieces| make(pieces, change));
+        assert!(refusal.ends_with(phrase), "{refusal:?} for {phrase:?}");
+        assert!(refusal.starts_with("topic "), "{refusal}");
+    }
+}
+
+#[test]
+fn a_piece_that_is_missing_or_one_too_many_is_named() {
+    let drop_run = |pieces: &mut Vec<Record>| {
+        let run = |record: &Record| matches!(record.event, Event::Restored(Image::DoneRun { .. }));
+        drop(pieces.remove(pieces.iter().position(run).expect("has a run")));
+    };
+    let refusal = refusal_of_snapshot(drop_run);
+    assert_eq!(refusal, "topic orders, partition 0, a message is trimmed that is not done in every group");
+    assert_eq!(refusal_of_snapshot(Vec::clear), "it has no origin");
+
+    let twice = |of: Kind| {
+        move |pieces: &mut Vec<Record>| {
+            let of = |record: &Record| matches!(&record.event, Event::Restored(image) if of(image));
+            let at = pieces.iter().position(of).expect("there is one");
+            pieces.push(pieces[at].clone());
+        }
+    };
+    let cases: [(&str, Kind); 7] = [
+        ("two accounts of one partition", |image| matches!(image, Image::Partition { .. })),
+        ("two messages at one position", |image| matches!(image, Image::Message { .. })),
+        ("group exists or is still to be numbered", |image| matches!(image, Image::Group { .. })),
+        ("two floors of one group in one partition", |image| matches!(image, Image::Floor { .. })),
+        ("run within or beside what is done already", |image| matches!(image, Image::DoneRun { .. })),
+        ("two histories of one message", |image| matches!(image, Image::Entry { .. })),
+        ("two memories of one identity", |image| matches!(image, Image::Identity { .. })),
+    ];
+    for (phrase, of) in cases {
+        let refusal = refusal_of_snapshot(twice(of));
+        assert!(refusal.ends_with(phrase), "{refusal:?} for {phrase:?}");
+    }
+    let refusal = refusal_of_snapshot(|pieces| {
+        twice(|image| matches!(image, Image::Topic { topic: ORDERS, .. }))(pieces);
+        let Event::Restored(Image::Topic { name, .. }) = &mut pieces.last_mut().expect("just added").event else {
+            return;
+        };
+        *name = TopicName::new("another").expect("a name");
+    });
+    assert!(refusal.ends_with("two topics of one number"), "{refusal}");
+}
+
+#[test]
+fn pieces_that_are_each_in_order_but_not_together_are_named() {
+    use Image::*;
+    // A group is done with what it holds, and the message knows of it.
+    let refusal = refusal_of_snapshot(|pieces| {
+        make(pieces, piece!(Message { topic: ORDERS, position: Position(7), done_in, .. } => *done_in = 1));
+        let run = RunImage { start: Position(7), end: Position(8), last_offset: Offset(8) };
+        let image = DoneRun { topic: ORDERS, group: GroupId(2), partition: FIRST, run };
+        pieces.push(Record { at: Timestamp::default(), event: Event::Restored(image) });
+    });
+    assert_eq!(refusal, "topic orders, partition 0, group g, it is done with a message it remembers deliveries of");
+
+    // Two partitions have a message of one offset, and everybody agrees on it.
+    let refusal = refusal_of_snapshot(|pieces| {
+        make(
+            pieces,
+            piece!(Partition { topic: ORDERS, partition: SECOND, last_offset, .. } => *last_offset = Some(Offset(0))),
+        );
+        make(pieces, piece!(Message { topic: ORDERS, partition: SECOND, offset, .. } => *offset = Offset(0)));
+        for record in pieces {
+            if let Event::Restored(Entry { place, entry }) = &mut record.event
+                && (place.topic, place.partition) == (ORDERS, SECOND)
+            {
+                entry.offset = Offset(0);
+            }
+        }
+    });
+    assert_eq!(refusal, "topic orders, two partitions keep a message with the same offset");
+
+    // A message is trimmed after it was told of; nobody consumes its topic.
+    let refusal = refusal_of_snapshot(|pieces| {
+        make(
+            pieces,
+            piece!(Partition { topic: DEAD, trimmed_floor, trimmed_floor_offset, .. } => {
+                (*trimmed_floor, *trimmed_floor_offset) = (Position(0), None);
+            }),
+        );
+        let of = |record: &Record| matches!(&record.event, Event::Restored(Message { topic: DEAD, .. }));
+        let at = pieces.iter().position(of).expect("has a dead letter");
+        let mut first = pieces[at].clone();
+        let Event::Restored(Message { position, offset, .. }) = &mut first.event else { return };
+        (*position, *offset) = (Position(0), Offset(0));
+        pieces.insert(at, first);
+        let run = RunImage { start: Position(1), end: Position(2), last_offset: Offset(1) };
+        let image = TrimmedRun { topic: DEAD, partition: FIRST, run };
+        pieces.insert(at + 2, Record { at: Timestamp::default(), event: Event::Restored(image) });
+    });
+    assert_eq!(refusal, "topic dlq.orders, partition 0, a position is kept and trimmed, or not given yet");
+}
+
+#[test]
+fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
+    let cases: [(&str, Change); 13] = [
+        ("a boot that is not the next", change!(Event::Booted { boot } => *boot = Boot(2))),
+        ("topic exists, or its number is not the next", change!(Event::TopicCreated { topic, .. } => topic.0 += 1)),
+        ("group exists, or its number is not the next", change!(Event::GroupCreated { group, .. } => group.0 += 1)),
+        ("an offset that is not the next", change!(Event::Produced { offset, .. } => offset.0 += 1)),
+        ("an offset that is not the next", change!(Event::DeadLettered { dead_offset, .. } => dead_offset.0 += 1)),
+        (
+            "window of a message without an identity",
+            change!(Event::Produced { body, gate: Some(_), .. } => *body = driftq_core::Body::pack(&Metadata::default(), b"", b"v")),
+        ),
+        ("token of another boot", change!(Event::Delivered { token, .. } => token.boot = Boot(0))),
+        ("no such delivery", change!(Event::Acked { place } => place.position = Position(3))),
+        ("dead letters of another topic", change!(Event::DeadLettered { dead_topic, .. } => *dead_topic = AUDIT)),
+        ("dead letters of another topic", change!(Event::Redriven { topic, .. } => *topic = AUDIT)),
+        ("end of identities that are in their window", change!(Event::IdentitiesExpired { count, .. } => *count += 1)),
+        ("end of a lease that is not running", change!(Event::Nacked { place, .. } => place.position = Position(3))),
+        ("no such partition", change!(Event::Produced { partition, .. } => *partition = PartitionId(2))),
+    ];
+    for (phrase, change) in cases {
+        let refusal = refusal_of_log(|records| make(records, change));
+        assert_eq!(refusal, format!("record contradicts the state: {phrase}"));
+    }
+    // The same message accepted again, under the next offset.
+    let refusal = refusal_of_log(|records| {
+        let of = |record: &Record| matches!(&record.event, Event::Produced { gate: Some(_), .. });
+        let at = records.iter().position(of).expect("has an identity");
+        let mut again = records[at].clone();
+        let Event::Produced { offset, .. } = &mut again.event else { return };
+        *offset = offset.next();
+        records.insert(at + 1, again);
+    });
+    assert_eq!(refusal, "record contradicts the state: identity accepted twice in its window");
+}

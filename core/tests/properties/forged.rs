@@ -1,0 +1,312 @@
+//! Logs and snapshots whose checksums are right and whose words are not: refused by name, or a state that works; never a panic.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use driftq_core::codec::record as codec;
+use driftq_core::command::{Claim, OnDisconnect, Produce, Redrivable, SeekTo, Subscribe, TokenClaim};
+use driftq_core::faults::NoFaults;
+use driftq_core::log::{
+    FileId, LogId, MemoryStorage, RecoveryError, SegmentHeader, SnapshotHead, SnapshotWriter, Storage, read_snapshot,
+};
+use driftq_core::pipeline::{OpenError, inspect};
+use driftq_core::record::{GroupStart, Record};
+use driftq_core::types::*;
+use driftq_core::{Command, Output, Pipeline, PipelineConfig};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::arbitrary;
+use super::scenario::{Read, told, without_snapshots};
+use super::sequences::judge;
+use super::steps::plans;
+use super::world::run;
+
+/// The newest snapshot of a log, and its pieces.
+pub fn snapshot_of(storage: &MemoryStorage) -> Option<(SnapshotHead, Vec<Record>)> {
+    let mut storage = storage.clone();
+    let files = storage.list().expect("lists").into_iter();
+    let lsn = files.filter_map(|info| if let FileId::Snapshot(lsn) = info.file { Some(lsn) } else { None }).max()?;
+    let mut pieces = Vec::new();
+    let each = |kind, version, payload: &[u8]| codec::decode(kind, version, payload).map(|piece| pieces.push(piece));
+    let head = read_snapshot(&mut storage, lsn, &mut Vec::new(), each).ok()?;
+    Some((head, pieces))
+}
+
+/// The log with its newest snapshot written anew, of these pieces.
+pub fn with_snapshot(storage: &MemoryStorage, head: &SnapshotHead, pieces: &[Record]) -> MemoryStorage {
+    let (mut storage, mut bytes) = (storage.clone(), Vec::new());
+    let mut writer = SnapshotWriter::begin(head, &mut bytes);
+    for piece in pieces {
+        let kind = codec::kind(&piece.event);
+        writer.record(&mut bytes, kind, codec::VERSION, |out| codec::encode(piece, out)).expect("fits");
+    }
+    writer.finish(&mut bytes);
+    storage.uproot(head.file());
+    storage.plant(head.file(), bytes);
+    storage
+}
+
+/// A log of these records and nothing else.
+pub fn with_log(records: &[Record]) -> MemoryStorage {
+    let (previous_lsn, synced) = (Lsn(0), Lsn(0));
+    let header = SegmentHeader { log_id: LogId([9; 16]), sequence: 1, previous_lsn, previous_crc: 0, synced };
+    let (mut bytes, mut chain) = (header.encode(), header.chain());
+    for record in records {
+        let kind = codec::kind(&record.event);
+        let written = chain.record(&mut bytes, synced, kind, codec::VERSION, |out| codec::encode(record, out));
+        written.expect("fits");
+    }
+    let mut storage = MemoryStorage::new();
+    storage.plant(header.file(), bytes);
+    storage
+}
+
+/// A pipeline over a forged log, asked for everything there is.
+struct Tried {
+    storage: MemoryStorage,
+    pipeline: Pipeline,
+    now: Timestamp,
+    held: Vec<(ConsumerId, LeaseToken, PartitionId, Offset)>,
+}
+
+fn owner() -> OwnerName {
+    OwnerName::new("w").expect("a name")
+}
+
+impl Tried {
+    fn settle(&mut self) {
+        for _ in 0..8 {
+            self.pipeline.handle_timeout(self.now);
+            self.pipeline.drive(self.now, &mut self.storage);
+            while let Some(output) = self.pipeline.poll_output() {
+                if let Output::Deliver { consumer, delivery } = output {
+                    self.held.push((consumer, delivery.token, delivery.partition, delivery.offset));
+                }
+            }
+        }
+    }
+
+    fn say(&mut self, command: Command) {
+        self.pipeline.handle(self.now, command);
+        self.settle();
+    }
+
+    /// Every command there is, of every topic and group, and the ends of all leases.
+    fn everything(&mut self) {
+        self.settle();
+        let topics: Vec<_> = self.pipeline.state().topics().map(|topic| topic.name().clone()).take(6).collect();
+        for topic in &topics {
+            let groups = self.pipeline.state().topic_named(topic).expect("is there").groups();
+            let mut groups: Vec<_> = groups.map(|group| group.name().clone()).take(4).collect();
+            groups.push(GroupName::new("newcomer").expect("a name"));
+            self.of_topic(topic, &groups);
+        }
+        for topic in topics.into_iter().step_by(2) {
+            self.say(Command::DeleteTopic { name: topic });
+        }
+    }
+
+    fn of_topic(&mut self, topic: &TopicName, groups: &[GroupName]) {
+        let partitions = self.pipeline.state().topic_named(topic).expect("is there").partition_count().min(3);
+        self.say(Command::DescribeTopic { name: topic.clone() });
+        for partition in (0..partitions).map(PartitionId) {
+            let (offset, limit) = (Offset(0), 100);
+            self.say(Command::Peek { topic: topic.clone(), partition, offset, limit });
+        }
+        for group in groups {
+            let asked = Subscribe {
+                topic: topic.clone(),
+                group: group.clone(),
+                owner: owner(),
+                lease: Some(Millis(1_000)),
+                prefetch: 100,
+                deliveries_max: None,
+                start: GroupStart::Earliest,
+                on_disconnect: OnDisconnect::Release,
+            };
+            self.say(Command::Resume { topic: topic.clone(), group: group.clone() });
+            self.say(Command::Subscribe(asked));
+            for (nth, (_, token, partition, offset)) in std::mem::take(&mut self.held).into_iter().enumerate() {
+                let (topic, group, token) = (topic.clone(), group.clone(), TokenClaim::Shown(token));
+                let claim = Claim { topic, group, partition, offset, owner: owner(), token };
+                self.say(match nth % 3 {
+                    0 => Command::Ack(claim),
+                    1 => Command::Nack { claim, reason: "no".into(), delay: None },
+                    _ => Command::Release(claim),
+                });
+            }
+        }
+        self.say(Command::Produce(Box::new(Produce::new(topic.clone(), "k", "one more"))));
+        self.say(Command::Redrive { topic: topic.clone(), which: Redrivable::All, limit: 100 });
+        self.now = self.now.after(Millis(100_000));
+        self.settle();
+        for (nth, group) in groups.iter().enumerate() {
+            let (topic, group) = (topic.clone(), group.clone());
+            let to = [SeekTo::Earliest, SeekTo::Offset(Offset(2)), SeekTo::Latest][nth % 3];
+            self.say(Command::Seek { topic: topic.clone(), group: group.clone(), to });
+            if nth % 2 == 0 {
+                self.say(Command::DeleteGroup { topic, group });
+            }
+        }
+    }
+}
+
+/// Opens a forged log and uses it. What opens is sound, and stays a log that recovers to what it was.
+fn try_out(mut storage: MemoryStorage) -> Result<(), RecoveryError> {
+    let limits = Limits { partitions_max: 8, ..Limits::production() };
+    let config = PipelineConfig { limits, segment_bytes: 1 << 20, reserve_bytes: 1 << 10, ..Default::default() };
+    let now = Timestamp(1_700_000_100_000);
+    let pipeline = match Pipeline::open(&mut storage, config, None, now, NoFaults) {
+        Ok((pipeline, _)) => pipeline,
+        Err(OpenError::Recovery(error)) => return Err(error),
+        Err(other) => panic!("{other}"),
+    };
+    assert_eq!(pipeline.state().check(), Ok(()), "what recovers is sound");
+    let mut tried = Tried { storage, pipeline, now, held: Vec::new() };
+    tried.everything();
+    assert_eq!(tried.pipeline.state().check(), Ok(()), "and stays so");
+    if tried.pipeline.failure().is_none() {
+        let (found, _) = inspect(&mut tried.storage.crash(), None, &NoFaults).expect("recovers");
+        assert_eq!(found.digest(), tried.pipeline.state().digest());
+    }
+    Ok(())
+}
+
+/// `record` with bits of every one of its bytes turned, one at a time, where that still is a record: numbers one up or down,
+/// and far away.
+fn altered(record: &Record) -> Vec<Record> {
+    let (kind, mut bytes) = (codec::kind(&record.event), Vec::new());
+    codec::encode(record, &mut bytes);
+    let mut found = Vec::new();
+    for bit in (0..bytes.len() * 8).filter(|bit| [0, 1, 5].contains(&(bit % 8))) {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        found.extend(codec::decode(kind, codec::VERSION, &bytes).ok());
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    found
+}
+
+/// Every single change to a row of records: one altered, left out, said twice, or in the place of the next.
+fn every_change(records: &[Record], mut each: impl FnMut(&[Record], &str)) {
+    for at in 0..records.len() {
+        let mut changed = records.to_vec();
+        for other in altered(&records[at]) {
+            changed[at] = other;
+            each(&changed, &format!("{:?} altered to {:?}", records[at], changed[at]));
+        }
+        let mut left_out = records.to_vec();
+        left_out.remove(at);
+        each(&left_out, &format!("{:?} left out", records[at]));
+        let mut twice = records.to_vec();
+        twice.insert(at, records[at].clone());
+        each(&twice, &format!("{:?} said twice", records[at]));
+        if at + 1 < records.len() {
+            let mut swapped = records.to_vec();
+            swapped.swap(at, at + 1);
+            each(&swapped, &format!("{:?} behind {:?}", records[at], records[at + 1]));
+        }
+    }
+}
+
+/// How many were refused and how many worked; fails where one panics, saying what was changed.
+fn tally(change: &str, storage: MemoryStorage, counts: &mut [usize; 2]) {
+    match catch_unwind(AssertUnwindSafe(|| try_out(storage))) {
+        Ok(Ok(())) => counts[1] += 1,
+        Ok(Err(RecoveryError::Malformed { .. } | RecoveryError::Contradictory { .. })) => counts[0] += 1,
+        Ok(Err(other)) => panic!("{change}: refused by another name: {other}"),
+        Err(_) => panic!("{change}: it panicked"),
+    }
+}
+
+#[test]
+fn no_change_to_a_piece_of_a_snapshot_panics_the_broker() {
+    let storage = told();
+    let (head, pieces) = snapshot_of(&storage).expect("has a snapshot");
+    let mut counts = [0; 2];
+    every_change(&pieces, |pieces, change| tally(change, with_snapshot(&storage, &head, pieces), &mut counts));
+    println!("{counts:?} of {} pieces", pieces.len());
+    assert!(counts[0] > 1_000 && counts[1] > 1_000, "most are refused, some are another truth: {counts:?}");
+}
+
+#[test]
+fn no_change_to_a_record_panics_the_broker() {
+    let records = Read::from(&without_snapshots(&told())).replayed;
+    let records: Vec<_> = records.into_iter().map(|(_, record, _)| record).collect();
+    let mut counts = [0; 2];
+    every_change(&records, |records, change| tally(change, with_log(records), &mut counts));
+    println!("{counts:?} of {} records", records.len());
+    assert!(counts[0] > 1_000 && counts[1] > 1_000, "most are refused, some are another truth: {counts:?}");
+}
+
+/// One change to a row of records.
+#[derive(Clone, Debug)]
+enum Forgery {
+    Alter(Index, Index),
+    LeaveOut(Index),
+    Repeat(Index, Index),
+    Swap(Index, Index),
+    Insert(Index, Box<Record>),
+}
+
+fn forgery() -> impl Strategy<Value = Forgery> {
+    let two = || (any::<Index>(), any::<Index>());
+    prop_oneof![
+        4 => two().prop_map(|(at, bit)| Forgery::Alter(at, bit)),
+        1 => any::<Index>().prop_map(Forgery::LeaveOut),
+        1 => two().prop_map(|(from, to)| Forgery::Repeat(from, to)),
+        1 => two().prop_map(|(a, b)| Forgery::Swap(a, b)),
+        1 => (any::<Index>(), arbitrary::record()).prop_map(|(at, record)| Forgery::Insert(at, Box::new(record))),
+    ]
+}
+
+fn forge(records: &mut Vec<Record>, forgeries: &[Forgery]) {
+    for forgery in forgeries {
+        let len = records.len();
+        if len == 0 {
+            return;
+        }
+        match forgery {
+            Forgery::Alter(at, bit) => {
+                let others = altered(&records[at.index(len)]);
+                if !others.is_empty() {
+                    records[at.index(len)] = others[bit.index(others.len())].clone();
+                }
+            }
+            Forgery::LeaveOut(at) => drop(records.remove(at.index(len))),
+            Forgery::Repeat(from, to) => records.insert(to.index(len), records[from.index(len)].clone()),
+            Forgery::Swap(a, b) => records.swap(a.index(len), b.index(len)),
+            Forgery::Insert(at, record) => records.insert(at.index(len), (**record).clone()),
+        }
+    }
+}
+
+#[test]
+fn no_forged_snapshot_panics_the_broker() {
+    judge(1_500, (plans(60), vec(forgery(), 1..4)), |(plan, forgeries)| {
+        let Ok(mut world) = run(plan, NoFaults) else { return Ok(()) };
+        world.pipeline.request_snapshot();
+        let settled = world.settle();
+        prop_assert!(settled.is_ok(), "{:?}", settled);
+        let Some((head, mut pieces)) = snapshot_of(&world.storage) else { return Ok(()) };
+        forge(&mut pieces, forgeries);
+        let _ = try_out(with_snapshot(&world.storage.crash(), &head, &pieces));
+        Ok(())
+    });
+}
+
+#[test]
+fn no_forged_log_panics_the_broker() {
+    judge(1_500, (plans(60), vec(forgery(), 1..4)), |(plan, forgeries)| {
+        let Ok(world) = run(plan, NoFaults) else { return Ok(()) };
+        let disk = without_snapshots(&world.storage.crash());
+        let mut read = Read::default();
+        if driftq_core::log::recover(&mut disk.clone(), None, &mut read).is_err() {
+            return Ok(());
+        }
+        let mut records = read.replayed.into_iter().map(|(_, record, _)| record).collect();
+        forge(&mut records, forgeries);
+        let _ = try_out(with_log(&records));
+        Ok(())
+    });
+}
