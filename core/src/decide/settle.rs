@@ -54,7 +54,7 @@ pub(crate) fn standing<'a>(state: &'a State, claim: &Claim, faults: &impl Faults
 }
 
 /// Whether the group is done with a message it has no history of.
-fn is_done(topic: &Topic, claim: &Claim, done: &crate::state::done::DoneSet) -> bool {
+fn is_done(topic: &Topic, claim: &Claim, done: &crate::state::DoneSet) -> bool {
     if claim.offset >= topic.next_offset() {
         return false;
     }

@@ -306,7 +306,7 @@ impl Index {
     }
 
     pub(crate) fn set_sweep(&mut self, state: &State, scope: &TopicName) {
-        if let Some(expiry) = state.identities(scope).and_then(crate::state::dedupe::Identities::next_expiry) {
+        if let Some(expiry) = state.identities(scope).and_then(crate::state::Identities::next_expiry) {
             self.timers.set_sweep(expiry.after(SWEEP_SLACK), scope);
         }
     }

@@ -16,7 +16,7 @@ mod chunk;
 #[cfg(test)]
 mod tests;
 
-pub use chunk::{CHUNK, Chunk};
+pub(crate) use chunk::{CHUNK, Chunk};
 
 /// A chunk with fewer entries than this looks for a neighbour to join.
 const SPARSE: usize = CHUNK / 4;
@@ -221,13 +221,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         K: Borrow<Q>,
     {
         let (index, at) = self.locate(key)?;
-        Some(self.value_mut(index, at))
-    }
-
-    /// What [`find_by`](Self::find_by) finds, to be changed in place. `order` must say the same of it afterwards.
-    pub fn get_by_mut(&mut self, order: impl FnMut(&K, &V) -> Ordering) -> Option<&mut V> {
-        let (index, at) = self.locate_by(order)?;
-        Some(self.value_mut(index, at))
+        Some(&mut Arc::make_mut(&mut self.slots[index].chunk).entries[at].1)
     }
 
     /// Puts `value` at `key` and hands back what was there. An equal key that was there stays.
@@ -265,22 +259,12 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         Some(self.take(index, at).1)
     }
 
-    /// Takes out what [`find_by`](Self::find_by) finds.
-    pub fn remove_by(&mut self, order: impl FnMut(&K, &V) -> Ordering) -> Option<(K, V)> {
-        let (index, at) = self.locate_by(order)?;
-        Some(self.take(index, at))
-    }
-
     /// Takes out the entry with the least key.
     pub fn pop_first(&mut self) -> Option<(K, V)> {
         if self.is_empty() {
             return None;
         }
         Some(self.take(0, 0))
-    }
-
-    fn value_mut(&mut self, index: usize, at: usize) -> &mut V {
-        &mut Arc::make_mut(&mut self.slots[index].chunk).entries[at].1
     }
 
     /// Makes room by a new chunk: past the last key an empty one, so that ascending keys leave full chunks behind, and

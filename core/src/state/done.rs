@@ -45,13 +45,13 @@ impl DoneSet {
     /// Everything below `floor` is done, nothing from there on. `floor_offset` is the topic offset of the message just
     /// below `floor`, or `None` if there never was one.
     #[must_use]
-    pub const fn with_floor(floor: Position, floor_offset: Option<Offset>) -> Self {
+    pub(super) const fn with_floor(floor: Position, floor_offset: Option<Offset>) -> Self {
         Self { floor, floor_offset, runs: CowMap::new(), above: 0 }
     }
 
     /// Marks the message at `position`, whose topic offset is `offset`, as done. `false`, and no change, if it already
     /// was.
-    pub fn insert(&mut self, position: Position, offset: Offset) -> bool {
+    pub(super) fn insert(&mut self, position: Position, offset: Offset) -> bool {
         if position == self.floor && self.runs.is_empty() {
             // In order and nothing ahead: by far the most common.
             self.floor = position.next();
@@ -64,7 +64,7 @@ impl DoneSet {
     /// Marks all of `start..end` as done; `last_offset` is the topic offset of the message at `end` − 1.
     ///
     /// Any part of it may be done already. An empty or backward run changes nothing.
-    pub fn extend_run(&mut self, start: Position, end: Position, last_offset: Offset) {
+    pub(super) fn extend_run(&mut self, start: Position, end: Position, last_offset: Offset) {
         self.cover(start, Run { end, last_offset });
     }
 
@@ -88,7 +88,7 @@ impl DoneSet {
 
     /// The first position that is not done and has nothing done above it.
     #[must_use]
-    pub fn end(&self) -> Position {
+    pub(super) fn end(&self) -> Position {
         self.runs.last().map_or(self.floor, |(_, run)| run.end)
     }
 
@@ -111,7 +111,7 @@ impl DoneSet {
     }
 
     /// The same runs, taken apart a piece at a time: what was shared is let go of as it is read.
-    pub fn into_runs(self) -> impl Iterator<Item = (Position, Position, Offset)> {
+    pub(super) fn into_runs(self) -> impl Iterator<Item = (Position, Position, Offset)> {
         let runs = |chunk: std::sync::Arc<super::cow::Chunk<Position, Run>>| {
             chunk.iter().map(|(&start, run)| (start, run.end, run.last_offset)).collect::<Vec<_>>()
         };

@@ -4,9 +4,9 @@
 //! copy-on-write, so that a [`View`] of this very moment can be taken at once and written out at leisure.
 
 pub mod apply;
-pub mod cow;
-pub mod dedupe;
-pub mod done;
+pub(crate) mod cow;
+mod dedupe;
+mod done;
 pub mod entry;
 pub mod group;
 pub mod partition;
@@ -18,7 +18,8 @@ pub mod view;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use self::dedupe::Identities;
+pub use self::dedupe::{Accepted, Identities, IdentityKey};
+pub use self::done::DoneSet;
 pub use self::sound::Unsound;
 use self::topic::Topic;
 pub use self::view::View;

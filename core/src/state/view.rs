@@ -3,17 +3,16 @@
 //! Taking a view clones a handful of shared pointers. Reading it hands out [`Image`]s in a fixed order and lets go of every
 //! part once it is read, so that memory the broker has since let go of is given back bit by bit, never all at once.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
 use super::State;
-use super::cow::Chunk;
+use super::cow::{Chunk, CowMap};
 use super::dedupe::{Accepted, Identities, IdentityKey};
 use super::done::DoneSet;
-use super::entry::{Entry, Phase};
+use super::entry::Phase;
 use super::group::{Group, Progress};
-use super::partition::{Message, Partition};
+use super::partition::Partition;
 use super::topic::Topic;
 use crate::codec::record as codec;
 use crate::faults::{Fault, Faults};
@@ -33,13 +32,11 @@ enum Task {
     One(Image),
     Topics(IntoIter<Arc<Topic>>),
     Partitions(TopicRef, IntoIter<(PartitionId, Arc<Partition>)>),
-    Messages(MessageTask),
     Groups(TopicId, IntoIter<Arc<Group>>),
     Progress(TopicId, GroupId, IntoIter<(PartitionId, Arc<Progress>)>),
-    Entries(EntryTask),
-    Runs(Box<dyn Iterator<Item = Image> + Send>),
     Identities(IntoIter<(TopicName, Arc<Identities>)>),
-    IdentitiesOf(Box<dyn Iterator<Item = Image> + Send>),
+    /// Messages, runs, entries or identities.
+    Many(Box<dyn Iterator<Item = Image> + Send>),
 }
 
 impl std::fmt::Debug for Task {
@@ -52,22 +49,6 @@ impl std::fmt::Debug for Task {
 struct TopicRef {
     topic: TopicId,
     groups: u32,
-}
-
-struct MessageTask {
-    of: TopicRef,
-    partition: PartitionId,
-    exclusive: BTreeMap<Position, GroupId>,
-    chunks: Box<dyn Iterator<Item = Arc<Chunk<Position, Message>>> + Send>,
-    current: Option<(Arc<Chunk<Position, Message>>, usize)>,
-}
-
-struct EntryTask {
-    topic: TopicId,
-    group: GroupId,
-    partition: PartitionId,
-    chunks: Box<dyn Iterator<Item = Arc<Chunk<Position, Entry>>> + Send>,
-    current: Option<(Arc<Chunk<Position, Entry>>, usize)>,
 }
 
 impl State {
@@ -150,12 +131,6 @@ impl View {
                         return Some(self.enter_partition(of, id, &partition));
                     }
                 }
-                Task::Messages(mut task) => {
-                    if let Some(image) = task.next() {
-                        self.tasks.push(Task::Messages(task));
-                        return Some(image);
-                    }
-                }
                 Task::Groups(topic, mut groups) => {
                     let Some(group) = groups.next() else { continue };
                     self.tasks.push(Task::Groups(topic, groups));
@@ -175,28 +150,16 @@ impl View {
                         return Some(self.enter_progress(topic, group, partition, &progress));
                     }
                 }
-                Task::Entries(mut task) => {
-                    if let Some(image) = task.next() {
-                        self.tasks.push(Task::Entries(task));
-                        return Some(image);
-                    }
-                }
-                Task::Runs(mut images) => {
-                    if let Some(image) = images.next() {
-                        self.tasks.push(Task::Runs(images));
-                        return Some(image);
-                    }
-                }
                 Task::Identities(mut scopes) => {
                     let Some((scope, identities)) = scopes.next() else { continue };
                     self.tasks.push(Task::Identities(scopes));
                     let images = Identities::clone(&identities).in_order();
                     let images = images.map(move |(key, accepted)| identity(&scope, &key, accepted));
-                    self.tasks.push(Task::IdentitiesOf(Box::new(images)));
+                    self.tasks.push(Task::Many(Box::new(images)));
                 }
-                Task::IdentitiesOf(mut images) => {
+                Task::Many(mut images) => {
                     if let Some(image) = images.next() {
-                        self.tasks.push(Task::IdentitiesOf(images));
+                        self.tasks.push(Task::Many(images));
                         return Some(image);
                     }
                 }
@@ -221,13 +184,19 @@ impl View {
     }
 
     fn enter_partition(&mut self, of: TopicRef, id: PartitionId, partition: &Partition) -> Image {
-        self.tasks.push(Task::Messages(MessageTask {
-            of,
+        let exclusive = partition.exclusive.clone();
+        let messages = each_of(partition.messages.clone());
+        self.tasks.push(Task::Many(Box::new(messages.map(move |(position, message)| Image::Message {
+            topic: of.topic,
             partition: id,
-            exclusive: partition.exclusive.clone(),
-            chunks: Box::new(partition.messages.clone().into_chunks()),
-            current: None,
-        }));
+            position,
+            offset: message.offset,
+            produced_at: message.produced_at,
+            done_in: message.done_in,
+            retained: of.groups > 0 && message.done_in == of.groups,
+            visible_to: exclusive.get(&position).copied(),
+            body: message.body,
+        }))));
         self.push_runs(partition.trimmed.clone(), move |run| Image::TrimmedRun { topic: of.topic, partition: id, run });
         Image::Partition {
             topic: of.topic,
@@ -240,13 +209,11 @@ impl View {
     }
 
     fn enter_progress(&mut self, topic: TopicId, group: GroupId, partition: PartitionId, progress: &Progress) -> Image {
-        self.tasks.push(Task::Entries(EntryTask {
-            topic,
-            group,
-            partition,
-            chunks: Box::new(progress.entries.clone().into_chunks()),
-            current: None,
-        }));
+        let entries = each_of(progress.entries.clone());
+        self.tasks.push(Task::Many(Box::new(entries.map(move |(position, entry)| {
+            let place = Place { topic, group, partition, position };
+            Image::Entry { place, entry }
+        }))));
         self.push_runs(progress.done.clone(), move |run| Image::DoneRun { topic, group, partition, run });
         Image::Floor {
             topic,
@@ -261,50 +228,26 @@ impl View {
         if done.done_above() > 0 {
             let runs =
                 done.into_runs().map(move |(start, end, last_offset)| image(RunImage { start, end, last_offset }));
-            self.tasks.push(Task::Runs(Box::new(runs)));
+            self.tasks.push(Task::Many(Box::new(runs)));
         }
     }
 }
 
-impl MessageTask {
-    fn next(&mut self) -> Option<Image> {
-        let (position, message) = next_of(&mut self.current, &mut *self.chunks)?;
-        Some(Image::Message {
-            topic: self.of.topic,
-            partition: self.partition,
-            position,
-            offset: message.offset,
-            produced_at: message.produced_at,
-            done_in: message.done_in,
-            retained: self.of.groups > 0 && message.done_in == self.of.groups,
-            visible_to: self.exclusive.get(&position).copied(),
-            body: message.body,
-        })
-    }
-}
-
-impl EntryTask {
-    fn next(&mut self) -> Option<Image> {
-        let (position, entry) = next_of(&mut self.current, &mut *self.chunks)?;
-        let place = Place { topic: self.topic, group: self.group, partition: self.partition, position };
-        Some(Image::Entry { place, entry })
-    }
-}
-
-/// The next entry of a list of chunks, each let go of when its last entry is read.
-fn next_of<V: Clone>(
-    current: &mut Option<(Arc<Chunk<Position, V>>, usize)>,
-    chunks: &mut dyn Iterator<Item = Arc<Chunk<Position, V>>>,
-) -> Option<(Position, V)> {
-    loop {
-        if let Some((chunk, next)) = current
-            && let Some((position, value)) = chunk.iter().nth(*next)
-        {
-            *next += 1;
-            return Some((*position, value.clone()));
+/// The entries of a map, each chunk let go of when its last entry is read.
+fn each_of<V: Clone + Send + Sync + 'static>(map: CowMap<Position, V>) -> impl Iterator<Item = (Position, V)> + Send {
+    let mut chunks = map.into_chunks();
+    let mut current: Option<(Arc<Chunk<Position, V>>, usize)> = None;
+    std::iter::from_fn(move || {
+        loop {
+            if let Some((chunk, next)) = &mut current
+                && let Some((position, value)) = chunk.iter().nth(*next)
+            {
+                *next += 1;
+                return Some((*position, value.clone()));
+            }
+            current = Some((chunks.next()?, 0));
         }
-        *current = Some((chunks.next()?, 0));
-    }
+    })
 }
 
 fn identity(scope: &TopicName, key: &IdentityKey, accepted: Accepted) -> Image {

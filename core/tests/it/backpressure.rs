@@ -16,9 +16,7 @@ fn limited(messages: u64, bytes: u64) -> Rig {
 }
 
 fn plain(key: &str, value: &str) -> Produce {
-    let mut asked = Produce::new(topic("t"), key, value);
-    asked.envelope.partition_override = Some(PartitionId(0));
-    asked
+    to_partition("t", 0, key, value)
 }
 
 #[test]

@@ -10,15 +10,9 @@ fn due_in(rig: &mut Rig, value: &str, millis: u64) {
     rig.produce_with("t", value, |asked| asked.envelope.deadline = deadline(at));
 }
 
-fn with_topic() -> Rig {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig
-}
-
 #[test]
 fn a_deadline_past_at_produce_is_refused() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     let digest = rig.digest();
     let mut asked = Produce::new(topic("t"), "", "v");
     for at in [Timestamp(0), Timestamp(START.0 - 1), START] {
@@ -33,7 +27,7 @@ fn a_deadline_past_at_produce_is_refused() {
 #[test]
 fn a_deadline_that_passed_in_the_queue_is_seen_at_dispatch() {
     for way in RESTARTS {
-        let mut rig = with_topic();
+        let mut rig = Rig::with_topic(1);
         due_in(&mut rig, "too late", 1_000);
         due_in(&mut rig, "in time", 1_001);
         rig.group("t", "g");
@@ -51,7 +45,7 @@ fn a_deadline_that_passed_in_the_queue_is_seen_at_dispatch() {
 
 #[test]
 fn a_deadline_is_seen_for_every_group_by_itself() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     due_in(&mut rig, "a", 1_000);
     rig.group("t", "slow");
     rig.subscribe("t", "quick", "w");
@@ -66,7 +60,7 @@ fn a_deadline_is_seen_for_every_group_by_itself() {
 
 #[test]
 fn a_deadline_that_passed_is_seen_at_a_nack() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     due_in(&mut rig, "a", 1_000);
     let consumer = rig.subscribe("t", "g", "w");
     let delivery = rig.one();
@@ -81,7 +75,7 @@ fn a_deadline_that_passed_is_seen_at_a_nack() {
 
 #[test]
 fn a_deadline_that_passed_is_seen_at_an_expiry() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     due_in(&mut rig, "a", 1_000);
     let consumer = rig.subscribe("t", "g", "w");
     rig.unsubscribe(consumer);
@@ -93,7 +87,7 @@ fn a_deadline_that_passed_is_seen_at_an_expiry() {
 
 #[test]
 fn work_under_way_may_end_after_the_deadline() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     due_in(&mut rig, "a", 1_000);
     rig.subscribe("t", "g", "w");
     let delivery = rig.one();
@@ -106,7 +100,7 @@ fn work_under_way_may_end_after_the_deadline() {
 
 #[test]
 fn a_retry_due_after_the_deadline_is_never_made() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     due_in(&mut rig, "a", 1_000);
     rig.subscribe("t", "g", "w");
     let delivery = rig.one();
@@ -120,7 +114,7 @@ fn a_retry_due_after_the_deadline_is_never_made() {
 
 #[test]
 fn a_released_message_past_its_deadline_is_not_handed_out_again() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     due_in(&mut rig, "a", 1_000);
     rig.subscribe("t", "g", "w");
     let delivery = rig.one();
@@ -132,7 +126,7 @@ fn a_released_message_past_its_deadline_is_not_handed_out_again() {
 
 #[test]
 fn the_limit_of_attempts_is_the_reason_where_both_are_reached() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     rig.produce_with("t", "a", |asked| {
         asked.envelope.deadline = deadline(START.after(Millis(1_000)));
         asked.envelope.retry_policy = Some(policy(1, 0, 0));

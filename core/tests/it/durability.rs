@@ -1,7 +1,7 @@
 //! Durability: nothing is seen before it is on the disk, and a log that failed lets nothing more through.
 
 use super::rig::*;
-use driftq_core::command::{Claim, Produce, TokenClaim};
+use driftq_core::command::Produce;
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::log::{MemoryStorage, StorageFault};
 use driftq_core::types::*;
@@ -11,26 +11,9 @@ fn produce(value: &str) -> Command {
     Command::Produce(Box::new(Produce::new(topic("t"), "", value)))
 }
 
-fn nonsense() -> Claim {
-    Claim {
-        topic: topic("t"),
-        group: group("nobody"),
-        partition: PartitionId(0),
-        offset: Offset(0),
-        owner: owner("w"),
-        token: TokenClaim::Absent,
-    }
-}
-
-fn with_topic() -> Rig {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig
-}
-
 #[test]
 fn an_answer_waits_for_the_sync_of_what_it_says() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     let ticket = rig.submit(produce("a"));
     assert_eq!(rig.reply(ticket), None);
     let job = rig.pipeline.poll_job(Lane::Log).expect("the record is to be written");
@@ -46,12 +29,12 @@ fn an_answer_waits_for_the_sync_of_what_it_says() {
 
 #[test]
 fn refusals_and_reads_wait_for_everything_decided_before_them() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     let tickets = [
         rig.submit(produce("a")),
         rig.submit(Command::ListTopics),
         rig.submit(Command::DescribeTopic { name: topic("t") }),
-        rig.submit(Command::Ack(nonsense())),
+        rig.submit(Command::Ack(first_message("t", "nobody", "w"))),
         rig.submit(Command::DeleteTopic { name: topic("nope") }),
     ];
     assert!(tickets.iter().all(|ticket| rig.reply(*ticket).is_none()));
@@ -63,14 +46,14 @@ fn refusals_and_reads_wait_for_everything_decided_before_them() {
 
 #[test]
 fn what_rests_on_nothing_new_is_answered_at_once() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     let ticket = rig.submit(Command::ListTopics);
     assert_eq!(rig.reply(ticket), Some(Ok(Reply::Topics(vec![topic("t")]))));
 }
 
 #[test]
 fn a_delivery_waits_for_the_sync_of_its_lease() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     rig.subscribe("t", "g", "w");
     rig.submit(produce("a"));
     assert_eq!(rig.delivered(), []);
@@ -80,7 +63,7 @@ fn a_delivery_waits_for_the_sync_of_its_lease() {
 
 #[test]
 fn what_is_decided_while_a_batch_is_on_its_way_waits_for_the_next() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     let first = rig.submit(produce("a"));
     let job = rig.pipeline.poll_job(Lane::Log).unwrap();
     let second = rig.submit(produce("b"));
@@ -109,7 +92,7 @@ fn answers_that_leave_before_the_sync_would_be_caught() {
 
 #[test]
 fn what_was_not_synced_is_gone_after_a_crash_and_nobody_was_told_of_it() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     rig.produce("t", "durable");
     let ticket = rig.submit(produce("not yet"));
     assert_eq!(rig.reply(ticket), None);
@@ -132,13 +115,13 @@ fn nothing_comes_out_before_the_boot_itself_is_durable() {
 
 /// A broker whose next sync fails, with a read, a write and a delivery held.
 fn failed() -> (Rig, [Ticket; 4]) {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     rig.subscribe("t", "g", "w");
     rig.storage.fail_syncs(1);
     let tickets = [
         rig.submit(produce("a")),
         rig.submit(Command::ListTopics),
-        rig.submit(Command::Ack(nonsense())),
+        rig.submit(Command::Ack(first_message("t", "nobody", "w"))),
         rig.submit(Command::CreateTopic { name: topic("u"), partitions: None, retention: Default::default() }),
     ];
     rig.settle();
@@ -159,7 +142,7 @@ fn a_failed_sync_refuses_everything_that_was_held() {
 fn a_failed_log_takes_nothing_more_and_is_never_synced_again() {
     let (mut rig, _) = failed();
     let digest = rig.digest();
-    for command in [produce("b"), Command::ListTopics, Command::Ack(nonsense())] {
+    for command in [produce("b"), Command::ListTopics, Command::Ack(first_message("t", "nobody", "w"))] {
         assert_eq!(rig.send(command), Err(Refusal::LogFailed));
     }
     for lane in [Lane::Log, Lane::Background] {
@@ -185,7 +168,7 @@ fn after_a_failed_log_a_restart_goes_on_with_what_was_synced() {
 
 #[test]
 fn what_was_durable_before_the_failure_still_comes_out() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     let ticket = rig.pipeline.handle(rig.now, produce("a"));
     rig.pipeline.drive(rig.now, &mut rig.storage);
     rig.pipeline.handle(rig.now, produce("b"));
@@ -197,7 +180,7 @@ fn what_was_durable_before_the_failure_still_comes_out() {
 
 #[test]
 fn a_failure_of_the_background_work_ends_the_log_too() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     rig.pipeline.request_snapshot();
     let job = rig.pipeline.poll_job(Lane::Log).expect("a segment ends with the snapshot");
     let held = rig.submit(produce("a"));
@@ -212,7 +195,7 @@ fn a_failure_of_the_background_work_ends_the_log_too() {
 
 #[test]
 fn an_orderly_close_lets_out_what_was_decided_and_takes_nothing_more() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     rig.subscribe("t", "g", "w");
     let before = rig.submit(produce("a"));
     rig.pipeline.close();
@@ -234,7 +217,7 @@ fn an_orderly_close_lets_out_what_was_decided_and_takes_nothing_more() {
 
 #[test]
 fn a_crash_is_not_taken_for_an_orderly_close() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     rig.crash();
     assert!(!rig.recovered.clean);
 }

@@ -1,7 +1,6 @@
 //! Groups: how they come to be, where they start, and what goes with them.
 
 use super::rig::*;
-use driftq_core::command::{Claim, TokenClaim};
 use driftq_core::record::GroupStart;
 use driftq_core::reply::CloseCause;
 use driftq_core::types::*;
@@ -94,14 +93,7 @@ fn where_a_group_starts_matters_only_when_it_is_new() {
 fn a_failed_ack_creates_nothing() {
     let mut rig = with_messages(&["a"]);
     let digest = rig.digest();
-    let claim = Claim {
-        topic: topic("t"),
-        group: group("nobody"),
-        partition: PartitionId(0),
-        offset: Offset(0),
-        owner: owner("w"),
-        token: TokenClaim::Absent,
-    };
+    let claim = first_message("t", "nobody", "w");
     let refusal = Refusal::UnknownGroup(group("nobody"));
     assert_eq!(rig.ack(claim.clone()), Err(refusal.clone()));
     assert_eq!(rig.nack(claim.clone(), "r"), Err(refusal.clone()));

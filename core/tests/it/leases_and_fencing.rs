@@ -159,14 +159,7 @@ fn a_message_nobody_was_handed_belongs_to_nobody() {
     rig.topic("t", 1);
     rig.group("t", "g");
     rig.produce("t", "a");
-    let stranger = Claim {
-        topic: topic("t"),
-        group: group("g"),
-        partition: PartitionId(0),
-        offset: Offset(0),
-        owner: owner("w"),
-        token: TokenClaim::Absent,
-    };
+    let stranger = first_message("t", "g", "w");
     assert_eq!(rig.ack(stranger.clone()), Err(Refusal::NotOwner));
     let token = TokenClaim::Shown(LeaseToken { boot: Boot(1), counter: 1 });
     assert_eq!(rig.ack(Claim { token, ..stranger }), Err(Refusal::StaleLease));
@@ -251,7 +244,7 @@ fn a_stream_that_asked_for_it_gives_its_leases_back_when_it_goes() {
     let mut rig = Rig::new();
     rig.topic("t", 2);
     for partition in [0, 1, 0] {
-        rig.produce_with("t", "v", |asked| asked.envelope.partition_override = Some(PartitionId(partition)));
+        rig.produce_to("t", partition, "v");
     }
     let leaving = rig.subscribe_with("t", "g", "w", |asked| asked.on_disconnect = OnDisconnect::Release);
     let held = rig.delivered();

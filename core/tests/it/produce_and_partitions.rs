@@ -6,16 +6,12 @@ use driftq_core::faults::NoFaults;
 use driftq_core::types::*;
 use driftq_core::{Command, PipelineConfig, Refusal};
 
-fn to_partition(rig: &mut Rig, partition: u32) -> Offset {
-    rig.produce_with("t", "v", |asked| asked.envelope.partition_override = Some(PartitionId(partition)))
-}
-
 #[test]
 fn offsets_rise_per_topic_so_a_partition_has_gaps() {
     let mut rig = Rig::new();
     rig.topic("t", 2);
     rig.topic("other", 1);
-    let offsets: Vec<_> = [0, 1, 1, 0].map(|partition| to_partition(&mut rig, partition).0).into();
+    let offsets: Vec<_> = [0, 1, 1, 0].map(|partition| rig.produce_to("t", partition, "v").0).into();
     assert_eq!(offsets, [0, 1, 2, 3]);
     assert_eq!(rig.kept_in("t", 0).iter().map(|m| m.offset.0).collect::<Vec<_>>(), [0, 3]);
     assert_eq!(rig.kept_in("t", 1).iter().map(|m| m.offset.0).collect::<Vec<_>>(), [1, 2]);

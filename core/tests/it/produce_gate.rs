@@ -15,16 +15,10 @@ fn of_tenant(tenant: Option<&str>, key: &str) -> Produce {
     asked
 }
 
-fn with_topic() -> Rig {
-    let mut rig = Rig::new();
-    rig.topic("t", 5);
-    rig
-}
-
 #[test]
 fn a_second_produce_of_an_identity_is_told_the_firsts_place_whatever_its_body() {
     for way in RESTARTS {
-        let mut rig = with_topic();
+        let mut rig = Rig::with_topic(5);
         rig.produce("t", "before");
         let mut first = identified("t", "first", "identity");
         first.envelope.partition_override = Some(PartitionId(3));
@@ -46,7 +40,7 @@ fn a_second_produce_of_an_identity_is_told_the_firsts_place_whatever_its_body() 
 
 #[test]
 fn concurrent_duplicates_are_all_told_the_same() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(5);
     let asked = || Command::Produce(Box::new(identified("t", "v", "identity")));
     let tickets: Vec<_> = (0..5).map(|_| rig.submit(asked())).collect();
     assert!(tickets.iter().all(|ticket| rig.reply(*ticket).is_none()), "none is told before the first is durable");
@@ -62,7 +56,7 @@ fn concurrent_duplicates_are_all_told_the_same() {
 #[test]
 fn the_window_is_fixed_from_the_first_produce_and_ends_to_the_millisecond() {
     for way in RESTARTS {
-        let mut rig = with_topic();
+        let mut rig = Rig::with_topic(5);
         rig.try_produce(identified("t", "v", "identity")).unwrap();
         rig.pass(TTL / 2);
         assert!(rig.try_produce(identified("t", "v", "identity")).unwrap().duplicate, "which does not prolong it");
@@ -81,15 +75,14 @@ fn the_window_is_fixed_from_the_first_produce_and_ends_to_the_millisecond() {
 #[test]
 fn identities_past_their_window_are_forgotten() {
     for way in RESTARTS {
-        let mut rig = with_topic();
+        let mut rig = Rig::with_topic(5);
         for key in 0..3_000 {
             rig.try_produce(identified("t", "v", &key.to_string())).unwrap();
         }
         rig.pass(1_500);
         rig.try_produce(identified("t", "v", "later")).unwrap();
-        let remembered = |rig: &Rig| {
-            rig.pipeline.state().identities(&topic("t")).map_or(0, driftq_core::state::dedupe::Identities::len)
-        };
+        let remembered =
+            |rig: &Rig| rig.pipeline.state().identities(&topic("t")).map_or(0, driftq_core::state::Identities::len);
         assert_eq!(remembered(&rig), 3_001);
         rig.restart_after(way, TTL - 501);
         assert_eq!(remembered(&rig), 3_001, "though a second late, so that many go at once");
@@ -103,7 +96,7 @@ fn identities_past_their_window_are_forgotten() {
 
 #[test]
 fn tenants_do_not_share_identities_and_the_empty_tenant_is_the_default_one() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(5);
     let duplicate = |rig: &mut Rig, tenant| rig.try_produce(of_tenant(tenant, "identity")).unwrap().duplicate;
     assert!(!duplicate(&mut rig, Some("a")));
     assert!(!duplicate(&mut rig, Some("b")));
@@ -115,7 +108,7 @@ fn tenants_do_not_share_identities_and_the_empty_tenant_is_the_default_one() {
 
 #[test]
 fn tenant_and_key_are_never_joined_into_one() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(5);
     for (tenant, key) in [("ab", "c"), ("a", "bc"), ("a:b", "c"), ("a", "b:c"), ("abc", "abc")] {
         assert!(!rig.try_produce(of_tenant(Some(tenant), key)).unwrap().duplicate, "{tenant} {key}");
     }
@@ -123,7 +116,7 @@ fn tenant_and_key_are_never_joined_into_one() {
 
 #[test]
 fn an_empty_key_is_no_identity() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(5);
     for offset in 0..3 {
         let produced = rig.try_produce(identified("t", "v", "")).unwrap();
         assert_eq!((produced.offset, produced.duplicate), (Offset(offset), false));
@@ -133,7 +126,7 @@ fn an_empty_key_is_no_identity() {
 
 #[test]
 fn the_scope_is_the_producers_own_topic_before_any_router() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(5);
     rig.topic("u", 1);
     let to = |requested: &str, target: Option<&str>, routed: Option<&str>| {
         let mut asked = identified(requested, "v", "identity");
@@ -174,7 +167,7 @@ fn a_produce_that_failed_leaves_no_trace() {
 #[test]
 fn an_identity_outlives_its_message() {
     for way in RESTARTS {
-        let mut rig = with_topic();
+        let mut rig = Rig::with_topic(5);
         rig.subscribe("t", "g", "w");
         rig.try_produce(identified("t", "v", "identity")).unwrap();
         let delivery = rig.one();

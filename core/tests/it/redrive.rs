@@ -33,16 +33,10 @@ fn die(rig: &mut Rig, name: &str) -> Delivery {
     delivery
 }
 
-fn with_topic() -> Rig {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig
-}
-
 #[test]
 fn a_redriven_message_is_new_with_its_policy_restored_and_the_redrive_counted() {
     for way in RESTARTS {
-        let mut rig = with_topic();
+        let mut rig = Rig::with_topic(1);
         let far = deadline(START.after(Millis(1_000_000)));
         rig.produce_with("t", "a", |asked| {
             asked.key = b"key".into();
@@ -71,7 +65,7 @@ fn a_redriven_message_is_new_with_its_policy_restored_and_the_redrive_counted() 
 
 #[test]
 fn a_message_redriven_again_counts_on_and_remembers_its_first_offset() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     dead(&mut rig, "g", "a");
     for count in 1..=3 {
         assert_eq!(redrive(&mut rig), Ok(1));
@@ -86,7 +80,7 @@ fn a_message_redriven_again_counts_on_and_remembers_its_first_offset() {
 #[test]
 fn a_redriven_message_is_visible_to_its_group_alone() {
     for way in RESTARTS {
-        let mut rig = with_topic();
+        let mut rig = Rig::with_topic(1);
         rig.group("t", "other");
         dead(&mut rig, "g", "a");
         rig.subscribe("t", "other", "w");
@@ -130,7 +124,7 @@ fn at_no_record_of_the_log_is_a_redriven_message_in_neither_place_or_in_both() {
 
 #[test]
 fn the_oldest_dead_letters_are_redriven_first_up_to_the_limit() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     for value in ["a", "b", "c"] {
         dead(&mut rig, "g", value);
     }
@@ -141,7 +135,7 @@ fn the_oldest_dead_letters_are_redriven_first_up_to_the_limit() {
 
 #[test]
 fn named_dead_letters_are_redriven_once_and_what_is_not_there_is_passed_over() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     for value in ["a", "b", "c"] {
         dead(&mut rig, "g", value);
     }
@@ -155,7 +149,7 @@ fn named_dead_letters_are_redriven_once_and_what_is_not_there_is_passed_over() {
 
 #[test]
 fn a_dead_letter_of_a_group_that_is_gone_stays() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     dead(&mut rig, "gone", "a");
     rig.delete_group("t", "gone");
     let digest = rig.digest();
@@ -166,7 +160,7 @@ fn a_dead_letter_of_a_group_that_is_gone_stays() {
 
 #[test]
 fn a_dead_letter_an_operator_is_done_with_does_not_come_back() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     dead(&mut rig, "g", "a");
     dead(&mut rig, "g", "b");
     rig.subscribe("dlq.t", "ops", "w");
@@ -221,7 +215,7 @@ fn a_redrive_does_what_there_is_room_for() {
 
 #[test]
 fn a_redriven_message_past_its_deadline_is_tried_without_one() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     rig.produce_with("t", "a", |asked| {
         asked.envelope.retry_policy = Some(policy(1, 0, 0));
         asked.envelope.deadline = deadline(START.after(Millis(500)));
@@ -235,7 +229,7 @@ fn a_redriven_message_past_its_deadline_is_tried_without_one() {
 
 #[test]
 fn a_redrive_of_what_cannot_have_dead_letters_is_refused_by_name() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     assert_eq!(redrive(&mut rig), Ok(0), "no dead-letter topic, no dead letters");
     dead(&mut rig, "g", "a");
     let of = |name: &str| Command::Redrive { topic: topic(name), which: Redrivable::All, limit: 1 };
@@ -246,7 +240,7 @@ fn a_redrive_of_what_cannot_have_dead_letters_is_refused_by_name() {
 
 #[test]
 fn the_limit_counts_what_is_redriven_not_what_is_passed_over() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     dead(&mut rig, "gone", "a");
     rig.send(Command::DeleteGroup { topic: topic("t"), group: group("gone") }).unwrap();
     dead(&mut rig, "g", "b");
@@ -257,7 +251,7 @@ fn the_limit_counts_what_is_redriven_not_what_is_passed_over() {
 
 #[test]
 fn a_dead_letter_is_redriven_once_even_where_done_messages_are_retained() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     rig.topic_retaining("dlq.t", Some(1_000_000), None);
     dead(&mut rig, "g", "a");
     rig.group("dlq.t", "first");

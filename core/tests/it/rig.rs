@@ -51,6 +51,13 @@ impl Rig {
         Self::with(small_config(), NoFaults)
     }
 
+    /// With a topic `t`.
+    pub fn with_topic(partitions: u32) -> Self {
+        let mut rig = Self::new();
+        rig.topic("t", partitions);
+        rig
+    }
+
     pub fn with_limits(change: impl FnOnce(&mut Limits)) -> Self {
         let mut config = small_config();
         change(&mut config.limits);
@@ -182,6 +189,10 @@ impl<F: Faults + Clone> Rig<F> {
         let mut asked = Produce::new(topic(to), "", value);
         change(&mut asked);
         self.try_produce(asked).expect("accepted").offset
+    }
+
+    pub fn produce_to(&mut self, to: &str, partition: u32, value: &str) -> Offset {
+        self.try_produce(to_partition(to, partition, "", value)).expect("accepted").offset
     }
 
     pub fn try_produce(&mut self, asked: Produce) -> Result<Produced, Refusal> {
@@ -404,6 +415,25 @@ pub fn claim(of: &str, name: &str, who: &str, delivery: &Delivery) -> Claim {
         owner: owner(who),
         token: TokenClaim::Shown(delivery.token),
     }
+}
+
+/// A claim on the first message of the first partition, by name alone.
+pub fn first_message(of: &str, name: &str, who: &str) -> Claim {
+    Claim {
+        topic: topic(of),
+        group: group(name),
+        partition: PartitionId(0),
+        offset: Offset(0),
+        owner: owner(who),
+        token: TokenClaim::Absent,
+    }
+}
+
+/// A produce of `value` into this partition.
+pub fn to_partition(to: &str, partition: u32, key: &str, value: &str) -> Produce {
+    let mut asked = Produce::new(topic(to), key, value);
+    asked.envelope.partition_override = Some(PartitionId(partition));
+    asked
 }
 
 pub fn policy(max_attempts: u32, backoff: u64, max_backoff: u64) -> RetryPolicy {

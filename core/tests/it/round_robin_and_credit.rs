@@ -13,15 +13,9 @@ fn produce_many<F: Faults + Clone>(rig: &mut Rig<F>, count: usize) {
     }
 }
 
-fn with_topic() -> Rig {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig
-}
-
 #[test]
 fn a_groups_streams_take_turns() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     let streams: Vec<_> = ["w", "x", "y"].map(|who| rig.subscribe("t", "g", who)).into();
     produce_many(&mut rig, 7);
     let turns: Vec<_> = rig.served().iter().map(|(consumer, _)| *consumer).collect();
@@ -31,7 +25,7 @@ fn a_groups_streams_take_turns() {
 
 #[test]
 fn every_delivery_goes_to_one_stream_of_the_group() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     for who in ["w", "x", "y"] {
         rig.subscribe("t", "g", who);
     }
@@ -43,7 +37,7 @@ fn every_delivery_goes_to_one_stream_of_the_group() {
 
 #[test]
 fn turns_pass_over_streams_without_credit() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     let small = rig.subscribe_with("t", "g", "small", |asked| asked.prefetch = 1);
     let none = rig.subscribe_with("t", "g", "none", |asked| asked.prefetch = 0);
     let large = rig.subscribe("t", "g", "large");
@@ -55,7 +49,7 @@ fn turns_pass_over_streams_without_credit() {
 
 #[test]
 fn a_stream_holds_no_more_leases_than_its_prefetch() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     produce_many(&mut rig, 10);
     rig.subscribe_with("t", "g", "w", |asked| asked.prefetch = 3);
     assert_eq!(rig.delivered().len(), 3);
@@ -65,7 +59,7 @@ fn a_stream_holds_no_more_leases_than_its_prefetch() {
 
 /// Ends the one lease of a stream with a prefetch of one in some way, and says whether the next message then comes.
 fn credit_returns_after(end: impl FnOnce(&mut Rig, &Delivery)) -> bool {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     rig.produce_with("t", "first", |asked| asked.envelope.retry_policy = Some(policy(1, 60_000, 0)));
     rig.produce("t", "second");
     rig.subscribe_with("t", "g", "w", |asked| asked.prefetch = 1);
@@ -92,7 +86,7 @@ fn credit_returns_when_a_lease_ends_however_it_ends() {
 #[test]
 fn credit_returns_after_a_nack_and_after_an_expiry_with_a_retry_to_come() {
     for by_expiry in [false, true] {
-        let mut rig = with_topic();
+        let mut rig = Rig::with_topic(1);
         rig.produce_with("t", "first", |asked| asked.envelope.retry_policy = Some(policy(0, 60_000, 0)));
         rig.produce("t", "second");
         rig.subscribe_with("t", "g", "w", |asked| asked.prefetch = 1);
@@ -107,7 +101,7 @@ fn credit_returns_after_a_nack_and_after_an_expiry_with_a_retry_to_come() {
 
 #[test]
 fn a_stream_told_to_hold_nothing_stops_until_it_is_told_otherwise() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     let stream = rig.subscribe_with("t", "g", "w", |asked| asked.prefetch = 0);
     produce_many(&mut rig, 3);
     assert_eq!(rig.delivered(), []);
@@ -122,7 +116,7 @@ fn a_stream_told_to_hold_nothing_stops_until_it_is_told_otherwise() {
 
 #[test]
 fn a_stream_is_given_no_more_than_it_asked_for_in_all() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     produce_many(&mut rig, 5);
     rig.subscribe_with("t", "g", "w", |asked| asked.deliveries_max = Some(2));
     let held = rig.delivered();
@@ -195,7 +189,7 @@ fn the_leases_of_a_stream_that_is_gone_keep_their_places_but_nobodys_credit() {
 
 #[test]
 fn a_stream_that_is_gone_is_handed_nothing() {
-    let mut rig = with_topic();
+    let mut rig = Rig::with_topic(1);
     let gone = rig.subscribe("t", "g", "w");
     rig.unsubscribe(gone);
     rig.produce("t", "a");

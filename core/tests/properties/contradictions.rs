@@ -161,6 +161,34 @@ fn numbers_of_one_piece_that_another_contradicts_are_named() {
 }
 
 #[test]
+fn a_piece_that_the_pieces_before_it_leave_no_place_for_is_named() {
+    use Image::*;
+    let cases: [(&str, Change); 9] = [
+        ("topic number is still to be given", piece!(Topic { topic: id @ DEAD, .. } => *id = TopicId(4))),
+        (
+            "trimmed beyond the end",
+            piece!(Partition { topic: DEAD, trimmed_floor, .. } => *trimmed_floor = Position(3)),
+        ),
+        ("trimmed beyond the end", piece!(TrimmedRun { run, .. } => run.end = Position(9))),
+        (
+            "offset is still to be given",
+            piece!(Partition { topic: AUDIT, last_offset, .. } => *last_offset = Some(Offset(3))),
+        ),
+        ("message where none can be", piece!(Message { topic: ORDERS, position, .. } => *position = Position(1))),
+        ("message done in more groups than there were", piece!(Message { done_in, .. } => *done_in = 4)),
+        ("floor beyond the end", piece!(Floor { topic: AUDIT, floor, .. } => *floor = Position(4))),
+        ("done beyond the end", piece!(DoneRun { run, .. } => run.end = Position(9))),
+        ("history of a message that is not there", piece!(Entry { entry, .. } => entry.offset = Offset(2))),
+    ];
+    for (phrase, change) in cases {
+        let refusal = refusal_of_snapshot(|pieces| make(pieces, change));
+        assert_eq!(refusal, format!("record contradicts the state: {phrase}"));
+    }
+    let twice_begun = refusal_of_snapshot(|pieces| pieces.push(pieces[0].clone()));
+    assert_eq!(twice_begun, "record contradicts the state: a snapshot starts from nothing");
+}
+
+#[test]
 fn a_piece_that_is_missing_or_one_too_many_is_named() {
     let drop_run = |pieces: &mut Vec<Record>| {
         let run = |record: &Record| matches!(record.event, Event::Restored(Image::DoneRun { .. }));
@@ -252,7 +280,7 @@ fn pieces_that_are_each_in_order_but_not_together_are_named() {
 
 #[test]
 fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
-    let cases: [(&str, Change); 13] = [
+    let cases: [(&str, Change); 16] = [
         ("a boot that is not the next", change!(Event::Booted { boot } => *boot = Boot(2))),
         ("topic exists, or its number is not the next", change!(Event::TopicCreated { topic, .. } => topic.0 += 1)),
         ("group exists, or its number is not the next", change!(Event::GroupCreated { group, .. } => group.0 += 1)),
@@ -268,6 +296,18 @@ fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
         ("dead letters of another topic", change!(Event::Redriven { topic, .. } => *topic = AUDIT)),
         ("end of identities that are in their window", change!(Event::IdentitiesExpired { count, .. } => *count += 1)),
         ("end of a lease that is not running", change!(Event::Nacked { place, .. } => place.position = Position(3))),
+        (
+            "delivery of a message that is not there",
+            change!(Event::Delivered { place, .. } => place.position = Position(99)),
+        ),
+        (
+            "seek beyond the end",
+            change!(Event::GroupSought { targets, .. } => *targets = [Position(99), Position(0)].into()),
+        ),
+        (
+            "seek does not name every partition",
+            change!(Event::GroupSought { targets, .. } => *targets = [Position(0)].into()),
+        ),
         ("no such partition", change!(Event::Produced { partition, .. } => *partition = PartitionId(2))),
     ];
     for (phrase, change) in cases {

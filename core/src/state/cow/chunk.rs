@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The most entries a chunk holds, and so the most that one write after a clone has to copy.
-pub const CHUNK: usize = 128;
+pub(crate) const CHUNK: usize = 128;
 
 /// Some consecutive entries of a map: at most [`CHUNK`], in the order of their keys.
 #[derive(Clone, Debug)]

@@ -157,8 +157,6 @@ fn what_finds_nothing_copies_nothing() {
     let clone = map.clone();
     assert_eq!(map.get_mut(&501), None);
     assert_eq!(map.remove(&501), None);
-    assert_eq!(map.get_by_mut(|key, _| key.cmp(&501)), None);
-    assert_eq!(map.remove_by(|key, _| key.cmp(&501)), None);
     assert_eq!(map.shared_with(&clone), map.slots.len());
 }
 
@@ -223,8 +221,6 @@ enum Op {
     Thin { from: u32, count: u32, keep_every: u32 },
     PopFirst(u32),
     Change(u32),
-    ChangeBy(u32),
-    RemoveBy(u32),
     Clone,
     GoOnWithClone(usize),
     DropClone(usize),
@@ -240,8 +236,6 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
             .prop_map(|(from, count, keep_every)| Op::Thin { from, count, keep_every }),
         2 => (1..300_u32).prop_map(Op::PopFirst),
         3 => (0..KEYS).prop_map(Op::Change),
-        2 => (0..KEYS).prop_map(Op::ChangeBy),
-        2 => (0..KEYS).prop_map(Op::RemoveBy),
         2 => Just(Op::Clone),
         1 => (0..5_usize).prop_map(Op::GoOnWithClone),
         1 => (0..10_usize).prop_map(Op::DropClone),
@@ -293,16 +287,6 @@ impl Pair {
                 (Some(ours), Some(theirs)) => (ours.1, theirs.1) = (0, 0),
                 (ours, theirs) => assert_eq!(ours, theirs),
             },
-            Op::ChangeBy(key) => {
-                match (self.map.get_by_mut(|_, value| value.0.cmp(&(key * 3))), self.model.get_mut(&key)) {
-                    (Some(ours), Some(theirs)) => (ours.1, theirs.1) = (1, 1),
-                    (ours, theirs) => assert_eq!(ours, theirs),
-                }
-            }
-            Op::RemoveBy(key) => {
-                assert_eq!(self.map.remove_by(|_, value| value.0.cmp(&(key * 3))), self.model.remove_entry(&key));
-                self.map.check();
-            }
             Op::Clone => self.clones.push((self.map.clone(), self.model.clone())),
             Op::GoOnWithClone(nth) if nth < self.clones.len() => {
                 mem::swap(&mut self.map, &mut self.clones[nth].0);
