@@ -131,7 +131,7 @@ pub enum Command {
         topic: TopicName,
         /// Which.
         which: Redrivable,
-        /// At most so many.
+        /// At most so many, and at most 1,024 in any case; the reply says how many it were.
         limit: u64,
     },
 }

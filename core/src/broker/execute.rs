@@ -10,6 +10,9 @@ use crate::reply::{CloseCause, Output, Overload, Refusal, Reply};
 use crate::state::group::Group;
 use crate::types::{ConsumerId, DeadReason, GroupId, Text, TopicId, TopicName};
 
+/// How many dead letters one command makes live again: more at once would keep everybody waiting.
+const REDRIVEN_PER_CALL: u64 = 1_024;
+
 impl<F: Faults> Broker<F> {
     pub(super) fn execute(&mut self, command: Command, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         let now = self.now;
@@ -170,11 +173,11 @@ impl<F: Faults> Broker<F> {
         limit: u64,
         log: &mut impl LogSink,
     ) -> Result<Reply, Refusal> {
-        let mut count = 0;
-        for candidate in redrive::candidates(&self.state, topic, which)? {
-            if count == limit {
-                break;
-            }
+        let (mut count, limit) = (0, limit.min(REDRIVEN_PER_CALL));
+        let mut candidates = redrive::Candidates::of(&self.state, topic, which)?;
+        while count < limit
+            && let Some(candidate) = candidates.next(&self.state)
+        {
             let decided = redrive::redrive(&self.state, &self.limits, topic, candidate);
             let done = match decided {
                 Ok(None) => continue,

@@ -1,14 +1,17 @@
 //! Dead letters: where one goes, and which may come back.
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
 use super::produce::check_room;
 use super::topic;
 use crate::command::Redrivable;
 use crate::record::{Event, Place};
 use crate::reply::Refusal;
 use crate::state::State;
-use crate::state::partition::{Load, Message};
+use crate::state::partition::{Load, Message, Partition};
 use crate::state::topic::Topic;
-use crate::types::{DeadReason, Limits, Offset, PartitionId, Position, Text, TopicName};
+use crate::types::{DeadReason, Limits, Offset, PartitionId, Position, Text, TopicId, TopicName};
 
 /// The record that makes a message a dead letter, and the topic for it where there is none yet.
 pub(crate) fn dead_letter(state: &State, place: &Place, reason: DeadReason, last_error: Text) -> Event {
@@ -33,30 +36,59 @@ pub(crate) struct Candidate {
     position: Position,
 }
 
-/// The dead letters asked for, oldest first. What is not there, or already done with, is passed over.
-pub(crate) fn candidates(state: &State, source: &TopicName, which: &Redrivable) -> Result<Vec<Candidate>, Refusal> {
-    topic(state, source)?;
-    let name = source.dead_letter().ok_or(Refusal::Invalid("a dead-letter topic has no dead letters of its own"))?;
-    let Some(dead) = state.topic_named(&name) else { return Ok(Vec::new()) };
-    let open = |(partition, position): &(PartitionId, Position)| {
-        dead.partition(*partition).is_some_and(|partition| partition.is_open(*position))
-    };
-    let mut found: Vec<_> = match which {
-        Redrivable::All => dead
-            .partitions()
-            .flat_map(|(id, partition)| partition.messages().map(move |(position, _)| (id, position)))
-            .filter(open)
-            .collect(),
-        Redrivable::Offsets(offsets) => offsets
-            .iter()
-            .filter_map(|offset| dead.partitions().find_map(|(id, partition)| Some((id, partition.find(*offset)?.0))))
-            .filter(open)
-            .collect(),
-    };
-    let offset = |(partition, position): &(PartitionId, Position)| message(dead, *partition, *position).offset;
-    found.sort_by_key(offset);
-    found.dedup();
-    Ok(found.into_iter().map(|(partition, position)| Candidate { partition, position }).collect())
+/// The dead letters asked for, oldest first, found one by one: a redrive of a few costs the same however many there are.
+#[derive(Debug, Default)]
+pub(crate) struct Candidates {
+    dead: TopicId,
+    /// Of all: the oldest of each partition that has not been given yet.
+    heads: BinaryHeap<Reverse<(Offset, PartitionId, Position)>>,
+    /// Of those named: the ones not looked for yet, ascending.
+    named: VecDeque<Offset>,
+}
+
+impl Candidates {
+    /// Begins to look for them.
+    pub(crate) fn of(state: &State, source: &TopicName, which: &Redrivable) -> Result<Self, Refusal> {
+        topic(state, source)?;
+        let name =
+            source.dead_letter().ok_or(Refusal::Invalid("a dead-letter topic has no dead letters of its own"))?;
+        let Some(dead) = state.topic_named(&name) else { return Ok(Self::default()) };
+        let mut found = Self { dead: dead.id(), ..Self::default() };
+        match which {
+            Redrivable::All => dead.partitions().for_each(|(id, partition)| found.head(id, partition, Position(0))),
+            Redrivable::Offsets(offsets) => {
+                let mut offsets = offsets.clone();
+                offsets.sort_unstable();
+                offsets.dedup();
+                found.named = offsets.into();
+            }
+        }
+        Ok(found)
+    }
+
+    /// The next one. What is not there, or already done with, is passed over.
+    pub(crate) fn next(&mut self, state: &State) -> Option<Candidate> {
+        let dead = state.topic(self.dead)?;
+        if let Some(Reverse((_, partition, position))) = self.heads.pop() {
+            self.head(partition, dead.partition(partition)?, position.next());
+            return Some(Candidate { partition, position });
+        }
+        while let Some(offset) = self.named.pop_front() {
+            let found = dead.partitions().find_map(|(id, partition)| {
+                let (position, _) = partition.find(offset)?;
+                partition.is_open(position).then_some(Candidate { partition: id, position })
+            });
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    fn head(&mut self, id: PartitionId, partition: &Partition, from: Position) {
+        let open = partition.messages_from(from).find(|(position, _)| partition.is_open(*position));
+        self.heads.extend(open.map(|(position, message)| Reverse((message.offset, id, position))));
+    }
 }
 
 /// The record that makes one dead letter live again, or `None` where the group that failed it is gone.

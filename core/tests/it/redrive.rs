@@ -260,3 +260,31 @@ fn a_dead_letter_is_redriven_once_even_where_done_messages_are_retained() {
     assert_eq!(redrive(&mut rig), Ok(0), "a new group does not bring it back");
     assert_eq!(rig.recovered_digest(), rig.digest());
 }
+
+#[test]
+fn one_call_redrives_a_bounded_number_oldest_first_over_all_partitions() {
+    let mut config = small_config();
+    config.segment_bytes = 8 << 20;
+    config.limits.in_flight_max = 5_000;
+    let mut rig = Rig::with(config, driftq_core::faults::NoFaults);
+    rig.topic("t", 3);
+    let consumer = rig.subscribe_with("t", "g", "w", |asked| asked.prefetch = 5_000);
+    for number in 0..1_030_u32 {
+        rig.produce_with("t", &number.to_string(), |asked| {
+            asked.envelope.retry_policy = Some(policy(1, 0, 0));
+            asked.envelope.partition_override = Some(PartitionId(number * 7 % 3));
+        });
+        let delivery = rig.one();
+        rig.nack(claim("t", "g", "w", &delivery), "no").unwrap();
+    }
+    rig.unsubscribe(consumer);
+    assert_eq!(redrive_with(&mut rig, Redrivable::All, 2), Ok(2));
+    assert_eq!(redrive(&mut rig), Ok(1_024));
+    assert_eq!(redrive(&mut rig), Ok(4));
+    assert_eq!(redrive(&mut rig), Ok(0));
+    let mut redriven: Vec<_> = (0..3).flat_map(|partition| rig.kept_in("t", partition)).collect();
+    redriven.sort_by_key(|message| message.offset);
+    let values: Vec<_> =
+        redriven.iter().map(|message| String::from_utf8_lossy(message.body.value()).into_owned()).collect();
+    assert_eq!(values, (0..1_030).map(|number: u32| number.to_string()).collect::<Vec<_>>());
+}
