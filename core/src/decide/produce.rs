@@ -10,7 +10,7 @@ use crate::state::State;
 use crate::state::partition::{Load, Partition};
 use crate::state::topic::Topic;
 use crate::types::partitioner::partition_of;
-use crate::types::{Limits, Metadata, PartitionId, Timestamp};
+use crate::types::{Envelope, Limits, Metadata, PartitionId, Timestamp};
 
 /// Decides a produce.
 pub(crate) fn produce(state: &State, limits: &Limits, now: Timestamp, asked: Produce) -> Result<Decision, Refusal> {
@@ -83,7 +83,15 @@ fn check_sizes(limits: &Limits, asked: &Produce) -> Result<(), Refusal> {
     if let Some(key) = &asked.envelope.idempotency_key {
         bounded("idempotency key", key.len(), limits.idempotency_key_bytes_max)?;
     }
-    let message = asked.key.len() + asked.value.len() + metadata_len(asked);
+    let Envelope { run_id, step_id, parent_step_id, tenant_id, .. } = &asked.envelope;
+    for (what, id) in
+        [("tenant id", tenant_id), ("run id", run_id), ("step id", step_id), ("parent step id", parent_step_id)]
+    {
+        bounded(what, id.as_ref().map_or(0, |id| id.len()), limits.id_bytes_max)?;
+    }
+    let metadata = metadata_len(asked);
+    bounded("metadata", metadata, limits.metadata_bytes_max)?;
+    let message = asked.key.len() + asked.value.len() + metadata;
     bounded("message", message, limits.message_bytes_max)?;
     if asked.delay.is_some() && asked.envelope.deliver_at.is_some() {
         return Err(Refusal::Invalid("give a delay or a moment of delivery, not both"));

@@ -32,6 +32,11 @@ pub struct Limits {
     pub message_bytes_max: usize,
     /// Bytes of an idempotency key.
     pub idempotency_key_bytes_max: usize,
+    /// Bytes of a tenant, run or step id.
+    pub id_bytes_max: usize,
+    /// Bytes of everything that travels with a payload: ids, labels, what a router said, the trace. Backpressure does not count
+    /// them.
+    pub metadata_bytes_max: usize,
     /// Bytes of a reason given with a nack; at most [`ERROR_TEXT_BYTES_CEILING`].
     pub error_text_bytes_max: usize,
     /// Partitions of one topic; at most [`PARTITIONS_CEILING`].
@@ -60,6 +65,8 @@ impl Limits {
             key_bytes_max: 64 << 10,
             message_bytes_max: 16 << 20,
             idempotency_key_bytes_max: 255,
+            id_bytes_max: 255,
+            metadata_bytes_max: 64 << 10,
             error_text_bytes_max: 4 << 10,
             partitions_max: 1_024,
             topics_max: 100_000,

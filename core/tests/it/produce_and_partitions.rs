@@ -213,3 +213,28 @@ fn the_largest_message_that_any_limit_allows_can_be_dead_lettered_and_written_in
     rig.restart(Restart::Snapshot);
     assert_eq!(rig.kept_in("dlq.t", 0)[0].body.value().len(), max);
 }
+
+#[test]
+fn ids_and_all_metadata_together_are_bounded() {
+    let mut rig = Rig::with_limits(|limits| (limits.id_bytes_max, limits.metadata_bytes_max) = (5, 100));
+    rig.topic("t", 1);
+    let digest = rig.digest();
+    type Set = fn(&mut Envelope, Text);
+    let ids: [(&str, Set); 4] = [
+        ("tenant id", |envelope, text| envelope.tenant_id = Some(text)),
+        ("run id", |envelope, text| envelope.run_id = Some(text)),
+        ("step id", |envelope, text| envelope.step_id = Some(text)),
+        ("parent step id", |envelope, text| envelope.parent_step_id = Some(text)),
+    ];
+    for (what, set) in ids {
+        let mut asked = Produce::new(topic("t"), "", "v");
+        set(&mut asked.envelope, "123456".into());
+        assert_eq!(rig.try_produce(asked), Err(Refusal::TooLarge { what, len: 6, max: 5 }));
+    }
+    let mut asked = Produce::new(topic("t"), "", "v");
+    asked.envelope.labels = [("l".into(), "x".repeat(84).into())].into();
+    assert_eq!(rig.try_produce(asked.clone()), Err(Refusal::TooLarge { what: "metadata", len: 101, max: 100 }));
+    assert_eq!(rig.digest(), digest);
+    asked.envelope.labels = [("l".into(), "x".repeat(83).into())].into();
+    rig.try_produce(asked).unwrap();
+}
