@@ -62,7 +62,9 @@ fn is_done(topic: &Topic, claim: &Claim, done: &crate::state::DoneSet) -> bool {
     if let Some((position, _)) = here {
         return done.contains(position);
     }
-    // Not kept here. A message kept in another partition is a stranger; one kept nowhere was done in every group.
+    // Not kept here. A message kept in another partition is a stranger; one kept nowhere was done in every group. Which partition
+    // an offset that is gone was in is not remembered, so each is asked: late words are rare, and to remember would cost
+    // every message.
     topic.partitions().all(|(_, partition)| partition.find(claim.offset).is_none())
 }
 

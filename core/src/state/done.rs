@@ -13,7 +13,7 @@ mod tests;
 ///
 /// With every run, and with the floor, goes the topic offset of its last message, so that progress can be told in
 /// offsets without asking the partition. All operations are O(log n) in the number of runs; a clone is cheap in the way
-/// of [`CowMap`]. Two sets are equal if they hold the same positions and tell the same offsets.
+/// of the state's maps. Two sets are equal if they hold the same positions and tell the same offsets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DoneSet {
     /// The first position that is not done.
