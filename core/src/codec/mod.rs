@@ -13,13 +13,30 @@ pub mod record;
 #[error("malformed record: {0}")]
 pub struct Malformed(pub &'static str);
 
+/// The most bytes a varint takes.
+const VARINT_BYTES_MAX: usize = 10;
+
 /// Appends `value` as a varint.
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
+pub(crate) fn put_varint(out: &mut Vec<u8>, value: u64) {
+    put_varints(out, [value]);
+}
+
+/// Appends each of `values` as a varint. What stands together is best put together: `out` is asked for room once.
+#[inline]
+pub(crate) fn put_varints<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
+    let mut bytes = [[0; VARINT_BYTES_MAX]; N];
+    let bytes = bytes.as_flattened_mut();
+    let mut len = 0;
+    for mut value in values {
+        while value >= 0x80 {
+            bytes[len] = value as u8 | 0x80;
+            len += 1;
+            value >>= 7;
+        }
+        bytes[len] = value as u8;
+        len += 1;
     }
-    out.push(value as u8);
+    out.extend_from_slice(&bytes[..len]);
 }
 
 /// Appends `bytes` with their length in front.
