@@ -11,6 +11,7 @@ pub mod entry;
 pub mod group;
 pub mod partition;
 mod restore;
+mod shared;
 pub mod topic;
 pub mod view;
 
@@ -18,6 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use self::dedupe::Identities;
+use self::shared::unshared;
 use self::topic::Topic;
 pub use self::view::View;
 use crate::types::{Boot, Timestamp, TopicId, TopicName};
@@ -92,6 +94,6 @@ impl State {
     }
 
     fn topic_mut(&mut self, topic: TopicId) -> Result<&mut Topic, Contradiction> {
-        self.topics.get_mut(&topic).map(Arc::make_mut).ok_or(Contradiction("no such topic"))
+        self.topics.get_mut(&topic).map(unshared).ok_or(Contradiction("no such topic"))
     }
 }
