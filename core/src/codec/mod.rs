@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn numbers_come_back_and_have_one_spelling() {
-        for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+        let edges = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + 1, u64::MAX >> bit]);
+        for value in edges.chain([300, 1_700_000_000_000, u64::MAX - 1]) {
             let mut out = Vec::new();
             put_varint(&mut out, value);
             let mut reader = Reader::new(&out);
