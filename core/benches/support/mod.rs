@@ -150,7 +150,7 @@ impl World {
 
     pub fn produce(&mut self) {
         let key = &self.keys[self.produced as usize % self.keys.len()];
-        let mut asked = Produce::new(self.topic.clone(), key.clone(), VALUE.to_vec());
+        let mut asked = Box::new(Produce::new(self.topic.clone(), key.clone(), VALUE));
         if self.with_identity {
             asked.envelope.idempotency_key = Some(format!("order-{:016}", self.produced).into());
         }
@@ -160,7 +160,7 @@ impl World {
             asked.envelope.tenant_id = Some("tenant_a".into());
         }
         self.produced += 1;
-        self.pipeline.handle(self.now, Command::Produce(Box::new(asked)));
+        self.pipeline.handle(self.now, Command::Produce(asked));
     }
 
     pub fn ack_all(&mut self) -> usize {
