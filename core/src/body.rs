@@ -40,20 +40,11 @@ impl Body {
         Self::join([&[], key, value], Traits::default())
     }
 
-    /// The parts behind one another in one block, allocated once.
     fn join(parts: [&[u8]; 3], traits: Traits) -> Self {
-        let len = parts.iter().map(|part| part.len()).sum();
-        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
-        let mut rest = Arc::get_mut(&mut bytes).expect("just made, shared with nobody");
-        for part in parts {
-            let (head, tail) = rest.split_at_mut(part.len());
-            head.copy_from_slice(part);
-            rest = tail;
-        }
         let [metadata, key, _] = parts;
         let metadata_len = u32::try_from(metadata.len()).expect("metadata is bounded at the edge");
         let key_len = u32::try_from(key.len()).expect("keys are bounded at the edge");
-        Self { bytes, metadata_len, key_len, traits }
+        Self { bytes: join(parts), metadata_len, key_len, traits }
     }
 
     /// Takes a packed message back from the log.
@@ -135,4 +126,17 @@ impl std::fmt::Debug for Body {
             .field("metadata_len", &self.metadata_len)
             .finish()
     }
+}
+
+/// The parts behind one another in one block, allocated once.
+pub(crate) fn join(parts: [&[u8]; 3]) -> Arc<[u8]> {
+    let len = parts.iter().map(|part| part.len()).sum();
+    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
+    let mut rest = Arc::get_mut(&mut bytes).expect("just made, shared with nobody");
+    for part in parts {
+        let (head, tail) = rest.split_at_mut(part.len());
+        head.copy_from_slice(part);
+        rest = tail;
+    }
+    bytes
 }

@@ -39,6 +39,19 @@ pub(crate) fn put_varints<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
     out.extend_from_slice(&bytes[..len]);
 }
 
+/// The varint of `value`, for where it stands in no buffer: its bytes, and how many of them count.
+pub(crate) fn varint(mut value: u64) -> ([u8; VARINT_BYTES_MAX], usize) {
+    let mut bytes = [0; VARINT_BYTES_MAX];
+    let mut last = 0;
+    while value >= 0x80 {
+        bytes[last] = value as u8 | 0x80;
+        last += 1;
+        value >>= 7;
+    }
+    bytes[last] = value as u8;
+    (bytes, last + 1)
+}
+
 /// Appends `bytes` with their length in front.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
@@ -121,6 +134,8 @@ mod tests {
         for value in edges.chain([300, 1_700_000_000_000, u64::MAX - 1]) {
             let mut out = Vec::new();
             put_varint(&mut out, value);
+            let (bytes, len) = varint(value);
+            assert_eq!(bytes[..len], out);
             let mut reader = Reader::new(&out);
             assert_eq!(reader.varint(), Ok(value));
             assert!(reader.is_empty());
