@@ -23,15 +23,28 @@ impl Body {
     /// If a part is longer than 4 GiB.
     #[must_use]
     pub fn pack(meta: &Metadata, key: &[u8], value: &[u8]) -> Self {
-        let mut packed_meta = Vec::new();
-        if !meta.is_empty() {
-            packed_meta.reserve(256);
-            metadata::encode(meta, &mut packed_meta);
+        if meta.is_empty() {
+            return Self::bare(key, value);
         }
-        let metadata_len = u32::try_from(packed_meta.len()).expect("metadata is bounded at the edge");
+        let mut packed_meta = Vec::with_capacity(256);
+        metadata::encode(meta, &mut packed_meta);
+        Self::join([&packed_meta, key, value], Traits::of(meta))
+    }
+
+    /// Packs a message that nothing travels with but its key.
+    ///
+    /// # Panics
+    /// If a part is longer than 4 GiB.
+    #[must_use]
+    pub fn bare(key: &[u8], value: &[u8]) -> Self {
+        Self::join([&[], key, value], Traits::default())
+    }
+
+    fn join(parts: [&[u8]; 3], traits: Traits) -> Self {
+        let [metadata, key, _] = parts;
+        let metadata_len = u32::try_from(metadata.len()).expect("metadata is bounded at the edge");
         let key_len = u32::try_from(key.len()).expect("keys are bounded at the edge");
-        let bytes = join([&packed_meta, key, value]);
-        Self { bytes, metadata_len, key_len, traits: Traits::of(meta) }
+        Self { bytes: join(parts), metadata_len, key_len, traits }
     }
 
     /// Takes a packed message back from the log.
@@ -116,7 +129,7 @@ impl std::fmt::Debug for Body {
 }
 
 /// The parts behind one another in one block, allocated once.
-fn join(parts: [&[u8]; 3]) -> Arc<[u8]> {
+pub(crate) fn join(parts: [&[u8]; 3]) -> Arc<[u8]> {
     let len = parts.iter().map(|part| part.len()).sum();
     let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
     let mut rest = Arc::get_mut(&mut bytes).expect("just made, shared with nobody");

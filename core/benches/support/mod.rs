@@ -150,9 +150,9 @@ impl World {
 
     pub fn produce(&mut self) {
         let key = &self.keys[self.produced as usize % self.keys.len()];
-        let mut asked = Produce::new(self.topic.clone(), key.clone(), VALUE.to_vec());
+        let mut asked = Box::new(Produce::new(self.topic.clone(), key.clone(), VALUE));
         if self.with_identity {
-            asked.envelope.idempotency_key = Some(format!("order-{:016}", self.produced).into());
+            asked.envelope.idempotency_key = Some(order(self.produced));
         }
         if self.with_run {
             asked.envelope.run_id = Some("run_0123456789".into());
@@ -160,7 +160,7 @@ impl World {
             asked.envelope.tenant_id = Some("tenant_a".into());
         }
         self.produced += 1;
-        self.pipeline.handle(self.now, Command::Produce(Box::new(asked)));
+        self.pipeline.handle(self.now, Command::Produce(asked));
     }
 
     pub fn ack_all(&mut self) -> usize {
@@ -296,6 +296,16 @@ impl Storage for Ring {
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         Ok(())
     }
+}
+
+/// `order-` and sixteen digits, made by hand: the formatter would take as long as a tenth of what is measured.
+fn order(mut number: u64) -> Text {
+    let mut name = *b"order-0000000000000000";
+    for digit in name[6..].iter_mut().rev() {
+        *digit += (number % 10) as u8;
+        number /= 10;
+    }
+    std::str::from_utf8(&name).unwrap().into()
 }
 
 fn timed<T>(calls: &mut Vec<Duration>, call: impl FnOnce() -> T) -> T {

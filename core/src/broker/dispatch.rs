@@ -7,6 +7,7 @@ use crate::index::Next;
 use crate::record::{Event, Place};
 use crate::reply::{Delivery, Output, Refusal};
 use crate::state::entry::LastError;
+use crate::state::partition::Message;
 use crate::types::{DeadReason, GroupId, TopicId};
 
 /// How much is handed out in one call. What is left is done in the next, which [`Broker::poll_timeout`] asks for at once, so
@@ -51,30 +52,29 @@ impl<F: Faults> Broker<F> {
         let limit = self.limits.in_flight_max + u32::from(self.faults.planted(Fault::InFlightOffByOne));
         let durable = self.state.topic(topic).expect("work is listed for topics that are there");
         let Some(next) = self.index.next(durable, group, limit) else { return Ok(false) };
-        let Next { place, consumer } = next;
+        let Next { place, consumer, .. } = next;
         let message = message(durable, &place);
-        let priority = message.body.traits().priority;
         if deadline_passed(durable, message, self.now) {
             let last_error = self.last_error(&place).as_str().into();
             self.bury(&place, DeadReason::DeadlineExceeded, last_error, log)?;
             return Ok(true);
         }
+        let message = message.clone();
         let stream = &self.index.consumers[&consumer];
         let (owner, until) = (stream.owner.clone(), self.now.after(stream.lease));
         let token = self.next_token();
         self.commit_for(Event::Delivered { place, token, owner, until }, Need::Drain, log)?;
-        self.index.served(next, priority);
-        let delivery = self.delivery(&place);
+        self.index.served(next, message.body.traits().priority);
+        let delivery = self.delivery(&place, message);
         self.hold(Output::Deliver { consumer, delivery: Box::new(delivery) });
         Ok(true)
     }
 
-    /// The delivery that has just been decided.
-    fn delivery(&self, place: &Place) -> Delivery {
+    /// The delivery of `message` that has just been decided.
+    fn delivery(&self, place: &Place, message: Message) -> Delivery {
         let topic = self.state.topic(place.topic).expect("just delivered from");
         let progress = topic.group(place.group).and_then(|group| group.progress(place.partition));
         let entry = progress.and_then(|progress| progress.entry(place.position)).expect("just delivered");
-        let message = message(topic, place);
         Delivery {
             partition: place.partition,
             offset: message.offset,
@@ -84,7 +84,7 @@ impl<F: Faults> Broker<F> {
             token: entry.token,
             lease_until: entry.leased_until().expect("just leased"),
             produced_at: message.produced_at,
-            body: message.body.clone(),
+            body: message.body,
         }
     }
 

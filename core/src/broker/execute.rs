@@ -17,8 +17,8 @@ impl<F: Faults> Broker<F> {
     pub(super) fn execute(&mut self, command: Command, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         let now = self.now;
         match command {
-            Command::Produce(asked) => {
-                let decision = produce::produce(&self.state, &self.limits, now, *asked)?;
+            Command::Produce(mut asked) => {
+                let decision = produce::produce(&self.state, &self.limits, now, &mut asked)?;
                 self.answer(decision, Need::Growth, log)
             }
             Command::Ack(claim) => {

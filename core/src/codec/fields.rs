@@ -1,6 +1,6 @@
 //! The fields that several records share.
 
-use super::{Malformed, Reader, put_varint};
+use super::{Malformed, Reader, put_varint, put_varints};
 use crate::body::Body;
 use crate::record::{Place, Retention};
 use crate::types::{
@@ -8,8 +8,7 @@ use crate::types::{
 };
 
 pub(super) fn put_group(out: &mut Vec<u8>, topic: TopicId, group: GroupId) {
-    put_varint(out, u64::from(topic.0));
-    put_varint(out, u64::from(group.0));
+    put_varints(out, [u64::from(topic.0), u64::from(group.0)]);
 }
 
 pub(super) fn group(reader: &mut Reader<'_>) -> Result<(TopicId, GroupId), Malformed> {
@@ -17,9 +16,13 @@ pub(super) fn group(reader: &mut Reader<'_>) -> Result<(TopicId, GroupId), Malfo
 }
 
 pub(super) fn put_place(out: &mut Vec<u8>, place: &Place) {
-    put_group(out, place.topic, place.group);
-    put_varint(out, u64::from(place.partition.0));
-    put_varint(out, place.position.0);
+    put_varints(out, place_numbers(place));
+}
+
+/// A place's numbers in the order they are written.
+pub(super) fn place_numbers(place: &Place) -> [u64; 4] {
+    let Place { topic, group, partition, position } = place;
+    [u64::from(topic.0), u64::from(group.0), u64::from(partition.0), position.0]
 }
 
 pub(super) fn place(reader: &mut Reader<'_>) -> Result<Place, Malformed> {
@@ -28,8 +31,7 @@ pub(super) fn place(reader: &mut Reader<'_>) -> Result<Place, Malformed> {
 }
 
 pub(super) fn put_token(out: &mut Vec<u8>, token: LeaseToken) {
-    put_varint(out, u64::from(token.boot.0));
-    put_varint(out, token.counter);
+    put_varints(out, [u64::from(token.boot.0), token.counter]);
 }
 
 pub(super) fn token(reader: &mut Reader<'_>) -> Result<LeaseToken, Malformed> {
@@ -65,8 +67,7 @@ pub(super) fn optional(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed
 
 pub(super) fn put_body(out: &mut Vec<u8>, body: &Body) {
     let (bytes, metadata_len, key_len) = body.parts();
-    put_varint(out, u64::from(metadata_len));
-    put_varint(out, u64::from(key_len));
+    put_varints(out, [u64::from(metadata_len), u64::from(key_len)]);
     out.extend_from_slice(bytes);
 }
 

@@ -13,13 +13,43 @@ pub mod record;
 #[error("malformed record: {0}")]
 pub struct Malformed(pub &'static str);
 
+/// The most bytes a varint takes.
+const VARINT_BYTES_MAX: usize = 10;
+
 /// Appends `value` as a varint.
-pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, value: u64) {
+    put_varints(out, [value]);
+}
+
+/// Appends each of `values` as a varint. What stands together is best put together: `out` is asked for room once.
+#[inline]
+pub(crate) fn put_varints<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
+    let mut bytes = [[0; VARINT_BYTES_MAX]; N];
+    let bytes = bytes.as_flattened_mut();
+    let mut len = 0;
+    for mut value in values {
+        while value >= 0x80 {
+            bytes[len] = value as u8 | 0x80;
+            len += 1;
+            value >>= 7;
+        }
+        bytes[len] = value as u8;
+        len += 1;
+    }
+    out.extend_from_slice(&bytes[..len]);
+}
+
+/// The varint of `value`, for where it stands in no buffer: its bytes, and how many of them count.
+pub(crate) fn varint(mut value: u64) -> ([u8; VARINT_BYTES_MAX], usize) {
+    let mut bytes = [0; VARINT_BYTES_MAX];
+    let mut last = 0;
     while value >= 0x80 {
-        out.push(value as u8 | 0x80);
+        bytes[last] = value as u8 | 0x80;
+        last += 1;
         value >>= 7;
     }
-    out.push(value as u8);
+    bytes[last] = value as u8;
+    (bytes, last + 1)
 }
 
 /// Appends `bytes` with their length in front.
@@ -100,9 +130,12 @@ mod tests {
 
     #[test]
     fn numbers_come_back_and_have_one_spelling() {
-        for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+        let edges = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + 1, u64::MAX >> bit]);
+        for value in edges.chain([300, 1_700_000_000_000, u64::MAX - 1]) {
             let mut out = Vec::new();
             put_varint(&mut out, value);
+            let (bytes, len) = varint(value);
+            assert_eq!(bytes[..len], out);
             let mut reader = Reader::new(&out);
             assert_eq!(reader.varint(), Ok(value));
             assert!(reader.is_empty());

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::fields::*;
-use super::{Malformed, Reader, image, metadata, put_bytes, put_varint};
-use crate::record::{Event, Gate, GroupStart, Record};
-use crate::types::{Boot, Offset, PartitionId, Position, Text, Timestamp, TopicId};
+use super::{Malformed, Reader, image, metadata, put_bytes, put_varint, put_varints};
+use crate::record::{Event, Gate, GroupStart, Place, Record};
+use crate::types::{Boot, GroupId, Offset, PartitionId, Position, Text, Timestamp, TopicId};
 
 /// The version of every record kind written today.
 pub const VERSION: u8 = 1;
@@ -64,18 +64,18 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
     if let Event::Restored(image) = &record.event {
         return image::encode(image, out);
     }
-    put_varint(out, record.at.0);
+    let at = record.at.0;
     match &record.event {
-        Event::Booted { boot } => put_varint(out, u64::from(boot.0)),
+        Event::Booted { boot } => put_varints(out, [at, u64::from(boot.0)]),
         Event::TopicCreated { topic, name, partitions, retention } => {
-            put_varint(out, u64::from(topic.0));
+            put_varints(out, [at, u64::from(topic.0)]);
             put_bytes(out, name.as_str().as_bytes());
             put_varint(out, u64::from(*partitions));
             put_retention(out, *retention);
         }
-        Event::TopicDeleted { topic } => put_varint(out, u64::from(topic.0)),
+        Event::TopicDeleted { topic } => put_varints(out, [at, u64::from(topic.0)]),
         Event::GroupCreated { topic, group, name, start } => {
-            put_group(out, *topic, *group);
+            put_at_group(out, at, *topic, *group);
             put_bytes(out, name.as_str().as_bytes());
             out.push(match start {
                 GroupStart::Earliest => 0,
@@ -84,34 +84,29 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
         }
         Event::GroupDeleted { topic, group }
         | Event::GroupPaused { topic, group }
-        | Event::GroupResumed { topic, group } => put_group(out, *topic, *group),
+        | Event::GroupResumed { topic, group } => put_at_group(out, at, *topic, *group),
         Event::GroupSought { topic, group, targets } => {
-            put_group(out, *topic, *group);
+            put_at_group(out, at, *topic, *group);
             targets.iter().for_each(|target| put_varint(out, target.0));
         }
         Event::Produced { topic, partition, offset, body, gate } => {
-            put_varint(out, u64::from(topic.0));
-            put_varint(out, u64::from(partition.0));
-            put_varint(out, offset.0);
-            match gate {
-                None => out.push(0),
-                Some(gate) => {
-                    out.push(1);
-                    put_bytes(out, gate.scope.as_str().as_bytes());
-                    put_varint(out, gate.expires_at.0);
-                }
+            let has_gate = u64::from(gate.is_some());
+            put_varints(out, [at, u64::from(topic.0), u64::from(partition.0), offset.0, has_gate]);
+            if let Some(gate) = gate {
+                put_bytes(out, gate.scope.as_str().as_bytes());
+                put_varint(out, gate.expires_at.0);
             }
             put_body(out, body);
         }
         Event::Delivered { place, token, owner, until } => {
-            put_place(out, place);
-            put_token(out, *token);
-            put_varint(out, until.0);
+            let [topic, group, partition, position] = place_numbers(place);
+            let boot = u64::from(token.boot.0);
+            put_varints(out, [at, topic, group, partition, position, boot, token.counter, until.0]);
             out.extend_from_slice(owner.as_str().as_bytes());
         }
-        Event::Acked { place } | Event::Released { place } => put_place(out, place),
+        Event::Acked { place } | Event::Released { place } => put_at_place(out, at, place),
         Event::Nacked { place, reason, not_before } => {
-            put_place(out, place);
+            put_at_place(out, at, place);
             put_varint(out, not_before.0);
             if let Some(reason) = reason {
                 out.push(1);
@@ -119,40 +114,43 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             }
         }
         Event::ReasonNoted { place, reason } => {
-            put_place(out, place);
+            put_at_place(out, at, place);
             out.extend_from_slice(reason.as_bytes());
         }
         Event::Expired { place, not_before: until } | Event::Extended { place, until } => {
-            put_place(out, place);
+            put_at_place(out, at, place);
             put_varint(out, until.0);
         }
         Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error } => {
-            put_place(out, place);
-            put_varint(out, u64::from(dead_topic.0));
-            put_varint(out, u64::from(dead_partition.0));
-            put_varint(out, dead_offset.0);
+            put_at_place(out, at, place);
+            put_varints(out, [u64::from(dead_topic.0), u64::from(dead_partition.0), dead_offset.0]);
             out.push(metadata::reason_code(*reason));
             out.extend_from_slice(last_error.as_bytes());
         }
         Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => {
-            put_varint(out, u64::from(dead_topic.0));
-            put_varint(out, u64::from(dead_partition.0));
-            put_varint(out, dead_position.0);
+            put_varints(out, [at, u64::from(dead_topic.0), u64::from(dead_partition.0), dead_position.0]);
             put_group(out, *topic, *group);
-            put_varint(out, u64::from(partition.0));
-            put_varint(out, offset.0);
+            put_varints(out, [u64::from(partition.0), offset.0]);
         }
         Event::RetainedOut { topic, partition, through } => {
-            put_varint(out, u64::from(topic.0));
-            put_varint(out, u64::from(partition.0));
-            put_varint(out, through.0);
+            put_varints(out, [at, u64::from(topic.0), u64::from(partition.0), through.0]);
         }
         Event::IdentitiesExpired { scope, count } => {
+            put_varint(out, at);
             put_bytes(out, scope.as_str().as_bytes());
             put_varint(out, *count);
         }
         Event::Restored(_) => unreachable!("handled above"),
     }
+}
+
+fn put_at_group(out: &mut Vec<u8>, at: u64, topic: TopicId, group: GroupId) {
+    put_varints(out, [at, u64::from(topic.0), u64::from(group.0)]);
+}
+
+fn put_at_place(out: &mut Vec<u8>, at: u64, place: &Place) {
+    let [topic, group, partition, position] = place_numbers(place);
+    put_varints(out, [at, topic, group, partition, position]);
 }
 
 /// Reads the payload of a frame of this kind and version.

@@ -12,14 +12,19 @@ use crate::state::topic::Topic;
 use crate::types::partitioner::partition_of;
 use crate::types::{Envelope, Limits, Metadata, PartitionId, Timestamp};
 
-/// Decides a produce.
-pub(crate) fn produce(state: &State, limits: &Limits, now: Timestamp, asked: Produce) -> Result<Decision, Refusal> {
-    check_sizes(limits, &asked)?;
-    let Produce { topic: requested, key, value, mut envelope, delay, routing, trace } = asked;
-    let scope = envelope.target_topic.clone().unwrap_or_else(|| requested.clone());
-    if let Some(identity) = envelope.identity_key() {
-        let known = state.identities(&scope);
-        let key = IdentityKey::new(envelope.tenant(), identity);
+/// Decides a produce. The envelope, the routing and the trace of `asked` are used up.
+pub(crate) fn produce(
+    state: &State,
+    limits: &Limits,
+    now: Timestamp,
+    asked: &mut Produce,
+) -> Result<Decision, Refusal> {
+    check_sizes(limits, asked)?;
+    let mut gate = None;
+    if let Some(identity) = asked.envelope.identity_key() {
+        let scope = asked.envelope.target_topic.as_ref().unwrap_or(&asked.topic);
+        let known = state.identities(scope);
+        let key = IdentityKey::new(asked.envelope.tenant(), identity);
         if let Some(accepted) = known.and_then(|identities| identities.accepted(&key, now)) {
             return Ok(Decision::nothing(Reply::Produced(Produced {
                 partition: accepted.partition,
@@ -31,8 +36,10 @@ pub(crate) fn produce(state: &State, limits: &Limits, now: Timestamp, asked: Pro
         if known.is_some_and(|identities| identities.len() as u64 >= limits.dedupe_keys_max) {
             return Err(overloaded(Overload::Identities, limits));
         }
+        gate = Some(Gate { scope: scope.clone(), expires_at: now.after(limits.dedupe_ttl) });
     }
-    if let Some(delay) = delay {
+    let envelope = &mut asked.envelope;
+    if let Some(delay) = asked.delay {
         envelope.deliver_at = Some(now.after(delay));
     }
     if let Some(deadline) = &envelope.deadline {
@@ -44,33 +51,38 @@ pub(crate) fn produce(state: &State, limits: &Limits, now: Timestamp, asked: Pro
         }
     }
 
-    let mut meta = Metadata { envelope, trace, ..Metadata::default() };
     let mut router = RouterUse::NotAsked;
-    if let Some(decision) = routing {
-        let target = decision.target_topic.as_ref().or(meta.envelope.target_topic.as_ref()).unwrap_or(&requested);
+    let mut followed = None;
+    if let Some(decision) = asked.routing.take() {
+        let target = decision.target_topic.as_ref().or(envelope.target_topic.as_ref()).unwrap_or(&asked.topic);
         // With the topic the router chose, the partition the producer chose may make no sense either.
-        let partition = decision.partition_override.or(meta.envelope.partition_override);
+        let partition = decision.partition_override.or(envelope.partition_override);
         let sound = state
             .topic_named(target)
             .is_some_and(|topic| partition.is_none_or(|partition| partition.0 < topic.partition_count()));
         if sound {
-            meta.envelope.target_topic = decision.target_topic.or(meta.envelope.target_topic);
-            meta.envelope.partition_override = decision.partition_override.or(meta.envelope.partition_override);
-            meta.routing = Some(decision.routing);
+            envelope.target_topic = decision.target_topic.or(envelope.target_topic.take());
+            envelope.partition_override = partition;
+            followed = Some(decision.routing);
             router = RouterUse::Followed;
         } else {
             router = RouterUse::SetAside;
         }
     }
 
-    let destination = topic(state, meta.envelope.target_topic.as_ref().unwrap_or(&requested))?;
-    let partition = choose_partition(destination, meta.envelope.partition_override, &key)?;
-    let load = Load { messages: 1, bytes: (key.len() + value.len()) as u64 };
+    let destination = topic(state, envelope.target_topic.as_ref().unwrap_or(&asked.topic))?;
+    let partition = choose_partition(destination, envelope.partition_override, &asked.key)?;
+    let load = Load { messages: 1, bytes: (asked.key.len() + asked.value.len()) as u64 };
     check_room(state, limits, destination, partition, load)?;
 
     let offset = destination.next_offset();
-    let gate = meta.envelope.identity_key().map(|_| Gate { scope, expires_at: now.after(limits.dedupe_ttl) });
-    let body = Body::pack(&meta, &key, &value);
+    let body = if followed.is_none() && is_bare(asked) {
+        Body::bare(&asked.key, &asked.value)
+    } else {
+        let (envelope, trace) = (std::mem::take(&mut asked.envelope), asked.trace.take());
+        let meta = Metadata { envelope, routing: followed, trace, ..Metadata::default() };
+        Body::pack(&meta, &asked.key, &asked.value)
+    };
     let event = Event::Produced { topic: destination.id(), partition, offset, body, gate };
     Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate: false, router })))
 }
@@ -103,6 +115,9 @@ fn check_sizes(limits: &Limits, asked: &Produce) -> Result<(), Refusal> {
 /// counted: all of them together take less than a kilobyte.
 fn metadata_len(asked: &Produce) -> usize {
     const FIELD: usize = 16;
+    if is_bare(asked) {
+        return 0;
+    }
     let envelope = &asked.envelope;
     let texts = [
         &envelope.run_id,
@@ -118,6 +133,11 @@ fn metadata_len(asked: &Produce) -> usize {
     let pairs: usize = pairs.map(|(name, value)| name.len() + value.len() + FIELD).sum();
     let label = asked.routing.as_ref().map_or(0, |routing| routing.routing.label.len() + FIELD);
     texts + deadline + pairs + label
+}
+
+/// Whether nothing travels with the payload but its key, as with most messages.
+fn is_bare(asked: &Produce) -> bool {
+    asked.envelope.is_empty() && asked.routing.is_none() && asked.trace.is_none()
 }
 
 fn bounded(what: &'static str, len: usize, max: usize) -> Result<(), Refusal> {
@@ -150,7 +170,7 @@ pub(super) fn check_room(
     if full {
         return Err(overloaded(Overload::Backlog, limits));
     }
-    let dead = topic.dead_letter_name().and_then(|name| state.topic_named(name));
+    let dead = topic.dead_letters().and_then(|dead| state.topic(dead));
     if let Some(dead) = dead {
         let partition = PartitionId(partition.0 % dead.partition_count());
         let open = dead.partition(partition).map(Partition::open).unwrap_or_default();

@@ -6,7 +6,7 @@ use super::lanes::Lanes;
 use crate::state::cow::CowMap;
 use crate::state::group::Progress;
 use crate::types::message::Priority;
-use crate::types::{ConsumerId, Position};
+use crate::types::{ConsumerId, GroupId, Position};
 
 /// Sorts higher priorities first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,6 +83,19 @@ impl Feed {
         None
     }
 
+    /// Whether nothing is left for the group once the message at `position` is handed out, where all lanes are plain.
+    pub(crate) fn is_last(&self, position: Position, end: Position) -> bool {
+        position.next() == end && self.returned.is_empty()
+    }
+
+    /// Has `group`, whose feed this is, told when something new comes.
+    pub(crate) fn wait(&mut self, lanes: &mut Lanes, group: GroupId) {
+        if !self.waiting {
+            self.waiting = true;
+            lanes.wait(group);
+        }
+    }
+
     /// Notes that `position` is handed out.
     pub(crate) fn take(&mut self, priority: Priority, position: Position) {
         let frontier = &mut self.frontiers[priority.level() as usize];
@@ -104,7 +117,7 @@ impl Feed {
             if progress.done().contains(position) {
                 continue;
             }
-            if progress.entry(position).is_none() {
+            if !progress.has_entry(position) {
                 return Some(position);
             }
             *frontier = position.next();
@@ -118,7 +131,7 @@ impl Feed {
         for (serial, position, priority) in lanes.matured_since(self.matured_seen) {
             self.matured_seen = serial;
             let passed = position < self.frontiers[priority.level() as usize];
-            if passed && !progress.done().contains(position) && progress.entry(position).is_none() {
+            if passed && !progress.done().contains(position) && !progress.has_entry(position) {
                 self.returned.insert((priority.into(), position));
             }
         }

@@ -3,6 +3,7 @@
 //! All of it follows from the durable state and the streams that happen to be connected, so it is rebuilt after a restart and
 //! never written. [`Index::before`] and [`Index::after`] keep it in step with every record that is applied.
 
+mod candidates;
 mod feed;
 mod lanes;
 mod ranges;
@@ -12,10 +13,11 @@ mod track;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use self::candidates::Candidates;
 use self::feed::Feed;
 use self::lanes::Lanes;
 pub(crate) use self::roster::Consumer;
-use self::roster::Roster;
+use self::roster::{Roster, next_turn};
 pub(crate) use self::timers::Alarm;
 use self::timers::Timers;
 use crate::command::OnDisconnect;
@@ -61,7 +63,7 @@ struct GroupIndex {
     roster: Roster,
     feeds: Vec<Feed>,
     /// Partitions that may have something to hand out: neither seen empty nor full since.
-    candidates: BTreeSet<PartitionId>,
+    candidates: Candidates,
     last_partition: PartitionId,
 }
 
@@ -70,6 +72,8 @@ struct GroupIndex {
 pub(crate) struct Next {
     pub(crate) place: Place,
     pub(crate) consumer: ConsumerId,
+    /// The partition holds nothing else for the group.
+    is_last: bool,
 }
 
 impl Index {
@@ -160,40 +164,47 @@ impl Index {
     pub(crate) fn next(&mut self, topic: &Topic, group: GroupId, in_flight_max: u32) -> Option<Next> {
         let index = self.topics.get_mut(&topic.id())?;
         let desk = index.groups.get_mut(&group)?;
+        if desk.candidates.is_empty() {
+            return None;
+        }
         let consumer = desk.roster.next()?;
         let durable = topic.group(group)?;
         if durable.is_paused() {
             return None;
         }
         loop {
-            let after = desk.candidates.range(desk.last_partition.next()..).next();
-            let partition = *after.or_else(|| desk.candidates.first())?;
+            let partition = desk.candidates.next_turn(desk.last_partition.next())?;
             let progress = durable.progress(partition).expect("every group has every partition");
             let messages = topic.partition(partition).expect("candidates are partitions");
             let feed = &mut desk.feeds[partition.0 as usize];
             let lanes = &mut index.lanes[partition.0 as usize];
             if progress.in_flight() >= in_flight_max {
-                desk.candidates.remove(&partition);
+                desk.candidates.remove(partition);
                 feed.full = true;
                 continue;
             }
-            let Some(position) = feed.peek(lanes, progress, messages.next_position()) else {
-                desk.candidates.remove(&partition);
-                if !feed.waiting {
-                    feed.waiting = true;
-                    lanes.wait(group);
-                }
+            let end = messages.next_position();
+            let Some(position) = feed.peek(lanes, progress, end) else {
+                desk.candidates.remove(partition);
+                feed.wait(lanes, group);
                 continue;
             };
-            return Some(Next { place: Place { topic: topic.id(), group, partition, position }, consumer });
+            let is_last = lanes.is_plain() && feed.is_last(position, end);
+            return Some(Next { place: Place { topic: topic.id(), group, partition, position }, consumer, is_last });
         }
     }
 
     /// Notes that a message was handed to a stream, as [`Index::next`] said.
-    pub(crate) fn served(&mut self, Next { place, consumer }: Next, priority: Priority) {
-        let desk = self.group_mut(place.topic, place.group);
+    pub(crate) fn served(&mut self, Next { place, consumer, is_last }: Next, priority: Priority) {
+        let index = self.topic_mut(place.topic);
+        let desk = index.groups.get_mut(&place.group).expect("the index knows every group of the state");
         let feed = &mut desk.feeds[place.partition.0 as usize];
         feed.take(priority, place.position);
+        if is_last {
+            // Nobody need look to find the partition empty.
+            desk.candidates.remove(place.partition);
+            feed.wait(&mut index.lanes[place.partition.0 as usize], place.group);
+        }
         feed.holders.insert(place.position, consumer);
         desk.roster.served(consumer);
         desk.last_partition = place.partition;
@@ -210,7 +221,7 @@ impl Index {
 
     /// The next group that may be able to hand something out.
     pub(crate) fn next_work(&self) -> Option<(TopicId, GroupId)> {
-        self.work.range(self.work_from..).next().or_else(|| self.work.first()).copied()
+        next_turn(&self.work, self.work_from)
     }
 
     pub(crate) fn has_work(&self) -> bool {
@@ -274,10 +285,12 @@ impl Index {
 
     /// A lease has ended, however it ended: its partition has room in flight and its stream has credit again.
     fn lease_ended(&mut self, place: &Place) {
-        if std::mem::take(&mut self.feed_mut(place).full) {
+        let feed = self.feed_mut(place);
+        let holder = feed.holders.remove(&place.position);
+        if std::mem::take(&mut feed.full) {
             self.offer(place.topic, place.group, place.partition);
         }
-        let Some(id) = self.feed_mut(place).holders.remove(&place.position) else { return };
+        let Some(id) = holder else { return };
         let Some(consumer) = self.consumers.get_mut(&id) else { return };
         let had_credit = consumer.has_credit();
         consumer.live -= 1;

@@ -64,11 +64,21 @@ impl Roster {
 
     /// Whose turn it is.
     pub(crate) fn next(&self) -> Option<ConsumerId> {
-        let after = self.with_credit.range(self.last_served.next()..).next();
-        after.or_else(|| self.with_credit.first()).copied()
+        next_turn(&self.with_credit, self.last_served.next())
     }
 
     pub(crate) fn served(&mut self, consumer: ConsumerId) {
         self.last_served = consumer;
     }
+}
+
+/// The first at or after `from`, or else the first of all: whose turn it is when turns go round.
+///
+/// Mostly there is one, or none is left; a range, which costs more than both looks at the ends, is sought last.
+pub(super) fn next_turn<T: Ord + Copy>(set: &BTreeSet<T>, from: T) -> Option<T> {
+    let first = *set.first()?;
+    if first >= from || *set.last()? < from {
+        return Some(first);
+    }
+    set.range(from..).next().copied()
 }

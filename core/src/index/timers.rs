@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::record::Place;
-use crate::types::{PartitionId, Position, Timestamp, TopicId, TopicName};
+use crate::state::cow::CowMap;
+use crate::types::{GroupId, PartitionId, Position, Timestamp, TopicId, TopicName};
 
 /// Something that happens at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,10 +19,52 @@ pub(crate) enum Alarm {
     Retention(TopicId, PartitionId),
 }
 
+/// An alarm and its moment as they are sorted: in the order of `(Timestamp, Alarm)`, but by two comparisons where that has
+/// up to six.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// Moment, kind and topic.
+    when: u128,
+    /// Group, partition and position; 0 for what the kind has not.
+    whose: u128,
+}
+
+impl Key {
+    fn new(at: Timestamp, alarm: Alarm) -> Self {
+        let (kind, topic, group, partition, position) = match alarm {
+            Alarm::Lease(Place { topic, group, partition, position }) => (0, topic, group, partition, position),
+            Alarm::Retry(Place { topic, group, partition, position }) => (1, topic, group, partition, position),
+            Alarm::Mature(topic, partition, position) => (2, topic, GroupId(0), partition, position),
+            Alarm::Retention(topic, partition) => (3, topic, GroupId(0), partition, Position(0)),
+        };
+        Self {
+            when: u128::from(at.0) << 64 | kind << 32 | u128::from(topic.0),
+            whose: u128::from(group.0) << 96 | u128::from(partition.0) << 64 | u128::from(position.0),
+        }
+    }
+
+    fn at(self) -> Timestamp {
+        Timestamp((self.when >> 64) as u64)
+    }
+
+    fn alarm(self) -> Alarm {
+        let topic = TopicId(self.when as u32);
+        let (group, partition) = (GroupId((self.whose >> 96) as u32), PartitionId((self.whose >> 64) as u32));
+        let position = Position(self.whose as u64);
+        match (self.when >> 32) as u32 {
+            0 => Alarm::Lease(Place { topic, group, partition, position }),
+            1 => Alarm::Retry(Place { topic, group, partition, position }),
+            2 => Alarm::Mature(topic, partition, position),
+            _ => Alarm::Retention(topic, partition),
+        }
+    }
+}
+
 /// All alarms, by moment. A million sleeping ones cost nothing until their moment comes.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    alarms: BTreeSet<(Timestamp, Alarm)>,
+    /// Leases mostly end in the order they began: a map that looks at its ends first.
+    alarms: CowMap<Key, ()>,
     retention: BTreeMap<(TopicId, PartitionId), Timestamp>,
     sweeps: BTreeSet<(Timestamp, TopicName)>,
     /// The scopes in `sweeps`: each stands there once.
@@ -30,12 +73,12 @@ pub(crate) struct Timers {
 
 impl Timers {
     pub(crate) fn set(&mut self, at: Timestamp, alarm: Alarm) {
-        let fresh = self.alarms.insert((at, alarm));
-        debug_assert!(fresh, "an alarm is set once");
+        let before = self.alarms.insert(Key::new(at, alarm), ());
+        debug_assert!(before.is_none(), "an alarm is set once");
     }
 
     pub(crate) fn cancel(&mut self, at: Timestamp, alarm: Alarm) {
-        self.alarms.remove(&(at, alarm));
+        self.alarms.remove(&Key::new(at, alarm));
     }
 
     /// Sets or moves a partition's retention alarm; `None` takes it away.
@@ -49,10 +92,10 @@ impl Timers {
             return;
         }
         if let Some(before) = before {
-            self.alarms.remove(&(before, Alarm::Retention(topic, partition)));
+            self.cancel(before, Alarm::Retention(topic, partition));
         }
         if let Some(at) = at {
-            self.alarms.insert((at, Alarm::Retention(topic, partition)));
+            self.set(at, Alarm::Retention(topic, partition));
         }
     }
 
@@ -65,7 +108,8 @@ impl Timers {
 
     /// The first alarm due at `now`. It is not taken away; whoever handles it cancels it or acts so that it is.
     pub(crate) fn due(&self, now: Timestamp) -> Option<(Timestamp, Alarm)> {
-        self.alarms.first().copied().filter(|(at, _)| *at <= now)
+        let (key, ()) = self.alarms.first()?;
+        (key.at() <= now).then(|| (key.at(), key.alarm()))
     }
 
     /// Takes the first scope whose produce identities are to be swept at `now`.
@@ -80,8 +124,42 @@ impl Timers {
 
     /// The next moment anything is due.
     pub(crate) fn next(&self) -> Option<Timestamp> {
-        let alarm = self.alarms.first().map(|(at, _)| *at);
+        let alarm = self.alarms.first().map(|(key, ())| key.at());
         let sweep = self.sweeps.first().map(|(at, _)| *at);
         alarm.into_iter().chain(sweep).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn alarm() -> impl Strategy<Value = Alarm> {
+        let few = || prop_oneof![Just(0), 0_u32..3, Just(u32::MAX)];
+        let position = prop_oneof![Just(0), 0_u64..3, Just(u64::MAX)];
+        (0..4, few(), few(), few(), position).prop_map(|(kind, topic, group, partition, position)| {
+            let (topic, group) = (TopicId(topic), GroupId(group));
+            let (partition, position) = (PartitionId(partition), Position(position));
+            match kind {
+                0 => Alarm::Lease(Place { topic, group, partition, position }),
+                1 => Alarm::Retry(Place { topic, group, partition, position }),
+                2 => Alarm::Mature(topic, partition, position),
+                _ => Alarm::Retention(topic, partition),
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn keys_sort_as_moments_and_alarms_do_and_come_back(
+            one in (prop_oneof![0_u64..3, Just(u64::MAX)].prop_map(Timestamp), alarm()),
+            other in (prop_oneof![0_u64..3, Just(u64::MAX)].prop_map(Timestamp), alarm()),
+        ) {
+            let (key, key_of_other) = (Key::new(one.0, one.1), Key::new(other.0, other.1));
+            prop_assert_eq!(key.cmp(&key_of_other), one.cmp(&other));
+            prop_assert_eq!((key.at(), key.alarm()), one);
+        }
     }
 }

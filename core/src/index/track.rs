@@ -1,5 +1,6 @@
 //! Keeping the index in step with the records that are applied.
 
+use super::candidates::Candidates;
 use super::feed::Feed;
 use super::lanes::Lanes;
 use super::{Alarm, GroupIndex, Index, TopicIndex};
@@ -140,7 +141,7 @@ impl Index {
     fn add_group(&mut self, topic: &Topic, group: &Group, now: Timestamp) {
         let serial = self.matured_serial;
         let feeds = group.partitions().map(|(_, progress)| Feed::new(progress, serial)).collect();
-        let candidates = group.partitions().map(|(partition, _)| partition).collect();
+        let candidates = Candidates::all(topic.partition_count() as usize);
         let desk = GroupIndex { feeds, candidates, ..GroupIndex::default() };
         self.topic_mut(topic.id()).groups.insert(group.id(), desk);
         for (partition, progress) in group.partitions() {
@@ -171,7 +172,7 @@ impl Index {
         }
         let desk = index.groups.get_mut(&group).expect("the index knows every group of the state");
         desk.feeds = durable.partitions().map(|(_, progress)| Feed::new(progress, serial)).collect();
-        desk.candidates = durable.partitions().map(|(partition, _)| partition).collect();
+        desk.candidates = Candidates::all(topic.partition_count() as usize);
         self.wake(topic.id(), group);
     }
 
@@ -227,7 +228,7 @@ impl Index {
     /// Takes a message out of the queue of a group, or ends its lease.
     fn withdraw(&mut self, state: &State, place: &Place) {
         let Some(topic) = state.topic(place.topic) else { return };
-        match entry(state, place).map(|entry| entry.phase) {
+        match entry_of(topic, place).map(|entry| entry.phase) {
             Some(Phase::Leased { until }) => {
                 self.timers.cancel(until, Alarm::Lease(*place));
                 self.lease_ended(place);
@@ -263,8 +264,8 @@ impl Index {
     /// The newest message of a partition is new.
     fn added(&mut self, state: &State, topic: TopicId, partition: PartitionId) {
         let messages = state.topic(topic).and_then(|topic| topic.partition(partition)).expect("just stored into");
-        let position = Position(messages.next_position().0 - 1);
-        if let Some(message) = messages.message(position) {
+        let newest = Position(messages.next_position().0 - 1);
+        if let Some((position, message)) = messages.last_message().filter(|(position, _)| *position == newest) {
             let traits = message.body.traits();
             if traits.has_delay || traits.priority.level() > 0 {
                 let mut lanes = std::mem::take(&mut self.topic_mut(topic).lanes[partition.0 as usize]);
@@ -289,8 +290,10 @@ impl Index {
     fn closed(&mut self, state: &State, topic: TopicId, partition: PartitionId, position: Position) {
         let durable = state.topic(topic).expect("a message's topic outlives it");
         let messages = durable.partition(partition).expect("a message's partition outlives it");
-        if !messages.is_open(position)
-            && let Some(until) = self.topic_mut(topic).lanes[partition.0 as usize].remove(position)
+        let lanes = &mut self.topic_mut(topic).lanes[partition.0 as usize];
+        if !lanes.is_plain()
+            && !messages.is_open(position)
+            && let Some(until) = lanes.remove(position)
         {
             self.timers.cancel(until, Alarm::Mature(topic, partition, position));
         }
@@ -312,5 +315,9 @@ impl Index {
 }
 
 fn entry<'a>(state: &'a State, place: &Place) -> Option<&'a Entry> {
-    state.topic(place.topic)?.group(place.group)?.progress(place.partition)?.entry(place.position)
+    entry_of(state.topic(place.topic)?, place)
+}
+
+fn entry_of<'a>(topic: &'a Topic, place: &Place) -> Option<&'a Entry> {
+    topic.group(place.group)?.progress(place.partition)?.entry(place.position)
 }

@@ -68,6 +68,13 @@ impl Seed {
         hasher.finalize()
     }
 
+    /// The checksum of a frame whose length stands directly before what follows the checksum.
+    fn sum_piece(self, length_and_rest: &[u8]) -> u32 {
+        let mut hasher = Hasher::new_with_initial(self.0);
+        hasher.update(length_and_rest);
+        hasher.finalize()
+    }
+
     /// The part of a frame's checksum that precedes its payload, as a running sum.
     pub(super) fn sum_head(self, head: &[u8; FRAME_HEAD_BYTES]) -> u32 {
         self.sum(head)
@@ -201,8 +208,11 @@ pub fn encode_with(
         return Err(EncodeError::TooLong { len });
     }
     let frame = &mut out[start..];
-    frame[..CRC_AT].copy_from_slice(&(len as u32).to_le_bytes());
-    let crc = seed.sum(frame);
+    let len = (len as u32).to_le_bytes();
+    // Summed are the length and what follows the checksum. With the length in the checksum's place that is one piece.
+    frame[CRC_AT..AFTER_CRC].copy_from_slice(&len);
+    let crc = seed.sum_piece(&frame[CRC_AT..]);
+    frame[..CRC_AT].copy_from_slice(&len);
     frame[CRC_AT..AFTER_CRC].copy_from_slice(&crc.to_le_bytes());
     Ok(crc)
 }

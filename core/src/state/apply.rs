@@ -7,6 +7,7 @@ use super::done::DoneSet;
 use super::entry::{Entry, LastError, Phase};
 use super::group::{Group, Progress};
 use super::partition::Partition;
+use super::shared::unshared;
 use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::body::Body;
@@ -15,7 +16,7 @@ use crate::record::{Event, Gate, GroupStart, Place, Record, Retention};
 use crate::types::limits::PARTITIONS_CEILING;
 use crate::types::{
     DeadLetter, DeadReason, GroupId, GroupName, KeptForRedrive, LeaseToken, Metadata, Offset, OwnerName, PartitionId,
-    Position, Redrive, Text, Timestamp, TopicId,
+    Position, Redrive, Text, Timestamp, TopicId, TopicName,
 };
 
 /// Whether a record is applied as it is decided, or replayed. Correct code never looks; planted faults do.
@@ -49,6 +50,7 @@ impl State {
             }
             Event::TopicDeleted { topic } => {
                 let topic = self.topics.remove(topic).ok_or(Contradiction("no such topic"))?;
+                self.set_dead_letters_of_source(&topic.name, None);
                 self.names.remove(&topic.name);
                 self.identities.remove(&topic.name);
             }
@@ -121,7 +123,7 @@ impl State {
                 if identities.expired(at, *count) != *count {
                     return Err(Contradiction("end of identities that are in their window"));
                 }
-                Arc::make_mut(identities).sweep(*count);
+                unshared(identities).sweep(*count);
                 if identities.is_empty() {
                     self.identities.remove(scope);
                 }
@@ -131,14 +133,24 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn insert_topic(&mut self, topic: Topic) -> Result<(), Contradiction> {
+    pub(super) fn insert_topic(&mut self, mut topic: Topic) -> Result<(), Contradiction> {
         if topic.id != self.next_topic || self.names.contains_key(&topic.name) {
             return Err(Contradiction("topic exists, or its number is not the next"));
         }
         self.next_topic = topic.id.next();
+        topic.dead_letters = topic.dead_letter_name().and_then(|name| self.names.get(name)).copied();
+        self.set_dead_letters_of_source(&topic.name, Some(topic.id));
         self.names.insert(topic.name.clone(), topic.id);
         self.topics.insert(topic.id, Arc::new(topic));
         Ok(())
+    }
+
+    /// The dead-letter topic of this name has come or is gone: its source, if there is one, is told.
+    fn set_dead_letters_of_source(&mut self, name: &TopicName, dead_letters: Option<TopicId>) {
+        let source = name.dead_letter_source().and_then(|source| self.names.get(source));
+        if let Some(source) = source.and_then(|id| self.topics.get_mut(id)) {
+            unshared(source).dead_letters = dead_letters;
+        }
     }
 
     fn accept_identity(
@@ -152,7 +164,7 @@ impl State {
         let key = IdentityKey::new(tenant, key);
         let identities = self.identities.entry(gate.scope.clone()).or_default();
         let accepted = Accepted { partition, offset, expires_at: gate.expires_at };
-        match Arc::make_mut(identities).accept(key, accepted) {
+        match unshared(identities).accept(key, accepted) {
             Some(before) if at < before.expires_at => Err(Contradiction("identity accepted twice in its window")),
             _ => Ok(()),
         }
@@ -177,7 +189,12 @@ impl State {
             return Err(Contradiction("delivery of a message that is done"));
         }
         let attempts = u32::from(counted);
-        match progress.entries.get_mut(&place.position) {
+        // Mostly the first delivery of the furthest message so far, which needs no search.
+        let known = match progress.entries.last() {
+            Some((last, _)) if *last >= place.position => progress.entries.get_mut(&place.position),
+            _ => None,
+        };
+        match known {
             Some(entry) => {
                 if let Phase::Leased { .. } = entry.phase {
                     return Err(Contradiction("delivery of a message that is held"));
@@ -215,16 +232,16 @@ impl State {
     /// The message is done for the group.
     fn finish(&mut self, place: &Place) -> Result<(), Contradiction> {
         let topic = self.topic_mut(place.topic)?;
-        let message = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
-        let offset = message.ok_or(Contradiction("end of a message that is not there"))?.offset;
-        let progress = progress_mut(topic, place)?;
-        progress.remove_entry(place.position);
-        if !progress.done.insert(place.position, offset) {
+        let (groups, retention) = (topic.groups.len() as u32, topic.retention);
+        let both = topic.progress_and_partition_mut(place.group, place.partition);
+        let (progress, partition) = both.ok_or(Contradiction("no such group or partition"))?;
+        if progress.done.contains(place.position) {
             return Err(Contradiction("end of a message that is done"));
         }
-        let (groups, retention) = (topic.groups.len() as u32, topic.retention);
-        let partition = topic.partition_mut(place.partition).ok_or(Contradiction("no such partition"))?;
-        partition.done_in_one_more(place.position, groups, retention);
+        let offset = partition.done_in_one_more(place.position, groups, retention);
+        let offset = offset.ok_or(Contradiction("end of a message that is not there"))?;
+        progress.remove_entry(place.position);
+        progress.done.insert(place.position, offset);
         Ok(())
     }
 
@@ -449,7 +466,7 @@ impl Topic {
             };
             moved |= !born_done.is_empty() || !partition.retained.is_empty();
             for position in born_done {
-                let partition = Arc::make_mut(partition);
+                let partition = unshared(partition);
                 done.insert(position, partition.message(position).expect("just listed").offset);
                 partition.add_done_in(position, 1);
             }
@@ -467,7 +484,7 @@ impl Topic {
         let group = self.groups.remove(&id).ok_or(Contradiction("no such group"))?;
         self.group_names.remove(&group.name);
         for (partition, progress) in self.partitions.iter_mut().zip(&group.partitions) {
-            Arc::make_mut(partition).change_done_in(|position| -i64::from(progress.done.contains(position)));
+            unshared(partition).change_done_in(|position| -i64::from(progress.done.contains(position)));
         }
         self.recount();
         Ok(())
@@ -477,12 +494,12 @@ impl Topic {
         if targets.len() != self.partitions.len() {
             return Err(Contradiction("seek does not name every partition"));
         }
-        let group = self.groups.get_mut(&id).map(Arc::make_mut).ok_or(Contradiction("no such group"))?;
+        let group = self.groups.get_mut(&id).map(unshared).ok_or(Contradiction("no such group"))?;
         for ((partition, progress), target) in self.partitions.iter_mut().zip(&mut group.partitions).zip(targets) {
             let done = partition.done_below(*target, id)?;
             let before = std::mem::replace(progress, Arc::new(Progress { done, ..Progress::default() }));
             let after = &progress.done;
-            Arc::make_mut(partition).change_done_in(|position| {
+            unshared(partition).change_done_in(|position| {
                 i64::from(after.contains(position)) - i64::from(before.done.contains(position))
             });
         }

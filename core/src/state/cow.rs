@@ -18,6 +18,8 @@ mod tests;
 
 pub(crate) use chunk::{CHUNK, Chunk};
 
+use super::shared::unshared;
+
 /// A chunk with fewer entries than this looks for a neighbour to join.
 const SPARSE: usize = CHUNK / 4;
 
@@ -129,8 +131,13 @@ impl<K, V> CowMap<K, V> {
     }
 
     fn locate_by(&self, mut order: impl FnMut(&K, &V) -> Ordering) -> Option<(usize, usize)> {
-        let all_less = |slot: &Slot<K, V>| slot.chunk.last().is_some_and(|(key, value)| order(key, value).is_lt());
-        let index = self.slots.partition_point(all_less);
+        let mut all_less = |slot: &Slot<K, V>| slot.chunk.last().is_some_and(|(key, value)| order(key, value).is_lt());
+        // A queue asks for its front.
+        let index = if self.slots.front().is_some_and(|slot| !all_less(slot)) {
+            0
+        } else {
+            self.slots.partition_point(all_less)
+        };
         let at = self.slots.get(index)?.chunk.search_by(order)?;
         Some((index, at))
     }
@@ -143,8 +150,9 @@ impl<K: Ord, V> CowMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        let (index, at) = self.locate(key)?;
-        Some(&self.slots[index].chunk.entries[at].1)
+        let chunk = self.chunk_of(key)?;
+        let at = chunk.search(key).ok()?;
+        Some(&chunk.entries[at].1)
     }
 
     /// Whether there is an entry at `key`.
@@ -153,7 +161,7 @@ impl<K: Ord, V> CowMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.locate(key).is_some()
+        self.chunk_of(key).is_some_and(|chunk| chunk.search(key).is_ok())
     }
 
     /// The entries at `key` and above, in the order of their keys.
@@ -204,6 +212,17 @@ impl<K: Ord, V> CowMap<K, V> {
         self.slots.partition_point(|slot| slot.first.borrow() <= key).checked_sub(1)
     }
 
+    /// The chunk of [`slot_of`](Self::slot_of).
+    fn chunk_of<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&Chunk<K, V>>
+    where
+        K: Borrow<Q>,
+    {
+        match self.slots.back() {
+            Some(last) if last.first.borrow() <= key => Some(&last.chunk),
+            _ => self.slot_of(key).map(|index| &*self.slots[index].chunk),
+        }
+    }
+
     fn locate<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(usize, usize)>
     where
         K: Borrow<Q>,
@@ -242,8 +261,8 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         let chunk = &mut self.slots[index].chunk;
         let past_the_end = chunk.last().is_none_or(|(last, _)| *last < key);
         match if past_the_end { Err(chunk.len()) } else { chunk.search(&key) } {
-            Ok(at) => return Some(mem::replace(&mut Arc::make_mut(chunk).entries[at].1, value)),
-            Err(at) if !chunk.is_full() => Arc::make_mut(chunk).insert(at, key, value),
+            Ok(at) => return Some(mem::replace(&mut unshared(chunk).entries[at].1, value)),
+            Err(at) if !chunk.is_full() => unshared(chunk).insert(at, key, value),
             Err(at) => self.insert_into_full(index, at, key, value),
         }
         self.len += 1;
@@ -274,7 +293,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
             self.slots.push_back(Slot { first: key.clone(), chunk: Chunk::of_one(key, value, SPARSE) });
             return;
         }
-        let lower = Arc::make_mut(&mut self.slots[index].chunk);
+        let lower = unshared(&mut self.slots[index].chunk);
         let mut upper = Chunk { entries: lower.entries.split_off(CHUNK / 2) };
         let first = upper.entries[0].0.clone();
         if at <= CHUNK / 2 {
@@ -286,7 +305,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
     }
 
     fn take(&mut self, index: usize, at: usize) -> (K, V) {
-        let chunk = Arc::make_mut(&mut self.slots[index].chunk);
+        let chunk = unshared(&mut self.slots[index].chunk);
         let entry = chunk.remove(at);
         self.len -= 1;
         if chunk.len() < SPARSE {
@@ -314,7 +333,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         };
         let mut upper = Arc::unwrap_or_clone(self.remove_slot(lower + 1).chunk);
         // If this has to grow, it doubles what is below JOINED_MAX: no more than CHUNK.
-        Arc::make_mut(&mut self.slots[lower].chunk).entries.append(&mut upper.entries);
+        unshared(&mut self.slots[lower].chunk).entries.append(&mut upper.entries);
     }
 
     fn remove_slot(&mut self, index: usize) -> Slot<K, V> {

@@ -38,15 +38,14 @@ impl IdentityKey {
     /// The identity of `key` within `tenant`.
     #[must_use]
     pub fn new(tenant: &str, key: &str) -> Self {
-        let mut bytes = Vec::with_capacity(8 + tenant.len() + key.len());
-        crate::codec::put_bytes(&mut bytes, tenant.as_bytes());
-        bytes.extend_from_slice(key.as_bytes());
+        let (tenant_len, len) = crate::codec::varint(tenant.len() as u64);
+        let bytes = crate::body::join([&tenant_len[..len], tenant.as_bytes(), key.as_bytes()]);
         let hash = bytes
             .iter()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, b| (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
         // FNV leaves the high bits of short keys alike; the map is ordered by them.
         let hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self { hash, bytes: Arc::from(bytes) }
+        Self { hash, bytes }
     }
 
     /// Tenant and key again.

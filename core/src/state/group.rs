@@ -68,6 +68,12 @@ impl Progress {
         self.entries.get(&position)
     }
 
+    /// Whether an unfinished message was delivered before. Mostly it lies beyond all that were, and nothing is sought.
+    #[must_use]
+    pub fn has_entry(&self, position: Position) -> bool {
+        self.entries.last().is_some_and(|(last, _)| *last >= position) && self.entries.contains_key(&position)
+    }
+
     /// The history of the unfinished message with this offset, if it was delivered before.
     #[must_use]
     pub fn find(&self, offset: Offset) -> Option<(Position, &Entry)> {

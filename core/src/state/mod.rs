@@ -11,6 +11,7 @@ pub mod entry;
 pub mod group;
 pub mod partition;
 mod restore;
+mod shared;
 mod sound;
 pub mod topic;
 pub mod view;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 pub use self::dedupe::{Accepted, Identities, IdentityKey};
 pub use self::done::DoneSet;
+use self::shared::unshared;
 pub use self::sound::Unsound;
 use self::topic::Topic;
 pub use self::view::View;
@@ -95,6 +97,6 @@ impl State {
     }
 
     fn topic_mut(&mut self, topic: TopicId) -> Result<&mut Topic, Contradiction> {
-        self.topics.get_mut(&topic).map(Arc::make_mut).ok_or(Contradiction("no such topic"))
+        self.topics.get_mut(&topic).map(unshared).ok_or(Contradiction("no such topic"))
     }
 }

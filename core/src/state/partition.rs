@@ -92,6 +92,12 @@ impl Partition {
         self.messages.iter().map(|(position, message)| (*position, message))
     }
 
+    /// The last message that is kept.
+    #[must_use]
+    pub fn last_message(&self) -> Option<(Position, &Message)> {
+        self.messages.last().map(|(position, message)| (*position, message))
+    }
+
     /// Kept messages from `position` on, in order.
     pub fn messages_from(&self, position: Position) -> impl Iterator<Item = (Position, &Message)> {
         self.messages.range_from(&position).map(|(position, message)| (*position, message))
@@ -165,17 +171,17 @@ impl Partition {
     }
 
     /// One more of the topic's `groups` is done with the message; when it was the last one, the message goes or is kept
-    /// as `retention` says.
-    pub(super) fn done_in_one_more(&mut self, position: Position, groups: u32, retention: Retention) {
+    /// as `retention` says. Gives the message's offset, or `None`, and changes nothing, if it is not there.
+    pub(super) fn done_in_one_more(&mut self, position: Position, groups: u32, retention: Retention) -> Option<Offset> {
         if groups == 1 && !retention.keeps_done() {
-            self.open_to_gone(position);
-            return;
+            return self.open_to_gone(position);
         }
-        let message = self.messages.get_mut(&position).expect("only kept messages are finished");
+        let message = self.messages.get_mut(&position)?;
+        let offset = message.offset;
         message.done_in += 1;
         assert!(message.done_in <= groups, "a message is done at most once in each group");
         if message.done_in < groups {
-            return;
+            return Some(offset);
         }
         if retention.keeps_done() {
             self.retain(position);
@@ -183,6 +189,7 @@ impl Partition {
         } else {
             self.open_to_gone(position);
         }
+        Some(offset)
     }
 
     /// Drops done messages up to `through`.
@@ -255,10 +262,12 @@ impl Partition {
         }
     }
 
-    fn open_to_gone(&mut self, position: Position) {
-        let message = self.messages.remove(&position).expect("only kept messages are finished");
+    /// Removes an open message and gives its offset, if it is there.
+    fn open_to_gone(&mut self, position: Position) -> Option<Offset> {
+        let message = self.messages.remove(&position)?;
         self.open.subtract(&message);
         self.forget(position, message.offset);
+        Some(message.offset)
     }
 
     fn retain(&mut self, position: Position) {

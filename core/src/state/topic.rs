@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::group::{Group, Progress};
 use super::partition::Partition;
+use super::shared::unshared;
 use crate::record::Retention;
 use crate::types::{GroupId, GroupName, Offset, PartitionId, TopicId, TopicName};
 
@@ -15,6 +16,8 @@ pub struct Topic {
     pub(super) name: TopicName,
     /// What its dead-letter topic is called; follows from the name.
     dead_letter_name: Option<TopicName>,
+    /// Its dead-letter topic while there is one, so that no produce has to look for it by name.
+    pub(super) dead_letters: Option<TopicId>,
     pub(super) retention: Retention,
     pub(super) next_offset: Offset,
     pub(super) next_group: GroupId,
@@ -29,6 +32,7 @@ impl Topic {
             id,
             dead_letter_name: name.dead_letter(),
             name,
+            dead_letters: None,
             retention,
             next_offset: Offset(0),
             next_group: GroupId(0),
@@ -54,6 +58,12 @@ impl Topic {
     #[must_use]
     pub fn dead_letter_name(&self) -> Option<&TopicName> {
         self.dead_letter_name.as_ref()
+    }
+
+    /// The topic that takes its dead letters, where there is one already.
+    #[must_use]
+    pub fn dead_letters(&self) -> Option<TopicId> {
+        self.dead_letters
     }
 
     /// How long done messages stay.
@@ -115,21 +125,33 @@ impl Topic {
     }
 
     pub(super) fn partition_mut(&mut self, partition: PartitionId) -> Option<&mut Partition> {
-        self.partitions.get_mut(partition.0 as usize).map(Arc::make_mut)
+        self.partitions.get_mut(partition.0 as usize).map(unshared)
     }
 
     pub(super) fn group_mut(&mut self, group: GroupId) -> Option<&mut Group> {
-        self.groups.get_mut(&group).map(Arc::make_mut)
+        self.groups.get_mut(&group).map(unshared)
     }
 
     pub(super) fn progress_mut(&mut self, group: GroupId, partition: PartitionId) -> Option<&mut Progress> {
-        self.group_mut(group)?.partitions.get_mut(partition.0 as usize).map(Arc::make_mut)
+        self.group_mut(group)?.partitions.get_mut(partition.0 as usize).map(unshared)
+    }
+
+    /// A group's progress in a partition, and the partition itself.
+    pub(super) fn progress_and_partition_mut(
+        &mut self,
+        group: GroupId,
+        partition: PartitionId,
+    ) -> Option<(&mut Progress, &mut Partition)> {
+        let index = partition.0 as usize;
+        let group = self.groups.get_mut(&group).map(unshared)?;
+        let progress = group.partitions.get_mut(index).map(unshared)?;
+        Some((progress, self.partitions.get_mut(index).map(unshared)?))
     }
 
     pub(super) fn recount(&mut self) {
         let groups = self.groups.len() as u32;
         for partition in &mut self.partitions {
-            Arc::make_mut(partition).recount(groups, self.retention);
+            unshared(partition).recount(groups, self.retention);
         }
     }
 }

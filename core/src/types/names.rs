@@ -132,6 +132,12 @@ impl TopicName {
         }
         Some(Self(Arc::from(format!("{DEAD_LETTER_PREFIX}{}", self.0))))
     }
+
+    /// The name of the topic whose dead letters this topic takes, if it takes any.
+    #[must_use]
+    pub fn dead_letter_source(&self) -> Option<&str> {
+        self.0.strip_prefix(DEAD_LETTER_PREFIX).filter(|source| !source.starts_with(DEAD_LETTER_PREFIX))
+    }
 }
 
 #[cfg(test)]
@@ -155,6 +161,8 @@ mod tests {
         assert_eq!(dead.as_str().len(), NAME_BYTES_MAX);
         assert_eq!(TopicName::new(dead.as_str()), Ok(dead.clone()));
         assert_eq!(dead.dead_letter(), None);
+        assert_eq!((dead.dead_letter_source(), topic.dead_letter_source()), (Some(topic.as_str()), None));
+        assert_eq!(TopicName::new("dlq.dlq.a").unwrap().dead_letter_source(), None);
         assert!(TopicName::new(&format!("{longest}t")).is_err());
     }
 }

@@ -85,17 +85,21 @@ impl<K, V> Chunk<K, V> {
 
     /// Where the entry is that `order` calls equal.
     pub(super) fn search_by(&self, mut order: impl FnMut(&K, &V) -> Ordering) -> Option<usize> {
-        let at = self.partition_point(|key, value| order(key, value).is_lt());
+        let at = match self.entries.front() {
+            Some((key, value)) if order(key, value).is_ge() => 0,
+            _ => self.partition_point(|key, value| order(key, value).is_lt()),
+        };
         let (key, value) = self.entries.get(at)?;
         order(key, value).is_eq().then_some(at)
     }
 
-    /// Puts an entry where `search` said. Grows by doubling as usual, but never beyond room for [`CHUNK`].
+    /// Puts an entry where `search` said. Grows fourfold, but never beyond room for [`CHUNK`]: a queue that fills
+    /// and runs empty by turns would else spend its time on growing.
     pub(super) fn insert(&mut self, at: usize, key: K, value: V) {
         debug_assert!(!self.is_full(), "a full chunk is split first");
         let len = self.entries.len();
         if len == self.entries.capacity() {
-            self.entries.reserve_exact((len * 2).clamp(4, CHUNK) - len);
+            self.entries.reserve_exact((len * 4).clamp(4, CHUNK) - len);
         }
         if at == len {
             self.entries.push_back((key, value));
