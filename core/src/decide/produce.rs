@@ -33,7 +33,7 @@ pub(crate) fn produce(
                 router: RouterUse::NotAsked,
             })));
         }
-        if known.is_some_and(|identities| identities.len() as u64 >= limits.dedupe_keys_max) {
+        if known.is_some_and(|identities| identities.live_reach(limits.dedupe_keys_max, now)) {
             return Err(overloaded(Overload::Identities, limits));
         }
         gate = Some(Gate { scope: scope.clone(), expires_at: now.after(limits.dedupe_ttl) });

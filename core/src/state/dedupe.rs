@@ -89,6 +89,15 @@ impl Identities {
         due.take(limit as usize).count() as u64
     }
 
+    /// Whether `count` or more are in their window. Those beyond it that were not swept yet take no room.
+    #[must_use]
+    pub fn live_reach(&self, count: u64, now: Timestamp) -> bool {
+        let remembered = self.len() as u64;
+        // As many would have to have left their window for one more to fit.
+        let too_many = (remembered + 1).saturating_sub(count);
+        remembered >= count && self.expired(now, too_many) < too_many
+    }
+
     /// Remembers `key`; if it was remembered already, past its window, the old memory gives way and is handed back.
     pub(super) fn accept(&mut self, key: IdentityKey, accepted: Accepted) -> Option<Accepted> {
         self.queue.insert(self.next, (key.clone(), accepted.expires_at));

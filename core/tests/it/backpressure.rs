@@ -173,3 +173,19 @@ fn too_many_identities_topics_groups_or_streams_are_refused_and_none_is_evicted(
     assert_eq!(rig.send(join), Err(overloaded(Overload::Objects)));
     assert_eq!(rig.digest(), digest);
 }
+
+#[test]
+fn an_identity_that_has_left_its_window_takes_no_room_even_before_it_is_swept() {
+    let mut rig = Rig::with_limits(|limits| {
+        limits.dedupe_keys_max = 2;
+        limits.dedupe_ttl = driftq_core::types::Millis(100);
+    });
+    rig.topic("t", 1);
+    rig.try_produce(identified("t", "v", "1")).unwrap();
+    rig.pass(99);
+    rig.try_produce(identified("t", "v", "2")).unwrap();
+    assert_eq!(rig.try_produce(identified("t", "v", "3")), Err(overloaded(Overload::Identities)));
+    rig.pass(1);
+    assert!(!rig.try_produce(identified("t", "v", "1")).unwrap().duplicate, "its window has ended");
+    assert_eq!(rig.try_produce(identified("t", "v", "3")), Err(overloaded(Overload::Identities)));
+}
