@@ -8,7 +8,8 @@ use crate::record::{Event, Place};
 use crate::reply::{Delivery, Output, Refusal};
 use crate::state::entry::LastError;
 use crate::state::partition::Message;
-use crate::types::{DeadReason, GroupId, TopicId};
+use crate::state::topic::Topic;
+use crate::types::{DeadReason, GroupId, LeaseToken, Millis, Position, Timestamp, TopicId};
 
 /// How much is handed out in one call. What is left is done in the next, which [`Broker::poll_timeout`] asks for at once, so
 /// that no single call grows with the number of streams that happen to be hungry.
@@ -51,23 +52,42 @@ impl<F: Faults> Broker<F> {
     fn hand_out_next(&mut self, topic: TopicId, group: GroupId, log: &mut impl LogSink) -> Result<bool, Refusal> {
         let limit = self.limits.in_flight_max + u32::from(self.faults.planted(Fault::InFlightOffByOne));
         let durable = self.state.topic(topic).expect("work is listed for topics that are there");
-        let Some(next) = self.index.next(durable, group, limit) else { return Ok(false) };
+        let Some(mut next) = self.index.next(durable, group, limit) else { return Ok(false) };
+        if self.faults.planted(Fault::PriorityBreaksOrder) {
+            next.place.position = newest_like(durable, &next.place, self.now);
+        }
         let Next { place, consumer, .. } = next;
         let message = message(durable, &place);
-        if deadline_passed(durable, message, self.now) {
+        if deadline_passed(durable, message, self.now) && !self.faults.planted(Fault::DeadlineIgnored) {
             let last_error = self.last_error(&place).as_str().into();
             self.bury(&place, DeadReason::DeadlineExceeded, last_error, log)?;
             return Ok(true);
         }
         let message = message.clone();
         let stream = &self.index.consumers[&consumer];
-        let (owner, until) = (stream.owner.clone(), self.now.after(stream.lease));
-        let token = self.next_token();
+        let (owner, told) = (stream.owner.clone(), self.now.after(stream.lease));
+        let until = match self.faults.planted(Fault::LeaseShorterThanTold) {
+            true => self.now.after(Millis(stream.lease.0 / 2)),
+            false => told,
+        };
+        let old = self.faults.planted(Fault::ExpiredKeepsToken).then(|| self.token_of_expired(&place)).flatten();
+        let token = old.unwrap_or_else(|| self.next_token());
         self.commit_for(Event::Delivered { place, token, owner, until }, Need::Drain, log)?;
-        self.index.served(next, message.body.traits().priority);
-        let delivery = self.delivery(&place, message);
+        let priority = self.index.priority(message.body.traits().priority);
+        self.index.served(next, priority);
+        let mut delivery = self.delivery(&place, message);
+        if self.faults.planted(Fault::LeaseShorterThanTold) {
+            delivery.lease_until = told;
+        }
         self.hold(Output::Deliver { consumer, delivery: Box::new(delivery) });
         Ok(true)
+    }
+
+    /// The planted bug: the token of the delivery whose lease has ended.
+    fn token_of_expired(&self, place: &Place) -> Option<LeaseToken> {
+        let group = self.state.topic(place.topic)?.group(place.group)?;
+        let entry = group.progress(place.partition)?.entry(place.position)?;
+        (entry.failures > 0 && entry.token.boot == self.state.boot()).then_some(entry.token)
     }
 
     /// The delivery of `message` that has just been decided.
@@ -93,4 +113,18 @@ impl<F: Faults> Broker<F> {
         let entry = group.and_then(|group| group.progress(place.partition)?.entry(place.position));
         entry.map(|entry| entry.last_error.clone()).unwrap_or_default()
     }
+}
+
+/// The planted bug: the newest message that is as urgent as the one whose turn it is and can be delivered too.
+fn newest_like(topic: &Topic, place: &Place, now: Timestamp) -> Position {
+    let partition = topic.partition(place.partition).expect("a place names a partition");
+    let progress = topic.group(place.group).and_then(|group| group.progress(place.partition));
+    let progress = progress.expect("a place names a group");
+    let priority = message(topic, place).body.traits().priority;
+    let can = |(position, message): &(Position, &Message)| {
+        let fresh = !progress.done().contains(*position) && progress.entry(*position).is_none();
+        let due = message.body.metadata().envelope.deliver_at.is_none_or(|at| at <= now);
+        fresh && due && message.body.traits().priority == priority
+    };
+    partition.messages().filter(can).last().map_or(place.position, |(position, _)| position)
 }

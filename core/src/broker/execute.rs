@@ -1,11 +1,11 @@
 //! Commands, one by one: decide, commit, answer.
 
 use super::{Broker, LogSink, Need};
-use crate::command::{Command, OnDisconnect, Redrivable, Subscribe};
+use crate::command::{Claim, Command, OnDisconnect, Redrivable, Subscribe};
 use crate::decide::{self, Decision, admin, produce, redrive, settle};
-use crate::faults::Faults;
+use crate::faults::{Fault, Faults};
 use crate::index::Consumer;
-use crate::record::{Event, Place};
+use crate::record::{Event, GroupStart, Place};
 use crate::reply::{CloseCause, Output, Overload, Refusal, Reply};
 use crate::state::group::Group;
 use crate::types::{ConsumerId, DeadReason, GroupId, Text, TopicId, TopicName};
@@ -18,10 +18,13 @@ impl<F: Faults> Broker<F> {
         let now = self.now;
         match command {
             Command::Produce(mut asked) => {
-                let decision = produce::produce(&self.state, &self.limits, now, &mut asked)?;
+                let decision = produce::produce(&self.state, &self.limits, now, &mut asked, &self.faults)?;
                 self.answer(decision, Need::Growth, log)
             }
             Command::Ack(claim) => {
+                if self.faults.planted(Fault::GroupCreatedByFailedAck) {
+                    self.create_group_of(&claim, log)?;
+                }
                 let decision = settle::ack(&self.state, &claim, &self.faults)?;
                 self.answer(decision, Need::Drain, log)
             }
@@ -85,6 +88,13 @@ impl<F: Faults> Broker<F> {
         }
     }
 
+    /// The planted bug: whoever acks for a group makes it.
+    fn create_group_of(&mut self, claim: &Claim, log: &mut impl LogSink) -> Result<(), Refusal> {
+        let topic = decide::topic(&self.state, &claim.topic)?;
+        let decision = admin::create_group(topic, &self.limits, &claim.group, GroupStart::Earliest)?;
+        self.answer(decision, Need::Drain, log).map(drop)
+    }
+
     fn subscribe(&mut self, asked: Subscribe, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         if self.index.consumers.len() >= self.limits.consumers_max {
             let retry_after = self.limits.retry_after;
@@ -102,7 +112,7 @@ impl<F: Faults> Broker<F> {
             group,
             owner: asked.owner,
             lease: self.limits.lease(asked.lease),
-            prefetch: asked.prefetch,
+            prefetch: asked.prefetch + u32::from(self.faults.planted(Fault::PrefetchOffByOne)),
             live: 0,
             deliveries_left: asked.deliveries_max,
             on_disconnect: asked.on_disconnect,
@@ -178,7 +188,7 @@ impl<F: Faults> Broker<F> {
         while count < limit
             && let Some(candidate) = candidates.next(&self.state)
         {
-            let decided = redrive::redrive(&self.state, &self.limits, topic, candidate);
+            let decided = redrive::redrive(&self.state, &self.limits, topic, candidate, &self.faults);
             let done = match decided {
                 Ok(None) => continue,
                 Ok(Some(event)) => self.commit_for(event, Need::Growth, log),

@@ -66,7 +66,7 @@ const STALL: Millis = Millis(100);
 #[derive(Debug)]
 pub struct Broker<F: Faults = NoFaults> {
     state: State,
-    index: Index,
+    index: Index<F>,
     limits: Limits,
     faults: F,
     now: Timestamp,
@@ -80,6 +80,16 @@ pub struct Broker<F: Faults = NoFaults> {
     stalled_until: Option<Timestamp>,
     failure: Option<LogFault>,
     closing: bool,
+    tally: Tally,
+}
+
+/// What a broker has asked of its log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Records that were appended.
+    pub appended: u64,
+    /// Records the log had no room for.
+    pub refused: u64,
 }
 
 impl<F: Faults> Broker<F> {
@@ -91,7 +101,7 @@ impl<F: Faults> Broker<F> {
         let now = state.clock();
         Self {
             // Sorted by the time of the boot, which is not known yet.
-            index: Index::default(),
+            index: Index::new(faults),
             state,
             limits: limits.within_ceilings(),
             faults,
@@ -105,6 +115,7 @@ impl<F: Faults> Broker<F> {
             stalled_until: None,
             failure: None,
             closing: false,
+            tally: Tally::default(),
         }
     }
 
@@ -114,8 +125,11 @@ impl<F: Faults> Broker<F> {
     /// [`LogRefusal`] if the log has no room even for that.
     pub fn boot(&mut self, now: Timestamp, log: &mut impl LogSink) -> Result<(), LogRefusal> {
         self.now = self.now.max(now);
-        self.commit(Event::Booted { boot: self.state.boot().next() }, Need::Drain, log)?;
-        self.index = Index::rebuild(&self.state, self.now, &self.faults);
+        let first = self.state.boot() == Boot(0);
+        if first || !self.faults.planted(Fault::TokensRestartOnBoot) {
+            self.commit(Event::Booted { boot: self.state.boot().next() }, Need::Drain, log)?;
+        }
+        self.index = Index::rebuild(&self.state, self.now, self.faults);
         Ok(())
     }
 
@@ -179,6 +193,11 @@ impl<F: Faults> Broker<F> {
     pub fn poll_output(&mut self) -> Option<Output> {
         let (lsn, _) = self.held.front()?;
         if *lsn > self.durable && !self.faults.planted(Fault::ReleaseBeforeSync) {
+            if self.faults.planted(Fault::ReleaseRefusalsBeforeSync) {
+                let refusal = |(_, output): &(Lsn, Output)| matches!(output, Output::Reply { result: Err(_), .. });
+                let early = self.held.iter().position(refusal)?;
+                return self.held.remove(early).map(|(_, output)| output);
+            }
             return None;
         }
         self.held.pop_front().map(|(_, output)| output)
@@ -234,6 +253,12 @@ impl<F: Faults> Broker<F> {
         self.failure.as_ref()
     }
 
+    /// What has been asked of the log since the start.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
     /// How many outputs wait for a sync or to be polled.
     #[must_use]
     pub fn held_len(&self) -> usize {
@@ -267,7 +292,8 @@ impl<F: Faults> Broker<F> {
     /// Appends a record and, if the log takes it, makes it true.
     fn commit(&mut self, event: Event, need: Need, log: &mut impl LogSink) -> Result<(), LogRefusal> {
         let record = Record { at: self.now, event };
-        let lsn = log.append(&record, need)?;
+        let lsn = log.append(&record, need).inspect_err(|_| self.tally.refused += 1)?;
+        self.tally.appended += 1;
         assert!(lsn > self.appended, "the log's positions rise");
         self.appended = lsn;
         self.index.before(&self.state, &record);

@@ -1,5 +1,7 @@
 //! What becomes of a message that failed: another try later, or the dead letters.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::faults::{Fault, Faults};
 use crate::record::Place;
 use crate::state::State;
@@ -9,6 +11,9 @@ use crate::state::partition::Message;
 use crate::state::topic::Topic;
 use crate::types::message::MAX_BACKOFF_DEFAULT;
 use crate::types::{DeadReason, Millis, RetryPolicy, Timestamp};
+
+/// What no pure core has; used by a planted bug alone.
+static HIDDEN: AtomicU64 = AtomicU64::new(0);
 
 /// What a failure leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +54,11 @@ pub(crate) fn after_failure(
         }
         (None, None) => Millis(0),
     };
-    let wait = if faults.planted(Fault::BackoffIgnored) { Millis(0) } else { wait };
+    let wait = match () {
+        () if faults.planted(Fault::BackoffIgnored) => Millis(0),
+        () if faults.planted(Fault::HiddenState) => Millis(wait.0 + HIDDEN.fetch_add(1, Ordering::Relaxed) % 3),
+        () => wait,
+    };
     Outcome::Again { not_before: now.after(wait) }
 }
 

@@ -3,6 +3,7 @@
 use super::{Decision, topic};
 use crate::body::Body;
 use crate::command::Produce;
+use crate::faults::{Fault, Faults};
 use crate::record::{Event, Gate};
 use crate::reply::{Overload, Produced, Refusal, Reply, RouterUse};
 use crate::state::IdentityKey;
@@ -18,6 +19,7 @@ pub(crate) fn produce(
     limits: &Limits,
     now: Timestamp,
     asked: &mut Produce,
+    faults: &impl Faults,
 ) -> Result<Decision, Refusal> {
     check_sizes(limits, asked)?;
     let mut gate = None;
@@ -25,7 +27,9 @@ pub(crate) fn produce(
         let scope = asked.envelope.target_topic.as_ref().unwrap_or(&asked.topic);
         let known = state.identities(scope);
         let key = IdentityKey::new(asked.envelope.tenant(), identity);
-        if let Some(accepted) = known.and_then(|identities| identities.accepted(&key, now)) {
+        if let Some(accepted) = known.and_then(|identities| identities.accepted(&key, now))
+            && !faults.planted(Fault::DuplicateTakenAsNew)
+        {
             return Ok(Decision::nothing(Reply::Produced(Produced {
                 partition: accepted.partition,
                 offset: accepted.offset,
@@ -73,8 +77,11 @@ pub(crate) fn produce(
     let destination = topic(state, envelope.target_topic.as_ref().unwrap_or(&asked.topic))?;
     let partition = choose_partition(destination, envelope.partition_override, &asked.key)?;
     let load = Load { messages: 1, bytes: (asked.key.len() + asked.value.len()) as u64 };
-    check_room(state, limits, destination, partition, load)?;
+    check_room(state, limits, destination, partition, load, faults)?;
 
+    if faults.planted(Fault::BodyTruncated) {
+        asked.value.truncate(asked.value.len().saturating_sub(1).max(1));
+    }
     let offset = destination.next_offset();
     let body = if followed.is_none() && is_bare(asked) {
         Body::bare(&asked.key, &asked.value)
@@ -160,13 +167,14 @@ pub(super) fn check_room(
     topic: &Topic,
     partition: PartitionId,
     load: Load,
+    faults: &impl Faults,
 ) -> Result<(), Refusal> {
     if load.bytes > limits.partition_bytes_max {
         return Err(Refusal::TooLarge { what: "key and value", len: load.bytes, max: limits.partition_bytes_max });
     }
     let open = topic.partition(partition).map(Partition::open).unwrap_or_default();
     let full = open.messages + load.messages > limits.partition_messages_max
-        || open.bytes + load.bytes > limits.partition_bytes_max;
+        || (open.bytes + load.bytes > limits.partition_bytes_max && !faults.planted(Fault::BackpressureIgnoresBytes));
     if full {
         return Err(overloaded(Overload::Backlog, limits));
     }

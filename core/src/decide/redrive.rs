@@ -6,6 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::produce::check_room;
 use super::topic;
 use crate::command::Redrivable;
+use crate::faults::Faults;
 use crate::record::{Event, Place};
 use crate::reply::Refusal;
 use crate::state::State;
@@ -97,6 +98,7 @@ pub(crate) fn redrive(
     limits: &Limits,
     source: &TopicName,
     candidate: Candidate,
+    faults: &impl Faults,
 ) -> Result<Option<Event>, Refusal> {
     let target = topic(state, source)?;
     let dead = source.dead_letter().and_then(|name| state.topic_named(&name)).expect("has candidates");
@@ -105,7 +107,7 @@ pub(crate) fn redrive(
     let Some(group) = target.group_named(&letter.group) else { return Ok(None) };
     let partition = PartitionId(letter.original_partition.0 % target.partition_count());
     let load = Load { messages: 1, bytes: item.body.payload_len() };
-    match check_room(state, limits, target, partition, load) {
+    match check_room(state, limits, target, partition, load, faults) {
         // It is the dead letters being too many that a redrive mends.
         Err(Refusal::Overloaded { reason: crate::reply::Overload::DeadLetters, .. }) | Ok(()) => {}
         Err(refusal) => return Err(refusal),

@@ -72,6 +72,7 @@ fn is_done(topic: &Topic, claim: &Claim, done: &crate::state::DoneSet) -> bool {
 pub(crate) fn ack(state: &State, claim: &Claim, faults: &impl Faults) -> Result<Decision, Refusal> {
     match standing(state, claim, faults)? {
         Standing::Done => Ok(Decision::nothing(Reply::Done)),
+        Standing::Newest(..) if faults.planted(Fault::AckNotKept) => Ok(Decision::nothing(Reply::Done)),
         Standing::Newest(place, _) => Ok(Decision::new(Event::Acked { place }, Reply::Done)),
     }
 }
@@ -123,6 +124,9 @@ pub(crate) fn extend(
         Standing::Newest(place, Entry { phase: Phase::Leased { until }, .. }) if *until > now => {
             let until = now.after(limits.lease(lease));
             Ok(Decision::new(Event::Extended { place, until }, Reply::Extended { lease_until: until }))
+        }
+        Standing::Newest(..) if faults.planted(Fault::ExtendAfterExpiry) => {
+            Ok(Decision::nothing(Reply::Extended { lease_until: now.after(limits.lease(lease)) }))
         }
         Standing::Newest(..) | Standing::Done => Err(Refusal::StaleLease),
     }

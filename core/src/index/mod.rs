@@ -35,8 +35,9 @@ const SWEEP_SLACK: Millis = Millis(1_000);
 const LET_GO_PER_CALL: usize = 1_024;
 
 /// The volatile half of a broker.
-#[derive(Debug, Default)]
-pub(crate) struct Index {
+#[derive(Debug)]
+pub(crate) struct Index<F> {
+    faults: F,
     pub(crate) timers: Timers,
     pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
     topics: BTreeMap<TopicId, TopicIndex>,
@@ -46,8 +47,6 @@ pub(crate) struct Index {
     /// Where the visit goes on if a call could not finish it.
     work_from: (TopicId, GroupId),
     matured_serial: u64,
-    /// The planted bug: a delayed message is open from the start.
-    ignores_delays: bool,
     /// Deleted topics whose memory is still to be given back.
     deleted: VecDeque<View>,
 }
@@ -76,10 +75,24 @@ pub(crate) struct Next {
     is_last: bool,
 }
 
-impl Index {
+impl<F: Faults> Index<F> {
+    /// The index of nothing.
+    pub(crate) fn new(faults: F) -> Self {
+        Self {
+            faults,
+            timers: Timers::default(),
+            consumers: BTreeMap::new(),
+            topics: BTreeMap::new(),
+            work: BTreeSet::new(),
+            work_from: Default::default(),
+            matured_serial: 0,
+            deleted: VecDeque::new(),
+        }
+    }
+
     /// The index of a state nobody is connected to yet.
-    pub(crate) fn rebuild(state: &State, now: Timestamp, faults: &impl Faults) -> Self {
-        let mut index = Self { ignores_delays: faults.planted(Fault::DelayedDeliveredEarly), ..Self::default() };
+    pub(crate) fn rebuild(state: &State, now: Timestamp, faults: F) -> Self {
+        let mut index = Self::new(faults);
         for topic in state.topics() {
             index.add_topic(topic, now);
         }
@@ -89,6 +102,11 @@ impl Index {
             }
         }
         index
+    }
+
+    /// How urgent a message of this priority is.
+    pub(crate) fn priority(&self, priority: Priority) -> Priority {
+        if self.faults.planted(Fault::PriorityIgnored) { Priority::default() } else { priority }
     }
 
     /// Connects a stream.
@@ -105,6 +123,14 @@ impl Index {
     /// Disconnects a stream; its leases run on, held by nobody.
     pub(crate) fn leave(&mut self, id: ConsumerId) {
         let Some(consumer) = self.consumers.remove(&id) else { return };
+        if self.faults.planted(Fault::CreditLeakedOnDisconnect) {
+            let mut members = self.members(consumer.topic, consumer.group);
+            if let Some(other) = members.find(|member| *member != id) {
+                drop(members);
+                self.consumers.get_mut(&other).expect("members are connected").live += consumer.live;
+                self.refresh_credit(other);
+            }
+        }
         if let Some(group) =
             self.topics.get_mut(&consumer.topic).and_then(|topic| topic.groups.get_mut(&consumer.group))
         {
@@ -156,6 +182,7 @@ impl Index {
         let topic = state.topic(place.topic).expect("an alarm goes with its topic");
         let message = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
         let priority = message.expect("an alarm goes with its message").body.traits().priority;
+        let priority = self.priority(priority);
         self.feed_mut(place).give_back(priority, place.position);
         self.offer(place.topic, place.group, place.partition);
     }
@@ -167,9 +194,12 @@ impl Index {
         if desk.candidates.is_empty() {
             return None;
         }
-        let consumer = desk.roster.next()?;
+        let consumer = match self.faults.planted(Fault::RoundRobinSkipsLast) {
+            true => desk.roster.next_but_last()?,
+            false => desk.roster.next()?,
+        };
         let durable = topic.group(group)?;
-        if durable.is_paused() {
+        if durable.is_paused() && !self.faults.planted(Fault::PauseIgnored) {
             return None;
         }
         loop {

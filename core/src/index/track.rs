@@ -4,6 +4,7 @@ use super::candidates::Candidates;
 use super::feed::Feed;
 use super::lanes::Lanes;
 use super::{Alarm, GroupIndex, Index, TopicIndex};
+use crate::faults::{Fault, Faults};
 use crate::record::{Event, Place, Record};
 use crate::state::State;
 use crate::state::entry::{Entry, Phase};
@@ -12,7 +13,7 @@ use crate::state::partition::{Message, Partition};
 use crate::state::topic::Topic;
 use crate::types::{GroupId, PartitionId, Position, Timestamp, TopicId};
 
-impl Index {
+impl<F: Faults> Index<F> {
     /// Takes back what the index holds about whatever `record` is about to change.
     pub(crate) fn before(&mut self, state: &State, record: &Record) {
         match &record.event {
@@ -77,6 +78,7 @@ impl Index {
             }
             Event::Delivered { place, until, .. } => self.timers.set(*until, Alarm::Lease(*place)),
             Event::Extended { place, until } => self.timers.set(*until, Alarm::Lease(*place)),
+            Event::Expired { .. } if self.faults.planted(Fault::StuckAfterExpiry) => {}
             Event::Nacked { place, .. } | Event::Expired { place, .. } | Event::Released { place } => {
                 self.requeued(state, place);
             }
@@ -129,10 +131,12 @@ impl Index {
     ) {
         let traits = message.body.traits();
         let held_until = match traits.has_delay {
-            true if !self.ignores_delays => message.body.metadata().envelope.deliver_at.filter(|at| *at > now),
+            true if !self.faults.planted(Fault::DelayedDeliveredEarly) => {
+                message.body.metadata().envelope.deliver_at.filter(|at| *at > now)
+            }
             _ => None,
         };
-        lanes.add(position, traits.priority, held_until);
+        lanes.add(position, self.priority(traits.priority), held_until);
         if let Some(until) = held_until {
             self.timers.set(until, Alarm::Mature(topic, partition, position));
         }
@@ -155,6 +159,7 @@ impl Index {
                     Phase::Queued { .. } => {
                         let message = topic.partition(partition).and_then(|partition| partition.message(position));
                         let priority = message.expect("histories belong to messages").body.traits().priority;
+                        let priority = self.priority(priority);
                         self.feed_mut(&place).give_back(priority, position);
                     }
                 }
@@ -239,7 +244,7 @@ impl Index {
                 }
                 let message = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
                 let Some(message) = message else { return };
-                let priority = message.body.traits().priority;
+                let priority = self.priority(message.body.traits().priority);
                 self.feed_mut(place).take(priority, place.position);
             }
         }
@@ -309,6 +314,9 @@ impl Index {
 
     fn arm_retention_of(&mut self, topic: &Topic, partition: PartitionId, messages: &Partition) {
         let Some(age) = topic.retention().age else { return };
+        if self.faults.planted(Fault::RetentionIgnoresAge) {
+            return;
+        }
         let at = messages.oldest_retained().map(|(_, message)| message.produced_at.after(age));
         self.timers.set_retention(topic.id(), partition, at);
     }

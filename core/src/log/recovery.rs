@@ -13,6 +13,7 @@ use super::segment::{SegmentHeader, SegmentReader, StopReason};
 use super::snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, read_snapshot};
 use super::storage::{FileId, Storage, read_whole};
 use super::survey::{Survey, storage_error};
+use crate::faults::Fault;
 use crate::types::Lsn;
 
 /// What takes the records that recovery finds.
@@ -28,6 +29,12 @@ pub trait Replay {
     /// # Errors
     /// [`Malformed`] if it cannot be understood; recovery then refuses.
     fn restore(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed>;
+
+    /// Whether a bug is planted in recovery itself; see [`faults`](crate::faults).
+    fn planted(&self, fault: Fault) -> bool {
+        let _ = fault;
+        false
+    }
 
     /// The snapshot was whole and all of it has been taken; records of the log follow, if any.
     ///
@@ -273,7 +280,11 @@ impl Run {
             return Err(corrupt(file, &reader, Proof::Snapshot(*newest)));
         }
         if reason != StopReason::End {
-            if let Some(witness) = proof::find_witness(bytes, position, lsn, header.seed()) {
+            if replay.planted(Fault::TornTailTakenForRot) {
+                return Err(corrupt(file, &reader, Proof::Successor(file)));
+            }
+            let witness = proof::find_witness(bytes, position, lsn, header.seed());
+            if let Some(witness) = witness.filter(|_| !replay.planted(Fault::RotTakenForTornTail)) {
                 let proof =
                     Proof::Frame { position: witness.position as u64, lsn: witness.lsn, synced: witness.synced };
                 return Err(corrupt(file, &reader, proof));

@@ -49,6 +49,12 @@ impl Recovered {
         }
     }
 
+    /// Whether the last segment ended in something that was never wholly written.
+    #[must_use]
+    pub fn has_torn_tail(&self) -> bool {
+        self.notices.iter().any(|notice| matches!(notice, Notice::TornTail { .. }))
+    }
+
     /// Removes the garbage, in an order that a power loss may interrupt anywhere. To be performed before the next
     /// segment is created, whose name may be among it.
     #[must_use]

@@ -112,6 +112,11 @@ pub enum StorageFault {
 ///
 /// After a failed [`sync`](Self::sync) or [`sync_folder`](Self::sync_folder) nothing may be assumed of what was
 /// written since the last good one, and asking again proves nothing; the caller stops using the storage.
+///
+/// A storage that is opened anew shows what is on the medium or on its way there, and never what a failed sync of an
+/// earlier process gave up: systems keep such pages in memory, where they read well, count as clean, and are gone with the
+/// power. Recovery would build on them and sync them in vain. Files must therefore be read past the system's cache when a
+/// log is opened.
 pub trait Storage {
     /// Makes an empty file with room for `capacity` bytes, so that appends within it never fail for want of space;
     /// 0 reserves nothing. What has not been appended reads as zeros up to the capacity, or the file ends there: also

@@ -107,7 +107,12 @@ impl Keeper {
     }
 
     /// The next thing to do, if there is one.
-    pub(super) fn next(&mut self, log: &mut Writer) -> Option<(Chore, Vec<Step>)> {
+    ///
+    /// `removing_first` is a planted bug.
+    pub(super) fn next(&mut self, log: &mut Writer, removing_first: bool) -> Option<(Chore, Vec<Step>)> {
+        if removing_first && !self.unneeded.is_empty() {
+            return Some(self.removal());
+        }
         let retry = log.next_segment() == NextSegment::NoRoom && self.prepare_at.is_none();
         if log.next_segment() == NextSegment::Wanted || retry {
             log.set_next_segment(NextSegment::Asked);
@@ -131,9 +136,18 @@ impl Keeper {
         if self.unneeded.is_empty() {
             return None;
         }
+        Some(self.removal())
+    }
+
+    fn removal(&mut self) -> (Chore, Vec<Step>) {
         let mut steps: Vec<_> = self.unneeded.drain(..).map(|file| Step::Remove { file }).collect();
         steps.push(Step::SyncFolder);
-        Some((Chore::Remove, steps))
+        (Chore::Remove, steps)
+    }
+
+    /// These files are not needed any more.
+    pub(super) fn remove(&mut self, files: Vec<FileId>) {
+        self.unneeded.extend(files);
     }
 
     /// A chore is done, or failed. What failed for want of room is tried again later; any other failure is the log's end.

@@ -14,8 +14,8 @@ pub use self::open::{OpenError, inspect};
 use self::writer::{NextSegment, Writer};
 use crate::broker::{Broker, LogFault};
 use crate::command::Command;
-use crate::faults::{Faults, NoFaults};
-use crate::log::{SnapshotHead, Step, Storage, StorageFault};
+use crate::faults::{Fault, Faults, NoFaults};
+use crate::log::{FileId, SnapshotHead, Step, Storage, StorageFault};
 use crate::reply::Output;
 use crate::state::State;
 use crate::types::{Limits, Lsn, Millis, Ticket, Timestamp};
@@ -109,6 +109,8 @@ pub struct Pipeline<F: Faults = NoFaults> {
     keeper_busy: bool,
     mark_at: Option<Timestamp>,
     closing: bool,
+    /// The planted bug: what is tried again although its sync has failed.
+    again: Option<Job>,
 }
 
 impl<F: Faults> Pipeline<F> {
@@ -157,6 +159,7 @@ impl<F: Faults> Pipeline<F> {
 
     /// A job has been performed, or has failed.
     pub fn complete(&mut self, now: Timestamp, job: Job, result: Result<(), StorageFault>) {
+        let result = if self.broker.faults().planted(Fault::FailureIgnored) { Ok(()) } else { result };
         match job.purpose {
             Purpose::Commit { through } => {
                 self.log_busy = false;
@@ -168,6 +171,11 @@ impl<F: Faults> Pipeline<F> {
                         if self.log.is_idle() && !self.log.ends_in_mark() {
                             self.mark_at = Some(now.after(MARK_AFTER));
                         }
+                    }
+                    Err(_) if self.broker.faults().planted(Fault::SyncRetriedAfterFailure) => {
+                        let syncs = |step: &Step| matches!(step, Step::Sync { .. });
+                        let steps = job.steps.into_iter().filter(syncs).collect();
+                        self.again = Some(Job { steps, ..job });
                     }
                     Err(fault) => self.fail("writing the log", &fault),
                 }
@@ -247,6 +255,10 @@ impl<F: Faults> Pipeline<F> {
         if self.log_busy {
             return None;
         }
+        if let Some(job) = self.again.take() {
+            self.log_busy = true;
+            return Some(job);
+        }
         self.begin_snapshot_if_due();
         let batch = self.log.take_batch()?;
         self.log_busy = true;
@@ -259,7 +271,11 @@ impl<F: Faults> Pipeline<F> {
         if self.keeper_busy {
             return None;
         }
-        let (chore, steps) = self.keeper.next(&mut self.log)?;
+        let early = self.broker.faults().planted(Fault::SegmentRemovedEarly);
+        let (chore, mut steps) = self.keeper.next(&mut self.log, early)?;
+        if self.broker.faults().planted(Fault::SnapshotRenamedBeforeSync) {
+            steps.retain(|step| !matches!(step, Step::Sync { file: FileId::SnapshotDraft(_) }));
+        }
         self.keeper_busy = true;
         Some(Job { lane: Lane::Background, steps, purpose: Purpose::Chore(chore) })
     }
@@ -292,6 +308,9 @@ impl<F: Faults> Pipeline<F> {
         let head = SnapshotHead { log_id: self.log.log_id(), lsn, crc, epoch: self.log.epoch() };
         let images = self.broker.state().view().with_faults(self.broker.faults());
         self.keeper.begin(head, Box::new(images));
+        if self.broker.faults().planted(Fault::SegmentRemovedEarly) {
+            self.keeper.remove(self.log.drop_closed_through(lsn));
+        }
     }
 
     fn fail(&mut self, doing: &str, fault: &StorageFault) {

@@ -5,7 +5,7 @@ use super::writer::{Sizes, Writer};
 use super::{Pipeline, PipelineConfig};
 use crate::broker::{Broker, LogRefusal};
 use crate::codec::{image, record as codec};
-use crate::faults::Faults;
+use crate::faults::{Fault, Faults};
 use crate::log::{
     HEADER_BYTES, LogId, Malformed, Recovered, RecoveryError, Replay, SegmentHeader, Storage, StorageFault, recover,
 };
@@ -46,6 +46,10 @@ impl<F: Faults> Rebuild<'_, F> {
 }
 
 impl<F: Faults> Replay for Rebuild<'_, F> {
+    fn planted(&self, fault: Fault) -> bool {
+        self.faults.planted(fault)
+    }
+
     fn reset(&mut self) {
         self.state = State::default();
     }
@@ -121,9 +125,15 @@ impl<F: Faults> Pipeline<F> {
         now: Timestamp,
         faults: F,
     ) -> Result<(Self, Recovered), OpenError> {
-        let (state, recovered) = inspect(storage, new_log, &faults)?;
+        let (mut state, recovered) = inspect(storage, new_log, &faults)?;
+        if faults.planted(Fault::OffsetReusedAfterCrash) {
+            state.forget_offsets();
+        }
         let epoch = u64::from(state.boot().0) + 1;
-        let header = recovered.next_header();
+        let mut header = recovered.next_header();
+        if faults.planted(Fault::AppendAfterTornTail) && recovered.has_torn_tail() {
+            header.previous_lsn = header.previous_lsn.next();
+        }
         for step in recovered.cleanup_steps() {
             step.perform(storage)?;
         }
@@ -143,6 +153,7 @@ impl<F: Faults> Pipeline<F> {
             keeper_busy: false,
             mark_at: None,
             closing: false,
+            again: None,
         };
         Ok((pipeline, recovered))
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::dead::without_origin;
 use super::dedupe::{Accepted, IdentityKey};
-use super::done::DoneSet;
 use super::entry::{Entry, LastError, Phase};
 use super::group::{Group, Progress};
 use super::partition::Partition;
@@ -12,11 +12,10 @@ use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::body::Body;
 use crate::faults::{Fault, Faults};
-use crate::record::{Event, Gate, GroupStart, Place, Record, Retention};
+use crate::record::{Event, Gate, Place, Record};
 use crate::types::limits::PARTITIONS_CEILING;
 use crate::types::{
-    DeadLetter, DeadReason, GroupId, GroupName, KeptForRedrive, LeaseToken, Metadata, Offset, OwnerName, PartitionId,
-    Position, Redrive, Text, Timestamp, TopicId, TopicName,
+    GroupId, LeaseToken, Millis, Offset, OwnerName, PartitionId, Position, Timestamp, TopicId, TopicName,
 };
 
 /// Whether a record is applied as it is decided, or replayed. Correct code never looks; planted faults do.
@@ -34,7 +33,8 @@ impl State {
     /// # Errors
     /// [`Contradiction`] if the record was not decided against this state; the state is then not to be used further.
     pub fn apply(&mut self, record: &Record, mode: Mode, faults: &impl Faults) -> Result<(), Contradiction> {
-        let at = record.at.max(self.clock);
+        let late = mode == Mode::Replay && faults.planted(Fault::ApplyReadsClock);
+        let at = record.at.max(self.clock).after(Millis(u64::from(late)));
         self.clock = at;
         match &record.event {
             Event::Booted { boot } => {
@@ -57,16 +57,25 @@ impl State {
             Event::GroupCreated { topic, group, name, start } => {
                 self.topic_mut(*topic)?.create_group(*group, name.clone(), *start)?;
             }
-            Event::GroupDeleted { topic, group } => self.topic_mut(*topic)?.delete_group(*group)?,
+            Event::GroupDeleted { topic, group } => {
+                let recount = !faults.planted(Fault::DeletedGroupCounted);
+                self.topic_mut(*topic)?.delete_group(*group, recount)?;
+            }
             Event::GroupPaused { topic, group } => self.group_mut(*topic, *group)?.paused = true,
             Event::GroupResumed { topic, group } => self.group_mut(*topic, *group)?.paused = false,
-            Event::GroupSought { topic, group, targets } => self.topic_mut(*topic)?.seek_group(*group, targets)?,
+            Event::GroupSought { topic, group, targets } => {
+                let keep = faults.planted(Fault::SeekKeepsAcked);
+                self.topic_mut(*topic)?.seek_group(*group, targets, keep)?;
+            }
             Event::Produced { topic, partition, offset, body, gate } => {
                 self.topic_mut(*topic)?.store(*partition, *offset, at, body.clone())?;
                 if let Some(gate) = gate
                     && !(mode == Mode::Replay && faults.planted(Fault::DedupeDroppedOnReplay))
                 {
-                    self.accept_identity(gate, body, at, (*partition, *offset))?;
+                    let twice = self.accept_identity(gate, body, at, (*partition, *offset));
+                    if !faults.planted(Fault::DuplicateTakenAsNew) {
+                        twice?;
+                    }
                 }
             }
             Event::Delivered { place, token, owner, until } => {
@@ -78,6 +87,9 @@ impl State {
                 self.finish(place)?;
                 if faults.planted(Fault::HighestAckWatermark) {
                     self.finish_all_below(place)?;
+                }
+                if faults.planted(Fault::TrimOneTooMany) {
+                    self.trim_neighbour(place)?;
                 }
             }
             Event::Nacked { place, reason, not_before } => {
@@ -95,16 +107,27 @@ impl State {
             Event::Expired { place, not_before } => {
                 self.requeue(place, |entry| {
                     entry.failures = entry.failures.saturating_add(1);
-                    entry.last_error = std::mem::take(&mut entry.last_error).after_expiry();
+                    entry.last_error = match faults.planted(Fault::ExpiryOverwritesReason) {
+                        true => LastError::AckTimeout,
+                        false => std::mem::take(&mut entry.last_error).after_expiry(),
+                    };
                     Phase::Queued { not_before: *not_before }
                 })?;
             }
             Event::Extended { place, until } => self.extend(place, *until)?,
-            Event::Released { place } => self.requeue(place, |_| Phase::Queued { not_before: at })?,
+            Event::Released { place } => self.requeue(place, |entry| {
+                entry.failures += u32::from(faults.planted(Fault::ReleaseCountsAsFailure));
+                Phase::Queued { not_before: at }
+            })?,
             Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error } => {
                 let body = self.dead_letter(place, *reason, last_error, at)?;
                 self.make_dead_letter_topic(place, *dead_topic)?;
-                self.topic_mut(*dead_topic)?.store(*dead_partition, *dead_offset, at, body)?;
+                if faults.planted(Fault::DeadLetterWrittenTwice) {
+                    self.topic_mut(*dead_topic)?.store(*dead_partition, *dead_offset, at, body.clone())?;
+                    self.topic_mut(*dead_topic)?.store(*dead_partition, dead_offset.next(), at, body)?;
+                } else {
+                    self.topic_mut(*dead_topic)?.store(*dead_partition, *dead_offset, at, body)?;
+                }
                 if !faults.planted(Fault::SourceNotFinishedOnDeadLetter) {
                     self.finish(place)?;
                 }
@@ -113,7 +136,11 @@ impl State {
                 let target = self.topic(*topic).ok_or(Contradiction("no such topic"))?;
                 self.takes_dead_letters_of(target, *dead_topic)?;
                 let body = self.take_dead_letter(*dead_topic, *dead_partition, *dead_position, at)?;
-                self.topic_mut(*topic)?.store_for_one(*group, *partition, *offset, at, body)?;
+                let body = if faults.planted(Fault::RedriveLosesOrigin) { without_origin(&body) } else { body };
+                match faults.planted(Fault::RedriveSeenByAll) {
+                    true => drop(self.topic_mut(*topic)?.store(*partition, *offset, at, body)?),
+                    false => self.topic_mut(*topic)?.store_for_one(*group, *partition, *offset, at, body)?,
+                }
             }
             Event::RetainedOut { topic, partition, through } => {
                 self.partition_mut(*topic, *partition)?.retained_out(*through);
@@ -256,94 +283,13 @@ impl State {
         Ok(())
     }
 
-    /// The topic that takes a topic's dead letters comes with the first of them.
-    fn make_dead_letter_topic(&mut self, place: &Place, dead_topic: TopicId) -> Result<(), Contradiction> {
-        let source = self.topic(place.topic).ok_or(Contradiction("no such topic"))?;
-        let name = source.dead_letter_name().ok_or(Contradiction("death of a dead letter"))?.clone();
-        if self.takes_dead_letters_of(source, dead_topic)? {
-            return Ok(());
+    /// The planted bug: what stands behind a message goes with it.
+    fn trim_neighbour(&mut self, place: &Place) -> Result<(), Contradiction> {
+        let partition = self.partition_mut(place.topic, place.partition)?;
+        if partition.message(place.position).is_none() {
+            partition.take(place.position.next());
         }
-        let partitions = source.partition_count();
-        self.insert_topic(Topic::new(dead_topic, name, partitions, Retention::default()))
-    }
-
-    /// Whether `dead_topic` is there; it is a contradiction where it takes the dead letters of another topic.
-    fn takes_dead_letters_of(&self, source: &Topic, dead_topic: TopicId) -> Result<bool, Contradiction> {
-        match self.topic(dead_topic) {
-            Some(dead) if source.dead_letter_name() != Some(&dead.name) => {
-                Err(Contradiction("dead letters of another topic"))
-            }
-            found => Ok(found.is_some()),
-        }
-    }
-
-    /// The body a message has as a dead letter.
-    fn dead_letter(
-        &self,
-        place: &Place,
-        reason: DeadReason,
-        last_error: &Text,
-        at: Timestamp,
-    ) -> Result<Body, Contradiction> {
-        let topic = self.topic(place.topic).ok_or(Contradiction("no such topic"))?;
-        let group = topic.group(place.group).ok_or(Contradiction("no such group"))?;
-        let message = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
-        let message = message.ok_or(Contradiction("death of a message that is not there"))?;
-        let entry = group.progress(place.partition).and_then(|progress| progress.entry(place.position));
-        let mut meta = message.body.metadata();
-        let envelope = &mut meta.envelope;
-        let kept = KeptForRedrive {
-            retry_policy: envelope.retry_policy.take(),
-            target_topic: envelope.target_topic.take(),
-            partition_override: envelope.partition_override.take(),
-            deadline: envelope.deadline.take(),
-        };
-        envelope.deliver_at = None;
-        meta.dead_letter = Some(Box::new(DeadLetter {
-            original_topic: topic.name.clone(),
-            original_partition: place.partition,
-            original_offset: message.offset,
-            group: group.name.clone(),
-            attempts: entry.map_or(0, |entry| entry.attempts),
-            last_error: last_error.clone(),
-            reason,
-            routed_at: at,
-            kept,
-        }));
-        Ok(message.body.with_metadata(&meta))
-    }
-
-    /// Removes a dead letter from every group of its topic and gives the body it has when made live again.
-    fn take_dead_letter(
-        &mut self,
-        dead_topic: TopicId,
-        partition: PartitionId,
-        position: Position,
-        at: Timestamp,
-    ) -> Result<Body, Contradiction> {
-        let topic = self.topic_mut(dead_topic)?;
-        let message = topic.partition(partition).and_then(|partition| partition.message(position));
-        let message = message.ok_or(Contradiction("redrive of a message that is not there"))?;
-        let (body, offset) = (revived(&message.body, message.offset, at)?, message.offset);
-        let undone: Vec<_> = topic
-            .groups
-            .values()
-            .filter(|group| group.progress(partition).is_some_and(|progress| !progress.done.contains(position)))
-            .map(|group| group.id)
-            .collect();
-        if undone.is_empty() && !topic.groups.is_empty() {
-            return Err(Contradiction("redrive of a dead letter that is done"));
-        }
-        for group in undone {
-            let progress = topic.progress_mut(group, partition).expect("every group has every partition");
-            progress.remove_entry(position);
-            progress.done.insert(position, offset);
-        }
-        // Where nobody consumes the dead-letter topic nothing in it is ever done, and where done messages are retained a new
-        // group would find it again: this one item leaves in any case, without ever being retained, so that nothing that is
-        // makes room for it.
-        self.partition_mut(dead_topic, partition)?.take(position);
-        Ok(body)
+        Ok(())
     }
 
     pub(super) fn partition_mut(
@@ -385,162 +331,4 @@ pub(super) fn countable(partitions: u32) -> Result<(), Contradiction> {
 
 fn progress_mut<'a>(topic: &'a mut Topic, place: &Place) -> Result<&'a mut Progress, Contradiction> {
     topic.progress_mut(place.group, place.partition).ok_or(Contradiction("no such group or partition"))
-}
-
-/// A dead letter's body made live: what it had kept acts again, and it names where it comes from.
-fn revived(body: &Body, dead_letter_offset: Offset, at: Timestamp) -> Result<Body, Contradiction> {
-    let mut meta: Metadata = body.metadata();
-    let dead = meta.dead_letter.take().ok_or(Contradiction("redrive of a message that is no dead letter"))?;
-    let kept = dead.kept;
-    meta.envelope.retry_policy = kept.retry_policy;
-    meta.envelope.target_topic = kept.target_topic;
-    meta.envelope.partition_override = kept.partition_override;
-    // A deadline that has passed would only send it straight back.
-    meta.envelope.deadline = kept.deadline.filter(|deadline| deadline.at > at);
-    let before = meta.redrive.take();
-    meta.redrive = Some(Redrive {
-        count: before.map_or(0, |redrive| redrive.count).saturating_add(1),
-        dead_letter_offset,
-        original_offset: before.map_or(dead.original_offset, |redrive| redrive.original_offset),
-    });
-    Ok(body.with_metadata(&meta))
-}
-
-impl Topic {
-    fn store(
-        &mut self,
-        partition: PartitionId,
-        offset: Offset,
-        at: Timestamp,
-        body: Body,
-    ) -> Result<Position, Contradiction> {
-        if offset != self.next_offset {
-            return Err(Contradiction("an offset that is not the next"));
-        }
-        self.next_offset = offset.next();
-        let partition = self.partition_mut(partition).ok_or(Contradiction("no such partition"))?;
-        Ok(partition.push(offset, at, body))
-    }
-
-    /// Stores a message that one group alone will see: for the others it is done from the start.
-    fn store_for_one(
-        &mut self,
-        group: GroupId,
-        partition: PartitionId,
-        offset: Offset,
-        at: Timestamp,
-        body: Body,
-    ) -> Result<(), Contradiction> {
-        if !self.groups.contains_key(&group) {
-            return Err(Contradiction("no such group"));
-        }
-        let position = self.store(partition, offset, at, body)?;
-        let others: Vec<_> = self.groups.keys().copied().filter(|id| *id != group).collect();
-        for other in &others {
-            let progress = self.progress_mut(*other, partition).expect("every group has every partition");
-            progress.done.insert(position, offset);
-        }
-        let partition = self.partition_mut(partition).expect("just stored into");
-        partition.exclusive.insert(position, group);
-        partition.set_done_in(position, others.len() as u32);
-        Ok(())
-    }
-
-    fn create_group(&mut self, id: GroupId, name: GroupName, start: GroupStart) -> Result<(), Contradiction> {
-        if id != self.next_group || self.group_names.contains_key(&name) {
-            return Err(Contradiction("group exists, or its number is not the next"));
-        }
-        self.next_group = id.next();
-        let mut progress = Vec::with_capacity(self.partitions.len());
-        let mut moved = self.groups.is_empty() && start == GroupStart::Latest;
-        for partition in &mut self.partitions {
-            let mut done = match start {
-                GroupStart::Earliest => partition.trimmed.clone(),
-                GroupStart::Latest => DoneSet::with_floor(partition.next_position, partition.last_offset),
-            };
-            // What is done for the new group from the start counts at once; what other groups are done with and the new
-            // one is not must be sorted anew.
-            let born_done: Vec<_> = match start {
-                GroupStart::Earliest => partition.exclusive.keys().copied().collect(),
-                GroupStart::Latest => partition.messages().map(|(position, _)| position).collect(),
-            };
-            moved |= !born_done.is_empty() || !partition.retained.is_empty();
-            for position in born_done {
-                let partition = unshared(partition);
-                done.insert(position, partition.message(position).expect("just listed").offset);
-                partition.add_done_in(position, 1);
-            }
-            progress.push(Arc::new(Progress { done, ..Progress::default() }));
-        }
-        self.group_names.insert(name.clone(), id);
-        self.groups.insert(id, Arc::new(Group { id, name, paused: false, partitions: progress }));
-        if moved {
-            self.recount();
-        }
-        Ok(())
-    }
-
-    fn delete_group(&mut self, id: GroupId) -> Result<(), Contradiction> {
-        let group = self.groups.remove(&id).ok_or(Contradiction("no such group"))?;
-        self.group_names.remove(&group.name);
-        for (partition, progress) in self.partitions.iter_mut().zip(&group.partitions) {
-            unshared(partition).change_done_in(|position| -i64::from(progress.done.contains(position)));
-        }
-        self.recount();
-        Ok(())
-    }
-
-    fn seek_group(&mut self, id: GroupId, targets: &[Position]) -> Result<(), Contradiction> {
-        if targets.len() != self.partitions.len() {
-            return Err(Contradiction("seek does not name every partition"));
-        }
-        let group = self.groups.get_mut(&id).map(unshared).ok_or(Contradiction("no such group"))?;
-        for ((partition, progress), target) in self.partitions.iter_mut().zip(&mut group.partitions).zip(targets) {
-            let done = partition.done_below(*target, id)?;
-            let before = std::mem::replace(progress, Arc::new(Progress { done, ..Progress::default() }));
-            let after = &progress.done;
-            unshared(partition).change_done_in(|position| {
-                i64::from(after.contains(position)) - i64::from(before.done.contains(position))
-            });
-        }
-        self.recount();
-        Ok(())
-    }
-}
-
-impl Partition {
-    /// What is done for `group` when it is to see everything kept from `target` on.
-    fn done_below(&self, target: Position, group: GroupId) -> Result<DoneSet, Contradiction> {
-        if target > self.next_position {
-            return Err(Contradiction("seek beyond the end"));
-        }
-        if target <= self.trimmed.floor() {
-            let mut done = self.trimmed.clone();
-            self.hide_exclusive(&mut done, group);
-            return Ok(done);
-        }
-        let below = self.messages.last_below(&target).map(|(position, message)| (*position, message.offset));
-        let gone = self.trimmed.last_offset_below(target);
-        let floor_offset = match (below, gone) {
-            (Some((_, kept)), Some(gone)) => Some(kept.max(gone)),
-            (kept, gone) => kept.map(|(_, offset)| offset).or(gone),
-        };
-        let mut done = DoneSet::with_floor(target, floor_offset);
-        for (start, end, last_offset) in self.trimmed.runs() {
-            if end > target {
-                done.extend_run(start.max(target), end, last_offset);
-            }
-        }
-        self.hide_exclusive(&mut done, group);
-        Ok(done)
-    }
-
-    /// Redriven messages of other groups stay out of sight.
-    fn hide_exclusive(&self, done: &mut DoneSet, group: GroupId) {
-        for (position, owner) in &self.exclusive {
-            if *owner != group && !done.contains(*position) {
-                done.insert(*position, self.messages.get(position).expect("exclusive messages are kept").offset);
-            }
-        }
-    }
 }

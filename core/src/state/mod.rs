@@ -5,10 +5,12 @@
 
 pub mod apply;
 pub(crate) mod cow;
+mod dead;
 mod dedupe;
 mod done;
 pub mod entry;
 pub mod group;
+mod groups;
 pub mod partition;
 mod restore;
 mod shared;
@@ -94,6 +96,14 @@ impl State {
     /// The scopes that have produce identities.
     pub fn identity_scopes(&self) -> impl Iterator<Item = (&TopicName, &Identities)> {
         self.identities.iter().map(|(scope, identities)| (scope, &**identities))
+    }
+
+    /// The planted bug: offsets go on from the newest message that is kept.
+    pub(crate) fn forget_offsets(&mut self) {
+        for topic in self.topics.values_mut().map(unshared) {
+            let kept = topic.partitions().filter_map(|(_, partition)| partition.messages().last());
+            topic.next_offset = kept.map(|(_, message)| message.offset.next()).max().unwrap_or_default();
+        }
     }
 
     fn topic_mut(&mut self, topic: TopicId) -> Result<&mut Topic, Contradiction> {

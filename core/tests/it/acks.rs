@@ -7,7 +7,7 @@ use driftq_core::types::*;
 use driftq_core::{Command, Refusal};
 
 /// The incumbent stores the highest acked offset: acks 2 and 3, crashes, and never delivers 1 again.
-fn out_of_order_acks_then_crash<F: driftq_core::faults::Faults + Clone>(mut rig: Rig<F>) -> (Vec<String>, u64) {
+fn out_of_order_acks_then_crash<F: driftq_core::faults::Faults>(mut rig: Rig<F>) -> (Vec<String>, u64) {
     rig.topic("t", 1);
     for value in ["one", "two", "three", "four"] {
         rig.produce("t", value);

@@ -8,12 +8,12 @@ use driftq_core::reply::{Overload, RouterUse};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal};
 
-fn with_attempts<F: driftq_core::faults::Faults + Clone>(rig: &mut Rig<F>, value: &str, max_attempts: u32) -> Offset {
+fn with_attempts<F: driftq_core::faults::Faults>(rig: &mut Rig<F>, value: &str, max_attempts: u32) -> Offset {
     rig.produce_with("t", value, |asked| asked.envelope.retry_policy = Some(policy(max_attempts, 0, 0)))
 }
 
 /// Lets group `name` fail everything it is handed until nothing comes any more.
-fn fail_everything<F: driftq_core::faults::Faults + Clone>(rig: &mut Rig<F>, name: &str, reason: &str) {
+fn fail_everything<F: driftq_core::faults::Faults>(rig: &mut Rig<F>, name: &str, reason: &str) {
     let consumer = rig.subscribe("t", name, "w");
     while let Some((_, delivery)) = rig.deliveries.pop() {
         rig.nack(claim("t", name, "w", &delivery), reason).unwrap();

@@ -77,7 +77,7 @@ fn what_is_decided_while_a_batch_is_on_its_way_waits_for_the_next() {
     assert!(rig.reply(second).is_some());
 }
 
-fn seen_before_the_sync(faults: impl Faults + Clone) -> bool {
+fn seen_before_the_sync(faults: impl Faults) -> bool {
     let mut rig = Rig::with(small_config(), faults);
     rig.topic("t", 1);
     let ticket = rig.submit(produce("a"));

@@ -65,7 +65,7 @@ fn attempts_failures_the_error_and_the_lease_survive_a_restart() {
     }
 }
 
-fn attempts_after_a_crash(mut rig: Rig<impl Faults + Clone>) -> u32 {
+fn attempts_after_a_crash(mut rig: Rig<impl Faults>) -> u32 {
     rig.topic("t", 1);
     rig.produce("t", "a");
     rig.subscribe("t", "g", "w");
@@ -96,7 +96,7 @@ fn a_token_granted_before_a_restart_still_proves_the_delivery_after_it() {
 }
 
 /// An older delivery's worker speaks up after the message went to somebody else. Gives what it was answered.
-fn zombie<F: Faults + Clone>(mut rig: Rig<F>) -> Vec<Result<Reply, Refusal>> {
+fn zombie<F: Faults>(mut rig: Rig<F>) -> Vec<Result<Reply, Refusal>> {
     rig.topic("t", 1);
     rig.produce("t", "a");
     rig.subscribe("t", "g", "w");

@@ -6,11 +6,11 @@ use driftq_core::command::Produce;
 use driftq_core::faults::{Fault, Faults, Planted};
 use driftq_core::types::*;
 
-fn prioritised<F: Faults + Clone>(rig: &mut Rig<F>, value: &str, level: u8) {
+fn prioritised<F: Faults>(rig: &mut Rig<F>, value: &str, level: u8) {
     rig.produce_with("t", value, |asked| asked.envelope.priority = Priority::new(level));
 }
 
-fn delayed<F: Faults + Clone>(rig: &mut Rig<F>, value: &str, delay: u64) {
+fn delayed<F: Faults>(rig: &mut Rig<F>, value: &str, delay: u64) {
     rig.produce_with("t", value, |asked| asked.delay = Some(Millis(delay)));
 }
 
@@ -106,7 +106,7 @@ fn a_priority_acts_inside_its_partition_only() {
 }
 
 /// What has been delivered just before and at the end of a delay.
-fn around_a_delay<F: Faults + Clone>(mut rig: Rig<F>) -> (Vec<String>, Vec<String>) {
+fn around_a_delay<F: Faults>(mut rig: Rig<F>) -> (Vec<String>, Vec<String>) {
     rig.topic("t", 1);
     delayed(&mut rig, "late", 5_000);
     rig.produce("t", "now");

@@ -187,7 +187,7 @@ fn a_full_backlog_does_not_keep_a_duplicate_from_being_told() {
     assert!(rig.try_produce(identified("t", "v", "identity")).unwrap().duplicate);
 }
 
-fn duplicate_after_a_crash(faults: impl Faults + Clone) -> bool {
+fn duplicate_after_a_crash(faults: impl Faults) -> bool {
     let mut rig = Rig::with(small_config(), faults);
     rig.topic("t", 1);
     rig.try_produce(identified("t", "v", "identity")).unwrap();

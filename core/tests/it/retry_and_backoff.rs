@@ -7,7 +7,7 @@ use driftq_core::types::*;
 const DAY: u64 = 24 * 60 * 60 * 1_000;
 
 /// Produces one message under `policy`, fails it `times` times as soon as it comes, and gives the waits in between.
-fn waits<F: Faults + Clone>(mut rig: Rig<F>, policy: RetryPolicy, times: usize) -> Vec<u64> {
+fn waits<F: Faults>(mut rig: Rig<F>, policy: RetryPolicy, times: usize) -> Vec<u64> {
     rig.topic("t", 1);
     rig.produce_with("t", "a", |asked| asked.envelope.retry_policy = Some(policy));
     rig.subscribe_with("t", "g", "w", |asked| asked.lease = Some(Millis(1_000 * DAY)));

@@ -11,7 +11,7 @@ use driftq_core::types::*;
 use driftq_core::{Command, Output, Pipeline, PipelineConfig, Refusal, Reply};
 
 /// A broker, its disk and its clock.
-pub struct Rig<F: Faults + Clone = NoFaults> {
+pub struct Rig<F: Faults = NoFaults> {
     pub storage: MemoryStorage,
     pub pipeline: Pipeline<F>,
     pub recovered: Recovered,
@@ -65,7 +65,7 @@ impl Rig {
     }
 }
 
-impl<F: Faults + Clone> Rig<F> {
+impl<F: Faults> Rig<F> {
     pub fn with(config: PipelineConfig, faults: F) -> Self {
         Self::open(MemoryStorage::new(), config, START, faults)
     }
@@ -73,7 +73,7 @@ impl<F: Faults + Clone> Rig<F> {
     pub fn open(mut storage: MemoryStorage, config: PipelineConfig, now: Timestamp, faults: F) -> Self {
         let new_log = Some(LogId([7; 16]));
         let (pipeline, recovered) =
-            Pipeline::open(&mut storage, config.clone(), new_log, now, faults.clone()).expect("the log opens");
+            Pipeline::open(&mut storage, config.clone(), new_log, now, faults).expect("the log opens");
         let (deliveries, closed, replies) = Default::default();
         let mut rig = Self { storage, pipeline, recovered, now, config, deliveries, closed, replies, faults };
         rig.settle();
@@ -118,7 +118,7 @@ impl<F: Faults + Clone> Rig<F> {
     /// The power goes; only what was synced is left.
     pub fn crash(&mut self) {
         let storage = self.storage.crash();
-        *self = Self::open(storage, self.config.clone(), self.now, self.faults.clone());
+        *self = Self::open(storage, self.config.clone(), self.now, self.faults);
     }
 
     /// Has a snapshot of this very state written and named.

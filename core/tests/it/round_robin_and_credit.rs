@@ -7,7 +7,7 @@ use driftq_core::reply::{Blocked, Delivery};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal};
 
-fn produce_many<F: Faults + Clone>(rig: &mut Rig<F>, count: usize) {
+fn produce_many<F: Faults>(rig: &mut Rig<F>, count: usize) {
     for value in 0..count {
         rig.produce("t", &value.to_string());
     }
@@ -129,7 +129,7 @@ fn a_stream_is_given_no_more_than_it_asked_for_in_all() {
     assert_eq!(rig.values(), ["2", "3", "4"]);
 }
 
-fn in_flight_under_a_limit_of_two(faults: impl Faults + Clone) -> (usize, usize) {
+fn in_flight_under_a_limit_of_two(faults: impl Faults) -> (usize, usize) {
     let mut config = small_config();
     config.limits.in_flight_max = 2;
     let mut rig = Rig::with(config, faults);

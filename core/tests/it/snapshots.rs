@@ -8,7 +8,7 @@ use driftq_core::types::*;
 use driftq_core::{Command, Lane, PipelineConfig};
 
 /// One round of everything a broker does: `round` picks what.
-fn traffic<F: Faults + Clone>(rig: &mut Rig<F>, round: u64) {
+fn traffic<F: Faults>(rig: &mut Rig<F>, round: u64) {
     let value = format!("value {round}");
     rig.produce_with("t", &value, |asked| {
         asked.key = round.to_le_bytes().into();
@@ -40,7 +40,7 @@ fn traffic<F: Faults + Clone>(rig: &mut Rig<F>, round: u64) {
     rig.pass(137);
 }
 
-fn busy<F: Faults + Clone>(config: PipelineConfig, faults: F) -> Rig<F> {
+fn busy<F: Faults>(config: PipelineConfig, faults: F) -> Rig<F> {
     let mut rig = Rig::with(config, faults);
     let retention = driftq_core::record::Retention { age: Some(Millis(3_000)), bytes: None };
     rig.send(Command::CreateTopic { name: topic("t"), partitions: Some(3), retention }).unwrap();

@@ -15,7 +15,7 @@ const OWNERS: [&str; 2] = ["v", "w"];
 const KEYS: [&str; 4] = ["", "k", "user:1", "other"];
 const REASONS: [&str; 4] = ["", "bad", "ack_timeout", "worse"];
 
-impl<F: Faults + Clone> World<F> {
+impl<F: Faults> World<F> {
     /// The command that a step is, if it is one and names something that is there.
     pub(super) fn command(&mut self, step: &Step) -> Option<Command> {
         Some(match step {

@@ -32,7 +32,7 @@ pub(super) struct Held {
 }
 
 /// Everything.
-pub struct World<F: Faults + Clone> {
+pub struct World<F: Faults> {
     pub storage: MemoryStorage,
     pub pipeline: Pipeline<F>,
     pub observer: Observer,
@@ -55,7 +55,7 @@ pub struct World<F: Faults + Clone> {
 }
 
 /// Runs a plan to its end and a restart beyond.
-pub fn run<F: Faults + Clone>(plan: &Plan, faults: F) -> Result<World<F>, super::verdict::Violation> {
+pub fn run<F: Faults>(plan: &Plan, faults: F) -> Result<World<F>, super::verdict::Violation> {
     let mut world = World::new(&plan.shape, faults)?;
     for step in &plan.steps {
         world.take(step)?;
@@ -64,7 +64,7 @@ pub fn run<F: Faults + Clone>(plan: &Plan, faults: F) -> Result<World<F>, super:
     Ok(world)
 }
 
-impl<F: Faults + Clone> World<F> {
+impl<F: Faults> World<F> {
     pub fn new(shape: &Shape, faults: F) -> Result<Self, super::verdict::Violation> {
         let limits = Limits {
             in_flight_max: shape.in_flight_max,
@@ -84,7 +84,7 @@ impl<F: Faults + Clone> World<F> {
         };
         let mut storage = MemoryStorage::new();
         let (pipeline, _) =
-            Pipeline::open(&mut storage, config.clone(), Some(LogId([7; 16])), START, faults.clone()).expect("opens");
+            Pipeline::open(&mut storage, config.clone(), Some(LogId([7; 16])), START, faults).expect("opens");
         let history = vec![Mark::of(&pipeline)];
         let (outputs, held, streams, subscribing) = Default::default();
         let observer = Observer::new(limits);
@@ -268,7 +268,7 @@ impl<F: Faults + Clone> World<F> {
         let last = durability::judge(&disk, &self.history, durable, &self.faults)?;
         self.observer.crashed(last);
         self.storage = disk;
-        let opened = Pipeline::open(&mut self.storage, self.config.clone(), None, self.now, self.faults.clone());
+        let opened = Pipeline::open(&mut self.storage, self.config.clone(), None, self.now, self.faults);
         self.pipeline = opened.expect("what can be inspected can be opened").0;
         self.streams.clear();
         self.subscribing.clear();

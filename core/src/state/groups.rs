@@ -1,0 +1,170 @@
+//! What a record does to a topic as a whole: storing messages, making, deleting and moving groups.
+
+use std::sync::Arc;
+
+use super::Contradiction;
+use super::done::DoneSet;
+use super::group::{Group, Progress};
+use super::partition::Partition;
+use super::shared::unshared;
+use super::topic::Topic;
+use crate::body::Body;
+use crate::record::GroupStart;
+use crate::types::{GroupId, GroupName, Offset, PartitionId, Position, Timestamp};
+
+impl Topic {
+    pub(super) fn store(
+        &mut self,
+        partition: PartitionId,
+        offset: Offset,
+        at: Timestamp,
+        body: Body,
+    ) -> Result<Position, Contradiction> {
+        if offset != self.next_offset {
+            return Err(Contradiction("an offset that is not the next"));
+        }
+        self.next_offset = offset.next();
+        let partition = self.partition_mut(partition).ok_or(Contradiction("no such partition"))?;
+        Ok(partition.push(offset, at, body))
+    }
+
+    /// Stores a message that one group alone will see: for the others it is done from the start.
+    pub(super) fn store_for_one(
+        &mut self,
+        group: GroupId,
+        partition: PartitionId,
+        offset: Offset,
+        at: Timestamp,
+        body: Body,
+    ) -> Result<(), Contradiction> {
+        if !self.groups.contains_key(&group) {
+            return Err(Contradiction("no such group"));
+        }
+        let position = self.store(partition, offset, at, body)?;
+        let others: Vec<_> = self.groups.keys().copied().filter(|id| *id != group).collect();
+        for other in &others {
+            let progress = self.progress_mut(*other, partition).expect("every group has every partition");
+            progress.done.insert(position, offset);
+        }
+        let partition = self.partition_mut(partition).expect("just stored into");
+        partition.exclusive.insert(position, group);
+        partition.set_done_in(position, others.len() as u32);
+        Ok(())
+    }
+
+    pub(super) fn create_group(
+        &mut self,
+        id: GroupId,
+        name: GroupName,
+        start: GroupStart,
+    ) -> Result<(), Contradiction> {
+        if id != self.next_group || self.group_names.contains_key(&name) {
+            return Err(Contradiction("group exists, or its number is not the next"));
+        }
+        self.next_group = id.next();
+        let mut progress = Vec::with_capacity(self.partitions.len());
+        let mut moved = self.groups.is_empty() && start == GroupStart::Latest;
+        for partition in &mut self.partitions {
+            let mut done = match start {
+                GroupStart::Earliest => partition.trimmed.clone(),
+                GroupStart::Latest => DoneSet::with_floor(partition.next_position, partition.last_offset),
+            };
+            // What is done for the new group from the start counts at once; what other groups are done with and the new
+            // one is not must be sorted anew.
+            let born_done: Vec<_> = match start {
+                GroupStart::Earliest => partition.exclusive.keys().copied().collect(),
+                GroupStart::Latest => partition.messages().map(|(position, _)| position).collect(),
+            };
+            moved |= !born_done.is_empty() || !partition.retained.is_empty();
+            for position in born_done {
+                let partition = unshared(partition);
+                done.insert(position, partition.message(position).expect("just listed").offset);
+                partition.add_done_in(position, 1);
+            }
+            progress.push(Arc::new(Progress { done, ..Progress::default() }));
+        }
+        self.group_names.insert(name.clone(), id);
+        self.groups.insert(id, Arc::new(Group { id, name, paused: false, partitions: progress }));
+        if moved {
+            self.recount();
+        }
+        Ok(())
+    }
+
+    pub(super) fn delete_group(&mut self, id: GroupId, recount: bool) -> Result<(), Contradiction> {
+        let group = self.groups.remove(&id).ok_or(Contradiction("no such group"))?;
+        self.group_names.remove(&group.name);
+        for (partition, progress) in self.partitions.iter_mut().zip(&group.partitions) {
+            unshared(partition).change_done_in(|position| -i64::from(progress.done.contains(position)));
+        }
+        if recount {
+            self.recount();
+        }
+        Ok(())
+    }
+
+    pub(super) fn seek_group(
+        &mut self,
+        id: GroupId,
+        targets: &[Position],
+        keep_acked: bool,
+    ) -> Result<(), Contradiction> {
+        if targets.len() != self.partitions.len() {
+            return Err(Contradiction("seek does not name every partition"));
+        }
+        let group = self.groups.get_mut(&id).map(unshared).ok_or(Contradiction("no such group"))?;
+        for ((partition, progress), target) in self.partitions.iter_mut().zip(&mut group.partitions).zip(targets) {
+            let mut done = partition.done_below(*target, id)?;
+            if keep_acked {
+                let acked = partition.messages().filter(|(position, _)| progress.done.contains(*position));
+                acked.for_each(|(position, message)| {
+                    done.insert(position, message.offset);
+                });
+            }
+            let before = std::mem::replace(progress, Arc::new(Progress { done, ..Progress::default() }));
+            let after = &progress.done;
+            unshared(partition).change_done_in(|position| {
+                i64::from(after.contains(position)) - i64::from(before.done.contains(position))
+            });
+        }
+        self.recount();
+        Ok(())
+    }
+}
+
+impl Partition {
+    /// What is done for `group` when it is to see everything kept from `target` on.
+    fn done_below(&self, target: Position, group: GroupId) -> Result<DoneSet, Contradiction> {
+        if target > self.next_position {
+            return Err(Contradiction("seek beyond the end"));
+        }
+        if target <= self.trimmed.floor() {
+            let mut done = self.trimmed.clone();
+            self.hide_exclusive(&mut done, group);
+            return Ok(done);
+        }
+        let below = self.messages.last_below(&target).map(|(position, message)| (*position, message.offset));
+        let gone = self.trimmed.last_offset_below(target);
+        let floor_offset = match (below, gone) {
+            (Some((_, kept)), Some(gone)) => Some(kept.max(gone)),
+            (kept, gone) => kept.map(|(_, offset)| offset).or(gone),
+        };
+        let mut done = DoneSet::with_floor(target, floor_offset);
+        for (start, end, last_offset) in self.trimmed.runs() {
+            if end > target {
+                done.extend_run(start.max(target), end, last_offset);
+            }
+        }
+        self.hide_exclusive(&mut done, group);
+        Ok(done)
+    }
+
+    /// Redriven messages of other groups stay out of sight.
+    fn hide_exclusive(&self, done: &mut DoneSet, group: GroupId) {
+        for (position, owner) in &self.exclusive {
+            if *owner != group && !done.contains(*position) {
+                done.insert(*position, self.messages.get(position).expect("exclusive messages are kept").offset);
+            }
+        }
+    }
+}
