@@ -1,0 +1,458 @@
+//! A disk that keeps its promises and not one more, and that can be made to break them.
+//!
+//! What is written and what is on the platter are two things. A power loss takes any part of the difference, sector by
+//! sector and in any order; a failed sync forgets the difference while it still reads well. Every fault is labelled:
+//! those a log must *survive* happen to the world, those it must *detect* happen to copies of the disk.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
+
+use crate::steps::{Damage, IoFault, Loss};
+
+/// The unit in which a power loss keeps or loses.
+pub const SECTOR_BYTES: usize = 512;
+
+/// What a log can be asked to do about a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// Go on, with everything that was acknowledged.
+    Survive,
+    /// Notice, and refuse to start rather than serve less than was acknowledged.
+    Detect,
+}
+
+impl Loss {
+    /// Nobody can be promised what was not synced.
+    #[must_use]
+    pub const fn duty(self) -> Duty {
+        Duty::Survive
+    }
+}
+
+impl IoFault {
+    /// The log fails, and a restart goes on.
+    #[must_use]
+    pub const fn duty(self) -> Duty {
+        Duty::Survive
+    }
+}
+
+impl Damage {
+    /// What was synced and is gone cannot be brought back, only missed.
+    #[must_use]
+    pub const fn duty(self) -> Duty {
+        Duty::Detect
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Content {
+    written: Vec<u8>,
+    /// What a power loss leaves, beyond whose end are zeros.
+    platter: Vec<u8>,
+    /// What is written and on its way to the platter.
+    dirty: Vec<Range<usize>>,
+    /// A sync has failed, and some of what is written is not on its way any more.
+    gave_up: bool,
+    capacity: u64,
+}
+
+impl Content {
+    fn room(&self) -> u64 {
+        self.capacity.max(self.written.len() as u64)
+    }
+
+    fn put(&mut self, range: Range<usize>, change: impl Fn(u8) -> u8) {
+        if self.platter.len() < range.end {
+            self.platter.resize(range.end, 0);
+        }
+        for at in range {
+            self.platter[at] = change(self.written[at]);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Created(FileId),
+    Renamed(FileId, FileId),
+    Removed(FileId),
+}
+
+/// Files, and what is true of them.
+#[derive(Clone, Debug, Default)]
+pub struct Disk {
+    contents: BTreeMap<u64, Content>,
+    next_content: u64,
+    folder: BTreeMap<FileId, u64>,
+    durable_folder: BTreeMap<FileId, u64>,
+    changes: Vec<(Change, u64)>,
+    budget: Option<u64>,
+    /// How many more changes before the power goes.
+    fuse: Option<u32>,
+    /// What goes wrong with the next change.
+    fault: Option<IoFault>,
+    unreadable: Option<(FileId, Range<u64>)>,
+    shows_given_up: bool,
+}
+
+impl Disk {
+    /// An empty disk. One that `shows_given_up` breaks the contract: a restarted process still reads what a failed sync gave
+    /// up, as it would from the cache of a system that was not told to look at the medium.
+    #[must_use]
+    pub fn new(shows_given_up: bool) -> Self {
+        Self { shows_given_up, ..Self::default() }
+    }
+
+    /// From now on there is room for so many bytes beyond what is taken; `None` for all.
+    pub fn set_room(&mut self, bytes: Option<u64>) {
+        self.budget = bytes.map(|bytes| self.used() + bytes);
+    }
+
+    /// Whether room is limited.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.budget.is_some()
+    }
+
+    /// After so many more changes nothing works any more; `None` for never.
+    pub fn set_fuse(&mut self, changes: Option<u32>) {
+        self.fuse = changes;
+    }
+
+    /// The next change goes wrong.
+    pub fn set_fault(&mut self, fault: Option<IoFault>) {
+        self.fault = fault;
+    }
+
+    /// How many bytes are taken, reserved room included.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.folder.values().filter_map(|number| self.contents.get(number)).map(Content::room).sum()
+    }
+
+    /// How many changes and bytes a power loss could still take.
+    #[must_use]
+    pub fn at_risk(&self) -> (usize, usize) {
+        let kept = |content: &Content| content.written.iter().zip(&content.platter).filter(|(a, b)| a == b).count();
+        let bytes = self.contents.values().map(|content| content.written.len() - kept(content)).sum();
+        (self.changes.len(), bytes)
+    }
+
+    /// Whether these bytes of the file are where a power loss cannot take them.
+    #[must_use]
+    pub fn is_durable(&self, file: FileId, range: Range<usize>) -> bool {
+        let content = self.durable_folder.get(&file).and_then(|number| self.contents.get(number));
+        content.is_some_and(|content| {
+            let (written, platter) = (content.written.get(range.clone()), content.platter.get(range));
+            written.is_some() && written == platter
+        })
+    }
+
+    /// The process or the machine dies.
+    pub fn crash(&mut self, loss: Loss) {
+        self.fuse = None;
+        self.fault = None;
+        let luck = match loss {
+            Loss::Nothing => return self.reopen(),
+            Loss::All => None,
+            Loss::Some { luck } => Some(Luck(luck)),
+        };
+        self.folder.clone_from(&self.durable_folder);
+        for (nth, (change, number)) in std::mem::take(&mut self.changes).into_iter().enumerate() {
+            if luck.is_some_and(|luck| luck.draw(number, nth as u64) % 2 == 0) {
+                apply(&mut self.folder, change, number);
+            }
+        }
+        self.durable_folder.clone_from(&self.folder);
+        let folder = &self.folder;
+        self.contents.retain(|number, _| folder.values().any(|kept| kept == number));
+        for (number, content) in &mut self.contents {
+            if let Some(luck) = luck {
+                luck.keep_some(*number, content);
+            }
+            content.dirty.clear();
+            content.gave_up = false;
+            content.written.clone_from(&content.platter);
+        }
+    }
+
+    /// The process alone has died. What is still on its way to the platter reads well and will get there. What a failed
+    /// sync gave up does neither: whoever opens a storage must see to it that it is read from the platter.
+    fn reopen(&mut self) {
+        if self.shows_given_up {
+            return;
+        }
+        for content in self.contents.values_mut().filter(|content| content.gave_up) {
+            let mut seen = content.platter.clone();
+            for range in &content.dirty {
+                seen.resize(seen.len().max(range.end), 0);
+                seen[range.clone()].copy_from_slice(&content.written[range.clone()]);
+            }
+            content.written = seen;
+            content.gave_up = false;
+        }
+    }
+
+    /// Damages what there is. Says what was hit, or nothing if there was nothing to hit.
+    pub fn damage(&mut self, damage: Damage) -> Option<(FileId, Range<usize>)> {
+        match damage {
+            Damage::Flip { bit } => {
+                let (file, byte) = self.byte(bit as usize / 8)?;
+                self.content_mut(file).ok()?.written[byte] ^= 1 << (bit % 8);
+                Some((file, byte..byte + 1))
+            }
+            Damage::Zero { sector } => {
+                let (file, range) = self.sector(sector)?;
+                let bytes = &mut self.content_mut(file).ok()?.written[range.clone()];
+                let changed = bytes.iter().any(|byte| *byte != 0);
+                bytes.fill(0);
+                changed.then_some((file, range))
+            }
+            Damage::Misdirect { from, to } => {
+                let (victim, hit) = self.sector(to)?;
+                let (source, range) = self.sector(from)?;
+                let bytes = self.content_mut(source).ok()?.written[range.clone()].to_vec();
+                let len = bytes.len().min(hit.len());
+                let target = &mut self.content_mut(victim).ok()?.written[hit.start..hit.start + len];
+                let changed = target != &bytes[..len];
+                target.copy_from_slice(&bytes[..len]);
+                changed.then_some((victim, hit))
+            }
+            Damage::Unreadable { sector } => {
+                let (file, range) = self.sector(sector)?;
+                self.unreadable = Some((file, range.start as u64..range.end as u64));
+                Some((file, range))
+            }
+        }
+    }
+
+    /// The bytes of a file, without the zeros ahead.
+    #[must_use]
+    pub fn bytes(&self, file: FileId) -> Option<&[u8]> {
+        Some(&self.contents.get(self.folder.get(&file)?)?.written)
+    }
+
+    /// All files and their bytes.
+    pub fn files(&self) -> impl Iterator<Item = (FileId, &[u8])> {
+        self.folder.iter().filter_map(|(file, number)| Some((*file, &*self.contents.get(number)?.written)))
+    }
+
+    /// Byte `nth` of all there are, counted round.
+    fn byte(&self, nth: usize) -> Option<(FileId, usize)> {
+        let total: usize = self.files().map(|(_, bytes)| bytes.len()).sum();
+        let mut left = nth.checked_rem(total)?;
+        for (file, bytes) in self.files() {
+            if left < bytes.len() {
+                return Some((file, left));
+            }
+            left -= bytes.len();
+        }
+        None
+    }
+
+    fn sector(&self, nth: u32) -> Option<(FileId, Range<usize>)> {
+        let sectors = |bytes: &[u8]| bytes.len().div_ceil(SECTOR_BYTES);
+        let total: usize = self.files().map(|(_, bytes)| sectors(bytes)).sum();
+        let mut left = (nth as usize).checked_rem(total)?;
+        for (file, bytes) in self.files() {
+            if left < sectors(bytes) {
+                return Some((file, left * SECTOR_BYTES..((left + 1) * SECTOR_BYTES).min(bytes.len())));
+            }
+            left -= sectors(bytes);
+        }
+        None
+    }
+
+    fn number(&self, file: FileId) -> Result<u64, StorageFault> {
+        self.folder.get(&file).copied().ok_or(StorageFault::NotFound)
+    }
+
+    fn content_mut(&mut self, file: FileId) -> Result<&mut Content, StorageFault> {
+        let number = self.number(file)?;
+        self.contents.get_mut(&number).ok_or(StorageFault::NotFound)
+    }
+
+    fn check_budget(&self, more: u64) -> Result<(), StorageFault> {
+        let fits = self.budget.is_none_or(|budget| self.used().saturating_add(more) <= budget);
+        if fits { Ok(()) } else { Err(StorageFault::Full) }
+    }
+
+    /// Before every change: there is power, and nothing was set to go wrong.
+    fn begin(&mut self) -> Result<(), StorageFault> {
+        match &mut self.fuse {
+            Some(0) => return Err(io("the power is gone")),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        match self.fault.take() {
+            Some(IoFault::Fail) => Err(io("injected failure")),
+            _ => Ok(()),
+        }
+    }
+
+    fn change(&mut self, change: Change, number: u64) {
+        apply(&mut self.folder, change, number);
+        self.changes.push((change, number));
+    }
+}
+
+/// Draws without drawing: a hash of where something stands.
+#[derive(Clone, Copy, Debug)]
+struct Luck(u32);
+
+impl Luck {
+    fn draw(self, file: u64, at: u64) -> u64 {
+        let mut hash = (u64::from(self.0) << 32) ^ (file << 20) ^ at ^ 0x9e37_79b9_7f4a_7c15;
+        for _ in 0..2 {
+            hash = (hash ^ (hash >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        }
+        hash ^ (hash >> 29)
+    }
+
+    /// Some sectors of what was on its way had arrived, some had not, and some are neither.
+    fn keep_some(self, number: u64, content: &mut Content) {
+        for range in std::mem::take(&mut content.dirty) {
+            let mut at = range.start;
+            while at < range.end {
+                let sector = at / SECTOR_BYTES;
+                let end = ((sector + 1) * SECTOR_BYTES).min(range.end);
+                let draw = self.draw(number, sector as u64 + (1 << 20));
+                match draw % 8 {
+                    0..=3 => content.put(at..end, |byte| byte),
+                    4 => content.put(at..end, |byte| byte ^ (draw >> 8) as u8),
+                    // Torn within the sector, as when it is larger than the disk's own.
+                    5 => content.put(at..at + (draw >> 8) as usize % (end - at), |byte| byte),
+                    _ => {}
+                }
+                at = end;
+            }
+        }
+    }
+}
+
+fn io(what: &str) -> StorageFault {
+    StorageFault::Io(what.to_owned())
+}
+
+/// By content, not by name, so that any part of a row of changes can be kept.
+fn apply(folder: &mut BTreeMap<FileId, u64>, change: Change, number: u64) {
+    match change {
+        Change::Created(file) => {
+            folder.insert(file, number);
+        }
+        Change::Renamed(from, to) => {
+            folder.retain(|name, content| *name != from || *content != number);
+            folder.insert(to, number);
+        }
+        Change::Removed(file) => folder.retain(|name, content| *name != file || *content != number),
+    }
+}
+
+impl Storage for Disk {
+    fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault> {
+        self.begin()?;
+        if self.folder.contains_key(&file) {
+            return Err(StorageFault::Exists);
+        }
+        self.check_budget(capacity)?;
+        let number = self.next_content;
+        self.next_content += 1;
+        self.contents.insert(number, Content { capacity, ..Content::default() });
+        self.change(Change::Created(file), number);
+        Ok(())
+    }
+
+    fn append(&mut self, file: FileId, at: WriteAt, bytes: &[u8]) -> Result<(), StorageFault> {
+        let short = match self.fault {
+            Some(IoFault::Short { bytes: kept }) => Some(usize::from(kept).min(bytes.len())),
+            _ => None,
+        };
+        self.begin()?;
+        let content = self.content_mut(file)?;
+        let end = content.written.len();
+        if at.position != end as u64 {
+            return Err(StorageFault::Misplaced { expected: end as u64, actual: at.position });
+        }
+        let beyond = (end as u64 + bytes.len() as u64).saturating_sub(content.room());
+        if beyond > 0 {
+            self.check_budget(beyond)?;
+        }
+        let content = self.content_mut(file)?;
+        let bytes = &bytes[..short.unwrap_or(bytes.len())];
+        content.written.extend_from_slice(bytes);
+        content.dirty.push(end..end + bytes.len());
+        if short.is_some() { Err(io("short write")) } else { Ok(()) }
+    }
+
+    fn sync(&mut self, file: FileId) -> Result<(), StorageFault> {
+        let begun = self.begin();
+        let powerless = self.fuse == Some(0) && begun.is_err();
+        let content = self.content_mut(file)?;
+        if begun.is_err() {
+            if !powerless {
+                // As real systems do it: the pages count as clean now, and nobody will write them again.
+                content.dirty.clear();
+                content.gave_up = true;
+            }
+            return begun;
+        }
+        for range in std::mem::take(&mut content.dirty) {
+            content.put(range, |byte| byte);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, file: FileId, position: u64, buffer: &mut [u8]) -> Result<usize, StorageFault> {
+        let wanted = position..position.saturating_add(buffer.len() as u64);
+        if let Some((bad, range)) = &self.unreadable
+            && *bad == file
+            && wanted.start < range.end
+            && range.start < wanted.end
+        {
+            return Err(io("injected read failure"));
+        }
+        let content = self.content_mut(file)?;
+        let count = content.room().saturating_sub(position).min(buffer.len() as u64) as usize;
+        let start = content.written.len().min(usize::try_from(position).unwrap_or(usize::MAX));
+        let data = &content.written[start..];
+        let data = &data[..data.len().min(count)];
+        buffer[..data.len()].copy_from_slice(data);
+        buffer[data.len()..count].fill(0);
+        Ok(count)
+    }
+
+    fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {
+        let info =
+            |(file, number): (&FileId, &u64)| Some(FileInfo { file: *file, len: self.contents.get(number)?.room() });
+        Ok(self.folder.iter().filter_map(info).collect())
+    }
+
+    fn rename(&mut self, from: FileId, to: FileId) -> Result<(), StorageFault> {
+        self.begin()?;
+        let number = self.number(from)?;
+        if self.folder.contains_key(&to) {
+            return Err(StorageFault::Exists);
+        }
+        self.change(Change::Renamed(from, to), number);
+        Ok(())
+    }
+
+    fn remove(&mut self, file: FileId) -> Result<(), StorageFault> {
+        self.begin()?;
+        let number = self.number(file)?;
+        self.change(Change::Removed(file), number);
+        Ok(())
+    }
+
+    fn sync_folder(&mut self) -> Result<(), StorageFault> {
+        self.begin()?;
+        self.durable_folder.clone_from(&self.folder);
+        self.changes.clear();
+        let durable = &self.durable_folder;
+        self.contents.retain(|number, _| durable.values().any(|kept| kept == number));
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! What the observer still knows after the power went.
+
+use driftq_core::Command;
+use driftq_core::types::Lsn;
+
+use super::ledger::*;
+use super::observer::{Observer, identity};
+
+impl Observer {
+    /// The power went, and the log was found to reach to `last`.
+    pub(crate) fn crashed(&mut self, last: Lsn) {
+        let pending = std::mem::take(&mut self.pending);
+        for asked in pending.values().filter(|asked| asked.before < last && asked.after > asked.before) {
+            self.lost(asked);
+        }
+        self.streams.clear();
+        self.topics.retain(|_, book| book.since <= last);
+        let mut undone = Vec::new();
+        for (topic, book) in &mut self.topics {
+            book.known.retain(|_, known| known.since <= last || known.released);
+            for (offset, known) in &mut book.known {
+                known.gone = known.gone.filter(|gone| *gone <= last);
+                if known.redriven.is_some_and(|redriven| redriven > last) {
+                    known.redriven = None;
+                    undone.push((*topic, *offset));
+                }
+            }
+        }
+        for ((topic, _), book) in &mut self.groups {
+            // A dead letter that was not made live again after all: whoever held it may hold it still.
+            for (_, offset) in undone.iter().filter(|(of, _)| of == topic) {
+                if let Some(seen) = book.seen.get_mut(offset) {
+                    seen.unsure = true;
+                }
+            }
+        }
+        self.groups.retain(|_, book| book.since <= last);
+        for book in self.groups.values_mut() {
+            book.starts.retain(|(before, ..)| *before < last);
+            for (_, after, start) in &mut book.starts {
+                if *after > last {
+                    (*after, *start) = (last, Start::Unknown);
+                }
+            }
+            book.dead.retain(|_, deaths| {
+                deaths.retain(|(since, _)| *since <= last);
+                !deaths.is_empty()
+            });
+            book.crashed = true;
+            book.seen.values_mut().for_each(|seen| seen.crashed = true);
+        }
+    }
+
+    /// A command was decided, but nobody was told what became of it.
+    fn lost(&mut self, asked: &Asked) {
+        match &asked.command {
+            Command::Produce(produce) => {
+                if let Some(name) = identity(produce) {
+                    let live = matches!(self.identities.get(&name),
+                        Some(Identity::Accepted { expires_at, .. }) if *expires_at > asked.at);
+                    if !live {
+                        self.identities.insert(name, Identity::Maybe);
+                    }
+                }
+            }
+            Command::DeleteTopic { name } => {
+                for ((scope, ..), identity) in &mut self.identities {
+                    if scope == name.as_str() {
+                        *identity = Identity::Maybe;
+                    }
+                }
+            }
+            Command::Unsubscribe { consumer } => {
+                for seen in self.groups.values_mut().flat_map(|book| book.seen.values_mut()) {
+                    seen.unsure |= seen.consumer == *consumer;
+                }
+            }
+            Command::Seek { .. } => {
+                if let Some(book) = self.book_mut(asked) {
+                    book.turn_over(asked.after);
+                    book.crashed = true;
+                }
+            }
+            command => {
+                if let (Some(claim), Some(book)) = (claim(command), self.book_mut(asked)) {
+                    book.maybe.insert(claim.offset);
+                    if let Some(seen) = book.seen.get_mut(&claim.offset) {
+                        seen.unsure = true;
+                    }
+                }
+            }
+        }
+    }
+}

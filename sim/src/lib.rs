@@ -1,0 +1,23 @@
+//! A world that crashes DriftQ's core, lies to it about its disk and clock, and checks what it promised.
+//!
+//! Everything in `driftq-core` runs here as it runs in production: the state machine, the codec, segments, snapshots,
+//! recovery and the commit pipeline. Only what surrounds it is made up: a [`disk`] that keeps its promises and not one
+//! more, a clock that is set, a network that delays and repeats, producers that send again and workers that die.
+//!
+//! A [`world`] takes one [step](steps) after the other and draws nothing, so that a life can be written down and lived again.
+//! What comes next is drawn by the [`swarm`], from a seed. What is promised is watched by the [`invariants`], by a naive
+//! [`oracle`] that predicts every answer, and by the log's own [`shadow`].
+
+pub mod chain;
+pub mod disk;
+pub mod hush;
+pub mod invariants;
+pub mod life;
+pub mod names;
+pub mod oracle;
+pub mod setup;
+pub mod shadow;
+pub mod sometimes;
+pub mod steps;
+pub mod swarm;
+pub mod world;

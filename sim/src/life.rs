@@ -1,0 +1,110 @@
+//! A whole life of a world: from a seed or a trace to a verdict.
+
+use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
+
+use crate::chain::Chain;
+use crate::hush;
+use crate::invariants::verdict::{Verdict, Violation};
+use crate::setup::Setup;
+use crate::sometimes::Sometimes;
+use crate::steps::Step;
+use crate::swarm::Swarm;
+use crate::world::{Checks, Tally, World};
+
+/// How a life is lived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// The bug planted in the broker, if any.
+    pub fault: Option<Fault>,
+    /// Who watches.
+    pub checks: Checks,
+}
+
+/// What a life was like.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// The sizes and limits of its world.
+    pub setup: Setup,
+    /// What happened, up to the end or the violation.
+    pub steps: Vec<Step>,
+    /// The promise that was broken, by the last of the steps.
+    pub violation: Option<Violation>,
+    /// Everything that came out, as a number.
+    pub chain: Chain,
+    /// What was done.
+    pub tally: Tally,
+    /// What was met.
+    pub sometimes: Sometimes,
+}
+
+/// Lives the life that belongs to a seed.
+#[must_use]
+pub fn live(seed: u64, conditions: Conditions) -> Life {
+    match conditions.fault {
+        None => live_with(seed, NoFaults, conditions.checks),
+        Some(fault) => live_with(seed, Planted(fault), conditions.checks),
+    }
+}
+
+/// Lives a life that was written down.
+#[must_use]
+pub fn relive(setup: &Setup, steps: &[Step], conditions: Conditions) -> Life {
+    match conditions.fault {
+        None => relive_with(setup, steps, NoFaults, conditions.checks),
+        Some(fault) => relive_with(setup, steps, Planted(fault), conditions.checks),
+    }
+}
+
+fn live_with<F: Faults>(seed: u64, faults: F, checks: Checks) -> Life {
+    let mut swarm = Swarm::new(seed);
+    let setup = swarm.setup().clone();
+    let mut left = swarm.steps();
+    let mut drained = false;
+    run(&setup, faults, checks, |world| {
+        if left > 0 {
+            left -= 1;
+            return Some(swarm.next(world));
+        }
+        (!std::mem::replace(&mut drained, true)).then_some(Step::Drain)
+    })
+}
+
+fn relive_with<F: Faults>(setup: &Setup, steps: &[Step], faults: F, checks: Checks) -> Life {
+    let mut steps = steps.iter();
+    run(setup, faults, checks, |_| steps.next().cloned())
+}
+
+fn run<F: Faults>(setup: &Setup, faults: F, checks: Checks, mut next: impl FnMut(&World<F>) -> Option<Step>) -> Life {
+    let mut life = Life {
+        setup: setup.clone(),
+        steps: Vec::new(),
+        violation: None,
+        chain: Chain::default(),
+        tally: Tally::default(),
+        sometimes: Sometimes::default(),
+    };
+    let begun = hush::catch(|| World::new(setup, faults, checks)).map_err(panicked);
+    let mut world = match begun.and_then(|begun| begun) {
+        Ok(world) => world,
+        Err(violation) => return Life { violation: Some(violation), ..life },
+    };
+    let lived = hush::catch(|| -> Verdict {
+        while let Some(step) = next(&world) {
+            life.steps.push(step);
+            if let Some(step) = life.steps.last() {
+                world.take(step)?;
+            }
+        }
+        Ok(())
+    });
+    life.violation = lived.map_err(panicked).and_then(|verdict| verdict).err();
+    life.chain = world.chain();
+    life.tally = world.tally();
+    life.sometimes = world.sometimes();
+    life
+}
+
+/// A broker that panics has broken a promise of its own.
+fn panicked(said: String) -> Violation {
+    Violation { invariant: 0, sentence: "the broker never panics", found: said }
+}

@@ -1,0 +1,125 @@
+//! Topics and groups: made, deleted, sought, paused.
+
+use driftq_core::command::SeekTo;
+use driftq_core::record::{GroupStart, Retention};
+use driftq_core::reply::{CloseCause, Overload};
+use driftq_core::types::{GroupId, GroupName, TopicId, TopicName};
+use driftq_core::{Refusal, Reply};
+
+use super::judge::Expected;
+use super::model::{Model, Stop};
+use super::topic::{Group, Progress};
+
+impl Model {
+    pub(super) fn create_topic(
+        &mut self,
+        name: &TopicName,
+        partitions: Option<u32>,
+        retention: Retention,
+    ) -> Result<Reply, Stop> {
+        let asked = partitions.map(|count| count.max(1));
+        if let Some(topic) = self.find(name) {
+            let partitions = self.topics[topic].partitions();
+            if asked.is_some_and(|asked| asked != partitions) {
+                return Err(Refusal::TopicExists { partitions }.into());
+            }
+            return Ok(Reply::TopicCreated { partitions });
+        }
+        let partitions = asked.unwrap_or(1);
+        let max = self.limits.partitions_max;
+        if partitions > max {
+            return Err(Refusal::TooMany { what: "partitions", len: partitions.into(), max: max.into() }.into());
+        }
+        if self.topics.len() >= self.limits.topics_max {
+            return Err(self.overloaded(Overload::Objects).into());
+        }
+        self.record()?;
+        self.add_topic(name.clone(), partitions, retention);
+        Ok(Reply::TopicCreated { partitions })
+    }
+
+    pub(super) fn delete_topic(&mut self, name: &TopicName) -> Result<Reply, Stop> {
+        let t = self.topic(name)?;
+        self.record()?;
+        let mut topic = self.topics.remove(t);
+        self.scopes.retain(|scope| scope.topic != *name);
+        topic.groups.sort_by(|a, b| a.name.cmp(&b.name));
+        for group in &topic.groups {
+            self.close_streams(topic.id, group.id, CloseCause::TopicDeleted);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Makes a group of the topic, if it has none of that name.
+    pub(super) fn create_group(&mut self, t: usize, name: &GroupName, start: GroupStart) -> Result<(), Stop> {
+        if self.topics[t].group_named(name).is_some() {
+            return Ok(());
+        }
+        if self.topics[t].groups.len() >= self.limits.groups_max {
+            return Err(self.overloaded(Overload::Objects).into());
+        }
+        self.record()?;
+        let topic = &mut self.topics[t];
+        let id = topic.next_group;
+        topic.next_group = id.next();
+        let sees = |only_for: Option<_>| start == GroupStart::Earliest && only_for.is_none();
+        let progress = topic.messages.iter().map(|message| match sees(message.only_for) {
+            true => Progress::Ready,
+            false => Progress::Done,
+        });
+        let (progress, name) = (progress.collect(), name.clone());
+        let (last_served, last_partition) = Default::default();
+        topic.groups.push(Group { id, name, paused: false, progress, last_served, last_partition });
+        self.tidy(t);
+        Ok(())
+    }
+
+    pub(super) fn delete_group(&mut self, topic: &TopicName, group: &GroupName) -> Result<Reply, Stop> {
+        let (t, g) = self.group(topic, group)?;
+        self.record()?;
+        let group = self.topics[t].groups.remove(g);
+        self.tidy(t);
+        self.close_streams(self.topics[t].id, group.id, CloseCause::GroupDeleted);
+        Ok(Reply::Done)
+    }
+
+    fn close_streams(&mut self, topic: TopicId, group: GroupId, cause: CloseCause) {
+        let said = &mut self.said;
+        self.streams.retain(|stream| {
+            let stays = (stream.topic, stream.group) != (topic, group);
+            if !stays {
+                said.push_back(Expected::Closed { consumer: stream.id, cause });
+            }
+            stays
+        });
+    }
+
+    /// From the target on everything the group may see is as if it had never been delivered; all before is done.
+    pub(super) fn seek(&mut self, topic: &TopicName, group: &GroupName, to: SeekTo) -> Result<Reply, Stop> {
+        let (t, g) = self.group(topic, group)?;
+        self.record()?;
+        let topic = &mut self.topics[t];
+        let group = &mut topic.groups[g];
+        for (message, progress) in topic.messages.iter().zip(&mut group.progress) {
+            let wanted = match to {
+                SeekTo::Earliest => true,
+                SeekTo::Latest => false,
+                SeekTo::Offset(offset) => message.offset >= offset,
+                SeekTo::Time(moment) => message.produced_at >= moment,
+            };
+            let sees = message.only_for.is_none_or(|only| only == group.id);
+            *progress = if wanted && sees { Progress::Ready } else { Progress::Done };
+        }
+        self.tidy(t);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn pause(&mut self, topic: &TopicName, group: &GroupName, paused: bool) -> Result<Reply, Stop> {
+        let (t, g) = self.group(topic, group)?;
+        if self.topics[t].groups[g].paused != paused {
+            self.record()?;
+            self.topics[t].groups[g].paused = paused;
+        }
+        Ok(Reply::Done)
+    }
+}

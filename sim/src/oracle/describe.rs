@@ -1,0 +1,122 @@
+//! Looking without touching.
+
+use driftq_core::reply::{Blocked, GroupInfo, PartitionInfo, ProgressInfo, TopicInfo};
+use driftq_core::types::{Offset, PartitionId, TopicName};
+use driftq_core::{Refusal, Reply};
+
+use super::dispatch::{in_flight, is_ready};
+use super::judge::{Answer, Glimpse};
+use super::model::Model;
+use super::streams::Stream;
+use super::topic::{Group, Message, Progress, Topic};
+
+/// So many unfinished messages are looked at to say why none of them goes out.
+const LOOKED_AT: usize = 64;
+
+impl Model {
+    pub(super) fn list_topics(&self) -> Reply {
+        let mut names: Vec<_> = self.topics.iter().map(|topic| topic.name.clone()).collect();
+        names.sort();
+        Reply::Topics(names)
+    }
+
+    pub(super) fn list_groups(&self, topic: &TopicName) -> Result<Reply, Refusal> {
+        let topic = &self.topics[self.topic(topic)?];
+        let mut names: Vec<_> = topic.groups.iter().map(|group| group.name.clone()).collect();
+        names.sort();
+        Ok(Reply::Groups(names))
+    }
+
+    pub(super) fn peek(
+        &self,
+        topic: &TopicName,
+        partition: PartitionId,
+        offset: Offset,
+        limit: usize,
+    ) -> Result<Answer, Refusal> {
+        let topic = &self.topics[self.topic(topic)?];
+        topic.has_partition(partition)?;
+        let found = topic.messages.iter().filter(|message| message.partition == partition && message.offset >= offset);
+        let glimpse = |message: &Message| Glimpse {
+            offset: message.offset,
+            produced_at: message.produced_at,
+            content: message.content.clone(),
+        };
+        Ok(Answer::Peeked(found.take(limit).map(glimpse).collect()))
+    }
+
+    pub(super) fn describe(&self, name: &TopicName) -> Result<Reply, Refusal> {
+        let topic = &self.topics[self.topic(name)?];
+        let numbers = || (0..topic.partitions()).map(PartitionId);
+        let partitions = numbers().map(|partition| self.describe_partition(topic, partition)).collect();
+        let mut groups: Vec<_> = (0..topic.groups.len())
+            .map(|g| GroupInfo {
+                group: topic.groups[g].name.clone(),
+                paused: topic.groups[g].paused,
+                consumers: self.streams_of(topic, &topic.groups[g]).count(),
+                partitions: numbers().map(|partition| self.describe_progress(topic, g, partition)).collect(),
+            })
+            .collect();
+        groups.sort_by(|a, b| a.group.cmp(&b.group));
+        Ok(Reply::Topic(Box::new(TopicInfo { name: name.clone(), partitions, groups })))
+    }
+
+    fn streams_of(&self, topic: &Topic, group: &Group) -> impl Iterator<Item = &Stream> {
+        let wanted = (topic.id, group.id);
+        self.streams.iter().filter(move |stream| (stream.topic, stream.group) == wanted)
+    }
+
+    fn describe_partition(&self, topic: &Topic, partition: PartitionId) -> PartitionInfo {
+        let (messages, bytes) = topic.open(partition);
+        let delayed = topic.messages.iter().enumerate().filter(|(at, message)| {
+            message.partition == partition && message.deliver_at > self.now && !topic.is_closed(*at)
+        });
+        let next_offset = topic.newest[partition.0 as usize].map_or(Offset(0), Offset::next);
+        PartitionInfo { partition, next_offset, messages, bytes, delayed: delayed.count() as u64 }
+    }
+
+    fn describe_progress(&self, topic: &Topic, g: usize, partition: PartitionId) -> ProgressInfo {
+        let all = topic.messages.iter().zip(&topic.groups[g].progress);
+        let undone: Vec<_> = all
+            .filter(|(message, progress)| message.partition == partition && !matches!(progress, Progress::Done))
+            .collect();
+        let in_flight = in_flight(topic, g, partition);
+        let begun = undone.iter().filter(|(_, progress)| matches!(progress, Progress::Begun(_))).count() as u64;
+        let first = undone.first().map(|(message, _)| *message);
+        ProgressInfo {
+            partition,
+            floor: first.map_or(topic.newest[partition.0 as usize], |first| first.before),
+            lag: undone.len() as u64,
+            in_flight,
+            waiting: begun - u64::from(in_flight),
+            oldest_age: first.map(|first| self.now.since(first.produced_at)),
+            blocked: self.blocked(topic, &topic.groups[g], &undone, in_flight),
+        }
+    }
+
+    fn blocked(
+        &self,
+        topic: &Topic,
+        group: &Group,
+        undone: &[(&Message, &Progress)],
+        in_flight: u32,
+    ) -> Option<Blocked> {
+        if undone.len() == in_flight as usize {
+            return None;
+        }
+        if group.paused {
+            return Some(Blocked::Paused);
+        }
+        if self.streams_of(topic, group).next().is_none() {
+            return Some(Blocked::NoConsumers);
+        }
+        if in_flight >= self.limits.in_flight_max {
+            return Some(Blocked::InFlightLimit);
+        }
+        if !self.streams_of(topic, group).any(|stream| stream.has_credit(group)) {
+            return Some(Blocked::NoCredit);
+        }
+        let ready = |(message, progress): &(&Message, &Progress)| is_ready(progress, message.deliver_at, self.now);
+        if undone.iter().take(LOOKED_AT).any(ready) { None } else { Some(Blocked::NotYetDue) }
+    }
+}

@@ -1,0 +1,162 @@
+//! Handing messages out.
+
+use std::cmp::Reverse;
+
+use driftq_core::types::{ConsumerId, DeadReason, LeaseToken, PartitionId, Timestamp};
+
+use super::judge::{Expected, Handed};
+use super::model::{Model, OutOfFuel};
+use super::topic::{Begun, Complaint, Phase, Progress, Topic};
+
+/// How much one group is handed before another has its turn, and all of them in one call.
+const PER_TURN: usize = 64;
+const PER_CALL: usize = 1_024;
+
+impl Model {
+    /// The first group, by number, that can be handed something is handed all it can take; then the next.
+    pub(super) fn dispatch(&mut self) -> Result<(), OutOfFuel> {
+        if self.streams.is_empty() {
+            return Ok(());
+        }
+        let mut left = PER_CALL;
+        while left > 0 {
+            let Some((t, g)) = self.next_group() else {
+                self.turn = Default::default();
+                return Ok(());
+            };
+            let turn = left.min(PER_TURN);
+            let mut used = 0;
+            while used < turn
+                && let Some((message, stream)) = self.next_message(t, g)
+            {
+                self.hand_out(t, g, message, stream)?;
+                used += 1;
+            }
+            if used == turn {
+                self.turn = (self.topics[t].id, self.topics[t].groups[g].id.next());
+            }
+            left -= used;
+        }
+        Ok(())
+    }
+
+    fn next_group(&self) -> Option<(usize, usize)> {
+        let mut first = None;
+        for (t, topic) in self.topics.iter().enumerate() {
+            for (g, group) in topic.groups.iter().enumerate() {
+                let before = (topic.id, group.id) < self.turn;
+                if before && first.is_some() || self.next_message(t, g).is_none() {
+                    continue;
+                }
+                if !before {
+                    return Some((t, g));
+                }
+                first = Some((t, g));
+            }
+        }
+        first
+    }
+
+    /// What the group is handed next and which stream gets it, both by index.
+    fn next_message(&self, t: usize, g: usize) -> Option<(usize, usize)> {
+        let topic = &self.topics[t];
+        let group = &topic.groups[g];
+        if group.paused {
+            return None;
+        }
+        // Streams stand in the order of their numbers: the first after the one served last, else the first of all.
+        let mut stream = None;
+        for (at, candidate) in self.streams.iter().enumerate() {
+            let after = candidate.id > group.last_served;
+            if (candidate.topic, candidate.group) != (topic.id, group.id)
+                || (stream.is_some() && !after)
+                || !candidate.has_credit(group)
+            {
+                continue;
+            }
+            stream = Some(at);
+            if after {
+                break;
+            }
+        }
+        let stream = stream?;
+        let partitions = topic.partitions();
+        let ready = |at: usize| is_ready(&group.progress[at], topic.messages[at].deliver_at, self.now);
+        let first = (0..topic.messages.len()).find(|at| ready(*at))?;
+        let mut running = vec![0; partitions as usize];
+        for (message, progress) in topic.messages.iter().zip(&group.progress) {
+            running[message.partition.0 as usize] += u32::from(progress.is_leased());
+        }
+        let mut best = None;
+        for at in (first..topic.messages.len()).filter(|at| ready(*at)) {
+            let message = &topic.messages[at];
+            let turns = (message.partition.0 + partitions - group.last_partition.0 % partitions - 1) % partitions;
+            let rank = (turns, Reverse(message.priority), at);
+            if best.is_none_or(|best| rank < best) && running[message.partition.0 as usize] < self.limits.in_flight_max
+            {
+                best = Some(rank);
+            }
+        }
+        best.map(|(_, _, message)| (message, stream))
+    }
+
+    fn hand_out(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), OutOfFuel> {
+        let topic = &self.topics[t];
+        let content = topic.messages[m].content.clone();
+        let deadline = content.metadata.envelope.deadline.as_ref().map(|deadline| deadline.at);
+        if !topic.is_dead_letters() && deadline.is_some_and(|at| at <= self.now) {
+            let error = match &topic.groups[g].progress[m] {
+                Progress::Begun(begun) => begun.error.clone(),
+                Progress::Ready | Progress::Done => Complaint::None,
+            };
+            return self.bury(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
+        }
+        self.record()?;
+        self.next_token += 1;
+        let token = LeaseToken { boot: self.boot, counter: self.next_token };
+        let stream = &mut self.streams[stream];
+        let until = self.now.after(stream.lease);
+        let topic = &mut self.topics[t];
+        let (group, message) = (&mut topic.groups[g], &topic.messages[m]);
+        let (attempts, failures, error) = match &group.progress[m] {
+            Progress::Begun(begun) => (begun.attempts.saturating_add(1), begun.failures, begun.error.clone()),
+            Progress::Ready | Progress::Done => (1, 0, Complaint::None),
+        };
+        let phase = Phase::Leased { until, holder: stream.id };
+        let begun = Begun { attempts, failures, token, owner: stream.owner.clone(), error: error.clone(), phase };
+        group.progress[m] = Progress::Begun(begun);
+        group.last_served = stream.id;
+        group.last_partition = message.partition;
+        stream.deliveries_left = stream.deliveries_left.map(|left| left - 1);
+        let consumer: ConsumerId = stream.id;
+        self.said.push_back(Expected::Deliver(Handed {
+            consumer,
+            partition: message.partition,
+            offset: message.offset,
+            attempts,
+            failures,
+            error,
+            token,
+            lease_until: until,
+            produced_at: message.produced_at,
+            content,
+        }));
+        self.expect_at(until);
+        Ok(())
+    }
+}
+
+pub(super) fn is_ready(progress: &Progress, deliver_at: Timestamp, now: Timestamp) -> bool {
+    match progress {
+        Progress::Ready => deliver_at <= now,
+        Progress::Begun(Begun { phase: Phase::Queued { not_before }, .. }) => *not_before <= now,
+        Progress::Begun(_) | Progress::Done => false,
+    }
+}
+
+/// How many leases of the group are running in the partition.
+pub(super) fn in_flight(topic: &Topic, group: usize, partition: PartitionId) -> u32 {
+    let all = topic.messages.iter().zip(&topic.groups[group].progress);
+    let running = all.filter(|(message, progress)| message.partition == partition && progress.is_leased());
+    running.count() as u32
+}

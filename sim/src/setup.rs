@@ -1,0 +1,93 @@
+//! The sizes and limits one world runs under.
+
+use driftq_core::PipelineConfig;
+use driftq_core::types::{Limits, Millis};
+use serde::{Deserialize, Serialize};
+
+/// Limits drawn small, so that every edge of them is met. What an old trace does not name is as it is by default.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Setup {
+    /// Live leases per topic, group and partition.
+    pub in_flight_max: u32,
+    /// Open messages per partition.
+    pub messages_max: u64,
+    /// Their key and value bytes.
+    pub bytes_max: u64,
+    /// The lease where nobody says.
+    pub lease_ms: u64,
+    /// How long a produce identity is remembered.
+    pub dedupe_ttl_ms: u64,
+    /// Produce identities per topic.
+    pub dedupe_keys_max: u64,
+    /// Topics.
+    pub topics_max: usize,
+    /// Groups of a topic.
+    pub groups_max: usize,
+    /// Connected streams.
+    pub consumers_max: usize,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes kept for what drains the broker.
+    pub reserve_bytes: u64,
+    /// Log bytes after which a snapshot is taken.
+    pub snapshot_every_bytes: u64,
+    /// Bytes of a snapshot written at a time.
+    pub slice_bytes: usize,
+    /// The disk breaks its contract: after a restart of the process it still shows what a failed sync gave up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shows_given_up: bool,
+}
+
+impl Setup {
+    /// The broker's limits.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits {
+            in_flight_max: self.in_flight_max,
+            partition_messages_max: self.messages_max,
+            partition_bytes_max: self.bytes_max,
+            lease_default: Millis(self.lease_ms),
+            dedupe_ttl: Millis(self.dedupe_ttl_ms),
+            dedupe_keys_max: self.dedupe_keys_max,
+            topics_max: self.topics_max,
+            groups_max: self.groups_max,
+            consumers_max: self.consumers_max,
+            ..Limits::production()
+        }
+    }
+
+    /// The pipeline's configuration.
+    #[must_use]
+    pub fn pipeline(&self) -> PipelineConfig {
+        PipelineConfig {
+            limits: self.limits(),
+            segment_bytes: self.segment_bytes,
+            reserve_bytes: self.reserve_bytes,
+            snapshot_every_bytes: self.snapshot_every_bytes,
+            slice_bytes: self.slice_bytes,
+        }
+    }
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            in_flight_max: 8,
+            messages_max: 64,
+            bytes_max: 4_096,
+            lease_ms: 2_000,
+            dedupe_ttl_ms: 10_000,
+            dedupe_keys_max: 64,
+            topics_max: 16,
+            groups_max: 16,
+            consumers_max: 64,
+            // Every start reads a whole segment, so a larger one makes crashes slow.
+            segment_bytes: 1 << 16,
+            reserve_bytes: 4_096,
+            snapshot_every_bytes: 1 << 20,
+            slice_bytes: 1_024,
+            shows_given_up: false,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The kinds of things that happen, and how often each does in one world.
+
+use super::draw::Source;
+
+macro_rules! families {
+    ($($name:ident: $need:ident $most:literal,)*) => {
+        /// A kind of step.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Family {
+            $($name,)*
+        }
+
+        const ALL: &[(Family, Need, u32)] = &[$((Family::$name, Need::$need, $most),)*];
+    };
+}
+
+/// Whether a world can do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// Nothing would happen without it.
+    Always,
+    /// Half of all worlds never see it.
+    Maybe,
+}
+
+families! {
+    Produce: Always 24,
+    Resend: Maybe 8,
+    Read: Always 16,
+    Ack: Always 20,
+    Nack: Maybe 10,
+    Extend: Maybe 6,
+    Release: Maybe 6,
+    Odd: Maybe 6,
+    Subscribe: Always 4,
+    Leave: Maybe 3,
+    Prefetch: Maybe 2,
+    Describe: Maybe 4,
+    Peek: Maybe 3,
+    List: Maybe 1,
+    CreateTopic: Maybe 2,
+    DeleteTopic: Maybe 1,
+    CreateGroup: Maybe 2,
+    DeleteGroup: Maybe 1,
+    Seek: Maybe 6,
+    Pause: Maybe 2,
+    Redrive: Maybe 4,
+    Send: Maybe 6,
+    Arrive: Maybe 8,
+    Pass: Always 14,
+    PassLong: Maybe 1,
+    Wake: Always 14,
+    Jump: Maybe 2,
+    LogIo: Always 24,
+    BackgroundIo: Always 10,
+    Settle: Maybe 8,
+    Snapshot: Maybe 3,
+    IoFault: Maybe 1,
+    Room: Maybe 1,
+    Probe: Maybe 4,
+    Crash: Maybe 2,
+    Kill: Maybe 1,
+    Close: Maybe 1,
+    BootAndCrash: Maybe 1,
+}
+
+/// How often each kind of thing happens in one world.
+#[derive(Clone, Debug)]
+pub(super) struct Weights {
+    on: Vec<(Family, u32)>,
+    total: u32,
+}
+
+impl Weights {
+    pub(super) fn draw(source: &mut Source) -> Self {
+        let mut on = Vec::new();
+        for (family, need, most) in ALL {
+            if *need == Need::Maybe && source.one_in(2) {
+                continue;
+            }
+            // In eighths of the most, so that even the rarest can be rarer.
+            on.push((*family, *most * (1 + source.below(8) as u32)));
+        }
+        let total = on.iter().map(|(_, weight)| weight).sum();
+        Self { on, total }
+    }
+
+    pub(super) fn is_on(&self, family: Family) -> bool {
+        self.on.iter().any(|(on, _)| *on == family)
+    }
+
+    pub(super) fn pick(&self, source: &mut Source) -> Family {
+        let mut left = source.below(u64::from(self.total)) as u32;
+        for (family, weight) in &self.on {
+            if left < *weight {
+                return *family;
+            }
+            left -= weight;
+        }
+        Family::Wake
+    }
+}

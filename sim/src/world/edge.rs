@@ -1,0 +1,333 @@
+//! Between the broker and its clients: calls under way, sockets, and what workers remember.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use driftq_core::command::{OnDisconnect, Subscribe};
+use driftq_core::faults::Faults;
+use driftq_core::reply::Delivery;
+use driftq_core::types::{ConsumerId, LeaseToken, Lsn, Offset, OwnerName, PartitionId, Ticket, Timestamp};
+use driftq_core::{Command, Output, Refusal, Reply};
+
+use super::{World, met};
+use crate::invariants::observer::Ground;
+use crate::invariants::verdict::{Law, Verdict};
+use crate::names::{Call, Group, Message, Topic, Worker};
+use crate::sometimes::Point;
+
+const ORACLE_KNOWS: Law = Law(21, "every answer is the one a naive model of the specification gives");
+const FAILED_IS_SILENT: Law = Law(23, "after a failed log nothing is released but what was durable before");
+
+/// How many calls the network keeps, and how many deliveries a worker remembers. The oldest go first.
+const KEPT: usize = 64;
+
+/// A command as a client sends it.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) command: Command,
+    /// Whose stream it is about to connect.
+    pub(super) worker: Option<Worker>,
+}
+
+/// A delivery a worker has read.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// Which message it is.
+    pub message: Message,
+    /// Where it came from.
+    pub topic: Topic,
+    /// For which group.
+    pub group: Group,
+    /// Under whose name.
+    pub owner: OwnerName,
+    /// The partition.
+    pub partition: PartitionId,
+    /// The offset.
+    pub offset: Offset,
+    /// The proof.
+    pub token: LeaseToken,
+    /// When the lease ends.
+    pub lease_until: Timestamp,
+}
+
+/// A stream that is connected, or about to be.
+#[derive(Clone, Debug)]
+struct Connected {
+    worker: Worker,
+    topic: Topic,
+    group: Group,
+    owner: OwnerName,
+    releases: bool,
+    left: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    stream: Option<ConsumerId>,
+    socket: VecDeque<Held>,
+    read: VecDeque<Held>,
+}
+
+#[derive(Clone, Debug)]
+struct Sent {
+    asked: Asked,
+    arrived: bool,
+    boots: u64,
+}
+
+/// The clients.
+#[derive(Clone, Debug, Default)]
+pub struct Edge {
+    network: BTreeMap<Call, Sent>,
+    workers: BTreeMap<Worker, Memory>,
+    streams: BTreeMap<ConsumerId, Connected>,
+    connecting: BTreeMap<Ticket, Connected>,
+    /// What workers did to the world outside, by group and message.
+    effects: BTreeMap<(Topic, Group, Message), u64>,
+    /// Where messages were stored, and how many starts there had been.
+    produced: BTreeMap<(PartitionId, Offset), u64>,
+}
+
+impl Edge {
+    /// The newest stream of a worker.
+    #[must_use]
+    pub fn stream_of(&self, worker: Worker) -> Option<ConsumerId> {
+        self.workers.get(&worker)?.stream
+    }
+
+    /// A delivery of the message that the worker has read, counted back from the newest.
+    #[must_use]
+    pub fn held(&self, worker: Worker, message: Message, back: u8) -> Option<&Held> {
+        self.read_by(worker).filter(|held| held.message == message).nth(usize::from(back))
+    }
+
+    /// What a worker has read, newest first.
+    pub fn read_by(&self, worker: Worker) -> impl Iterator<Item = &Held> {
+        self.workers.get(&worker).into_iter().flat_map(|memory| memory.read.iter().rev())
+    }
+
+    /// How many deliveries stand unread in a worker's socket.
+    #[must_use]
+    pub fn unread(&self, worker: Worker) -> usize {
+        self.workers.get(&worker).map_or(0, |memory| memory.socket.len())
+    }
+
+    /// Calls that the network holds.
+    pub fn under_way(&self) -> impl Iterator<Item = Call> {
+        self.network.keys().copied()
+    }
+
+    /// What workers did to the world outside, by topic, group and message.
+    #[must_use]
+    pub fn effects(&self) -> &BTreeMap<(Topic, Group, Message), u64> {
+        &self.effects
+    }
+
+    pub(super) fn send(&mut self, call: Call, asked: Asked, boots: u64) {
+        self.network.insert(call, Sent { asked, arrived: false, boots });
+        if self.network.len() > KEPT {
+            self.network.pop_first();
+        }
+    }
+
+    /// What was sent, whether it has arrived before, and how many starts there had been.
+    pub(super) fn arrive(&mut self, call: Call) -> Option<(Asked, bool, u64)> {
+        let sent = self.network.get_mut(&call)?;
+        let again = std::mem::replace(&mut sent.arrived, true);
+        Some((sent.asked.clone(), again, sent.boots))
+    }
+
+    /// A stream is about to be connected.
+    pub(super) fn connecting(&mut self, ticket: Ticket, worker: Worker, asked: &Subscribe) {
+        let (topic, group) = (Topic::of(&asked.topic), asked.group.as_str().parse());
+        let (Some(topic), Ok(group)) = (topic, group) else { return };
+        let releases = asked.on_disconnect == OnDisconnect::Release;
+        let (owner, left) = (asked.owner.clone(), asked.deliveries_max);
+        self.connecting.insert(ticket, Connected { worker, topic, group, owner, releases, left });
+    }
+
+    /// The streams that are connected.
+    pub(super) fn streams(&self) -> Vec<ConsumerId> {
+        self.streams.keys().copied().collect()
+    }
+
+    /// All connections are broken.
+    pub(super) fn disconnect(&mut self) {
+        self.streams.clear();
+        self.connecting.clear();
+        for memory in self.workers.values_mut() {
+            memory.stream = None;
+            // What stood in the socket may still be read: it had left the broker.
+        }
+    }
+
+    fn connected(&mut self, ticket: Ticket, consumer: ConsumerId) {
+        let Some(stream) = self.connecting.remove(&ticket) else { return };
+        self.workers.entry(stream.worker).or_default().stream = Some(consumer);
+        self.streams.insert(consumer, stream);
+    }
+
+    fn closed(&mut self, consumer: ConsumerId) -> Option<Connected> {
+        let stream = self.streams.remove(&consumer)?;
+        let memory = self.workers.entry(stream.worker).or_default();
+        memory.stream = memory.stream.filter(|newest| *newest != consumer);
+        Some(stream)
+    }
+
+    /// A delivery reaches the socket of its stream.
+    fn deliver(&mut self, consumer: ConsumerId, delivery: &Delivery) {
+        let Some(stream) = self.streams.get_mut(&consumer) else { return };
+        stream.left = stream.left.map(|left| left.saturating_sub(1));
+        let digits = delivery.body.value().iter().take_while(|byte| byte.is_ascii_digit());
+        let number = digits.fold(0_u32, |number, digit| number.wrapping_mul(10).wrapping_add(u32::from(digit - b'0')));
+        let held = Held {
+            message: Message(number),
+            topic: stream.topic,
+            group: stream.group,
+            owner: stream.owner.clone(),
+            partition: delivery.partition,
+            offset: delivery.offset,
+            token: delivery.token,
+            lease_until: delivery.lease_until,
+        };
+        let memory = self.workers.entry(stream.worker).or_default();
+        memory.socket.push_back(held);
+        if memory.socket.len() > KEPT {
+            memory.socket.pop_front();
+        }
+    }
+}
+
+impl<F: Faults> World<F> {
+    /// A worker reads what stands in its socket, and does what it says.
+    pub(super) fn read(&mut self, worker: Worker, count: u8) {
+        let now = self.clock();
+        let Some(memory) = self.edge.workers.get_mut(&worker) else { return };
+        for _ in 0..count {
+            let Some(held) = memory.socket.pop_front() else { return };
+            self.tally.events += 1;
+            self.tally.effects += 1;
+            self.sometimes.hit_if(held.lease_until <= now, Point::SlowReader);
+            *self.edge.effects.entry((held.topic, held.group, held.message)).or_default() += 1;
+            memory.read.push_back(held);
+            if memory.read.len() > KEPT {
+                memory.read.pop_front();
+            }
+        }
+    }
+
+    /// Takes what the broker gives out, and judges it.
+    pub(super) fn collect(&mut self) -> Verdict {
+        while let Some(output) = self.broker.as_mut().and_then(driftq_core::Pipeline::poll_output) {
+            self.tally.events += 1;
+            self.judge(&output)?;
+            self.mix(&output);
+            self.take_to_clients(output);
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, output: &Output) -> Verdict {
+        let failed = self.failed_from.is_some();
+        let ground = Ground { durable: self.shadow.durable(), failed };
+        if let Output::Deliver { delivery, .. } = output {
+            let newest = self.shadow.last_token();
+            let known = newest.is_some_and(|newest| delivery.token <= newest);
+            let lsn = if known { Lsn(0) } else { Lsn(u64::MAX) };
+            ground.bears(lsn, || format!("{delivery:?}; the newest on the disk is {newest:?}"))?;
+        }
+        if failed {
+            // What was durable before may still leave. What was asked since is refused.
+            let refused = matches!(output, Output::Reply { result: Err(Refusal::LogFailed), .. });
+            self.sometimes.hit_if(refused, Point::SilentAfterFailure);
+            let since = matches!(output, Output::Reply { ticket, .. } if self.failed_from.is_some_and(|first| *ticket >= first));
+            FAILED_IS_SILENT.holds(refused || !since, || format!("{output:?}"))?;
+        }
+        self.observer.said(output, ground)?;
+        if let Some(oracle) = &mut self.oracle
+            && !failed
+        {
+            self.tally.predicted += 1;
+            let judged = oracle.judge(output);
+            ORACLE_KNOWS.holds(judged.is_ok(), || judged.err().map_or_else(String::new, |wrong| wrong.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn take_to_clients(&mut self, output: Output) {
+        match output {
+            Output::Reply { ticket, result } => {
+                self.tally.replies += 1;
+                met::answer(&mut self.sometimes, &result);
+                self.met_duplicate(&result);
+                if let Ok(Reply::Subscribed { consumer }) = result {
+                    self.edge.connected(ticket, consumer);
+                } else {
+                    self.edge.connecting.remove(&ticket);
+                }
+            }
+            Output::Deliver { consumer, delivery } => {
+                self.tally.deliveries += 1;
+                met::delivery(&mut self.sometimes, &delivery);
+                self.edge.deliver(consumer, &delivery);
+                let stream = self.edge.streams.get(&consumer);
+                self.sometimes.hit_if(stream.is_some_and(|stream| stream.left == Some(0)), Point::DeliveriesMax);
+                let dead = stream.is_some_and(|stream| stream.topic.dead);
+                self.sometimes.hit_if(dead, Point::DeadLetterDelivered);
+            }
+            Output::Closed { consumer, cause } => {
+                let stream = self.edge.closed(consumer);
+                let topic = cause == driftq_core::reply::CloseCause::TopicDeleted;
+                self.sometimes.hit_if(stream.is_some() && topic, Point::TopicDeleted);
+            }
+        }
+    }
+
+    /// A stream was told to go.
+    pub(super) fn gone(&mut self, consumer: ConsumerId) {
+        if let Some(stream) = self.edge.closed(consumer) {
+            self.sometimes.hit_if(stream.releases, Point::ReleasedByLeaving);
+        }
+    }
+
+    /// Whether a produce was answered with a place given before the last start.
+    fn met_duplicate(&mut self, result: &Result<Reply, Refusal>) {
+        let Ok(Reply::Produced(produced)) = result else { return };
+        let place = (produced.partition, produced.offset);
+        match produced.duplicate {
+            false => drop(self.edge.produced.insert(place, self.tally.boots)),
+            true => {
+                let before = self.edge.produced.get(&place).is_some_and(|boots| *boots < self.tally.boots);
+                self.sometimes.hit_if(before, Point::DuplicateAfterCrash);
+            }
+        }
+    }
+
+    /// What came out becomes part of the digest chain.
+    fn mix(&mut self, output: &Output) {
+        match output {
+            Output::Deliver { consumer, delivery } => {
+                self.chain.mix(consumer.0);
+                self.chain.mix(delivery.offset.0 ^ (u64::from(delivery.partition.0) << 48));
+                self.chain.mix(u64::from(delivery.attempts) << 32 | u64::from(delivery.failures));
+                self.chain.mix(delivery.token.counter ^ (u64::from(delivery.token.boot.0) << 40));
+                self.chain.mix(delivery.lease_until.0);
+                self.chain.mix_bytes(delivery.body.value());
+            }
+            Output::Reply { ticket, result } => {
+                self.chain.mix(ticket.0);
+                match result {
+                    Ok(Reply::Produced(produced)) => {
+                        self.chain.mix(produced.offset.0 << 8 | u64::from(produced.duplicate));
+                    }
+                    Ok(Reply::Done) => self.chain.mix(1),
+                    Ok(reply) => self.chain.mix_bytes(format!("{reply:?}").as_bytes()),
+                    Err(refusal) => self.chain.mix_bytes(refusal.to_string().as_bytes()),
+                }
+            }
+            Output::Closed { consumer, cause } => {
+                self.chain.mix(consumer.0);
+                self.chain.mix(*cause as u64);
+            }
+        }
+    }
+}

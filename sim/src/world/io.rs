@@ -1,0 +1,132 @@
+//! The driver's part: performing what the pipeline asks for, one piece at a time.
+
+use driftq_core::faults::Faults;
+use driftq_core::log::{FileId, Step as Piece, StorageFault};
+use driftq_core::{Job, Lane as CoreLane};
+
+use super::{World, met};
+use crate::invariants::verdict::{Law, Verdict};
+use crate::sometimes::Point;
+use crate::steps::{IoFault, Lane};
+
+const ENDS: Law = Law(26, "work that the broker asks for comes to an end");
+
+/// How much I/O one settling may take.
+const PIECES_MAX: usize = 10_000;
+
+/// A job under way.
+#[derive(Debug)]
+pub(super) struct Running {
+    job: Job,
+    /// The piece to do next.
+    next: usize,
+}
+
+impl Running {
+    /// The last piece that was done, if any.
+    pub(super) fn last_done(&self) -> Option<&Piece> {
+        self.job.steps().get(self.next.checked_sub(1)?)
+    }
+
+    /// The piece that would be done next.
+    pub(super) fn next_piece(&self) -> Option<&Piece> {
+        self.job.steps().get(self.next)
+    }
+}
+
+impl Lane {
+    const fn core(self) -> CoreLane {
+        match self {
+            Self::Log => CoreLane::Log,
+            Self::Background => CoreLane::Background,
+        }
+    }
+}
+
+impl<F: Faults> World<F> {
+    /// The next piece of I/O of the lane, beginning a job where none is under way.
+    pub(super) fn io(&mut self, lane: Lane, fault: Option<IoFault>) -> Verdict {
+        self.piece(lane, fault)?;
+        Ok(())
+    }
+
+    /// All I/O there is.
+    pub(super) fn settle(&mut self) -> Verdict {
+        for _ in 0..PIECES_MAX {
+            if !self.piece(Lane::Log, None)? && !self.piece(Lane::Background, None)? {
+                return self.collect();
+            }
+        }
+        ENDS.holds(false, || format!("{PIECES_MAX} pieces of I/O, and more wanted"))
+    }
+
+    /// Does one piece; false if there is none to do.
+    fn piece(&mut self, lane: Lane, fault: Option<IoFault>) -> Result<bool, crate::invariants::verdict::Violation> {
+        let now = self.clock();
+        let Some(broker) = &mut self.broker else { return Ok(false) };
+        let mut running = match self.lanes[lane as usize].take() {
+            Some(running) => running,
+            None => match broker.poll_job(lane.core()) {
+                Some(job) => Running { job, next: 0 },
+                None => return Ok(false),
+            },
+        };
+        self.tally.events += 1;
+        let result = match running.next_piece() {
+            Some(piece) => {
+                self.disk.set_fault(fault);
+                let result = piece.perform(&mut self.disk);
+                self.disk.set_fault(None);
+                running.next += 1;
+                result
+            }
+            None => Ok(()),
+        };
+        self.note(&running, &result);
+        let Some(broker) = &mut self.broker else { return Ok(false) };
+        if result.is_err() || running.next >= running.job.steps().len() {
+            let full = matches!(result, Err(StorageFault::Full)) && lane == Lane::Background;
+            if result.is_err() && !full && self.failed_from.is_none() {
+                // Whatever the broker makes of it.
+                self.failed_from = Some(self.next_ticket);
+            }
+            broker.complete(now, running.job, result);
+            if let Some(oracle) = &mut self.oracle {
+                oracle.durable(self.shadow.records());
+            }
+            self.collect()?;
+        } else {
+            self.lanes[lane as usize] = Some(running);
+        }
+        Ok(true)
+    }
+
+    /// Takes note of what has reached the disk.
+    fn note(&mut self, running: &Running, result: &Result<(), StorageFault>) {
+        let Some(piece) = running.last_done() else { return };
+        match (piece, result) {
+            (Piece::Append { file, at, bytes }, Ok(())) => {
+                self.chain.mix(at.position ^ (bytes.len() as u64) << 32);
+                for record in self.shadow.appended(*file, at.position, bytes) {
+                    met::record(&mut self.sometimes, self.broker.as_ref(), record);
+                }
+                let deciding = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
+                self.sometimes.hit_if(deciding && self.lanes[0].is_some(), Point::ManyBatches);
+            }
+            (Piece::Sync { .. } | Piece::SyncFolder, Ok(())) => self.shadow.settle(&self.disk),
+            (Piece::Remove { file: FileId::Segment(_) }, Ok(())) => self.sometimes.hit(Point::SegmentsRemoved),
+            (Piece::Sync { .. } | Piece::SyncFolder, Err(StorageFault::Io(_))) => {
+                self.sometimes.hit(Point::SyncFailed);
+            }
+            (Piece::Append { file, at, bytes }, Err(StorageFault::Io(_))) => {
+                // Whatever of it was written is there to be found. The file is zeros ahead, and so may the rest have been.
+                let written = self.disk.bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));
+                let mut found = written.unwrap_or_default().to_vec();
+                found.resize(bytes.len(), 0);
+                self.shadow.appended(*file, at.position, &found).for_each(drop);
+                self.sometimes.hit(Point::WriteFailed);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Taking note of the situations that must have happened.
+
+use driftq_core::command::TokenClaim;
+use driftq_core::faults::Faults;
+use driftq_core::record::{Event, Place, Record};
+use driftq_core::reply::{Blocked, Delivery, Overload, RouterUse};
+use driftq_core::state::State;
+use driftq_core::state::group::{Group, Progress};
+use driftq_core::state::partition::Partition;
+use driftq_core::state::topic::Topic;
+use driftq_core::types::{DeadReason, Position};
+use driftq_core::{Command, Pipeline, Refusal, Reply};
+
+use crate::sometimes::{Point, Sometimes};
+
+/// A command is about to be decided.
+pub(super) fn command(met: &mut Sometimes, state: &State, command: &Command) {
+    match command {
+        Command::Ack(claim) => {
+            let topic = state.topic_named(&claim.topic);
+            let progress = topic.and_then(|topic| topic.group_named(&claim.group)?.progress(claim.partition));
+            let entry = progress.and_then(|progress| progress.find(claim.offset));
+            let late = entry.is_some_and(|(_, entry)| {
+                entry.leased_until().is_none() && claim.token == TokenClaim::Shown(entry.token)
+            });
+            met.hit_if(late, Point::LateAck);
+        }
+        Command::DeleteGroup { topic, group } => {
+            let group = state.topic_named(topic).and_then(|topic| topic.group_named(group));
+            let mut partitions = group.into_iter().flat_map(Group::partitions);
+            met.hit_if(partitions.any(|(_, progress)| progress.in_flight() > 0), Point::GroupDeleted);
+        }
+        _ => {}
+    }
+}
+
+/// A record was written.
+pub(super) fn record<F: Faults>(met: &mut Sometimes, broker: Option<&Pipeline<F>>, record: &Record) {
+    match &record.event {
+        Event::Released { .. } => met.hit(Point::Released),
+        Event::Expired { .. } => met.hit(Point::Expired),
+        Event::GroupSought { .. } => met.hit(Point::Sought),
+        Event::RetainedOut { .. } => met.hit(Point::RetainedOut),
+        Event::Acked { place } => {
+            let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), place)) else { return };
+            met.hit_if(progress.done().floor() <= place.position, Point::AckOutOfOrder);
+            met.hit_if(partition.retained().next().is_some(), Point::Retained);
+        }
+        Event::Delivered { place, .. } => {
+            let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), place)) else { return };
+            let first = progress.done().floor();
+            met.hit_if(overtakes(progress, partition, place.position, first), Point::PriorityFirst);
+        }
+        _ => {}
+    }
+}
+
+/// A broker has started on what it found.
+pub(super) fn started(met: &mut Sometimes, state: &State) {
+    let progress = state.topics().flat_map(Topic::groups).flat_map(Group::partitions);
+    let gap = |progress: &Progress| progress.done().runs().next().is_some();
+    met.hit_if(progress.into_iter().any(|(_, progress)| gap(progress)), Point::GapAfterCrash);
+}
+
+/// An answer left the broker.
+pub(super) fn answer(met: &mut Sometimes, result: &Result<Reply, Refusal>) {
+    match result {
+        Ok(reply) => replied(met, reply),
+        Err(refusal) => refused(met, refusal),
+    }
+}
+
+/// A message left the broker.
+pub(super) fn delivery(met: &mut Sometimes, delivery: &Delivery) {
+    met.hit_if(delivery.attempts > 1, Point::Retried);
+    if !delivery.body.has_metadata() {
+        return;
+    }
+    let meta = delivery.body.metadata();
+    met.hit_if(meta.envelope.deliver_at.is_some(), Point::Delayed);
+    met.hit_if(meta.redrive.is_some_and(|redrive| redrive.count > 1), Point::RedrivenTwice);
+    if let Some(dead) = &meta.dead_letter {
+        met.hit(match dead.reason {
+            DeadReason::MaxAttempts => Point::DeadByAttempts,
+            DeadReason::DeadlineExceeded => Point::DeadByDeadline,
+        });
+    }
+}
+
+fn find<'a>(state: &'a State, place: &Place) -> Option<(&'a Progress, &'a Partition)> {
+    let topic = state.topic(place.topic)?;
+    Some((topic.group(place.group)?.progress(place.partition)?, topic.partition(place.partition)?))
+}
+
+/// Whether the message at `position` was handed out before the one at `first`, which is less urgent.
+fn overtakes(progress: &Progress, partition: &Partition, position: Position, first: Position) -> bool {
+    let (Some(message), Some(waiting)) = (partition.message(position), partition.message(first)) else { return false };
+    first < position
+        && progress.entry(first).is_none()
+        && message.body.traits().priority > waiting.body.traits().priority
+        && !waiting.body.traits().has_delay
+}
+
+fn replied(met: &mut Sometimes, reply: &Reply) {
+    match reply {
+        Reply::Produced(produced) => {
+            met.hit_if(produced.duplicate, Point::DuplicateProduce);
+            met.hit_if(produced.router == RouterUse::Followed, Point::Routed);
+            met.hit_if(produced.router == RouterUse::SetAside, Point::RouteSetAside);
+        }
+        Reply::Extended { .. } => met.hit(Point::Extended),
+        Reply::Redriven { count } => met.hit_if(*count > 0, Point::Redriven),
+        Reply::Topic(info) => {
+            for progress in info.groups.iter().flat_map(|group| &group.partitions) {
+                match progress.blocked {
+                    Some(Blocked::Paused) => met.hit(Point::Paused),
+                    Some(Blocked::NoCredit) => met.hit(Point::NoCredit),
+                    Some(Blocked::InFlightLimit) => met.hit(Point::InFlightLimit),
+                    Some(Blocked::NotYetDue) => met.hit(Point::BackedOff),
+                    Some(Blocked::NoConsumers) | None => {}
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn refused(met: &mut Sometimes, refusal: &Refusal) {
+    met.hit(match refusal {
+        Refusal::StaleLease => Point::StaleToken,
+        Refusal::NotOwner => Point::NotOwner,
+        Refusal::StorageFull => Point::DiskFull,
+        Refusal::Overloaded { reason: Overload::Log, .. } => Point::LogBusy,
+        Refusal::Overloaded { reason: Overload::Backlog, .. } => Point::Backpressure,
+        Refusal::Overloaded { reason: Overload::DeadLetters, .. } => Point::DeadLettersFull,
+        Refusal::Overloaded { reason: Overload::Identities, .. } => Point::IdentitiesFull,
+        _ => return,
+    });
+}

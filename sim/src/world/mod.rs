@@ -1,0 +1,394 @@
+//! A broker, and everything it believes in: its disk, its clock, its clients. Only the broker is real.
+//!
+//! A world takes one [`Step`] after the other and draws nothing: the same steps give the same world, byte for byte. After
+//! every step it asks its checkers whether a promise was broken.
+
+mod ask;
+mod drain;
+mod edge;
+mod io;
+mod met;
+mod power;
+mod probe;
+
+use driftq_core::faults::Faults;
+use driftq_core::log::LogId;
+use driftq_core::types::{Ticket, Timestamp};
+use driftq_core::{Command, Pipeline};
+
+use self::edge::Asked;
+pub use self::edge::{Edge, Held};
+use self::io::Running;
+use crate::chain::Chain;
+use crate::disk::Disk;
+use crate::invariants::observer::Observer;
+use crate::invariants::verdict::{Law, Verdict};
+use crate::oracle::Oracle;
+use crate::setup::Setup;
+use crate::shadow::Shadow;
+use crate::sometimes::{Point, Sometimes};
+use crate::steps::Step;
+
+const ORACLE_KNOWS: Law = Law(21, "every answer is the one a naive model of the specification gives");
+const TIME_RISES: Law = Law(15, "time inside never runs backwards");
+const NEVER_SPINS: Law = Law(26, "a broker that is told the time has done at some time");
+const LIVE_IS_LOG: Law = Law(18, "the live state is what its log says, by digest");
+
+/// When worlds begin.
+pub const BEGINNING: Timestamp = Timestamp(1_000_000_000);
+/// What every simulated log is called.
+const LOG_ID: LogId = LogId(*b"driftq simulated");
+/// How often a broker may ask to be called again at the same moment.
+const CALLS_MAX: usize = 1_000;
+/// How often the whole log is compared with the live state, in events.
+const COMPARE_EVERY: u64 = 4_096;
+
+/// Which checkers watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checks {
+    /// The naive model.
+    pub oracle: bool,
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self { oracle: true }
+    }
+}
+
+/// What a world has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Everything that happened: calls, timers, pieces of I/O, answers and deliveries, reads, deaths, starts.
+    pub events: u64,
+    /// Commands the broker was asked.
+    pub commands: u64,
+    /// Answers it gave.
+    pub replies: u64,
+    /// Answers and deliveries the naive model had predicted.
+    pub predicted: u64,
+    /// Messages handed out.
+    pub deliveries: u64,
+    /// Effects that workers had on the world outside.
+    pub effects: u64,
+    /// Deaths, of the process or the machine.
+    pub crashes: u64,
+    /// Starts that were begun.
+    pub boots: u64,
+    /// Time that passed, in milliseconds.
+    pub simulated_ms: u64,
+}
+
+impl Tally {
+    /// Adds another world's.
+    pub fn add(&mut self, other: &Self) {
+        self.events += other.events;
+        self.commands += other.commands;
+        self.replies += other.replies;
+        self.predicted += other.predicted;
+        self.deliveries += other.deliveries;
+        self.effects += other.effects;
+        self.crashes += other.crashes;
+        self.boots += other.boots;
+        self.simulated_ms += other.simulated_ms;
+    }
+}
+
+/// Everything.
+pub struct World<F: Faults> {
+    setup: Setup,
+    faults: F,
+    disk: Disk,
+    broker: Option<Pipeline<F>>,
+    lanes: [Option<Running>; 2],
+    /// The time, and by how much the broker's clock is wrong.
+    now: u64,
+    skew: i64,
+    /// The latest moment seen inside the broker.
+    latest: Timestamp,
+    edge: Edge,
+    shadow: Shadow<F>,
+    /// The naive model, as long as it can follow.
+    oracle: Option<Oracle>,
+    observer: Observer,
+    chain: Chain,
+    tally: Tally,
+    sometimes: Sometimes,
+    /// The live state when the broker died: its last record and its digest.
+    died: Option<power::Died>,
+    compared: u64,
+    /// How many records the log had when the broker was started.
+    records_before: u64,
+    next_ticket: Ticket,
+    /// The first ticket after the log failed.
+    failed_from: Option<Ticket>,
+}
+
+impl<F: Faults> World<F> {
+    /// A world with an empty disk and a broker that has just started on it.
+    ///
+    /// # Errors
+    /// A promise that was broken at once.
+    pub fn new(setup: &Setup, faults: F, checks: Checks) -> Result<Self, crate::invariants::verdict::Violation> {
+        let limits = setup.limits();
+        let mut world = Self {
+            setup: setup.clone(),
+            disk: Disk::new(setup.shows_given_up),
+            broker: None,
+            lanes: [None, None],
+            now: BEGINNING.0,
+            skew: 0,
+            latest: Timestamp(0),
+            edge: Edge::default(),
+            shadow: Shadow::new(LOG_ID, faults),
+            oracle: checks.oracle.then(|| Oracle::new(&limits)),
+            observer: Observer::new(limits),
+            chain: Chain::default(),
+            tally: Tally::default(),
+            sometimes: Sometimes::default(),
+            died: None,
+            compared: 0,
+            records_before: 0,
+            next_ticket: Ticket(0),
+            failed_from: None,
+            faults,
+        };
+        world.first_boot()?;
+        Ok(world)
+    }
+
+    /// One step, and then a look at everything.
+    ///
+    /// # Errors
+    /// The promise that was broken.
+    pub fn take(&mut self, step: &Step) -> Verdict {
+        match step {
+            Step::Ask(ask) => {
+                if let Some(asked) = self.asked(ask) {
+                    self.ask(asked)?;
+                }
+            }
+            Step::Send { call, ask } => {
+                if let Some(asked) = self.asked(ask) {
+                    self.edge.send(*call, asked, self.tally.boots);
+                }
+            }
+            Step::Arrive { call } => {
+                if let Some((asked, again, boots)) = self.edge.arrive(*call) {
+                    self.sometimes.hit_if(again, Point::CallTwice);
+                    self.sometimes.hit_if(boots < self.tally.boots, Point::LateCall);
+                    self.ask(asked)?;
+                }
+            }
+            Step::Read { worker, count } => self.read(*worker, *count),
+            Step::Pass { ms } => self.pass(u64::from(*ms)),
+            Step::Jump { ms } => {
+                self.tally.events += 1;
+                self.skew = self.skew.saturating_add(*ms).clamp(-(BEGINNING.0 as i64) / 2, i64::from(u32::MAX));
+                self.sometimes.hit(if *ms < 0 { Point::ClockBack } else { Point::ClockForward });
+            }
+            Step::Wake => self.wake()?,
+            Step::Io { lane, fault } => self.io(*lane, *fault)?,
+            Step::Settle => {
+                self.settle()?;
+                self.settled()?;
+            }
+            Step::Snapshot => {
+                if let Some(broker) = &mut self.broker {
+                    broker.request_snapshot();
+                }
+            }
+            Step::Room { bytes } => self.disk.set_room(bytes.map(u64::from)),
+            Step::Close => self.close()?,
+            Step::Crash { loss } => self.crash(*loss),
+            Step::Boot => self.boot()?,
+            Step::BootAndCrash { after, loss } => self.boot_and_crash(*after, *loss)?,
+            Step::Probe { loss, damage } => self.probe(*loss, *damage)?,
+            Step::Drain => self.drain()?,
+        }
+        if self.tally.events / COMPARE_EVERY > self.compared {
+            self.compared = self.tally.events / COMPARE_EVERY;
+            self.compare()?;
+        }
+        Ok(())
+    }
+
+    /// What has been drawn from it so far.
+    #[must_use]
+    pub fn chain(&self) -> Chain {
+        self.chain
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        Tally { simulated_ms: self.now - BEGINNING.0, ..self.tally }
+    }
+
+    /// What it has met so far.
+    #[must_use]
+    pub fn sometimes(&self) -> Sometimes {
+        let mut all = self.sometimes.clone();
+        all.add(self.observer.met());
+        all
+    }
+
+    /// The clients, to look at.
+    #[must_use]
+    pub fn edge(&self) -> &Edge {
+        &self.edge
+    }
+
+    /// The broker, while it is running.
+    #[must_use]
+    pub fn broker(&self) -> Option<&Pipeline<F>> {
+        self.broker.as_ref()
+    }
+
+    /// Whether the broker runs and its log is well.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.broker.as_ref().is_some_and(|broker| broker.failure().is_none())
+    }
+
+    /// How long after the beginning it is.
+    #[must_use]
+    pub fn elapsed(&self) -> u64 {
+        self.now - BEGINNING.0
+    }
+
+    /// How long until the broker wants to be told the time, if it does.
+    #[must_use]
+    pub fn until_timeout(&self) -> Option<u64> {
+        let at = self.broker.as_ref()?.poll_timeout()?;
+        Some(at.0.saturating_sub(self.clock().0))
+    }
+
+    /// Whether a piece of I/O of the lane is under way.
+    #[must_use]
+    pub fn is_busy(&self, lane: crate::steps::Lane) -> bool {
+        self.lanes[lane as usize].is_some()
+    }
+
+    /// What the broker's clock shows.
+    fn clock(&self) -> Timestamp {
+        Timestamp(self.now.saturating_add_signed(self.skew))
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.tally.events += 1;
+        self.now += ms;
+    }
+
+    /// A command arrives at the broker; where there is none, nobody answers.
+    fn ask(&mut self, Asked { command, worker }: Asked) -> Verdict {
+        let now = self.clock();
+        if self.broker.is_none() {
+            return Ok(());
+        }
+        if let Command::Unsubscribe { consumer } = command {
+            self.gone(consumer);
+        }
+        if changes_groups(&command) {
+            // What dies of its timers in the same call would be gone before anybody could see where it went.
+            self.wake_until_quiet()?;
+        }
+        let Some(broker) = &mut self.broker else { return Ok(()) };
+        self.tally.events += 1;
+        self.tally.commands += 1;
+        met::command(&mut self.sometimes, broker.state(), &command);
+        let asked = self.observer.asking(broker, command, now);
+        let refused = broker.broker().tally().refused;
+        let ticket = broker.handle(now, asked.command.clone());
+        self.next_ticket = ticket.next();
+        if let (Command::Subscribe(subscribe), Some(worker)) = (&asked.command, worker) {
+            self.edge.connecting(ticket, worker, subscribe);
+        }
+        if let Some(oracle) = &mut self.oracle
+            && broker.failure().is_none()
+        {
+            oracle.command(now, ticket, &asked.command);
+        }
+        let short = broker.broker().tally().refused > refused;
+        self.observer.asked(broker, asked, ticket)?;
+        self.look(short)
+    }
+
+    /// The broker is told the time, if it has asked to be.
+    fn wake(&mut self) -> Verdict {
+        let now = self.clock();
+        match self.broker.as_ref().and_then(Pipeline::poll_timeout) {
+            Some(at) if at <= now => self.tell(now),
+            _ => Ok(()),
+        }
+    }
+
+    fn tell(&mut self, now: Timestamp) -> Verdict {
+        let Some(broker) = &mut self.broker else { return Ok(()) };
+        self.tally.events += 1;
+        let refused = broker.broker().tally().refused;
+        broker.handle_timeout(now);
+        if let Some(oracle) = &mut self.oracle {
+            oracle.timeout(now);
+        }
+        let short = broker.broker().tally().refused > refused;
+        self.look(short)
+    }
+
+    /// Tells the broker the time until it asks for no more.
+    fn wake_until_quiet(&mut self) -> Verdict {
+        for _ in 0..CALLS_MAX {
+            let now = self.clock().max(self.latest);
+            if self.broker.as_ref().and_then(Pipeline::poll_timeout).is_none_or(|at| at > now) {
+                return Ok(());
+            }
+            self.tell(now)?;
+        }
+        NEVER_SPINS.holds(false, || format!("{CALLS_MAX} calls at {}, and more wanted", self.latest))
+    }
+
+    /// After every call: the inside, and whether the naive model can still follow. Where the log had no room for a record
+    /// it cannot, since it knows nothing of rooms.
+    fn look(&mut self, short: bool) -> Verdict {
+        let Some(broker) = &self.broker else { return Ok(()) };
+        let inside = broker.broker().now();
+        TIME_RISES.holds(self.latest <= inside, || format!("{inside} after {}", self.latest))?;
+        self.latest = inside;
+        self.observer.looked(broker)?;
+        if short {
+            self.oracle = None;
+        }
+        if let Some(oracle) = &self.oracle
+            && broker.failure().is_none()
+        {
+            let written = self.records_before + broker.broker().tally().appended;
+            let predicted = oracle.records();
+            ORACLE_KNOWS.holds(written == predicted, || format!("{written} records, {predicted} predicted"))?;
+        }
+        self.collect()
+    }
+
+    /// The live state against the log as it was written.
+    fn compare(&mut self) -> Verdict {
+        let Some(broker) = &self.broker else { return Ok(()) };
+        let (last, digest) = self.shadow.digest_written();
+        if last == broker.broker().appended() {
+            let live = broker.state().digest();
+            LIVE_IS_LOG.holds(live == digest, || format!("at {last}: live {live:016x}, by the log {digest:016x}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the command changes who is to do what, so that nobody could tell afterwards why something is done.
+fn changes_groups(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Redrive { .. }
+            | Command::DeleteTopic { .. }
+            | Command::CreateGroup { .. }
+            | Command::Subscribe(_)
+            | Command::DeleteGroup { .. }
+            | Command::Seek { .. }
+    )
+}

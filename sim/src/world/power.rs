@@ -1,0 +1,200 @@
+//! Dying and starting: what the disk keeps, and what a start makes of it.
+
+use driftq_core::Pipeline;
+use driftq_core::faults::Faults;
+use driftq_core::log::{Notice, Recovered, RecoveryError, Step as Piece, StorageFault};
+use driftq_core::pipeline::{OpenError, inspect};
+use driftq_core::state::State;
+use driftq_core::types::{Lsn, Ticket};
+
+use super::{LOG_ID, World, met};
+use crate::invariants::verdict::{Law, Verdict, Violation};
+use crate::sometimes::Point;
+use crate::steps::Loss;
+
+const NEVER_REFUSED: Law = Law(20, "a disk that kept its promises is never refused");
+const NOTHING_LOST: Law = Law(17, "nothing that the disk has synced is missing after a start");
+const RECOVERED_IS_LIVE: Law = Law(18, "what is recovered is the state that was, by digest");
+const LIVE_IS_LOG: Law = Law(18, "the live state is what its log says, by digest");
+const CLOSED: Law = Law(18, "a log closed in an orderly way is found so");
+const TWICE_THE_SAME: Law = Law(19, "recovering twice, or dying while recovering, changes nothing");
+
+/// A broker that died: how far its log reached, and what its state was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Died {
+    appended: Lsn,
+    digest: u64,
+    closed: bool,
+}
+
+impl<F: Faults> World<F> {
+    pub(super) fn first_boot(&mut self) -> Verdict {
+        let (setup, now) = (self.setup.pipeline(), self.clock());
+        let opened = Pipeline::open(&mut self.disk, setup, Some(LOG_ID), now, self.faults);
+        let broker = opened.map_err(|error| broken(NEVER_REFUSED, error.to_string()))?.0;
+        self.started(broker)
+    }
+
+    /// The process or the machine dies.
+    pub(super) fn crash(&mut self, loss: Loss) {
+        self.tally.events += 1;
+        self.tally.crashes += 1;
+        if let Some(broker) = self.broker.take() {
+            let appended = broker.broker().appended();
+            let closed = broker.is_closed();
+            self.died = Some(Died { appended, digest: broker.state().digest(), closed });
+        }
+        self.met_crash(loss);
+        self.lanes = [None, None];
+        self.edge.disconnect();
+        self.disk.crash(loss);
+    }
+
+    /// An orderly stop, and then the machine is switched off.
+    pub(super) fn close(&mut self) -> Verdict {
+        if !self.is_serving() {
+            return Ok(());
+        }
+        let Some(broker) = &mut self.broker else { return Ok(()) };
+        broker.close();
+        if let Some(oracle) = &mut self.oracle {
+            oracle.close();
+        }
+        self.settle()?;
+        let closed = self.broker.as_ref().is_some_and(Pipeline::is_closed);
+        CLOSED.holds(closed, || "the log does not come to rest".to_owned())?;
+        self.crash(Loss::All);
+        self.boot()
+    }
+
+    /// The broker is started on what the disk holds.
+    pub(super) fn boot(&mut self) -> Verdict {
+        if self.broker.is_some() {
+            return Ok(());
+        }
+        self.tally.events += 1;
+        self.tally.boots += 1;
+        let (state, found) = self.survey()?;
+        let (setup, now) = (self.setup.pipeline(), self.clock());
+        let opened = Pipeline::open(&mut self.disk, setup, None, now, self.faults);
+        let (broker, recovered) = match opened {
+            Ok(opened) => opened,
+            Err(OpenError::Storage(StorageFault::Full) | OpenError::NoRoom(_)) if self.disk.is_limited() => {
+                self.sometimes.hit(Point::FullAtBoot);
+                return Ok(());
+            }
+            Err(error) => return Err(broken(NEVER_REFUSED, error.to_string())),
+        };
+        let same = recovered.last_lsn == found.last_lsn && recovered.snapshot == found.snapshot;
+        TWICE_THE_SAME.holds(same, || format!("{found:?}, then {recovered:?}"))?;
+        self.judge_recovery(&state, &found)?;
+        self.started(broker)
+    }
+
+    /// The broker is started, and dies in the middle of it.
+    pub(super) fn boot_and_crash(&mut self, after: u8, loss: Loss) -> Verdict {
+        if self.broker.is_some() {
+            return Ok(());
+        }
+        self.tally.events += 1;
+        self.tally.boots += 1;
+        self.tally.crashes += 1;
+        let (state, before) = self.survey()?;
+        if let Some(died) = &mut self.died {
+            died.closed = false;
+        }
+        let settled = self.disk.at_risk() == (0, 0);
+        self.disk.set_fuse(Some(u32::from(after)));
+        let (setup, now) = (self.setup.pipeline(), self.clock());
+        drop(Pipeline::open(&mut self.disk, setup, None, now, self.faults));
+        self.disk.crash(loss);
+        self.sometimes.hit(Point::CrashInBoot);
+        let (again, found) = self.survey()?;
+        let lost = found.last_lsn < self.shadow.durable();
+        NOTHING_LOST.holds(!lost, || format!("{} of {}", found.last_lsn, self.shadow.durable()))?;
+        // What was never synced may still go with the power.
+        let same = found.last_lsn == before.last_lsn && again.digest() == state.digest();
+        TWICE_THE_SAME.holds(same || !settled, || format!("{before:?}, then {found:?}"))
+    }
+
+    /// What a start would find; nothing is touched.
+    fn survey(&self) -> Result<(State, Recovered), Violation> {
+        let found = inspect(&mut self.disk.clone(), None, &self.faults);
+        found.map_err(|error: RecoveryError| broken(NEVER_REFUSED, error.to_string()))
+    }
+
+    /// What was found, against what was written.
+    fn judge_recovery(&mut self, state: &State, found: &Recovered) -> Verdict {
+        let durable = self.shadow.durable();
+        NOTHING_LOST.holds(found.last_lsn >= durable, || format!("{} of {durable}", found.last_lsn))?;
+        self.shadow.rewind(found.last_lsn);
+        let (live, digest) = (self.shadow.digest(), state.digest());
+        let last = self.shadow.last_record();
+        RECOVERED_IS_LIVE.holds(live == digest, || {
+            format!("at {last}: written {live:016x}, recovered {digest:016x} from {found:?}")
+        })?;
+        if let Some(died) = self.died.take() {
+            if died.appended == last {
+                LIVE_IS_LOG.holds(died.digest == live, || {
+                    format!("at {last}: live {:016x}, by the log {live:016x}", died.digest)
+                })?;
+            }
+            self.sometimes.hit_if(died.appended > last, Point::CrashLost);
+            self.sometimes.hit_if(last > durable, Point::CrashKept);
+            self.sometimes.hit_if(died.closed && found.clean, Point::ClosedCleanly);
+            CLOSED.holds(found.clean || !died.closed, || format!("{found:?}"))?;
+        }
+        self.sometimes.hit_if(found.snapshot.is_some(), Point::SnapshotUsed);
+        for notice in &found.notices {
+            match notice {
+                Notice::TornTail { .. } => self.sometimes.hit(Point::TornTail),
+                Notice::NeverBegun { .. } => self.sometimes.hit(Point::NeverBegun),
+                _ => {}
+            }
+        }
+        self.observer.crashed(last);
+        if let Some(oracle) = &mut self.oracle {
+            oracle.crash(self.shadow.records());
+        }
+        Ok(())
+    }
+
+    /// The broker runs.
+    fn started(&mut self, broker: Pipeline<F>) -> Verdict {
+        let now = self.clock();
+        if let Some(oracle) = &mut self.oracle {
+            oracle.boot(now);
+        }
+        self.observer.restored(broker.state())?;
+        met::started(&mut self.sometimes, broker.state());
+        self.latest = broker.broker().now();
+        self.chain.mix(broker.state().digest());
+        self.broker = Some(broker);
+        (self.next_ticket, self.failed_from) = (Ticket(0), None);
+        self.records_before = self.shadow.records();
+        self.look(false)
+    }
+
+    fn met_crash(&mut self, loss: Loss) {
+        if loss == Loss::Nothing {
+            self.sometimes.hit(Point::Killed);
+            return;
+        }
+        for running in self.lanes.iter().flatten() {
+            match (running.last_done(), running.next_piece()) {
+                (Some(Piece::Rename { .. }), _) => self.sometimes.hit(Point::CrashInRename),
+                (Some(Piece::Append { file, .. }), _) | (_, Some(Piece::Append { file, .. })) => {
+                    let draft = matches!(file, driftq_core::log::FileId::SnapshotDraft(_));
+                    self.sometimes.hit_if(draft, Point::CrashInSnapshot);
+                    let begun = matches!(running.next_piece(), Some(Piece::Append { at, .. }) if at.position == 0);
+                    self.sometimes.hit_if(!draft && begun, Point::CrashInRotation);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+pub(super) fn broken(law: Law, found: String) -> Violation {
+    Violation { invariant: law.0, sentence: law.1, found }
+}

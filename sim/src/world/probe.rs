@@ -1,0 +1,61 @@
+//! Damage to what was synced: it is noticed, or it does no harm, or nothing could have told.
+
+use std::ops::Range;
+
+use driftq_core::faults::Faults;
+use driftq_core::log::FileId;
+use driftq_core::pipeline::inspect;
+use driftq_core::types::Lsn;
+
+use super::World;
+use super::power::broken;
+use crate::invariants::verdict::{Law, Verdict};
+use crate::sometimes::Point;
+use crate::steps::{Damage, Loss};
+
+const NOTICED: Law = Law(20, "damage to what is proven to have been synced is refused, or does no harm");
+const READ_IS_READ: Law = Law(20, "a sector that cannot be read is not the end of a file");
+const NEVER_REFUSED: Law = Law(20, "a disk that kept its promises is never refused");
+
+impl<F: Faults> World<F> {
+    /// A look at what would happen if the machine died now and its disk were damaged.
+    pub(super) fn probe(&mut self, loss: Loss, damage: Damage) -> Verdict {
+        self.tally.events += 1;
+        let mut disk = self.disk.clone();
+        disk.crash(loss);
+        let whole = inspect(&mut disk.clone(), None, &self.faults);
+        let (state, sound) = whole.map_err(|error| broken(NEVER_REFUSED, error.to_string()))?;
+        let Some((file, hit)) = disk.damage(damage) else { return Ok(()) };
+        let (after, found) = match inspect(&mut disk, None, &self.faults) {
+            Err(_) => {
+                let unread = matches!(damage, Damage::Unreadable { .. });
+                self.sometimes.hit(if unread { Point::ReadRefused } else { Point::DamageDetected });
+                return Ok(());
+            }
+            Ok(found) => found,
+        };
+        if found.last_lsn == sound.last_lsn && after.digest() == state.digest() {
+            self.sometimes.hit(Point::DamageHarmless);
+            return Ok(());
+        }
+        let told = || format!("{damage:?} hit {file} at {hit:?}: {} of {} found", found.last_lsn, sound.last_lsn);
+        READ_IS_READ.holds(!matches!(damage, Damage::Unreadable { .. }), told)?;
+        let proven = self.proven(&disk, file, &hit, sound.last_lsn);
+        NOTICED.holds(found.last_lsn >= proven, || format!("{}; proven to {proven}", told()))?;
+        self.sometimes.hit(Point::DamageInWindow);
+        Ok(())
+    }
+
+    /// How far the log is proven to have been synced by what was not hit.
+    fn proven(&self, disk: &crate::disk::Disk, file: FileId, hit: &Range<usize>, last: Lsn) -> Lsn {
+        let whole = |frame: &&crate::shadow::Written| {
+            frame.lsn <= last && (frame.file != file || frame.range.end <= hit.start || hit.end <= frame.range.start)
+        };
+        let frames = self.shadow.frames().iter().filter(whole).map(|frame| frame.synced);
+        let snapshots = disk.files().filter_map(|(name, _)| match name {
+            FileId::Snapshot(lsn) => Some(lsn),
+            _ => None,
+        });
+        frames.chain(snapshots).max().unwrap_or_default()
+    }
+}

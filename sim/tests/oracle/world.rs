@@ -1,0 +1,394 @@
+//! A real broker on a disk in memory, and the oracle beside it.
+
+use std::fmt::Debug;
+
+use driftq_core::command::Subscribe;
+use driftq_core::faults::Faults;
+use driftq_core::log::{
+    CrashPlan, FileId, FolderChange, LogId, Malformed, MemoryStorage, RECORD_KIND_MAX, Replay, SectorFate, recover,
+};
+use driftq_core::reply::Delivery;
+use driftq_core::types::*;
+use driftq_core::{Command, Lane, Output, Pipeline, PipelineConfig, Reply};
+use driftq_sim::oracle::Oracle;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::draw::Habits;
+
+const START: Timestamp = Timestamp(1_000_000);
+
+/// A delivery as a worker remembers it.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) topic: TopicName,
+    pub(crate) group: GroupName,
+    pub(crate) owner: OwnerName,
+    pub(crate) delivery: Delivery,
+}
+
+/// Something the oracle was told, to be told again.
+#[derive(Clone, Debug)]
+pub(crate) enum Told {
+    Boot(Timestamp),
+    Command(Timestamp, Ticket, Command),
+    Timeout(Timestamp),
+    Close,
+    Durable(u64),
+    Crash(u64),
+    Heard(Output),
+}
+
+impl Told {
+    pub(crate) fn tell(&self, oracle: &mut Oracle) -> Result<(), String> {
+        match self {
+            Self::Boot(now) => oracle.boot(*now),
+            Self::Command(now, ticket, command) => oracle.command(*now, *ticket, command),
+            Self::Timeout(now) => oracle.timeout(*now),
+            Self::Close => oracle.close(),
+            Self::Durable(records) => oracle.durable(*records),
+            Self::Crash(survived) => oracle.crash(*survived),
+            Self::Heard(output) => oracle.judge(output).map_err(|mismatch| mismatch.to_string())?,
+        }
+        Ok(())
+    }
+}
+
+/// Everything.
+pub(crate) struct World<F: Faults> {
+    pub(crate) rng: ChaCha8Rng,
+    pub(crate) habits: Habits,
+    pub(crate) steps: u32,
+    pub(crate) now: Timestamp,
+    pub(crate) held: Vec<Held>,
+    pub(crate) streams: Vec<(ConsumerId, Subscribe)>,
+    pub(crate) next_number: u64,
+    /// All that the oracle was told, where it is kept.
+    pub(crate) tape: Option<Vec<Told>>,
+    storage: MemoryStorage,
+    pipeline: Pipeline<F>,
+    oracle: Oracle,
+    config: PipelineConfig,
+    faults: F,
+    subscribing: Vec<(Ticket, Subscribe)>,
+    /// The broker's last position after each input, and how many records that was.
+    ends: Vec<(Lsn, u64)>,
+    undriven: u32,
+}
+
+/// Keeps some of what was not synced.
+struct Partly<'a>(&'a mut ChaCha8Rng, u32);
+
+impl CrashPlan for Partly<'_> {
+    fn keep_change(&mut self, _: FolderChange) -> bool {
+        self.0.random_range(0..4) < self.1
+    }
+
+    fn sector(&mut self, _: FileId, _: u64) -> SectorFate {
+        match self.0.random_range(0..8) {
+            0 if self.1 < 4 => SectorFate::Lost,
+            1 if self.1 < 4 => SectorFate::Garbage(0x5a),
+            _ => SectorFate::Kept,
+        }
+    }
+
+    fn keep_bytes(&mut self, _: FileId, unsynced: u64) -> u64 {
+        if self.1 == 4 { unsynced } else { self.0.random_range(0..=unsynced) }
+    }
+}
+
+/// The positions of the records behind the snapshot, if one was used.
+#[derive(Default)]
+struct Count(Vec<Lsn>);
+
+impl Replay for Count {
+    fn reset(&mut self) {
+        self.0.clear();
+    }
+
+    fn restore(&mut self, _: u8, _: u8, _: &[u8]) -> Result<(), Malformed> {
+        Ok(())
+    }
+
+    fn replay(&mut self, lsn: Lsn, kind: u8, _: u8, _: &[u8]) -> Result<(), Malformed> {
+        assert!(kind <= RECORD_KIND_MAX, "only records are replayed");
+        self.0.push(lsn);
+        Ok(())
+    }
+}
+
+impl<F: Faults> World<F> {
+    pub(crate) fn new(seed: u64, faults: F) -> Result<Self, String> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let (habits, limits, steps) = Habits::draw(&mut rng);
+        Self::of(rng, habits, limits, steps, faults)
+    }
+
+    pub(crate) fn of(
+        mut rng: ChaCha8Rng,
+        habits: Habits,
+        limits: Limits,
+        steps: u32,
+        faults: F,
+    ) -> Result<Self, String> {
+        let oracle = Oracle::new(&limits);
+        let config = PipelineConfig {
+            limits,
+            segment_bytes: 1 << 20,
+            reserve_bytes: 4 << 10,
+            snapshot_every_bytes: if rng.random_bool(0.3) { rng.random_range(500..4_000) } else { u64::MAX },
+            slice_bytes: 512,
+        };
+        let mut storage = MemoryStorage::new();
+        let log = LogId([7; 16]);
+        let (pipeline, _) = Pipeline::open(&mut storage, config.clone(), Some(log), START, faults).expect("opens");
+        let (held, streams, subscribing, undriven, now) = (vec![], vec![], vec![], 0, START);
+        let ends = vec![(Lsn(0), 0)];
+        let next_number = 0;
+        let mut world = Self {
+            rng,
+            habits,
+            steps,
+            now,
+            held,
+            streams,
+            next_number,
+            tape: None,
+            storage,
+            pipeline,
+            oracle,
+            config,
+            faults,
+            subscribing,
+            ends,
+            undriven,
+        };
+        world.tell(Told::Boot(START))?;
+        world.ended()?;
+        Ok(world)
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    /// What the oracle was told before anything else.
+    pub(crate) fn first(&self) -> Told {
+        Told::Boot(START)
+    }
+
+    /// The topics there usually are, and a stream.
+    pub(crate) fn begin(&mut self) -> Result<(), String> {
+        for command in self.draw_beginning() {
+            self.send(command)?;
+        }
+        Ok(())
+    }
+
+    /// One thing happens.
+    pub(crate) fn step(&mut self) -> Result<(), String> {
+        let (crash, disk, time) = (self.habits.crash, self.habits.disk, self.habits.time);
+        match self.rng.random_range(0..1_000) {
+            at if at < crash => self.crash()?,
+            at if at < crash + disk => self.fiddle_with_disk()?,
+            at if at < crash + disk + time => self.let_time_pass()?,
+            _ => {
+                let command = self.draw_command();
+                self.send(command)?;
+            }
+        }
+        self.undriven = self.undriven.saturating_sub(1);
+        if self.undriven == 0 { self.settle() } else { self.listen() }
+    }
+
+    /// Whatever is still under way comes to its end.
+    pub(crate) fn finish(&mut self) -> Result<(), String> {
+        self.settle()?;
+        let topics: Vec<_> = self.pipeline.state().topics().map(|topic| topic.name().clone()).collect();
+        self.send(Command::ListTopics)?;
+        for name in topics {
+            self.send(Command::DescribeTopic { name })?;
+        }
+        self.settle()?;
+        self.crash()?;
+        self.settle()
+    }
+
+    fn send(&mut self, command: Command) -> Result<(), String> {
+        let back = if self.rng.random_bool(0.02) { self.rng.random_range(0..300) } else { 0 };
+        let now = Timestamp(self.now.0 - back);
+        self.say(|| format!("{now}: {command:?}"));
+        let ticket = self.pipeline.handle(now, command.clone());
+        self.tell(Told::Command(now, ticket, command.clone()))?;
+        if let Command::Subscribe(asked) = command {
+            self.subscribing.push((ticket, asked));
+        }
+        self.ended()
+    }
+
+    fn timeout(&mut self) -> Result<(), String> {
+        let now = self.now;
+        self.say(|| format!("{now}: timeout"));
+        self.pipeline.handle_timeout(self.now);
+        self.tell(Told::Timeout(self.now))?;
+        self.ended()
+    }
+
+    /// An input is over: both must have written as much.
+    fn ended(&mut self) -> Result<(), String> {
+        let (lsn, records) = *self.ends.last().expect("there is a first");
+        let (lsn_now, records_now) = (self.pipeline.broker().appended(), self.oracle.records());
+        let (frames, written) = (lsn_now.0 - lsn.0, records_now - records);
+        // A synced mark is a frame, too.
+        if frames < written || (written == 0) != (frames == 0) {
+            return Err(format!("{written} records expected, {frames} frames written"));
+        }
+        self.ends.push((lsn_now, records_now));
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        for _ in 0..1_000 {
+            self.pipeline.drive(self.now, &mut self.storage);
+            assert!(self.pipeline.failure().is_none(), "the disk is sound");
+            self.listen()?;
+            if self.oracle.pending() > 0 {
+                return Err(format!("{} outputs did not come", self.oracle.pending()));
+            }
+            if self.pipeline.poll_timeout().is_none_or(|at| at > self.now) {
+                return Ok(());
+            }
+            self.timeout()?;
+        }
+        Err("the broker has always something to do".to_owned())
+    }
+
+    fn listen(&mut self) -> Result<(), String> {
+        while let Some(output) = self.pipeline.poll_output() {
+            self.tell(Told::Heard(output.clone()))?;
+            self.say(|| format!("    {output:?}"));
+            match output {
+                Output::Reply { ticket, result: Ok(Reply::Subscribed { consumer }) } => {
+                    let at = self.subscribing.iter().position(|(asked, _)| *asked == ticket).expect("was asked for");
+                    self.streams.push((consumer, self.subscribing.remove(at).1));
+                }
+                Output::Deliver { consumer, delivery } => {
+                    if let Some((_, stream)) = self.streams.iter().find(|(id, _)| *id == consumer) {
+                        let Subscribe { topic, group, owner, .. } = stream.clone();
+                        self.held.push(Held { topic, group, owner, delivery: *delivery });
+                    }
+                }
+                _ => {}
+            }
+        }
+        let durable = self.pipeline.broker().durable();
+        let at = self.ends.partition_point(|(lsn, _)| *lsn <= durable);
+        if at > 0 {
+            self.tell(Told::Durable(self.ends[at - 1].1))?;
+        }
+        Ok(())
+    }
+
+    fn let_time_pass(&mut self) -> Result<(), String> {
+        let longest = [60, 60, 60, 60, 60, 300, 300, 300, 300, 6_000][self.rng.random_range(0..10)];
+        let span = Millis(self.rng.random_range(0..longest));
+        let end = self.now.after(span);
+        if self.rng.random_bool(0.7) {
+            let mut calls = 0;
+            while let Some(at) = self.pipeline.poll_timeout().filter(|at| *at <= end) {
+                self.now = self.now.max(at);
+                self.timeout()?;
+                calls += 1;
+                // A log that is never written runs out of room, and the oracle knows nothing of that.
+                if self.undriven == 0 || calls % 200 == 0 {
+                    self.settle()?;
+                }
+            }
+        }
+        self.now = end;
+        if self.rng.random_bool(0.5) { self.timeout() } else { Ok(()) }
+    }
+
+    fn fiddle_with_disk(&mut self) -> Result<(), String> {
+        match self.rng.random_range(0..10) {
+            0 => self.pipeline.request_snapshot(),
+            1..=3 => {
+                let lane = if self.rng.random_bool(0.3) { Lane::Background } else { Lane::Log };
+                if let Some(job) = self.pipeline.poll_job(lane) {
+                    let result = job.perform(&mut self.storage);
+                    self.pipeline.complete(self.now, job, result);
+                }
+            }
+            _ => self.undriven = self.rng.random_range(1..30),
+        }
+        self.listen()
+    }
+
+    fn crash(&mut self) -> Result<(), String> {
+        match self.rng.random_range(0..6) {
+            // In the midst of a job.
+            0 => {
+                if let Some(job) = self.pipeline.poll_job(Lane::Log) {
+                    let steps = self.rng.random_range(0..=job.steps().len());
+                    for step in &job.steps()[..steps] {
+                        step.perform(&mut self.storage).expect("the disk is sound");
+                    }
+                }
+            }
+            1 => {
+                self.pipeline.close();
+                self.tell(Told::Close)?;
+                self.send(Command::ListTopics)?;
+                self.timeout()?;
+                self.pipeline.drive(self.now, &mut self.storage);
+                self.listen()?;
+            }
+            _ => {}
+        }
+        let keep = self.rng.random_range(0..=4);
+        let storage =
+            if keep == 0 { self.storage.crash() } else { self.storage.crash_with(&mut Partly(&mut self.rng, keep)) };
+        self.storage = storage;
+        let mut count = Count::default();
+        let recovered = recover(&mut self.storage, None, &mut count).expect("a crash alone damages nothing");
+        let before = count.0.first().map_or(recovered.last_lsn, |first| Lsn(first.0 - 1));
+        let at = self.ends.partition_point(|(lsn, _)| *lsn <= before);
+        let survived = self.ends[at - 1].1 + count.0.len() as u64;
+        let of = self.oracle.records();
+        self.say(|| format!("crash, {survived} records of {of} survive"));
+        if survived > of {
+            return Err(format!("{survived} records survived of {of}"));
+        }
+        self.tell(Told::Crash(survived))?;
+        if self.rng.random_bool(0.5) {
+            self.now = self.now.after(Millis(self.rng.random_range(0..200)));
+        }
+        // The new process may have a clock that lags behind the old one's.
+        let back = if self.rng.random_bool(0.2) { self.rng.random_range(0..300) } else { 0 };
+        let now = Timestamp(self.now.0 - back);
+        let opened = Pipeline::open(&mut self.storage, self.config.clone(), None, now, self.faults);
+        self.pipeline = opened.map_err(|error| error.to_string())?.0;
+        self.ends.retain(|(_, records)| *records <= survived);
+        self.streams.clear();
+        self.subscribing.clear();
+        self.undriven = 0;
+        self.tell(Told::Boot(now))?;
+        // What was written and lost has left its numbers unused or not; the count goes on from the boot record.
+        self.ends.push((self.pipeline.broker().appended(), self.oracle.records()));
+        Ok(())
+    }
+
+    fn tell(&mut self, what: Told) -> Result<(), String> {
+        what.tell(&mut self.oracle)?;
+        if let Some(tape) = &mut self.tape {
+            tape.push(what);
+        }
+        Ok(())
+    }
+
+    fn say(&self, what: impl FnOnce() -> String) {
+        if std::env::var_os("TELL").is_some() {
+            println!("{}", what());
+        }
+    }
+}
