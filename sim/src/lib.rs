@@ -4,20 +4,30 @@
 //! recovery and the commit pipeline. Only what surrounds it is made up: a [`disk`] that keeps its promises and not one
 //! more, a clock that is set, a network that delays and repeats, producers that send again and workers that die.
 //!
-//! A [`world`] takes one [step](steps) after the other and draws nothing, so that a life can be written down and lived again.
-//! What comes next is drawn by the [`swarm`], from a seed. What is promised is watched by the [`invariants`], by a naive
-//! [`oracle`] that predicts every answer, and by the log's own [`shadow`].
+//! A [`world`] takes one [step](steps) after the other and draws nothing, so that a life can be written down as a [`trace`]
+//! and lived again. What comes next is drawn by the [`swarm`], from a seed. What is promised is watched by the
+//! [`invariants`], by a naive [`oracle`] that predicts every answer, and by the log's own [`shadow`]. A life in which a
+//! promise was broken is made [shorter](shrink) until it is a story; [`mutants`] shows that it would have been noticed.
 
 pub mod chain;
+pub mod cli;
 pub mod disk;
 pub mod hush;
 pub mod invariants;
 pub mod life;
+pub mod mutants;
 pub mod names;
 pub mod oracle;
+pub mod parallel;
+pub mod progress;
+pub mod regression;
+pub mod report;
+pub mod run;
 pub mod setup;
 pub mod shadow;
+pub mod shrink;
 pub mod sometimes;
 pub mod steps;
 pub mod swarm;
+pub mod trace;
 pub mod world;

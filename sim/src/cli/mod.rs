@@ -1,0 +1,71 @@
+//! The command line. Exit codes: 0 passed, 1 a promise was broken (or a planted bug survived), 2 misuse.
+
+mod args;
+mod mutants;
+mod replay;
+mod run;
+mod shrink;
+mod source;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use self::args::{Cli, Command};
+use crate::hush;
+use crate::trace::TraceError;
+
+/// Prints a line. Nobody listening is no reason to fail: `driftq-sim … | head` is fine.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($words)*);
+    }};
+}
+use say;
+
+/// How a command ends when it could do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// No promise was broken.
+    Passed,
+    /// One was.
+    Broken,
+}
+
+/// Why a command could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+enum Misuse {
+    #[error("\"{0}\" is neither a seed, a number from 0 to 18446744073709551615, nor a file with a trace")]
+    NoSource(String),
+    #[error("{}: {cause}", path.display())]
+    Trace { path: PathBuf, cause: TraceError },
+    #[error("{} cannot be written: {cause}", path.display())]
+    Write { path: PathBuf, cause: std::io::Error },
+    #[error("{} cannot be read: {cause}", path.display())]
+    Read { path: PathBuf, cause: std::io::Error },
+    #[error("{}: {cause}", path.display())]
+    Markers { path: PathBuf, cause: crate::mutants::MarkerError },
+}
+
+/// Runs the program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    hush::install();
+    let ended = match &cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Replay(args) => replay::replay(args),
+        Command::Shrink(args) => shrink::shrink(args),
+        Command::Mutants(args) => mutants::mutants(args),
+    };
+    match ended {
+        Ok(Ending::Passed) => ExitCode::SUCCESS,
+        Ok(Ending::Broken) => ExitCode::from(1),
+        Err(misuse) => {
+            eprintln!("error: {misuse}");
+            ExitCode::from(2)
+        }
+    }
+}

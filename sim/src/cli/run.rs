@@ -1,0 +1,95 @@
+//! `driftq-sim run`.
+
+use std::time::Instant;
+
+use driftq_core::faults::Fault;
+
+use super::args::Run;
+use super::{Ending, Misuse, say};
+use crate::life::Conditions;
+use crate::parallel::cores;
+use crate::progress::Progress;
+use crate::report::{figures, grouped, missed, sometimes_table, span};
+use crate::run::{Extent, Failure, Plan, REPEATABLE, repeat};
+use crate::shrink::shrink;
+use crate::trace::Trace;
+use crate::world::Checks;
+
+/// How many seeds are lived where nobody says.
+const SEEDS: u64 = 1_000;
+
+pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
+    let plan = Plan {
+        start: args.start,
+        extent: args.time.map_or(Extent::Seeds(args.seeds.unwrap_or(SEEDS)), Extent::For),
+        jobs: args.jobs.unwrap_or_else(cores),
+        conditions: Conditions { fault: args.mutant, checks: Checks::default() },
+        failures_max: args.failures,
+    };
+    say!("{}", command(args, &plan));
+    match repeat(plan.start, plan.conditions) {
+        Ok(chain) => say!("seed {} lived twice and replayed once: the same life, digest {chain}", plan.start),
+        Err(differing) => {
+            say!("invariant 22 is broken: {REPEATABLE}\n  found: {differing}\nFAILED");
+            return Ok(Ending::Broken);
+        }
+    }
+    let total = if let Extent::Seeds(seeds) = plan.extent { Some(seeds) } else { None };
+    let mut progress = Progress::begin("seeds", total);
+    let summary = crate::run::run(&plan, |summary| {
+        let rate = summary.tally.events as f64 / summary.elapsed.as_secs_f64().max(1e-9);
+        progress.at(summary.seeds, || format!("{} events/s", grouped(rate as u64)));
+    });
+    progress.end();
+    say!("\n{}\n{}", figures(&summary, plan.jobs), sometimes_table(&summary.sometimes));
+    for failure in &summary.failures {
+        tell(failure, args)?;
+    }
+    // A planted bug changes what can be met.
+    let missed = if args.mutant.is_some() { Vec::new() } else { missed(&summary) };
+    for point in &missed {
+        say!("never met in {} seeds: {}", grouped(summary.seeds), point.sentence());
+    }
+    let passed = summary.failures.is_empty() && missed.is_empty();
+    say!("{}", if passed { "PASSED" } else { "FAILED" });
+    Ok(if passed { Ending::Passed } else { Ending::Broken })
+}
+
+/// The command with everything that was not said.
+fn command(args: &Run, plan: &Plan) -> String {
+    let extent = match plan.extent {
+        Extent::Seeds(seeds) => format!("--seeds {seeds}"),
+        Extent::For(time) => format!("--for {}ms", time.as_millis()),
+    };
+    let Plan { start, jobs, failures_max, .. } = plan;
+    let (out, mutant) = (args.out_dir.display(), option(args.mutant));
+    format!("driftq-sim run {extent} --start {start} --jobs {jobs} --failures {failures_max} --out-dir {out}{mutant}")
+}
+
+fn option(mutant: Option<Fault>) -> String {
+    mutant.map(|fault| format!(" --mutant {}", fault.name())).unwrap_or_default()
+}
+
+/// What was broken, made short, kept, and how to see it again.
+fn tell(failure: &Failure, args: &Run) -> Result<(), Misuse> {
+    let Failure { seed, life } = failure;
+    let Some(violation) = &life.violation else { return Ok(()) };
+    say!("seed {seed} broke a promise at step {}", life.steps.len());
+    say!("  invariant {}: {}", violation.invariant, violation.sentence);
+    say!("  found: {}", violation.found);
+    let begun = Instant::now();
+    let conditions = Conditions { fault: args.mutant, checks: Checks::default() };
+    let again = "cargo run --release -p driftq-sim -- replay";
+    if let Some(shrunk) = shrink(&life.setup, &life.steps, conditions) {
+        let path = args.out_dir.join(match args.mutant {
+            None => format!("seed-{seed}.jsonl"),
+            Some(fault) => format!("seed-{seed}-{}.jsonl", fault.name()),
+        });
+        let trace = Trace::of(&shrunk.life, Some(*seed), args.mutant);
+        trace.write(&path).map_err(|cause| Misuse::Write { path: path.clone(), cause })?;
+        say!("  shrunk to {} steps in {}", shrunk.life.steps.len(), span(begun.elapsed()));
+        say!("  replay the short trace: {again} {}", path.display());
+    }
+    say!("  replay the seed: {again} {seed}{}", option(args.mutant));
+    Ok(())
+}

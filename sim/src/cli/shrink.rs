@@ -1,0 +1,44 @@
+//! `driftq-sim shrink`.
+
+use std::time::Instant;
+
+use super::args::Shrink;
+use super::replay::tell_violation;
+use super::source::Source;
+use super::{Ending, Misuse, say};
+use crate::life::Conditions;
+use crate::report::span;
+use crate::trace::Trace;
+use crate::world::Checks;
+
+pub(super) fn shrink(args: &Shrink) -> Result<Ending, Misuse> {
+    let source = Source::read(&args.source)?;
+    let fault = source.mutant(args.mutant);
+    say!("{}", source.describe(fault));
+    let life = source.live(fault);
+    let begun = Instant::now();
+    let conditions = Conditions { fault, checks: Checks::default() };
+    let Some(shrunk) = crate::shrink::shrink(&life.setup, &life.steps, conditions) else {
+        say!("no promise is broken: there is nothing to shrink");
+        return Ok(Ending::Passed);
+    };
+    let mut trace = Trace::of(&shrunk.life, source.seed(), fault);
+    trace.head.about = match (&source, fault) {
+        (Source::Trace(before), _) if before.head.about.is_some() => before.head.about.clone(),
+        (_, fault) => fault.map(|fault| fault.sentence().to_owned()),
+    };
+    match &args.out {
+        None => say!("{}", trace.to_jsonl().trim_end()),
+        Some(path) => {
+            trace.write(path).map_err(|cause| Misuse::Write { path: path.clone(), cause })?;
+            say!("written to {}", path.display());
+        }
+    }
+    tell_violation(&shrunk.life);
+    if !shrunk.is_finished {
+        say!("it may become shorter still: shrink the result once more");
+    }
+    let (steps, time) = (shrunk.life.steps.len(), span(begun.elapsed()));
+    say!("shrunk from {} steps to {steps} in {time}, after {} tries", shrunk.before, shrunk.tries);
+    Ok(Ending::Broken)
+}

@@ -1,0 +1,72 @@
+//! What a command is about: a seed, or a trace in a file.
+
+use std::path::Path;
+
+use driftq_core::faults::Fault;
+
+use super::Misuse;
+use super::args::{Choice, seed};
+use crate::life::{Conditions, Life, live};
+use crate::trace::Trace;
+use crate::world::Checks;
+
+/// A life to look at.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Seed(u64),
+    Trace(Box<Trace>),
+}
+
+impl Source {
+    pub(super) fn read(text: &str) -> Result<Self, Misuse> {
+        if let Ok(seed) = seed(text) {
+            return Ok(Self::Seed(seed));
+        }
+        let path = Path::new(text);
+        if !path.is_file() {
+            return Err(Misuse::NoSource(text.to_owned()));
+        }
+        let trace = Trace::read(path).map_err(|cause| Misuse::Trace { path: path.to_owned(), cause })?;
+        Ok(Self::Trace(Box::new(trace)))
+    }
+
+    /// The bug to plant: the one that was named, else the one in the trace.
+    pub(super) fn mutant(&self, named: Option<Choice>) -> Option<Fault> {
+        match (named, self) {
+            (Some(Choice(fault)), _) => fault,
+            (None, Self::Trace(trace)) => trace.head.mutant,
+            (None, Self::Seed(_)) => None,
+        }
+    }
+
+    pub(super) fn live(&self, fault: Option<Fault>) -> Life {
+        match self {
+            Self::Seed(seed) => live(*seed, Conditions { fault, checks: Checks::default() }),
+            Self::Trace(trace) => trace.relive(fault),
+        }
+    }
+
+    pub(super) fn seed(&self) -> Option<u64> {
+        match self {
+            Self::Seed(seed) => Some(*seed),
+            Self::Trace(trace) => trace.head.seed,
+        }
+    }
+
+    /// What it is, in a few words.
+    pub(super) fn describe(&self, fault: Option<Fault>) -> String {
+        let what = match self {
+            Self::Seed(seed) => format!("seed {seed}"),
+            Self::Trace(trace) => {
+                // What is kept for a planted bug is about that bug, which is told anyway.
+                let about = trace.head.about.as_deref().filter(|_| fault.is_none() || fault != trace.head.mutant);
+                let about = about.map(|about| format!(", about: {about}")).unwrap_or_default();
+                format!("trace of {} steps{about}", trace.steps.len())
+            }
+        };
+        match fault {
+            Some(fault) => format!("{what}, with {} planted: {}", fault.name(), fault.sentence()),
+            None => what,
+        }
+    }
+}

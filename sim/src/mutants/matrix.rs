@@ -1,0 +1,173 @@
+//! The kill matrix as Markdown, and its place in a document.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use driftq_core::faults::Fault;
+
+use super::{Effort, Row};
+
+const BEGIN: &str = "<!-- kill matrix -->";
+const END: &str = "<!-- /kill matrix -->";
+
+/// The invariants, in a few words each, and why no planted bug can break one, where that is so.
+const INVARIANTS: &[(u8, &str, Option<&str>)] = &[
+    (0, "the broker never panics", None),
+    (1, "a message is in exactly one place", None),
+    (2, "counts sum to what was accepted", None),
+    (3, "nothing that was not accepted, byte for byte", None),
+    (4, "an offset never names another body", None),
+    (5, "nothing comes back after a confirmed ack", None),
+    (6, "a stale token changes nothing", None),
+    (7, "tokens rise across all crashes", None),
+    (8, "one live holder", None),
+    (9, "in flight within its limit", None),
+    (10, "first deliveries ascend, priorities first", None),
+    (11, "one offset per produce identity", None),
+    (12, "effects judged by the workers' ledger", Some("comes with the idempotency store")),
+    (13, "attempts rise by one", None),
+    (14, "dead letters and redrive", None),
+    (15, "not before its time, not past its deadline", None),
+    (16, "within caps; a refusal has no effect", None),
+    (17, "nothing seen that is not synced, nothing synced that is lost", None),
+    (18, "what is recovered is what was", None),
+    (19, "recovering twice changes nothing", None),
+    (20, "damage is refused or harmless; a sound disk is never refused", None),
+    (21, "every answer equals the naive model's", None),
+    (
+        22,
+        "same trace, same digest chain",
+        Some("checked by every run before anything else; no planted bug breaks it alone"),
+    ),
+    (23, "silence after a failed log", None),
+    (24, "one live token per idempotency identity", Some("comes with the idempotency store")),
+    (25, "a complete step is all or nothing", Some("comes with the idempotency store")),
+    (26, "in the end everything drains", None),
+];
+
+/// The document has no place for the matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it has no lines \"{BEGIN}\" and, below it, \"{END}\", between which the tables belong")]
+pub struct MarkerError;
+
+/// The document with what stands between the markers replaced.
+///
+/// # Errors
+/// [`MarkerError`] if they are not there.
+pub fn insert(document: &str, tables: &str) -> Result<String, MarkerError> {
+    let (before, rest) = document.split_once(BEGIN).ok_or(MarkerError)?;
+    let (_, after) = rest.split_once(END).ok_or(MarkerError)?;
+    Ok(format!("{before}{BEGIN}\n\n{tables}\n{END}{after}"))
+}
+
+/// Both tables: who kills each bug, and which bugs each invariant alone kills.
+#[must_use]
+pub fn tables(rows: &[Row], effort: Effort) -> String {
+    let mut text = by_mutant(rows, effort);
+    text.push('\n');
+    text.push_str(&by_invariant(rows, effort));
+    text
+}
+
+fn by_mutant(rows: &[Row], effort: Effort) -> String {
+    let killed = rows.iter().filter(|row| row.is_killed()).count();
+    let mut text = format!(
+        "{killed} of {} planted bugs are killed within {} seeds. Seeds to kill: the median and the worst of {} starts.\n\n",
+        rows.len(),
+        effort.seeds,
+        effort.starts
+    );
+    text.push_str(
+        "| planted bug | first invariant | without the oracle | seeds to kill, median | worst | shrunk to steps |\n",
+    );
+    text.push_str("|---|---|---|---|---|---|\n");
+    for row in rows {
+        let name = row.fault.name();
+        if !row.is_killed() {
+            let _ = writeln!(text, "| `{name}` | **SURVIVED** | | > {} | | |", effort.seeds);
+            continue;
+        }
+        let first =
+            row.first.as_ref().map_or(String::new(), |first| format!("{}: {}", first.invariant, first.sentence));
+        let without = match row.killers.is_empty() {
+            true => "nobody".to_owned(),
+            false => row.killers.keys().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        };
+        let seeds = |seeds: Option<u64>| seeds.map_or(format!("> {}", effort.seeds), |seeds| seeds.to_string());
+        let steps = row.shortest.as_ref().map_or(String::new(), |shortest| shortest.trace.steps.len().to_string());
+        let (median, worst) = (seeds(row.median()), seeds(row.worst()));
+        let _ = writeln!(text, "| `{name}` | {first} | {without} | {median} | {worst} | {steps} |");
+    }
+    text
+}
+
+fn by_invariant(rows: &[Row], effort: Effort) -> String {
+    let mut alone: BTreeMap<u8, Vec<Fault>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.is_killed()) {
+        if let Some(only) = row.only_killer() {
+            alone.entry(only).or_default().push(row.fault);
+        }
+    }
+    let mut text = format!(
+        "An invariant kills a bug *alone* if, in {} seeds without the oracle, no other was ever the first to be broken by it; the oracle \
+         (21) if no other was broken at all.\n\n| invariant | planted bugs that it alone kills |\n|---|---|\n",
+        effort.survey
+    );
+    for (number, words, waiting) in INVARIANTS {
+        let kills = match (alone.get(number), waiting) {
+            (Some(faults), _) => {
+                faults.iter().map(|fault| format!("`{}`", fault.name())).collect::<Vec<_>>().join(", ")
+            }
+            (None, Some(waiting)) => (*waiting).to_owned(),
+            (None, None) => in_depth(rows, *number),
+        };
+        let _ = writeln!(text, "| {number}: {words} | {kills} |");
+    }
+    text
+}
+
+/// What an invariant sees that others see too.
+fn in_depth(rows: &[Row], number: u8) -> String {
+    let sees = |row: &&Row| {
+        row.killers.contains_key(&number) || row.first.as_ref().is_some_and(|first| first.invariant == number)
+    };
+    let seen: Vec<String> =
+        rows.iter().filter(|row| row.is_killed()).filter(sees).map(|row| format!("`{}`", row.fault.name())).collect();
+    match seen.is_empty() {
+        true => "defence in depth: no planted bug broke it first".to_owned(),
+        false => format!("defence in depth; with others it kills {}", seen.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Broken;
+
+    #[test]
+    fn tables_go_between_the_markers_and_replace_what_was_there() {
+        let document = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        let with = insert(&document, "new\n").expect("markers");
+        assert_eq!(with, format!("a\n{BEGIN}\n\nnew\n\n{END}\nb\n"));
+        assert_eq!(insert(&with, "new\n").as_deref(), Ok(with.as_str()), "twice is once");
+        assert_eq!(insert("nothing", "new"), Err(MarkerError));
+    }
+
+    #[test]
+    fn the_killed_and_the_survivors_are_told_apart() {
+        let row = |fault, took, killer: u8| Row {
+            fault,
+            took,
+            first: Some(Broken { invariant: killer, sentence: "so it is".to_owned() }),
+            first_without_oracle: None,
+            killers: BTreeMap::from([(killer, 3)]),
+            shortest: None,
+        };
+        let rows = [row(Fault::ALL[0], vec![Some(4)], 17), row(Fault::ALL[1], vec![None], 17)];
+        let text = tables(&rows, Effort::default());
+        assert!(text.contains("| `release-before-sync` | 17: so it is | 17 | 4 | 4 |  |"), "{text}");
+        assert!(text.contains("**SURVIVED**") && text.contains("1 of 2"), "{text}");
+        assert!(text.contains("nothing synced that is lost | `release-before-sync` |"), "{text}");
+        assert!(text.contains("one live holder | defence in depth: no planted bug broke it first |"), "{text}");
+    }
+}

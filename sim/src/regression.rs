@@ -1,0 +1,60 @@
+//! Traces that are kept: bugs that must not come back, and planted bugs that must be caught.
+
+use driftq_core::faults::Fault;
+
+use crate::invariants::verdict::Violation;
+use crate::trace::{Broken, Trace};
+
+/// Why a kept trace does not show any more what it was kept for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Regression {
+    /// It is there to show that nothing is broken, and something is.
+    #[error("it must pass, and does not: {0}")]
+    Broken(Violation),
+    /// It is there to show a planted bug, and does not say what that breaks.
+    #[error("it names a mutant and not the invariant that this violates")]
+    Unsaid,
+    /// The planted bug breaks nothing.
+    #[error("with {} planted nothing is broken; it should be invariant {}: {}", .fault.name(), .wanted.invariant, .wanted.sentence)]
+    Survived {
+        /// The bug.
+        fault: Fault,
+        /// What it should break.
+        wanted: Broken,
+    },
+    /// The planted bug breaks something else.
+    #[error("with {} planted another promise is broken than invariant {}: {found}", .fault.name(), .wanted.invariant)]
+    Another {
+        /// The bug.
+        fault: Fault,
+        /// What it should break.
+        wanted: Broken,
+        /// What it breaks.
+        found: Violation,
+    },
+}
+
+/// Whether a kept trace still shows what it was kept for. One of a real bug passes; one of a planted bug breaks the very
+/// sentence in its head, and passes without the bug.
+///
+/// # Errors
+/// [`Regression`].
+pub fn judge(trace: &Trace) -> Result<(), Regression> {
+    judge_by(trace, |fault| trace.relive(fault).violation)
+}
+
+/// The same, by what `live` says is broken with a bug planted or with none. For those who judge the judge.
+///
+/// # Errors
+/// [`Regression`].
+pub fn judge_by(trace: &Trace, live: impl Fn(Option<Fault>) -> Option<Violation>) -> Result<(), Regression> {
+    if let Some(fault) = trace.head.mutant {
+        let wanted = trace.head.violates.clone().ok_or(Regression::Unsaid)?;
+        match live(Some(fault)) {
+            Some(found) if wanted.is(&found) => {}
+            Some(found) => return Err(Regression::Another { fault, wanted, found }),
+            None => return Err(Regression::Survived { fault, wanted }),
+        }
+    }
+    live(None).map_or(Ok(()), |violation| Err(Regression::Broken(violation)))
+}

@@ -1,0 +1,95 @@
+//! Steps seen as the JSON they are written in, so that a new kind of step or field shrinks without a word here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::setup::Setup;
+use crate::steps::Step;
+
+/// What names begin with: messages, calls, workers, groups, topics.
+pub(super) const KINDS: &[char] = &['m', 'c', 'w', 'g', 't'];
+
+pub(super) fn of(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).expect("names and numbers have a form in JSON")
+}
+
+pub(super) fn back<T: DeserializeOwned>(value: Value) -> Option<T> {
+    serde_json::from_value(value).ok()
+}
+
+/// A name in a trace, such as `m12` or `dlq.t0`: what stands before its number, its kind, and the number.
+pub(super) fn name(text: &str) -> Option<(&str, char, u32)> {
+    let plain = text.strip_prefix("dlq.").unwrap_or(text);
+    let kind = plain.chars().next().filter(|kind| KINDS.contains(kind))?;
+    let number = plain[1..].parse().ok()?;
+    Some((&text[..text.len() - plain.len() + 1], kind, number))
+}
+
+/// What a step is: its kind, the kind of what is asked, and everything it names.
+pub(super) fn subjects(step: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let (kind, inner) = tag(step);
+    found.insert(format!("a {kind}"));
+    if let Some(asked) =
+        inner.map(|inner| inner.get("ask").unwrap_or(inner)).filter(|_| kind == "ask" || kind == "send")
+    {
+        found.insert(format!("a call for {}", tag(asked).0));
+    }
+    collect_names(step, &mut found);
+    found
+}
+
+fn tag(value: &Value) -> (&str, Option<&Value>) {
+    match value {
+        Value::String(tag) => (tag, None),
+        Value::Object(fields) => fields.iter().next().map_or(("", None), |(tag, inner)| (tag, Some(inner))),
+        _ => ("", None),
+    }
+}
+
+fn collect_names(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) if name(text).is_some() => {
+            found.insert(text.clone());
+        }
+        Value::Object(fields) => fields.values().for_each(|field| collect_names(field, found)),
+        _ => {}
+    }
+}
+
+/// The steps with the names of one kind counted from 0 in the order in which they appear.
+pub(super) fn renamed(steps: &[Step], kind: char) -> Vec<Step> {
+    let mut numbers = BTreeMap::new();
+    let rename = |step: &Step| {
+        let mut value = of(step);
+        rename_in(&mut value, kind, &mut numbers);
+        back(value).unwrap_or_else(|| step.clone())
+    };
+    steps.iter().map(rename).collect()
+}
+
+fn rename_in(value: &mut Value, kind: char, numbers: &mut BTreeMap<u32, usize>) {
+    match value {
+        Value::String(text) => {
+            if let Some((before, found, number)) = name(text)
+                && found == kind
+            {
+                let next = numbers.len();
+                let number = *numbers.entry(number).or_insert(next);
+                *text = format!("{before}{number}");
+            }
+        }
+        Value::Object(fields) => fields.values_mut().for_each(|field| rename_in(field, kind, numbers)),
+        _ => {}
+    }
+}
+
+/// The fields of a setup that are not as they are by default.
+pub(super) fn unusual_fields(setup: &Setup) -> Vec<String> {
+    let (now, usual) = (of(setup), of(&Setup::default()));
+    let Value::Object(usual) = usual else { return Vec::new() };
+    usual.into_iter().filter(|(field, value)| now.get(field) != Some(value)).map(|(field, _)| field).collect()
+}

@@ -1,0 +1,199 @@
+//! The program as people and scripts meet it: exit codes, first and last lines, files.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use driftq_core::faults::Fault;
+use driftq_sim::mutants::{Effort, convict};
+use driftq_sim::trace::Trace;
+
+/// A run of the program that has ended.
+struct Ended {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Ended {
+    fn first(&self) -> &str {
+        self.out.lines().next().unwrap_or_default()
+    }
+
+    fn last(&self) -> &str {
+        self.out.lines().last().unwrap_or_default()
+    }
+
+    /// Misuse: exit code 2, nothing else happened, and a sentence that says what is possible.
+    fn is_refused(&self, words: &str) {
+        assert_eq!(self.code, 2, "{} {}", self.out, self.err);
+        assert!(self.err.starts_with("error: ") && self.err.contains(words), "{words}: {}", self.err);
+        assert!(!self.err.contains("panicked"), "{}", self.err);
+    }
+}
+
+fn sim(args: &[&str]) -> Ended {
+    let run = Command::new(env!("CARGO_BIN_EXE_driftq-sim")).args(args).output();
+    let Output { status, stdout, stderr } = run.expect("the program starts");
+    let text = |bytes| String::from_utf8(bytes).expect("the program writes text");
+    Ended { code: status.code().expect("it ends by itself"), out: text(stdout), err: text(stderr) }
+}
+
+/// An empty folder of the test's own.
+fn folder(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli").join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("a folder for the test");
+    path
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("the test's folders have plain names")
+}
+
+#[test]
+fn a_run_that_passes_says_so_last_and_its_options_first() {
+    let ended = sim(&["run", "--seeds", "6", "--jobs", "2"]);
+    assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
+    assert_eq!(ended.first(), "driftq-sim run --seeds 6 --start 0 --jobs 2 --failures 1 --out-dir sim-failures");
+    let said =
+        ["seed 0 lived twice", "events/s", "simulated time", "predicted", "peak memory", "sometimes", "a sync failed"];
+    for words in said {
+        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    }
+}
+
+#[test]
+fn the_number_of_jobs_changes_nothing_that_is_counted() {
+    let counted = |jobs| {
+        let out = sim(&["run", "--seeds", "12", "--start", "0x20", "--jobs", jobs, "--failures", "100"]).out;
+        let timed = ["driftq-sim run", "seeds ", "events/s", "simulated time", "peak memory", "  shrunk"];
+        let lines = out.lines().filter(|line| !timed.iter().any(|words| line.starts_with(words)));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(counted("1"), counted("2"));
+}
+
+#[test]
+fn a_run_for_some_time_ends_in_time() {
+    let ended = sim(&["run", "--for", "50ms", "--failures", "100"]);
+    assert!(ended.first().contains("--for 50ms"), "{}", ended.out);
+    assert!(["PASSED", "FAILED"].contains(&ended.last()), "{}", ended.out);
+}
+
+#[test]
+fn a_planted_bug_is_caught_shrunk_kept_and_replayed() {
+    let folder = folder("planted");
+    let ended = sim(&["run", "--mutant", "skip-token-check", "--out-dir", text(&folder)]);
+    assert_eq!((ended.code, ended.last()), (1, "FAILED"), "{}", ended.out);
+    let again = "replay the short trace: cargo run --release -p driftq-sim -- replay ";
+    let path = ended.out.lines().find_map(|line| line.trim().strip_prefix(again)).expect("the command is told");
+    let trace = Trace::read(Path::new(path)).expect("the trace was written");
+    assert!(trace.steps.len() <= 25, "{} steps", trace.steps.len());
+    let broken = trace.head.violates.expect("the trace says what is broken");
+    let (number, sentence) = (broken.invariant, broken.sentence);
+    assert!(ended.out.contains(&format!("invariant {number}: {sentence}")), "{}", ended.out);
+
+    let replayed = sim(&["replay", path]);
+    assert_eq!(replayed.code, 1, "{}", replayed.out);
+    assert!(replayed.out.contains(&format!("invariant {number} is broken: {sentence}")), "{}", replayed.out);
+    assert!(replayed.last().starts_with("digest "), "{}", replayed.out);
+    let without = sim(&["replay", path, "--mutant", "none"]);
+    assert_eq!(without.code, 0, "{}", without.out);
+    assert!(without.out.contains("no promise is broken") && without.last().starts_with("digest "), "{}", without.out);
+
+    let short = folder.join("shorter.jsonl");
+    let shrunk = sim(&["shrink", path, "--out", text(&short)]);
+    assert_eq!(shrunk.code, 1, "{}", shrunk.out);
+    assert!(shrunk.last().starts_with("shrunk from "), "{}", shrunk.out);
+    assert_eq!(Trace::read(&short).expect("it was written").head.mutant, Some(Fault::SkipTokenCheck));
+}
+
+#[test]
+fn a_seed_and_its_trace_have_the_same_digest() {
+    let folder = folder("replay");
+    let path = folder.join("deeper").join("seed.jsonl");
+    let seed = sim(&["replay", "2", "--trace", text(&path)]);
+    assert_eq!(seed.code, 0, "{} {}", seed.out, seed.err);
+    let trace = sim(&["replay", text(&path)]);
+    assert_eq!(seed.last(), trace.last());
+    let digest = seed.last().strip_prefix("digest ").expect("the last line is the digest");
+    assert!(digest.len() == 16 && u64::from_str_radix(digest, 16).is_ok(), "{digest}");
+    assert_eq!(sim(&["replay", "2"]).last(), seed.last());
+
+    let (ten, all) = (sim(&["replay", "2", "--stop-at", "10"]), sim(&["replay", "2", "--stop-at", "100000"]));
+    assert_ne!(ten.last(), seed.last());
+    assert_eq!(ten.last(), sim(&["replay", text(&path), "--stop-at", "10"]).last());
+    assert_eq!(all.last(), seed.last());
+    let printed = sim(&["replay", "2", "--stop-at", "3", "--trace", "-"]);
+    assert!(printed.out.lines().any(|line| line.starts_with("{\"driftq_trace\":1")), "{}", printed.out);
+}
+
+#[test]
+fn a_seed_that_passes_has_nothing_to_shrink() {
+    let ended = sim(&["shrink", "2"]);
+    assert_eq!((ended.code, ended.last()), (0, "no promise is broken: there is nothing to shrink"));
+}
+
+#[test]
+fn planted_bugs_are_counted_and_a_survivor_is_a_failure() {
+    let killed = sim(&["mutants", "--only", "skip-token-check", "--starts", "2", "--survey", "3"]);
+    assert_eq!((killed.code, killed.last()), (0, "1 killed, 0 survived"), "{}", killed.out);
+    let one = Effort { seeds: 1, starts: 1, survey: 0 };
+    let lucky = Fault::ALL.iter().find(|fault| !convict(**fault, one).is_killed()).expect("one seed does not kill all");
+    let survived = sim(&["mutants", "--only", lucky.name(), "--seeds", "1", "--starts", "1", "--survey", "0"]);
+    assert_eq!((survived.code, survived.last()), (1, "0 killed, 1 survived"), "{}", survived.out);
+    assert!(survived.out.contains("SURVIVED"), "{}", survived.out);
+}
+
+#[test]
+fn the_kill_matrix_goes_into_a_document_that_has_a_place_for_it() {
+    let folder = folder("matrix");
+    let (with, without) = (folder.join("with.md"), folder.join("without.md"));
+    std::fs::write(&with, "before\n<!-- kill matrix -->\nobsolete\n<!-- /kill matrix -->\nafter\n").expect("a file");
+    std::fs::write(&without, "nothing\n").expect("a file");
+    let quick = ["mutants", "--seeds", "1", "--starts", "1", "--survey", "0", "--out"];
+    let ended = sim(&[&quick[..], &[text(&with)]].concat());
+    assert!(ended.code < 2, "{} {}", ended.out, ended.err);
+    let written = std::fs::read_to_string(&with).expect("the document");
+    assert!(
+        written.starts_with("before\n") && written.ends_with("after\n") && !written.contains("obsolete"),
+        "{written}"
+    );
+    let rows = Fault::ALL.iter().filter(|fault| written.contains(&format!("\n| `{}` |", fault.name()))).count();
+    assert_eq!(rows, Fault::ALL.len(), "{written}");
+    sim(&[&quick[..], &[text(&without)]].concat()).is_refused("<!-- kill matrix -->");
+    sim(&[&quick[..], &[text(&folder.join("missing.md"))]].concat()).is_refused("cannot be read");
+}
+
+#[test]
+fn misuse_is_refused_with_what_is_possible() {
+    sim(&["replay", "no-such-file.jsonl"]).is_refused("neither a seed");
+    sim(&["shrink", "-5"]).is_refused("-5");
+    sim(&["run", "--mutant", "nobody"]).is_refused("highest-ack-watermark");
+    sim(&["replay", "1", "--mutant", "nobody"]).is_refused("or none");
+    sim(&["mutants", "--only", "nobody"]).is_refused("skip-token-check");
+    sim(&["run", "--seeds", "0"]).is_refused("--seeds");
+    sim(&["run", "--seeds", "3", "--for", "1s"]).is_refused("--for");
+    sim(&["run", "--for", "2 minutes"]).is_refused("2m");
+    sim(&["run", "--start", "x"]).is_refused("seeds are numbers");
+    sim(&["run", "--jobs", "0"]).is_refused("--jobs");
+    sim(&["dance"]).is_refused("dance");
+    let folder = folder("misuse");
+    let bad = folder.join("bad.jsonl");
+    std::fs::write(&bad, "{\"driftq_trace\":1,\"written_by\":\"me\",\"setup\":{}}\n\"wake\"\n{\"wake\":1}\n")
+        .expect("a file");
+    sim(&["replay", text(&bad)]).is_refused("line 3");
+    std::fs::write(&bad, [0xff, 0xfe, 0]).expect("a file");
+    sim(&["replay", text(&bad)]).is_refused("cannot be read");
+    sim(&["replay", "2", "--trace", "/dev/null/x.jsonl"]).is_refused("cannot be written");
+}
+
+#[test]
+fn every_command_explains_itself() {
+    for command in [&[][..], &["run"], &["replay"], &["shrink"], &["mutants"]] {
+        let ended = sim(&[command, &["--help"]].concat());
+        assert_eq!(ended.code, 0, "{command:?}");
+        assert!(ended.out.contains("Examples:"), "{}", ended.out);
+    }
+    assert_eq!(sim(&[]).code, 2);
+}

@@ -1,0 +1,81 @@
+//! Every trace in `sim/regressions` still shows what it was kept for, and a forged one is noticed.
+
+use std::path::{Path, PathBuf};
+
+use driftq_core::faults::Fault;
+use driftq_sim::regression::{Regression, judge, judge_by};
+use driftq_sim::trace::{Broken, Trace};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions")
+}
+
+fn kept() -> Vec<(String, Trace)> {
+    let files = std::fs::read_dir(folder()).expect("the folder is part of the crate");
+    let mut paths: Vec<PathBuf> = files.map(|file| file.expect("a readable folder").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    paths.sort();
+    let read = |path: PathBuf| {
+        let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
+        let trace = Trace::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, trace)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// A planted bug, and a trace that shows it.
+fn one_with_a_mutant() -> (Fault, Trace) {
+    let (_, trace) = kept().into_iter().find(|(_, trace)| trace.head.mutant.is_some()).expect("one is kept");
+    (trace.head.mutant.expect("it was chosen for it"), trace)
+}
+
+#[test]
+fn every_kept_trace_shows_what_it_was_kept_for() {
+    let kept = kept();
+    assert!(!kept.is_empty(), "nothing is kept in {}", folder().display());
+    let wrong: Vec<String> = kept
+        .iter()
+        .filter_map(|(name, trace)| judge(trace).err().map(|regression| format!("{name}: {regression}")))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn kept_traces_are_short_and_say_what_they_are_about() {
+    for (name, trace) in kept() {
+        assert!(trace.steps.len() <= 25, "{name} has {} steps", trace.steps.len());
+        assert!(trace.head.about.is_some(), "{name} does not say what it is about");
+    }
+}
+
+#[test]
+fn a_mutant_that_breaks_nothing_is_noticed() {
+    let (fault, mut trace) = one_with_a_mutant();
+    trace.steps.clear();
+    let survived = judge(&trace);
+    assert!(matches!(&survived, Err(Regression::Survived { fault: found, .. }) if *found == fault), "{survived:?}");
+}
+
+#[test]
+fn a_mutant_that_breaks_another_promise_is_noticed() {
+    let (_, mut trace) = one_with_a_mutant();
+    trace.head.violates = Some(Broken { invariant: 99, sentence: "nobody promised this".to_owned() });
+    let another = judge(&trace);
+    assert!(matches!(another, Err(Regression::Another { .. })), "{another:?}");
+    trace.head.violates = None;
+    assert_eq!(judge(&trace), Err(Regression::Unsaid));
+}
+
+#[test]
+fn a_bug_that_is_back_is_noticed() {
+    let (fault, trace) = one_with_a_mutant();
+    // As if the planted bug were the broker's own.
+    let broken = |_| trace.relive(Some(fault)).violation;
+    let of_a_mutant = judge_by(&trace, broken);
+    assert!(matches!(of_a_mutant, Err(Regression::Broken(_))), "{of_a_mutant:?}");
+    let mut real = trace.clone();
+    real.head.mutant = None;
+    let of_a_real_one = judge_by(&real, broken);
+    assert!(matches!(of_a_real_one, Err(Regression::Broken(_))), "{of_a_real_one:?}");
+    assert_eq!(judge(&real), Ok(()), "the broker as it is has no such bug");
+}
