@@ -12,8 +12,17 @@ pub enum Regression {
     #[error("it must pass, and does not: {0}")]
     Broken(Violation),
     /// It is there to show a planted bug, and does not say what that breaks.
-    #[error("it names a mutant and not the invariant that this violates")]
+    #[error("it names a mutant, or a disk that breaks its contract, and not the invariant that this violates")]
     Unsaid,
+    /// A disk that breaks its contract does no harm any more, or other harm.
+    #[error("on a disk that breaks its contract it should break invariant {}: {}, and {}", .wanted.invariant, .wanted.sentence,
+        .found.as_ref().map_or("breaks nothing".to_owned(), |found| format!("breaks another: {found}")))]
+    Contract {
+        /// What it should break.
+        wanted: Broken,
+        /// What it breaks.
+        found: Option<Violation>,
+    },
     /// The planted bug breaks nothing.
     #[error("with {} planted nothing is broken; it should be invariant {}: {}", .fault.name(), .wanted.invariant, .wanted.sentence)]
     Survived {
@@ -34,12 +43,22 @@ pub enum Regression {
     },
 }
 
-/// Whether a kept trace still shows what it was kept for. One of a real bug passes; one of a planted bug breaks the very
-/// sentence in its head, and passes without the bug.
+/// Whether a kept trace still shows what it was kept for. One of a real bug passes; one of a planted bug, or of a disk that
+/// breaks its contract, breaks the very sentence in its head, and passes without the bug, or on a better disk.
 ///
 /// # Errors
 /// [`Regression`].
 pub fn judge(trace: &Trace) -> Result<(), Regression> {
+    if trace.head.setup.shows_given_up {
+        let wanted = trace.head.violates.clone().ok_or(Regression::Unsaid)?;
+        let found = trace.relive(None).violation;
+        if !found.as_ref().is_some_and(|found| wanted.is(found)) {
+            return Err(Regression::Contract { wanted, found });
+        }
+        let mut better = trace.clone();
+        better.head.setup.shows_given_up = false;
+        return judge_by(&better, |fault| better.relive(fault).violation);
+    }
     judge_by(trace, |fault| trace.relive(fault).violation)
 }
 

@@ -10,6 +10,7 @@ use super::{Ending, Misuse, say};
 use crate::mutants::{Effort, Row, convict, insert, tables};
 use crate::parallel::{cores, in_order};
 use crate::progress::Progress;
+use crate::regression::judge;
 use crate::report::span;
 
 pub(super) fn mutants(args: &Mutants) -> Result<Ending, Misuse> {
@@ -45,7 +46,9 @@ pub(super) fn mutants(args: &Mutants) -> Result<Ending, Misuse> {
     );
     progress.end();
     if let Some(folder) = &args.traces {
-        for shortest in rows.iter().filter_map(|row| row.shortest.as_ref().map(|shortest| (row.fault, shortest))) {
+        let shortest = rows.iter().filter_map(|row| row.shortest.as_ref().map(|shortest| (row.fault, shortest)));
+        // A bug that makes lives unrepeatable has no trace that shows it every time.
+        for shortest in shortest.filter(|(_, shortest)| (0..3).all(|_| judge(&shortest.trace).is_ok())) {
             let path = folder.join(format!("mutant-{}.jsonl", shortest.0.name()));
             shortest.1.trace.write(&path).map_err(|cause| Misuse::Write { path, cause })?;
         }

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use driftq_core::faults::Fault;
 
 pub use self::matrix::{MarkerError, insert, tables};
+use crate::invariants::verdict::Violation;
 use crate::life::{Conditions, Life, live};
+use crate::run::REPEATABLE;
 use crate::shrink::shrink;
 use crate::trace::{Broken, Trace};
 use crate::world::Checks;
@@ -134,9 +136,19 @@ pub fn convict(fault: Fault, effort: Effort) -> Row {
 
 /// The life of a seed that the bug breaks, and the bug alone.
 fn kill(seed: u64, fault: Fault, checks: Checks) -> Option<Life> {
-    let life = live(seed, Conditions { fault: Some(fault), checks });
+    let mut life = live(seed, Conditions { fault: Some(fault), checks });
+    if life.violation.is_none() {
+        life.violation = unrepeatable(seed, &life, Conditions { fault: Some(fault), checks });
+    }
     life.violation.as_ref()?;
     live(seed, Conditions { fault: None, checks }).violation.is_none().then_some(life)
+}
+
+/// A life in which nothing else is broken must be the same when it is lived again.
+fn unrepeatable(seed: u64, life: &Life, conditions: Conditions) -> Option<Violation> {
+    let again = live(seed, conditions);
+    let found = || format!("digest {}, then {}", life.chain, again.chain);
+    (again.chain != life.chain).then(|| Violation { invariant: 22, sentence: REPEATABLE, found: found() })
 }
 
 /// What comes most often; of equals, the first in the list of invariants.
@@ -148,10 +160,11 @@ fn most(all: impl Iterator<Item = Broken>) -> Option<Broken> {
     counts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(broken, _)| broken)
 }
 
-/// The first life that breaks what is mostly broken first, made shorter.
+/// The shortest life that breaks what is mostly broken first, made shorter.
 fn shorten(fault: Fault, first: &Broken, kills: &[(u64, Life)]) -> Option<Shortest> {
     let is_typical = |life: &Life| life.violation.as_ref().is_some_and(|found| first.is(found));
-    let (seed, life) = kills.iter().find(|(_, life)| is_typical(life))?;
+    let typical = kills.iter().filter(|(_, life)| is_typical(life));
+    let (seed, life) = typical.min_by_key(|(_, life)| life.steps.len())?;
     let begun = Instant::now();
     let conditions = Conditions { fault: Some(fault), checks: Checks::default() };
     let shrunk = shrink(&life.setup, &life.steps, conditions)?;

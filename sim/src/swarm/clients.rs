@@ -132,7 +132,7 @@ impl Clients {
             Family::Ack => Ask::Ack(self.right(world)?),
             Family::Nack => Ask::Nack {
                 right: self.right(world)?,
-                reason: self.source.below(4) as u8,
+                reason: if self.source.one_in(6) { 0 } else { 1 + self.source.below(3) as u8 },
                 delay_ms: self.source.one_in(4).then(|| self.source.below(300) as u32),
             },
             Family::Extend => Ask::Extend {
@@ -164,9 +164,9 @@ impl Clients {
             Family::CreateGroup => {
                 Ask::CreateGroup { topic: self.any_topic(), group: self.group(), latest: self.source.one_in(3) }
             }
-            Family::DeleteGroup => Ask::DeleteGroup { topic: self.any_topic(), group: self.group() },
+            Family::DeleteGroup => Ask::DeleteGroup { topic: self.used_topic(), group: self.group() },
             Family::Seek => Ask::Seek {
-                topic: self.any_topic(),
+                topic: self.used_topic(),
                 group: self.group(),
                 to: match self.source.below(4) {
                     0 => Target::Latest,
@@ -296,7 +296,8 @@ impl Clients {
 
     fn connection(&mut self, worker: Worker) -> Connection {
         let source = &mut self.source;
-        let topic = Topic::live(source.below(u64::from(self.topics)) as u8);
+        // Mostly to the first topic: workers that share a group are worth more than workers that are alone in one.
+        let topic = Topic::live(if source.one_in(3) { source.below(u64::from(self.topics)) as u8 } else { 0 });
         Connection {
             worker,
             topic: if source.one_in(6) { topic.letters() } else { topic },
@@ -331,6 +332,11 @@ impl Clients {
 
     fn topic(&mut self) -> Topic {
         Topic::live(self.source.below(u64::from(self.topics)) as u8)
+    }
+
+    /// A topic that is mostly there, mostly with somebody connected to it.
+    fn used_topic(&mut self) -> Topic {
+        if self.source.one_in(3) { self.any_topic() } else { Topic::live(0) }
     }
 
     fn any_topic(&mut self) -> Topic {

@@ -38,7 +38,7 @@ impl Swarm {
         let mut shape = Source::new(seed, Stream::Shape);
         let setup = shape::setup(&mut shape);
         let weights = Weights::draw(&mut shape);
-        let steps = [120, 300, 600, 1_200][shape.below(4) as usize];
+        let steps = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {
             clients: Clients::new(seed, &mut shape),
             setup,
