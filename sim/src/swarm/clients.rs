@@ -24,6 +24,8 @@ pub(super) struct Clients {
     groups: u8,
     workers: u8,
     owners: u8,
+    /// A worker that never succeeds, in some worlds.
+    always_fails: Option<Worker>,
     retention: bool,
     features: Features,
     prelude: Vec<Step>,
@@ -73,6 +75,7 @@ impl Clients {
             groups: 1 + shape.below(2) as u8,
             workers: 1 + shape.below(4) as u8,
             owners: 1 + shape.below(3) as u8,
+            always_fails: shape.one_in(4).then_some(Worker(0)),
             retention,
             features,
             prelude: Vec::new(),
@@ -129,7 +132,13 @@ impl Clients {
         Some(match family {
             Family::Produce => Ask::Produce(self.made(world.elapsed())),
             Family::Resend => Ask::Produce(self.again()?),
-            Family::Ack => Ask::Ack(self.right(world)?),
+            Family::Ack => {
+                let right = self.right(world)?;
+                match self.always_fails == Some(right.worker) {
+                    true => Ask::Nack { right, reason: 1, delay_ms: None },
+                    false => Ask::Ack(right),
+                }
+            }
             Family::Nack => Ask::Nack {
                 right: self.right(world)?,
                 reason: if self.source.one_in(6) { 0 } else { 1 + self.source.below(3) as u8 },
