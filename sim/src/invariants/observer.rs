@@ -321,7 +321,10 @@ impl Observer {
     fn settled_by_word(&mut self, asked: &Asked, reply: &Reply) -> Verdict {
         let Some(claim) = claim(&asked.command) else { return Ok(()) };
         let topic = asked.topic.and_then(|topic| self.topics.get(&topic));
-        let body = topic.and_then(|topic| topic.known.get(&claim.offset)).map(|known| known.body.metadata());
+        let known = topic.and_then(|topic| topic.known.get(&claim.offset));
+        // It may have been made live again since this was decided, and before it was told.
+        let redriven = known.is_some_and(|known| known.redriven.is_some());
+        let body = known.map(|known| known.body.metadata());
         let policy = body.and_then(|body| body.envelope.retry_policy);
         let offset = claim.offset;
         let Some(book) = self.book_mut(asked) else { return Ok(()) };
@@ -333,7 +336,8 @@ impl Observer {
             Command::Extend { .. } => {
                 // Without a token it may be a newer delivery that nobody has seen.
                 let unseen = seen.crashed && claim.token == TokenClaim::Absent;
-                ENDED_IS_ENDED.holds(seen.unsure || unseen || seen.open && seen.lease_until > asked.at, || {
+                let held = seen.open && seen.lease_until > asked.at;
+                ENDED_IS_ENDED.holds(seen.unsure || unseen || redriven || held, || {
                     format!("extended at {}: {seen:?}", asked.at)
                 })?;
                 if let Reply::Extended { lease_until } = reply {
