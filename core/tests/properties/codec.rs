@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
 use super::arbitrary;
-use super::sequences::{judge, runner};
+use super::cases::{judge, runner};
 
 /// Every kind there is, in the log and in snapshots.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=20;

@@ -17,10 +17,9 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::arbitrary;
+use super::cases::judge;
 use super::scenario::{Read, told, without_snapshots};
-use super::sequences::judge;
-use super::steps::plans;
-use super::world::run;
+use super::tales::{self, Snapshot, tales};
 
 /// The newest snapshot of a log, and its pieces.
 pub fn snapshot_of(storage: &MemoryStorage) -> Option<(SnapshotHead, Vec<Record>)> {
@@ -77,12 +76,17 @@ fn owner() -> OwnerName {
 impl Tried {
     fn settle(&mut self) {
         for _ in 0..8 {
-            self.pipeline.handle_timeout(self.now);
+            if self.pipeline.poll_timeout().is_some_and(|at| at <= self.now) {
+                self.pipeline.handle_timeout(self.now);
+            }
             self.pipeline.drive(self.now, &mut self.storage);
             while let Some(output) = self.pipeline.poll_output() {
                 if let Output::Deliver { consumer, delivery } = output {
                     self.held.push((consumer, delivery.token, delivery.partition, delivery.offset));
                 }
+            }
+            if self.pipeline.poll_timeout().is_none_or(|at| at > self.now) {
+                return;
             }
         }
     }
@@ -155,7 +159,7 @@ impl Tried {
 /// Opens a forged log and uses it. What opens is sound, and stays a log that recovers to what it was.
 fn try_out(mut storage: MemoryStorage) -> Result<(), RecoveryError> {
     let limits = Limits { partitions_max: 8, ..Limits::production() };
-    let config = PipelineConfig { limits, segment_bytes: 1 << 20, reserve_bytes: 1 << 10, ..Default::default() };
+    let config = PipelineConfig { limits, segment_bytes: 1 << 16, reserve_bytes: 1 << 10, ..Default::default() };
     let now = Timestamp(1_700_000_100_000);
     let pipeline = match Pipeline::open(&mut storage, config, None, now, NoFaults) {
         Ok((pipeline, _)) => pipeline,
@@ -188,34 +192,34 @@ fn altered(record: &Record) -> Vec<Record> {
 }
 
 /// Every single change to a row of records: one altered, left out, said twice, or in the place of the next.
-fn every_change(records: &[Record], mut each: impl FnMut(&[Record], &str)) {
+fn every_change(records: &[Record], mut each: impl FnMut(&[Record], &dyn Fn() -> String)) {
     for at in 0..records.len() {
         let mut changed = records.to_vec();
         for other in altered(&records[at]) {
             changed[at] = other;
-            each(&changed, &format!("{:?} altered to {:?}", records[at], changed[at]));
+            each(&changed, &|| format!("{:?} altered to {:?}", records[at], changed[at]));
         }
         let mut left_out = records.to_vec();
         left_out.remove(at);
-        each(&left_out, &format!("{:?} left out", records[at]));
+        each(&left_out, &|| format!("{:?} left out", records[at]));
         let mut twice = records.to_vec();
         twice.insert(at, records[at].clone());
-        each(&twice, &format!("{:?} said twice", records[at]));
+        each(&twice, &|| format!("{:?} said twice", records[at]));
         if at + 1 < records.len() {
             let mut swapped = records.to_vec();
             swapped.swap(at, at + 1);
-            each(&swapped, &format!("{:?} behind {:?}", records[at], records[at + 1]));
+            each(&swapped, &|| format!("{:?} behind {:?}", records[at], records[at + 1]));
         }
     }
 }
 
 /// How many were refused and how many worked; fails where one panics, saying what was changed.
-fn tally(change: &str, storage: MemoryStorage, counts: &mut [usize; 2]) {
+fn tally(change: &dyn Fn() -> String, storage: MemoryStorage, counts: &mut [usize; 2]) {
     match catch_unwind(AssertUnwindSafe(|| try_out(storage))) {
         Ok(Ok(())) => counts[1] += 1,
         Ok(Err(RecoveryError::Malformed { .. } | RecoveryError::Contradictory { .. })) => counts[0] += 1,
-        Ok(Err(other)) => panic!("{change}: refused by another name: {other}"),
-        Err(_) => panic!("{change}: it panicked"),
+        Ok(Err(other)) => panic!("{}: refused by another name: {other}", change()),
+        Err(_) => panic!("{}: it panicked", change()),
     }
 }
 
@@ -283,28 +287,21 @@ fn forge(records: &mut Vec<Record>, forgeries: &[Forgery]) {
 
 #[test]
 fn no_forged_snapshot_panics_the_broker() {
-    judge(1_500, (plans(60), vec(forgery(), 1..4)), |(plan, forgeries)| {
-        let Ok(mut world) = run(plan, NoFaults) else { return Ok(()) };
-        world.pipeline.request_snapshot();
-        let settled = world.settle();
-        prop_assert!(settled.is_ok(), "{:?}", settled);
-        let Some((head, mut pieces)) = snapshot_of(&world.storage) else { return Ok(()) };
+    judge(1_500, (tales(60), vec(forgery(), 1..4)), |(tale, forgeries)| {
+        let disk = tales::told(tale, Snapshot::Taken);
+        let (head, mut pieces) = snapshot_of(&disk).expect("has a snapshot");
+        prop_assert_eq!(try_out(with_snapshot(&disk, &head, &pieces)), Ok(()));
         forge(&mut pieces, forgeries);
-        let _ = try_out(with_snapshot(&world.storage.crash(), &head, &pieces));
+        let _ = try_out(with_snapshot(&disk, &head, &pieces));
         Ok(())
     });
 }
 
 #[test]
 fn no_forged_log_panics_the_broker() {
-    judge(1_500, (plans(60), vec(forgery(), 1..4)), |(plan, forgeries)| {
-        let Ok(world) = run(plan, NoFaults) else { return Ok(()) };
-        let disk = without_snapshots(&world.storage.crash());
-        let mut read = Read::default();
-        if driftq_core::log::recover(&mut disk.clone(), None, &mut read).is_err() {
-            return Ok(());
-        }
-        let mut records = read.replayed.into_iter().map(|(_, record, _)| record).collect();
+    judge(1_500, (tales(60), vec(forgery(), 1..4)), |(tale, forgeries)| {
+        let replayed = Read::from(&tales::told(tale, Snapshot::None)).replayed;
+        let mut records = replayed.into_iter().map(|(_, record, _)| record).collect();
         forge(&mut records, forgeries);
         let _ = try_out(with_log(&records));
         Ok(())

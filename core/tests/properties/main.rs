@@ -1,26 +1,15 @@
-//! What must hold of any sequence of commands, crashes and restarts, of any record's bytes, and of any damage to a log.
+//! What must hold of any record's bytes, of any log that was damaged or forged, and of the files of every version, for ever.
 //!
-//! `steps` says what can happen, `world` makes it happen, `observer` judges it from outside and `inside` from within;
-//! `durability` judges what a restart finds. The rest of the modules are the tests.
+//! `scenario` tells one story that leaves every kind of record behind, `tales` tells any number of small ones. What must hold
+//! of any sequence of commands, crashes and restarts is tested where such sequences are lived: in the simulator.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::needless_pass_by_value)]
 
-mod aftermath;
 mod arbitrary;
+mod cases;
 mod codec;
-mod commands;
 mod contradictions;
 mod damage;
-mod deliveries;
-mod durability;
 mod forged;
 mod golden;
-mod inside;
-mod ledger;
-mod observer;
-mod planted;
-mod regressions;
 mod scenario;
-mod sequences;
-mod steps;
-mod verdict;
-mod world;
+mod tales;

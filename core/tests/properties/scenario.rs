@@ -14,7 +14,8 @@ use driftq_core::reply::Delivery;
 use driftq_core::state::State;
 use driftq_core::state::apply::Mode;
 use driftq_core::types::*;
-use driftq_core::{Command, Output, Pipeline, PipelineConfig, Reply};
+use driftq_core::{Command, Output, Pipeline, PipelineConfig, Refusal, Reply};
+use proptest::sample::Index;
 
 const LOG: LogId = LogId(*b"the golden log 1");
 const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -35,14 +36,17 @@ pub struct Story {
     pipeline: Pipeline,
     now: Timestamp,
     deliveries: Vec<(ConsumerId, Delivery)>,
+    /// The streams, and those that are not answered yet.
     streams: BTreeMap<ConsumerId, (TopicName, GroupName, OwnerName)>,
+    subscribing: BTreeMap<Ticket, (TopicName, GroupName, OwnerName)>,
+    refusals: Vec<Refusal>,
 }
 
-fn topic(name: &str) -> TopicName {
+pub fn topic(name: &str) -> TopicName {
     TopicName::new(name).expect("a name")
 }
 
-fn group(name: &str) -> GroupName {
+pub fn group(name: &str) -> GroupName {
     GroupName::new(name).expect("a name")
 }
 
@@ -51,13 +55,27 @@ fn policy(max_attempts: u32, backoff: u64) -> Option<RetryPolicy> {
 }
 
 impl Story {
-    fn begin() -> Self {
+    pub fn begin() -> Self {
         let mut storage = MemoryStorage::new();
         let (pipeline, _) = Pipeline::open(&mut storage, config(), Some(LOG), START, NoFaults).expect("opens");
-        let (deliveries, streams) = Default::default();
-        let mut story = Self { storage, pipeline, now: START, deliveries, streams };
+        let (deliveries, streams, subscribing, refusals) = Default::default();
+        let mut story = Self { storage, pipeline, now: START, deliveries, streams, subscribing, refusals };
         story.settle();
         story
+    }
+
+    /// The power goes, and comes back a little later.
+    pub fn restart(self) -> Self {
+        let (mut storage, now) = (self.storage.crash(), self.now.after(Millis(10)));
+        let (pipeline, _) = Pipeline::open(&mut storage, config(), None, now, NoFaults).expect("opens");
+        let mut story = Self { storage, pipeline, now, ..self };
+        story.settle();
+        story
+    }
+
+    pub fn snapshot(&mut self) {
+        self.pipeline.request_snapshot();
+        self.settle();
     }
 
     fn settle(&mut self) {
@@ -66,7 +84,10 @@ impl Story {
             while let Some(output) = self.pipeline.poll_output() {
                 match output {
                     Output::Deliver { consumer, delivery } => self.deliveries.push((consumer, *delivery)),
-                    Output::Reply { result, .. } => drop(result.expect("nothing in the story is refused")),
+                    Output::Reply { ticket, result: Ok(Reply::Subscribed { consumer }) } => {
+                        self.streams.extend(self.subscribing.remove(&ticket).map(|stream| (consumer, stream)));
+                    }
+                    Output::Reply { result, .. } => self.refusals.extend(result.err()),
                     Output::Closed { .. } => {}
                 }
             }
@@ -77,7 +98,7 @@ impl Story {
         }
     }
 
-    fn pass(&mut self, span: u64) {
+    pub fn pass(&mut self, span: u64) {
         let end = self.now.after(Millis(span));
         while let Some(at) = self.pipeline.poll_timeout().filter(|at| *at <= end) {
             self.now = self.now.max(at);
@@ -87,22 +108,22 @@ impl Story {
         self.settle();
     }
 
-    fn say(&mut self, command: Command) {
+    pub fn say(&mut self, command: Command) {
         self.pipeline.handle(self.now, command);
         self.settle();
     }
 
-    fn topic(&mut self, name: &str, partitions: u32, retention: Retention) {
+    pub fn topic(&mut self, name: &str, partitions: u32, retention: Retention) {
         self.say(Command::CreateTopic { name: topic(name), partitions: Some(partitions), retention });
     }
 
-    fn produce(&mut self, to: &str, key: &str, value: &str, change: impl FnOnce(&mut Produce)) {
+    pub fn produce(&mut self, to: &str, key: &str, value: &str, change: impl FnOnce(&mut Produce)) {
         let mut asked = Produce::new(topic(to), key, value);
         change(&mut asked);
         self.say(Command::Produce(Box::new(asked)));
     }
 
-    fn subscribe(&mut self, to: &str, name: &str, prefetch: u32) -> ConsumerId {
+    pub fn subscribe(&mut self, to: &str, name: &str, prefetch: u32) {
         let owner = OwnerName::new(&format!("worker-{name}")).expect("a name");
         let asked = Subscribe {
             topic: topic(to),
@@ -115,20 +136,8 @@ impl Story {
             on_disconnect: OnDisconnect::Keep,
         };
         let ticket = self.pipeline.handle(self.now, Command::Subscribe(asked));
-        self.pipeline.drive(self.now, &mut self.storage);
-        while let Some(output) = self.pipeline.poll_output() {
-            match output {
-                Output::Reply { ticket: answered, result: Ok(Reply::Subscribed { consumer }) }
-                    if answered == ticket =>
-                {
-                    self.streams.insert(consumer, (topic(to), group(name), owner.clone()));
-                }
-                Output::Deliver { consumer, delivery } => self.deliveries.push((consumer, *delivery)),
-                other => panic!("a subscribe is answered with {other:?}"),
-            }
-        }
+        self.subscribing.insert(ticket, (topic(to), group(name), owner));
         self.settle();
-        *self.streams.keys().last().expect("just connected")
     }
 
     /// A claim on the newest delivery to that group of the message with this value.
@@ -137,7 +146,16 @@ impl Story {
         let held = newest.find(|(consumer, delivery)| {
             self.streams[consumer].1.as_str() == name && delivery.body.value() == value.as_bytes()
         });
-        let (consumer, delivery) = held.expect("was delivered");
+        self.claim_by(held.expect("was delivered"))
+    }
+
+    /// A claim on any delivery there was.
+    pub fn any_claim(&self, which: &Index) -> Option<Claim> {
+        let count = self.deliveries.len();
+        (count > 0).then(|| self.claim_by(&self.deliveries[which.index(count)]))
+    }
+
+    fn claim_by(&self, (consumer, delivery): &(ConsumerId, Delivery)) -> Claim {
         let (topic, group, owner) = self.streams[consumer].clone();
         let token = TokenClaim::Shown(delivery.token);
         Claim { topic, group, partition: delivery.partition, offset: delivery.offset, owner, token }
@@ -230,18 +248,14 @@ pub fn told() -> MemoryStorage {
     let mut story = Story::begin();
     story.first_part();
     story.second_part();
-    story.pipeline.request_snapshot();
-    story.settle();
+    story.snapshot();
     story.third_part();
     story.pipeline.close();
     story.settle();
-    let mut storage = story.storage.crash();
-    let now = story.now.after(Millis(10));
-    let (pipeline, _) = Pipeline::open(&mut storage, config(), None, now, NoFaults).expect("opens");
-    let mut story = Story { storage, pipeline, now, ..story };
-    story.settle();
+    let mut story = story.restart();
     story.produce("orders", "", "the end", |_| {});
     story.pass(100);
+    assert_eq!(story.refusals, [], "nothing in the story is refused");
     story.storage.crash()
 }
 

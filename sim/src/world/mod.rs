@@ -289,8 +289,9 @@ impl<F: Faults> World<F> {
         if let Command::Unsubscribe { consumer } = command {
             self.gone(consumer);
         }
-        if changes_groups(&command) {
-            // What dies of its timers in the same call would be gone before anybody could see where it went.
+        if changes_groups(&command) || self.names_a_stranger(&command) {
+            // What dies of its timers in the same call would be gone before anybody could see where it went, or make the
+            // very topic that is asked for.
             self.wake_until_quiet()?;
         }
         let Some(broker) = &mut self.broker else { return Ok(()) };
@@ -312,6 +313,14 @@ impl<F: Faults> World<F> {
         let short = broker.broker().tally().refused > refused;
         self.observer.asked(broker, asked, ticket)?;
         self.look(short)
+    }
+
+    /// Whether a message is for a topic that is not there.
+    fn names_a_stranger(&self, command: &Command) -> bool {
+        let (Some(broker), Command::Produce(asked)) = (&self.broker, command) else { return false };
+        let router = asked.routing.as_ref().and_then(|router| router.target_topic.as_ref());
+        let mut wanted = router.into_iter().chain(&asked.envelope.target_topic).chain([&asked.topic]);
+        wanted.any(|topic| broker.state().topic_named(topic).is_none())
     }
 
     /// The broker is told the time, if it has asked to be.
