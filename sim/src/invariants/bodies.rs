@@ -17,7 +17,10 @@ pub(super) fn accepted_is_kept(produced: &Produced, number: Option<u64>, stored:
 
 #[doc = sentence!(was_accepted)]
 pub(super) fn was_accepted(delivery: &Delivery, known: Option<&Known>) -> Verdict {
-    let same = known.is_some_and(|known| known.body == delivery.body && known.partition == delivery.partition);
+    let same = known.is_some_and(|known| {
+        (known.partition, known.produced_at) == (delivery.partition, delivery.produced_at)
+            && known.body == delivery.body
+    });
     laws::WAS_ACCEPTED.holds(same, || format!("{delivery:?}, known {known:?}"))
 }
 
@@ -75,10 +78,12 @@ mod tests {
     use crate::invariants::tests::forge::*;
 
     #[test]
-    fn a_delivery_of_other_bytes_or_elsewhere_was_not_accepted() {
+    fn a_delivery_of_other_bytes_at_another_time_or_elsewhere_was_not_accepted() {
         fine(was_accepted(&delivery(), Some(&known())));
         breaks(laws::WAS_ACCEPTED, was_accepted(&delivery(), None));
         let other = Delivery { body: Body::bare(b"", b"8"), ..delivery() };
+        breaks(laws::WAS_ACCEPTED, was_accepted(&other, Some(&known())));
+        let other = Delivery { produced_at: Timestamp(51), ..delivery() };
         breaks(laws::WAS_ACCEPTED, was_accepted(&other, Some(&known())));
         let other = Delivery { partition: PartitionId(1), ..delivery() };
         breaks(laws::WAS_ACCEPTED, was_accepted(&other, Some(&known())));

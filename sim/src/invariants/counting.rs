@@ -4,7 +4,7 @@ use driftq_core::reply::{PartitionInfo, TopicInfo};
 use driftq_core::state::group::{Group, Progress};
 use driftq_core::state::partition::{Message, Partition};
 use driftq_core::state::topic::Topic;
-use driftq_core::types::{Offset, PartitionId, Position};
+use driftq_core::types::{Offset, PartitionId, Position, Timestamp};
 
 use super::books::ledger::Shelf;
 use super::laws::{self, sentence};
@@ -66,8 +66,8 @@ pub(super) fn counts_are_true(info: &TopicInfo, counted: &Counted) -> Verdict {
 /// A topic counted message by message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counted {
-    /// Next offset, open messages, their bytes.
-    partitions: Vec<(Offset, u64, u64)>,
+    /// Next offset, open messages, their bytes, and how many of them are not to be delivered yet.
+    partitions: Vec<(Offset, u64, u64, u64)>,
     groups: Vec<CountedGroup>,
 }
 
@@ -80,11 +80,13 @@ struct CountedGroup {
 }
 
 impl Counted {
-    /// What is in the topic.
-    pub(super) fn of(topic: &Topic) -> Self {
+    /// What is in the topic at `now`.
+    pub(super) fn of(topic: &Topic, now: Timestamp) -> Self {
+        let is_delayed = |message: &Message| message.body.metadata().envelope.deliver_at.is_some_and(|at| at > now);
         let partitions = topic.partitions().map(|(id, partition)| {
             let (messages, bytes) = open(topic, id);
-            (partition.last_offset().map_or(Offset(0), Offset::next), messages, bytes)
+            let delayed = open_messages(topic, id).filter(|message| is_delayed(message)).count() as u64;
+            (partition.last_offset().map_or(Offset(0), Offset::next), messages, bytes, delayed)
         });
         let count = |(id, progress): (PartitionId, &Progress)| {
             let undone = topic.partition(id).map_or(0, |partition| undone(progress, partition));
@@ -100,7 +102,7 @@ impl Counted {
 
     /// What the topic says is in it.
     fn said(info: &TopicInfo) -> Self {
-        let partition = |info: &PartitionInfo| (info.next_offset, info.messages, info.bytes);
+        let partition = |info: &PartitionInfo| (info.next_offset, info.messages, info.bytes, info.delayed);
         let partitions = info.partitions.iter().map(partition);
         let groups = info.groups.iter().map(|info| CountedGroup {
             name: info.group.to_string(),
@@ -164,7 +166,7 @@ mod tests {
         let name = topic("t0");
         let of = |world: &World<NoFaults>| {
             let topic = world.broker().expect("it runs").state().topic_named(&name).expect("made");
-            Counted::of(topic)
+            Counted::of(topic, Timestamp(0))
         };
         let info = TopicInfo {
             name: name.clone(),

@@ -74,7 +74,9 @@ impl Observer {
                 _ => None,
             },
             counted: match &command {
-                Command::DescribeTopic { name } if quiet => state.topic_named(name).map(Counted::of),
+                Command::DescribeTopic { name } if quiet => {
+                    state.topic_named(name).map(|topic| Counted::of(topic, now))
+                }
                 _ => None,
             },
             command,
