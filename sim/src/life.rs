@@ -4,7 +4,7 @@ use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 
 use crate::chain::Chain;
 use crate::hush;
-use crate::invariants::verdict::{Verdict, Violation};
+use crate::invariants::{Verdict, Violation, laws};
 use crate::setup::Setup;
 use crate::sometimes::Sometimes;
 use crate::steps::Step;
@@ -83,7 +83,7 @@ fn run<F: Faults>(setup: &Setup, faults: F, checks: Checks, mut next: impl FnMut
         tally: Tally::default(),
         sometimes: Sometimes::default(),
     };
-    let begun = hush::catch(|| World::new(setup, faults, checks)).map_err(panicked);
+    let begun = hush::catch(|| World::new(setup, faults, checks)).map_err(never_panics);
     let mut world = match begun.and_then(|begun| begun) {
         Ok(world) => world,
         Err(violation) => return Life { violation: Some(violation), ..life },
@@ -97,7 +97,7 @@ fn run<F: Faults>(setup: &Setup, faults: F, checks: Checks, mut next: impl FnMut
         }
         Ok(())
     });
-    life.violation = lived.map_err(panicked).and_then(|verdict| verdict).err();
+    life.violation = lived.map_err(never_panics).and_then(|verdict| verdict).err();
     life.chain = world.chain();
     life.tally = world.tally();
     life.sometimes = world.sometimes();
@@ -105,6 +105,6 @@ fn run<F: Faults>(setup: &Setup, faults: F, checks: Checks, mut next: impl FnMut
 }
 
 /// A broker that panics has broken a promise of its own.
-fn panicked(said: String) -> Violation {
-    Violation { invariant: 0, sentence: "the broker never panics", found: said }
+fn never_panics(said: String) -> Violation {
+    laws::NEVER_PANICS.broken(said)
 }

@@ -5,13 +5,14 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use crate::chain::Chain;
+use crate::invariants::laws;
 use crate::life::{Conditions, Life, live, relive};
 use crate::parallel::in_order;
 use crate::sometimes::Sometimes;
 use crate::world::Tally;
 
 /// The sentence of invariant 22, which speaks of two runs and so cannot be checked inside one.
-pub const REPEATABLE: &str = "the same seed or trace gives the same life, by digest chain";
+pub const REPEATABLE: &str = laws::REPEAT.sentence;
 
 /// How far a run goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,13 +22,38 @@ impl fmt::Display for Violation {
 /// Whether an invariant holds.
 pub type Verdict = Result<(), Violation>;
 
-/// An invariant: its number and its sentence.
-#[derive(Clone, Copy, Debug)]
-pub struct Law(pub u8, pub &'static str);
+/// One sentence that must always be true. All of them stand in [`laws`](super::laws).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Law {
+    /// The invariant it belongs to, by its number in `SIMULATION.md`. An invariant may need several sentences.
+    pub number: u8,
+    /// Its name, which is also that of the function that checks it.
+    pub name: &'static str,
+    /// What must be true.
+    pub sentence: &'static str,
+}
 
 impl Law {
     /// Holds if `good`; else `found` says what was there instead.
-    pub fn holds(self, good: bool, found: impl FnOnce() -> String) -> Verdict {
-        if good { Ok(()) } else { Err(Violation { invariant: self.0, sentence: self.1, found: found() }) }
+    pub(crate) fn holds(self, good: bool, found: impl FnOnce() -> String) -> Verdict {
+        if good { Ok(()) } else { Err(self.broken(found())) }
+    }
+
+    /// It does not hold: `found` was there instead.
+    #[must_use]
+    pub(crate) fn broken(self, found: String) -> Violation {
+        Violation { invariant: self.number, sentence: self.sentence, found }
+    }
+
+    /// Whether it is the one that was broken.
+    #[must_use]
+    pub fn is(self, violation: &Violation) -> bool {
+        (self.number, self.sentence) == (violation.invariant, violation.sentence)
+    }
+}
+
+impl fmt::Display for Law {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>2} {}: {}", self.number, self.name, self.sentence)
     }
 }

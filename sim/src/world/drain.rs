@@ -11,11 +11,10 @@ use driftq_core::{Command, Pipeline};
 
 use super::World;
 use super::edge::Asked;
-use crate::invariants::verdict::{Law, Verdict};
+use crate::invariants::Verdict;
+use crate::invariants::liveness::{drains, never_spins};
 use crate::names::Worker;
 use crate::steps::Loss;
-
-const DRAINS: Law = Law(26, "with nothing in the way, everything is delivered and done in the end");
 
 /// The worker that consumes what is left.
 const LAST: Worker = Worker(u8::MAX);
@@ -51,8 +50,7 @@ impl<F: Faults> World<F> {
                 break;
             }
         }
-        let left = self.left_lying();
-        DRAINS.holds(left.is_empty(), || left.join("; "))?;
+        drains(&self.left_lying())?;
         self.settled()?;
         self.compare()?;
         self.crash(Loss::All);
@@ -62,14 +60,15 @@ impl<F: Faults> World<F> {
 
     /// Timers and I/O until there is nothing to do now.
     fn rest(&mut self) -> Verdict {
-        for _ in 0..ROUNDS {
+        for calls in 0.. {
             self.settle()?;
             if self.until_timeout().is_none_or(|wait| wait > 0) {
-                return Ok(());
+                break;
             }
+            never_spins(calls, self.clock())?;
             self.wake()?;
         }
-        DRAINS.holds(false, || "the broker wants to be called for ever".to_owned())
+        Ok(())
     }
 
     /// What can be delivered now is not left lying. For a world at rest.

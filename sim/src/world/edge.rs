@@ -9,13 +9,11 @@ use driftq_core::types::{ConsumerId, LeaseToken, Lsn, Offset, OwnerName, Partiti
 use driftq_core::{Command, Output, Refusal, Reply};
 
 use super::{World, met};
-use crate::invariants::observer::Ground;
-use crate::invariants::verdict::{Law, Verdict};
+use crate::invariants::Verdict;
+use crate::invariants::model::model_knows;
+use crate::invariants::silence::Ground;
 use crate::names::{Call, Group, Message, Topic, Worker};
 use crate::sometimes::Point;
-
-const ORACLE_KNOWS: Law = Law(21, "every answer is the one a naive model of the specification gives");
-const FAILED_IS_SILENT: Law = Law(23, "after a failed log nothing is released but what was durable before");
 
 /// How many calls the network keeps, and how many deliveries a worker remembers. The oldest go first.
 const KEPT: usize = 64;
@@ -227,28 +225,20 @@ impl<F: Faults> World<F> {
     }
 
     fn judge(&mut self, output: &Output) -> Verdict {
-        let failed = self.failed_from.is_some();
-        let ground = Ground { durable: self.shadow.durable(), failed };
+        let ground = Ground { durable: self.shadow.durable(), failed_from: self.failed_from };
         if let Output::Deliver { delivery, .. } = output {
             let newest = self.shadow.last_token();
             let known = newest.is_some_and(|newest| delivery.token <= newest);
             let lsn = if known { Lsn(0) } else { Lsn(u64::MAX) };
             ground.bears(lsn, || format!("{delivery:?}; the newest on the disk is {newest:?}"))?;
         }
-        if failed {
-            // What was durable before may still leave. What was asked since is refused.
+        self.observer.said(output, ground)?;
+        if self.failed_from.is_some() {
             let refused = matches!(output, Output::Reply { result: Err(Refusal::LogFailed), .. });
             self.sometimes.hit_if(refused, Point::SilentAfterFailure);
-            let since = matches!(output, Output::Reply { ticket, .. } if self.failed_from.is_some_and(|first| *ticket >= first));
-            FAILED_IS_SILENT.holds(refused || !since, || format!("{output:?}"))?;
-        }
-        self.observer.said(output, ground)?;
-        if let Some(oracle) = &mut self.oracle
-            && !failed
-        {
+        } else if let Some(oracle) = &mut self.oracle {
             self.tally.predicted += 1;
-            let judged = oracle.judge(output);
-            ORACLE_KNOWS.holds(judged.is_ok(), || judged.err().map_or_else(String::new, |wrong| wrong.to_string()))?;
+            model_knows(oracle.judge(output))?;
         }
         Ok(())
     }

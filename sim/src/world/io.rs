@@ -5,14 +5,10 @@ use driftq_core::log::{FileId, Step as Piece, StorageFault};
 use driftq_core::{Job, Lane as CoreLane};
 
 use super::{World, met};
-use crate::invariants::verdict::{Law, Verdict};
+use crate::invariants::liveness::work_ends;
+use crate::invariants::{Verdict, Violation};
 use crate::sometimes::Point;
 use crate::steps::{IoFault, Lane};
-
-const ENDS: Law = Law(26, "work that the broker asks for comes to an end");
-
-/// How much I/O one settling may take.
-const PIECES_MAX: usize = 10_000;
 
 /// A job under way.
 #[derive(Debug)]
@@ -52,16 +48,16 @@ impl<F: Faults> World<F> {
 
     /// All I/O there is.
     pub(super) fn settle(&mut self) -> Verdict {
-        for _ in 0..PIECES_MAX {
-            if !self.piece(Lane::Log, None)? && !self.piece(Lane::Background, None)? {
-                return self.collect();
-            }
+        let mut pieces = 0;
+        while self.piece(Lane::Log, None)? || self.piece(Lane::Background, None)? {
+            pieces += 1;
+            work_ends(pieces)?;
         }
-        ENDS.holds(false, || format!("{PIECES_MAX} pieces of I/O, and more wanted"))
+        self.collect()
     }
 
     /// Does one piece; false if there is none to do.
-    fn piece(&mut self, lane: Lane, fault: Option<IoFault>) -> Result<bool, crate::invariants::verdict::Violation> {
+    fn piece(&mut self, lane: Lane, fault: Option<IoFault>) -> Result<bool, Violation> {
         let now = self.clock();
         let Some(broker) = &mut self.broker else { return Ok(false) };
         let mut running = match self.lanes[lane as usize].take() {

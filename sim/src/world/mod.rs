@@ -21,25 +21,21 @@ pub use self::edge::{Edge, Held};
 use self::io::Running;
 use crate::chain::Chain;
 use crate::disk::Disk;
-use crate::invariants::observer::Observer;
-use crate::invariants::verdict::{Law, Verdict};
+use crate::invariants::durability::live_is_log;
+use crate::invariants::liveness::never_spins;
+use crate::invariants::model::model_counts;
+use crate::invariants::time::time_rises;
+use crate::invariants::{Observer, Verdict, Violation};
 use crate::oracle::Oracle;
 use crate::setup::Setup;
 use crate::shadow::Shadow;
 use crate::sometimes::{Point, Sometimes};
 use crate::steps::Step;
 
-const ORACLE_KNOWS: Law = Law(21, "every answer is the one a naive model of the specification gives");
-const TIME_RISES: Law = Law(15, "time inside never runs backwards");
-const NEVER_SPINS: Law = Law(26, "a broker that is told the time has done at some time");
-const LIVE_IS_LOG: Law = Law(18, "the live state is what its log says, by digest");
-
 /// When worlds begin.
 pub const BEGINNING: Timestamp = Timestamp(1_000_000_000);
 /// What every simulated log is called.
 const LOG_ID: LogId = LogId(*b"driftq simulated");
-/// How often a broker may ask to be called again at the same moment.
-const CALLS_MAX: usize = 1_000;
 /// How often the whole log is compared with the live state, in events.
 const COMPARE_EVERY: u64 = 4_096;
 
@@ -129,7 +125,7 @@ impl<F: Faults> World<F> {
     ///
     /// # Errors
     /// A promise that was broken at once.
-    pub fn new(setup: &Setup, faults: F, checks: Checks) -> Result<Self, crate::invariants::verdict::Violation> {
+    pub fn new(setup: &Setup, faults: F, checks: Checks) -> Result<Self, Violation> {
         let limits = setup.limits();
         let mut world = Self {
             setup: setup.clone(),
@@ -346,14 +342,15 @@ impl<F: Faults> World<F> {
 
     /// Tells the broker the time until it asks for no more.
     fn wake_until_quiet(&mut self) -> Verdict {
-        for _ in 0..CALLS_MAX {
-            let now = self.clock().max(self.latest);
+        let now = self.clock().max(self.latest);
+        for calls in 0.. {
             if self.broker.as_ref().and_then(Pipeline::poll_timeout).is_none_or(|at| at > now) {
-                return Ok(());
+                break;
             }
+            never_spins(calls, now)?;
             self.tell(now)?;
         }
-        NEVER_SPINS.holds(false, || format!("{CALLS_MAX} calls at {}, and more wanted", self.latest))
+        Ok(())
     }
 
     /// After every call: the inside, and whether the naive model can still follow. Where the log had no room for a record
@@ -361,7 +358,7 @@ impl<F: Faults> World<F> {
     fn look(&mut self, short: bool) -> Verdict {
         let Some(broker) = &self.broker else { return Ok(()) };
         let inside = broker.broker().now();
-        TIME_RISES.holds(self.latest <= inside, || format!("{inside} after {}", self.latest))?;
+        time_rises(self.latest, inside)?;
         self.latest = inside;
         self.observer.looked(broker)?;
         if short {
@@ -371,8 +368,7 @@ impl<F: Faults> World<F> {
             && broker.failure().is_none()
         {
             let written = self.records_before + broker.broker().tally().appended;
-            let predicted = oracle.records();
-            ORACLE_KNOWS.holds(written == predicted, || format!("{written} records, {predicted} predicted"))?;
+            model_counts(written, oracle.records())?;
         }
         self.collect()
     }
@@ -382,8 +378,7 @@ impl<F: Faults> World<F> {
         let Some(broker) = &self.broker else { return Ok(()) };
         let (last, digest) = self.shadow.digest_written();
         if last == broker.broker().appended() {
-            let live = broker.state().digest();
-            LIVE_IS_LOG.holds(live == digest, || format!("at {last}: live {live:016x}, by the log {digest:016x}"))?;
+            live_is_log(last, broker.state().digest(), digest)?;
         }
         Ok(())
     }

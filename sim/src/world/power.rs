@@ -2,22 +2,16 @@
 
 use driftq_core::Pipeline;
 use driftq_core::faults::Faults;
-use driftq_core::log::{Notice, Recovered, RecoveryError, Step as Piece, StorageFault};
+use driftq_core::log::{Notice, Recovered, Step as Piece, StorageFault};
 use driftq_core::pipeline::{OpenError, inspect};
 use driftq_core::state::State;
 use driftq_core::types::{Lsn, Ticket};
 
 use super::{LOG_ID, World, met};
-use crate::invariants::verdict::{Law, Verdict, Violation};
+use crate::invariants::durability::*;
+use crate::invariants::{Verdict, Violation};
 use crate::sometimes::Point;
 use crate::steps::Loss;
-
-const NEVER_REFUSED: Law = Law(20, "a disk that kept its promises is never refused");
-const NOTHING_LOST: Law = Law(17, "nothing that the disk has synced is missing after a start");
-const RECOVERED_IS_LIVE: Law = Law(18, "what is recovered is the state that was, by digest");
-const LIVE_IS_LOG: Law = Law(18, "the live state is what its log says, by digest");
-const CLOSED: Law = Law(18, "a log closed in an orderly way is found so");
-const TWICE_THE_SAME: Law = Law(19, "recovering twice, or dying while recovering, changes nothing");
 
 /// A broker that died: how far its log reached, and what its state was.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +25,7 @@ impl<F: Faults> World<F> {
     pub(super) fn first_boot(&mut self) -> Verdict {
         let (setup, now) = (self.setup.pipeline(), self.clock());
         let opened = Pipeline::open(&mut self.disk, setup, Some(LOG_ID), now, self.faults);
-        let broker = opened.map_err(|error| broken(NEVER_REFUSED, error.to_string()))?.0;
+        let (broker, _) = never_refused(opened)?;
         self.started(broker)
     }
 
@@ -61,8 +55,7 @@ impl<F: Faults> World<F> {
             oracle.close();
         }
         self.settle()?;
-        let closed = self.broker.as_ref().is_some_and(Pipeline::is_closed);
-        CLOSED.holds(closed, || "the log does not come to rest".to_owned())?;
+        close_ends(self.broker.as_ref().is_some_and(Pipeline::is_closed))?;
         self.crash(Loss::All);
         self.boot()
     }
@@ -77,16 +70,14 @@ impl<F: Faults> World<F> {
         let (state, found) = self.survey()?;
         let (setup, now) = (self.setup.pipeline(), self.clock());
         let opened = Pipeline::open(&mut self.disk, setup, None, now, self.faults);
-        let (broker, recovered) = match opened {
-            Ok(opened) => opened,
-            Err(OpenError::Storage(StorageFault::Full) | OpenError::NoRoom(_)) if self.disk.is_limited() => {
-                self.sometimes.hit(Point::FullAtBoot);
-                return Ok(());
-            }
-            Err(error) => return Err(broken(NEVER_REFUSED, error.to_string())),
-        };
-        let same = recovered.last_lsn == found.last_lsn && recovered.snapshot == found.snapshot;
-        TWICE_THE_SAME.holds(same, || format!("{found:?}, then {recovered:?}"))?;
+        if let Err(OpenError::Storage(StorageFault::Full) | OpenError::NoRoom(_)) = opened
+            && self.disk.is_limited()
+        {
+            self.sometimes.hit(Point::FullAtBoot);
+            return Ok(());
+        }
+        let (broker, recovered) = never_refused(opened)?;
+        twice_the_same(&found, &recovered)?;
         self.judge_recovery(&state, &found)?;
         self.started(broker)
     }
@@ -110,39 +101,30 @@ impl<F: Faults> World<F> {
         self.disk.crash(loss);
         self.sometimes.hit(Point::CrashInBoot);
         let (again, found) = self.survey()?;
-        let lost = found.last_lsn < self.shadow.durable();
-        NOTHING_LOST.holds(!lost, || format!("{} of {}", found.last_lsn, self.shadow.durable()))?;
-        // What was never synced may still go with the power.
-        let same = found.last_lsn == before.last_lsn && again.digest() == state.digest();
-        TWICE_THE_SAME.holds(same || !settled, || format!("{before:?}, then {found:?}"))
+        nothing_lost(found.last_lsn, self.shadow.durable())?;
+        dying_changes_nothing((&before, state.digest()), (&found, again.digest()), settled)
     }
 
     /// What a start would find; nothing is touched.
     fn survey(&self) -> Result<(State, Recovered), Violation> {
-        let found = inspect(&mut self.disk.clone(), None, &self.faults);
-        found.map_err(|error: RecoveryError| broken(NEVER_REFUSED, error.to_string()))
+        never_refused(inspect(&mut self.disk.clone(), None, &self.faults))
     }
 
     /// What was found, against what was written.
     fn judge_recovery(&mut self, state: &State, found: &Recovered) -> Verdict {
         let durable = self.shadow.durable();
-        NOTHING_LOST.holds(found.last_lsn >= durable, || format!("{} of {durable}", found.last_lsn))?;
+        nothing_lost(found.last_lsn, durable)?;
         self.shadow.rewind(found.last_lsn);
-        let (live, digest) = (self.shadow.digest(), state.digest());
-        let last = self.shadow.last_record();
-        RECOVERED_IS_LIVE.holds(live == digest, || {
-            format!("at {last}: written {live:016x}, recovered {digest:016x} from {found:?}")
-        })?;
+        let (written, last) = (self.shadow.digest(), self.shadow.last_record());
+        recovered_is_live(last, written, state.digest(), found)?;
         if let Some(died) = self.died.take() {
             if died.appended == last {
-                LIVE_IS_LOG.holds(died.digest == live, || {
-                    format!("at {last}: live {:016x}, by the log {live:016x}", died.digest)
-                })?;
+                live_is_log(last, died.digest, written)?;
             }
             self.sometimes.hit_if(died.appended > last, Point::CrashLost);
             self.sometimes.hit_if(last > durable, Point::CrashKept);
             self.sometimes.hit_if(died.closed && found.clean, Point::ClosedCleanly);
-            CLOSED.holds(found.clean || !died.closed, || format!("{found:?}"))?;
+            closed_is_found(died.closed, found)?;
         }
         self.sometimes.hit_if(found.snapshot.is_some(), Point::SnapshotUsed);
         for notice in &found.notices {
@@ -193,8 +175,4 @@ impl<F: Faults> World<F> {
             }
         }
     }
-}
-
-pub(super) fn broken(law: Law, found: String) -> Violation {
-    Violation { invariant: law.0, sentence: law.1, found }
 }

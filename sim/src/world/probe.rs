@@ -8,14 +8,10 @@ use driftq_core::pipeline::inspect;
 use driftq_core::types::Lsn;
 
 use super::World;
-use super::power::broken;
-use crate::invariants::verdict::{Law, Verdict};
+use crate::invariants::Verdict;
+use crate::invariants::durability::{damage_is_noticed, never_refused, unread_is_refused};
 use crate::sometimes::Point;
 use crate::steps::{Damage, Loss};
-
-const NOTICED: Law = Law(20, "damage to what is proven to have been synced is refused, or does no harm");
-const READ_IS_READ: Law = Law(20, "a sector that cannot be read is not the end of a file");
-const NEVER_REFUSED: Law = Law(20, "a disk that kept its promises is never refused");
 
 impl<F: Faults> World<F> {
     /// A look at what would happen if the machine died now and its disk were damaged.
@@ -23,12 +19,11 @@ impl<F: Faults> World<F> {
         self.tally.events += 1;
         let mut disk = self.disk.clone();
         disk.crash(loss);
-        let whole = inspect(&mut disk.clone(), None, &self.faults);
-        let (state, sound) = whole.map_err(|error| broken(NEVER_REFUSED, error.to_string()))?;
+        let (state, sound) = never_refused(inspect(&mut disk.clone(), None, &self.faults))?;
         let Some((file, hit)) = disk.damage(damage) else { return Ok(()) };
+        let unread = matches!(damage, Damage::Unreadable { .. });
         let (after, found) = match inspect(&mut disk, None, &self.faults) {
             Err(_) => {
-                let unread = matches!(damage, Damage::Unreadable { .. });
                 self.sometimes.hit(if unread { Point::ReadRefused } else { Point::DamageDetected });
                 return Ok(());
             }
@@ -38,10 +33,10 @@ impl<F: Faults> World<F> {
             self.sometimes.hit(Point::DamageHarmless);
             return Ok(());
         }
-        let told = || format!("{damage:?} hit {file} at {hit:?}: {} of {} found", found.last_lsn, sound.last_lsn);
-        READ_IS_READ.holds(!matches!(damage, Damage::Unreadable { .. }), told)?;
+        let story = (damage, file, &hit);
+        unread_is_refused(unread, story)?;
         let proven = self.proven(&disk, file, &hit, sound.last_lsn);
-        NOTICED.holds(found.last_lsn >= proven, || format!("{}; proven to {proven}", told()))?;
+        damage_is_noticed(found.last_lsn, proven, story)?;
         self.sometimes.hit(Point::DamageInWindow);
         Ok(())
     }

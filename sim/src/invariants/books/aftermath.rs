@@ -14,12 +14,12 @@ impl Observer {
             self.lost(asked);
         }
         self.streams.clear();
+        self.looked_at = None;
         self.topics.retain(|_, book| book.since <= last);
         let mut undone = Vec::new();
         for (topic, book) in &mut self.topics {
-            book.known.retain(|_, known| known.since <= last || known.released);
+            book.rewind(last);
             for (offset, known) in &mut book.known {
-                known.gone = known.gone.filter(|gone| *gone <= last);
                 if known.redriven.is_some_and(|redriven| redriven > last) {
                     known.redriven = None;
                     undone.push((*topic, *offset));

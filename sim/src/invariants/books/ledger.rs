@@ -1,13 +1,18 @@
 //! What the observer writes down: what was asked, what was seen, and what follows from it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use driftq_core::command::{Claim, Subscribe};
 use driftq_core::state::State;
+use driftq_core::state::group::{Group, Progress};
 use driftq_core::state::partition::Partition;
 use driftq_core::state::topic::Topic;
 use driftq_core::types::*;
 use driftq_core::{Body, Command};
+
+use crate::invariants::counting::{Counted, open};
+use crate::invariants::order::Lane;
 
 /// A command on its way, with what was true when it was decided.
 #[derive(Clone, Debug)]
@@ -29,6 +34,21 @@ pub(crate) struct Asked {
     pub(crate) counted: Option<Counted>,
 }
 
+impl Asked {
+    /// Nothing was written for it; where something else was due at the same time, nobody can say.
+    pub(crate) fn left_no_record(&self) -> bool {
+        !self.quiet || self.before == self.after
+    }
+
+    /// It only wants to know something.
+    pub(crate) fn only_looks(&self) -> bool {
+        matches!(
+            self.command,
+            Command::Peek { .. } | Command::DescribeTopic { .. } | Command::ListTopics | Command::ListGroups { .. }
+        )
+    }
+}
+
 /// Where a produce should go, and whether there was room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Destination {
@@ -37,28 +57,45 @@ pub(crate) struct Destination {
     pub(crate) fits: bool,
 }
 
-/// A topic counted message by message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Counted {
-    /// Next offset, open messages, their bytes.
-    pub(crate) partitions: Vec<(Offset, u64, u64)>,
-    pub(crate) groups: Vec<CountedGroup>,
-}
-
-/// A group counted message by message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CountedGroup {
-    pub(crate) name: String,
-    /// Not done, leased, waiting.
-    pub(crate) partitions: Vec<(u64, u32, u64)>,
-}
-
 /// A topic's messages, gone ones included.
 #[derive(Clone, Debug)]
 pub(crate) struct TopicBook {
     pub(crate) name: TopicName,
     pub(crate) since: Lsn,
     pub(crate) known: BTreeMap<Offset, Known>,
+    /// Those that are not gone.
+    pub(crate) here: BTreeSet<Offset>,
+}
+
+impl TopicBook {
+    pub(crate) fn new(name: TopicName, since: Lsn) -> Self {
+        Self { name, since, known: BTreeMap::new(), here: BTreeSet::new() }
+    }
+
+    /// A message that was not there before.
+    pub(crate) fn add(&mut self, offset: Offset, known: Known) {
+        self.here.insert(offset);
+        self.known.insert(offset, known);
+    }
+
+    /// Messages that were there, and were seen to be gone when the log had got to `lsn`.
+    pub(crate) fn gone(&mut self, offsets: &[Offset], lsn: Lsn) {
+        for offset in offsets {
+            self.here.remove(offset);
+            if let Some(known) = self.known.get_mut(offset) {
+                known.gone = Some(lsn);
+            }
+        }
+    }
+
+    /// The log was found to reach to `last` only.
+    pub(crate) fn rewind(&mut self, last: Lsn) {
+        self.known.retain(|_, known| known.since <= last || known.released);
+        for known in self.known.values_mut() {
+            known.gone = known.gone.filter(|gone| *gone <= last);
+        }
+        self.here = self.known.iter().filter(|(_, known)| known.gone.is_none()).map(|(offset, _)| *offset).collect();
+    }
 }
 
 /// A message that was stored.
@@ -108,9 +145,9 @@ pub(crate) struct GroupBook {
     pub(crate) dead: BTreeMap<Offset, Vec<(Lsn, Timestamp)>>,
     pub(crate) seen: BTreeMap<Offset, Seen>,
     /// The highest offset first delivered, by partition and priority.
-    pub(crate) firsts: BTreeMap<(PartitionId, u8), Offset>,
+    pub(crate) firsts: BTreeMap<Lane, Offset>,
     /// When anything was last delivered, by partition and priority.
-    pub(crate) served: BTreeMap<(PartitionId, u8), Timestamp>,
+    pub(crate) served: BTreeMap<Lane, Timestamp>,
     /// A crash has passed since the start of the book: deliveries may have gone unseen.
     pub(crate) crashed: bool,
 }
@@ -198,6 +235,47 @@ pub(crate) enum Identity {
 /// Scope, tenant, key.
 pub(crate) type IdentityName = (String, String, String);
 
+/// One partition, and how far each group has got with it.
+pub(crate) struct Shelf<'a> {
+    pub(crate) topic: &'a Topic,
+    pub(crate) id: PartitionId,
+    pub(crate) partition: &'a Partition,
+    pub(crate) groups: Vec<(&'a Group, &'a Progress)>,
+}
+
+impl<'a> Shelf<'a> {
+    pub(crate) fn new(topic: &'a Topic, id: PartitionId, partition: &'a Partition) -> Self {
+        let groups = topic.groups().filter_map(|group| Some((group, group.progress(id)?))).collect();
+        Self { topic, id, partition, groups }
+    }
+
+    /// In how many groups the message at `position` is done.
+    pub(crate) fn done_in(&self, position: Position) -> usize {
+        self.groups.iter().filter(|(_, progress)| progress.done().contains(position)).count()
+    }
+
+    /// Whether a message that is done in so many groups is done in all.
+    pub(crate) fn is_done_everywhere(&self, done_in: usize) -> bool {
+        !self.groups.is_empty() && done_in == self.groups.len()
+    }
+}
+
+impl fmt::Display for Shelf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.topic.name(), self.id)
+    }
+}
+
+/// A group, its book, and those of the commands about it that were decided and not yet answered.
+pub(crate) struct Waiting<'a> {
+    pub(crate) group: &'a Group,
+    pub(crate) book: &'a GroupBook,
+    /// It is being sought.
+    pub(crate) is_sought: bool,
+    /// What is being acked.
+    pub(crate) acks: Vec<Offset>,
+}
+
 /// The topic and group a command names.
 pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName>) {
     match command {
@@ -229,42 +307,10 @@ pub(crate) fn claim(command: &Command) -> Option<&Claim> {
     }
 }
 
-/// The number of the produce a payload was made for.
-pub(crate) fn number(body: &Body) -> Option<u64> {
-    let digits: Vec<u8> = body.value().iter().copied().take_while(u8::is_ascii_digit).collect();
-    std::str::from_utf8(&digits).ok()?.parse().ok()
-}
-
-/// Open messages and bytes of a partition, counted one by one.
-pub(crate) fn open(topic: &Topic, partition: PartitionId) -> (u64, u64) {
-    let groups: Vec<_> = topic.groups().filter_map(|group| group.progress(partition)).collect();
-    let messages = topic.partition(partition).into_iter().flat_map(Partition::messages);
-    let open = messages.filter(|(at, _)| groups.is_empty() || groups.iter().any(|group| !group.done().contains(*at)));
-    open.fold((0, 0), |(count, bytes), (_, message)| {
-        (count + 1, bytes + (message.body.key().len() + message.body.value().len()) as u64)
-    })
-}
-
-/// Counts a topic message by message.
-pub(crate) fn count(topic: &Topic) -> Counted {
-    let partitions = topic.partitions().map(|(id, partition)| {
-        let (messages, bytes) = open(topic, id);
-        (partition.last_offset().map_or(Offset(0), Offset::next), messages, bytes)
-    });
-    let groups = topic.groups().map(|group| CountedGroup {
-        name: group.name().to_string(),
-        partitions: group
-            .partitions()
-            .map(|(id, progress)| {
-                let end = topic.partition(id).map_or(0, |partition| partition.next_position().0);
-                let undone = (0..end).filter(|at| !progress.done().contains(Position(*at))).count() as u64;
-                let leased = progress.entries().filter(|(_, entry)| entry.leased_until().is_some()).count() as u32;
-                let waiting = progress.entries().filter(|(_, entry)| entry.leased_until().is_none()).count() as u64;
-                (undone, leased, waiting)
-            })
-            .collect(),
-    });
-    Counted { partitions: partitions.collect(), groups: groups.collect() }
+/// The number of the produce a value was made for.
+pub(crate) fn number(value: &[u8]) -> Option<u64> {
+    let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&value[..digits]).ok()?.parse().ok()
 }
 
 /// FNV-1a-32 modulo the partitions; the empty key goes to the first.
@@ -298,12 +344,4 @@ pub(crate) fn destination(
     let more = (asked.key.len() + asked.value.len()) as u64;
     let fits = messages < limits.partition_messages_max && bytes + more <= limits.partition_bytes_max;
     (partition.0 < topic.partition_count()).then(|| Destination { topic: topic.id(), partition, fits })
-}
-
-/// The least a retry must wait after the `failures`-th failure.
-pub(crate) fn least_backoff(policy: Option<RetryPolicy>, failures: u32) -> Millis {
-    let Some(policy) = policy else { return Millis(0) };
-    let longest = if policy.max_backoff.0 == 0 { 24 * 3_600_000 } else { policy.max_backoff.0 };
-    let doubled = (0..failures.saturating_sub(1)).fold(policy.backoff.0, |wait, _| wait.saturating_mul(2));
-    Millis(doubled.min(longest).div_ceil(2))
 }

@@ -1,0 +1,8 @@
+//! The bookkeeping: what was asked, what was seen, what follows from it. Whether it is good is for the laws to say.
+
+mod aftermath;
+mod answers;
+pub(super) mod deliveries;
+mod inside;
+pub(super) mod ledger;
+pub(super) mod observer;

@@ -1,0 +1,54 @@
+//! Not too early, not too late, and never back.
+
+use driftq_core::types::{Millis, RetryPolicy, Timestamp};
+
+use super::books::deliveries::Handed;
+use super::books::ledger::GroupBook;
+use super::laws::{self, sentence};
+use super::verdict::Verdict;
+
+#[doc = sentence!(time_rises)]
+pub(crate) fn time_rises(latest: Timestamp, inside: Timestamp) -> Verdict {
+    laws::TIME_RISES.holds(latest <= inside, || format!("{inside} after {latest}"))
+}
+
+#[doc = sentence!(not_early)]
+pub(super) fn not_early(book: &GroupBook, handed: &Handed<'_>) -> Verdict {
+    let (delivery, at) = (handed.delivery, handed.at);
+    let scheduled = handed.envelope.deliver_at.unwrap_or_default();
+    let before = book.seen.get(&delivery.offset).filter(|seen| !seen.unsure);
+    let retried = before.map_or(Timestamp(0), |seen| match seen.open {
+        // The lease ended in silence.
+        true => seen.lease_until.after(least_backoff(handed.envelope.retry_policy, delivery.failures)),
+        false => seen.not_before,
+    });
+    let earliest = scheduled.max(retried);
+    laws::NOT_EARLY.holds(earliest <= at, || format!("at {at}, not before {earliest}: {delivery:?}, before {before:?}"))
+}
+
+#[doc = sentence!(not_late)]
+pub(super) fn not_late(handed: &Handed<'_>) -> Verdict {
+    let late = handed.envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= handed.at);
+    // A dead letter is past its time, and delivered to whoever looks after those.
+    laws::NOT_LATE.holds(!late || handed.is_dead_letter, || format!("at {}: {:?}", handed.at, handed.envelope))
+}
+
+/// The least a retry must wait after the `failures`-th failure.
+pub(super) fn least_backoff(policy: Option<RetryPolicy>, failures: u32) -> Millis {
+    let Some(policy) = policy else { return Millis(0) };
+    let longest = if policy.max_backoff.0 == 0 { 24 * 3_600_000 } else { policy.max_backoff.0 };
+    let doubled = (0..failures.saturating_sub(1)).fold(policy.backoff.0, |wait, _| wait.saturating_mul(2));
+    Millis(doubled.min(longest).div_ceil(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariants::tests::forge::*;
+
+    #[test]
+    fn time_does_not_run_backwards() {
+        fine(time_rises(Timestamp(5), Timestamp(5)));
+        breaks(laws::TIME_RISES, time_rises(Timestamp(5), Timestamp(4)));
+    }
+}
