@@ -44,6 +44,8 @@ pub(crate) mod time;
 pub mod verdict;
 
 #[cfg(test)]
+mod solo;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use self::books::observer::Observer;

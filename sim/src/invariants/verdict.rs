@@ -36,6 +36,8 @@ pub struct Law {
 impl Law {
     /// Holds if `good`; else `found` says what was there instead.
     pub(crate) fn holds(self, good: bool, found: impl FnOnce() -> String) -> Verdict {
+        #[cfg(test)]
+        let good = good || !super::solo::is_heard(self);
         if good { Ok(()) } else { Err(self.broken(found())) }
     }
 
