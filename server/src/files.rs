@@ -1,0 +1,1 @@
+//! The log's files on a real disk.

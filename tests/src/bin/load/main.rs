@@ -1,0 +1,3 @@
+//! Load on a running broker, and what it answers with.
+
+fn main() {}
