@@ -1,1 +1,0 @@
-//! The log's files on a real disk.

@@ -1,0 +1,230 @@
+//! What `core/tests/log/storage.rs` asks of the storage in memory, asked of files.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt, read_whole};
+use driftq_core::types::Lsn;
+use driftq_server::files::{DataFolder, FileStorage, NullStorage, Prepare, fresh_log_id};
+
+use crate::mounts::Mount;
+
+const FILE: FileId = FileId::Segment(1);
+const OTHER: FileId = FileId::Segment(2);
+const DRAFT: FileId = FileId::SnapshotDraft(Lsn(1));
+const DONE: FileId = FileId::Snapshot(Lsn(1));
+
+fn at(position: u64) -> WriteAt {
+    WriteAt { epoch: 1, position }
+}
+
+fn content(storage: &mut FileStorage, file: FileId) -> Vec<u8> {
+    let mut bytes = vec![9; 9];
+    read_whole(storage, file, &mut bytes).unwrap();
+    bytes
+}
+
+fn open(path: &Path) -> FileStorage {
+    DataFolder::open(path).unwrap().storage()
+}
+
+fn with_storage(test: impl Fn(&Path, FileStorage)) {
+    for prepare in [Prepare::Zeros, Prepare::ZerosThenReserve(4), Prepare::Reserve] {
+        let folder = tempfile::tempdir().unwrap();
+        test(folder.path(), open(folder.path()).preparing(prepare));
+    }
+}
+
+#[test]
+fn an_append_goes_behind_the_written_data_or_nowhere() {
+    with_storage(|_, mut storage| {
+        assert_eq!(storage.append(FILE, at(0), b"x"), Err(StorageFault::NotFound));
+        storage.create(FILE, 8).unwrap();
+        assert_eq!(storage.create(FILE, 8), Err(StorageFault::Exists));
+        storage.append(FILE, at(0), b"abc").unwrap();
+        for wrong in [0, 2, 8] {
+            let misplaced = StorageFault::Misplaced { expected: 3, actual: wrong };
+            assert_eq!(storage.append(FILE, at(wrong), b"x"), Err(misplaced));
+        }
+        assert_eq!(content(&mut storage, FILE), b"abc\0\0\0\0\0");
+        assert_eq!(storage.list().unwrap(), [FileInfo { file: FILE, len: 8 }]);
+    });
+}
+
+#[test]
+fn nothing_goes_beyond_the_capacity_and_a_file_without_one_grows() {
+    with_storage(|_, mut storage| {
+        storage.create(FILE, 8).unwrap();
+        storage.append(FILE, at(0), &[1; 8]).unwrap();
+        assert_eq!(storage.append(FILE, at(8), &[1]), Err(StorageFault::Full));
+        assert_eq!(content(&mut storage, FILE), [1; 8]);
+        storage.create(DRAFT, 0).unwrap();
+        assert_eq!(content(&mut storage, DRAFT), b"");
+        storage.append(DRAFT, at(0), b"abc").unwrap();
+        storage.append(DRAFT, at(3), b"de").unwrap();
+        assert_eq!(content(&mut storage, DRAFT), b"abcde");
+    });
+}
+
+#[test]
+fn what_is_opened_anew_is_what_was_written_with_zeros_behind_it() {
+    with_storage(|path, mut storage| {
+        let data: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
+        storage.create(FILE, 300_000).unwrap();
+        storage.append(FILE, at(0), &data).unwrap();
+        storage.sync(FILE).unwrap();
+        storage.create(DRAFT, 0).unwrap();
+        storage.append(DRAFT, at(0), &data).unwrap();
+        storage.sync_folder().unwrap();
+        drop(storage);
+        let mut storage = open(path);
+        let bytes = content(&mut storage, FILE);
+        assert_eq!((bytes.len(), &bytes[..data.len()]), (300_000, &data[..]));
+        assert!(bytes[data.len()..].iter().all(|byte| *byte == 0));
+        assert_eq!(content(&mut storage, DRAFT), data, "written, though never synced: a kill takes nothing");
+        // Any piece, read in any order, whatever the blocks of the medium.
+        for (position, len) in [(0, 1), (4095, 2), (99_000, 2_000), (12_345, 54_321), (7, 4096), (4096, 4096)] {
+            let mut piece = vec![7; len];
+            let got = storage.read(DRAFT, position, &mut piece).unwrap();
+            let expected = &data[position as usize..data.len().min(position as usize + len)];
+            assert_eq!(&piece[..got], expected);
+        }
+        assert_eq!(storage.read(DRAFT, 100_000, &mut [0; 10]), Ok(0));
+        assert_eq!(storage.read(DRAFT, 1 << 40, &mut [0; 10]), Ok(0));
+        assert_eq!(storage.append(FILE, at(100_000), b"x"), Err(StorageFault::NotFound), "it is another's file");
+        storage.sync(FILE).unwrap();
+    });
+}
+
+#[test]
+fn a_rename_never_replaces_and_takes_the_open_file_along() {
+    with_storage(|_, mut storage| {
+        assert_eq!(storage.rename(DRAFT, DONE), Err(StorageFault::NotFound));
+        storage.create(DRAFT, 0).unwrap();
+        storage.append(DRAFT, at(0), b"new").unwrap();
+        storage.create(FILE, 4).unwrap();
+        assert_eq!(storage.rename(DRAFT, FILE), Err(StorageFault::Exists));
+        assert_eq!(content(&mut storage, FILE), [0; 4]);
+        storage.rename(DRAFT, DONE).unwrap();
+        assert_eq!(storage.read(DRAFT, 0, &mut [0]), Err(StorageFault::NotFound));
+        storage.append(DONE, at(3), b"er").unwrap();
+        storage.sync(DONE).unwrap();
+        assert_eq!(content(&mut storage, DONE), b"newer");
+    });
+}
+
+#[test]
+fn a_removed_file_is_gone_and_its_name_is_free() {
+    with_storage(|path, mut storage| {
+        assert_eq!(storage.remove(FILE), Err(StorageFault::NotFound));
+        storage.create(FILE, 8).unwrap();
+        storage.append(FILE, at(0), b"abc").unwrap();
+        drop(storage);
+        let mut storage = open(path);
+        assert_eq!(content(&mut storage, FILE), b"abc\0\0\0\0\0");
+        storage.remove(FILE).unwrap();
+        storage.sync_folder().unwrap();
+        assert_eq!(storage.read(FILE, 0, &mut [0]), Err(StorageFault::NotFound));
+        assert_eq!(storage.sync(FILE), Err(StorageFault::NotFound));
+        assert_eq!(storage.append(FILE, at(0), b"x"), Err(StorageFault::NotFound));
+        storage.create(FILE, 4).unwrap();
+        assert_eq!(content(&mut storage, FILE), [0; 4]);
+    });
+}
+
+#[test]
+fn the_list_is_in_order_and_knows_only_the_logs_own_files() {
+    with_storage(|path, mut storage| {
+        for file in [DONE, DRAFT, OTHER, FileId::Segment(10), FILE] {
+            storage.create(file, 0).unwrap();
+        }
+        storage.append(OTHER, at(0), b"12345").unwrap();
+        std::fs::create_dir(path.join("quarantine-x")).unwrap();
+        std::fs::create_dir(path.join("wal-00000000000000000009.seg")).unwrap();
+        std::fs::write(path.join("notes.txt"), "mine").unwrap();
+        std::fs::write(path.join("wal-1.seg"), "not ours").unwrap();
+        let expected = [(FILE, 0), (OTHER, 5), (FileId::Segment(10), 0), (DONE, 0), (DRAFT, 0)];
+        let listed: Vec<_> = storage.list().unwrap().iter().map(|info| (info.file, info.len)).collect();
+        assert_eq!(listed, expected);
+    });
+}
+
+#[test]
+fn one_handle_appends_to_what_another_has_created() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut background = open(folder.path());
+    let mut log = background.clone();
+    background.create(FILE, 8).unwrap();
+    log.append(FILE, at(0), b"abc").unwrap();
+    log.sync(FILE).unwrap();
+    assert_eq!(background.append(FILE, at(0), b"x"), Err(StorageFault::Misplaced { expected: 3, actual: 0 }));
+    assert_eq!(content(&mut background, FILE), b"abc\0\0\0\0\0");
+    background.remove(FILE).unwrap();
+    assert_eq!(log.append(FILE, at(3), b"x"), Err(StorageFault::NotFound));
+}
+
+#[test]
+fn a_full_disk_leaves_no_half_made_file_and_reserved_room_holds() {
+    let Some(disk) = Mount::tmpfs("1m") else { return };
+    let mut storage = open(&disk.path);
+    assert_eq!(storage.create(FILE, 4 << 20), Err(StorageFault::Full));
+    assert_eq!(storage.list().unwrap(), []);
+    storage.create(FILE, 256 << 10).unwrap();
+    storage.create(DRAFT, 0).unwrap();
+    let mut written = 0;
+    let chunk = vec![1; 100_000];
+    while storage.append(DRAFT, at(written), &chunk) == Ok(()) {
+        written += chunk.len() as u64;
+        assert!(written < 1 << 20, "the disk is never full");
+    }
+    assert_eq!(storage.append(DRAFT, at(written), &chunk), Err(StorageFault::Full));
+    assert_eq!(content(&mut storage, DRAFT).len() as u64, written, "nothing of what did not fit is there");
+    storage.append(FILE, at(0), &vec![2; 256 << 10]).unwrap();
+    storage.sync(FILE).unwrap();
+    storage.remove(DRAFT).unwrap();
+    storage.create(OTHER, 256 << 10).unwrap();
+}
+
+#[test]
+fn a_full_real_disk_is_no_different() {
+    let Some(disk) = Mount::ext4(16) else { return };
+    let mut storage = open(&disk.path);
+    assert_eq!(storage.create(FILE, 64 << 20), Err(StorageFault::Full));
+    assert_eq!(storage.list().unwrap(), []);
+    let mut sequence = 1;
+    while storage.create(FileId::Segment(sequence), 1 << 20) == Ok(()) {
+        sequence += 1;
+        assert!(sequence < 32, "the disk is never full");
+    }
+    assert_eq!(storage.list().unwrap().len() as u64, sequence - 1);
+    storage.append(FILE, at(0), &vec![3; 1 << 20]).unwrap();
+    storage.sync(FILE).unwrap();
+    storage.remove(FILE).unwrap();
+    storage.create(FILE, 512 << 10).unwrap();
+}
+
+#[test]
+fn a_delayed_sync_takes_its_time_and_nothing_else_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut storage = open(folder.path()).with_sync_delay(Duration::from_millis(50));
+    storage.create(FILE, 0).unwrap();
+    storage.append(FILE, at(0), b"x").unwrap();
+    let begun = Instant::now();
+    storage.clone().sync(FILE).unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(50));
+}
+
+#[test]
+fn the_storage_that_keeps_nothing_takes_everything() {
+    let mut storage = NullStorage;
+    storage.create(FILE, 8).unwrap();
+    storage.append(FILE, at(0), b"abc").unwrap();
+    storage.sync(FILE).unwrap();
+    storage.sync_folder().unwrap();
+    assert_eq!(storage.list().unwrap(), []);
+}
+
+#[test]
+fn no_two_logs_get_the_same_identity() {
+    assert_ne!(fresh_log_id().unwrap(), fresh_log_id().unwrap());
+}

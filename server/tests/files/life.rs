@@ -1,0 +1,166 @@
+//! A broker's life on real files: rotation, snapshots, removals, restarts, and both lanes at once.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+
+use driftq_core::command::Produce;
+use driftq_core::faults::NoFaults;
+use driftq_core::log::{FileId, Storage, StorageFault};
+use driftq_core::pipeline::inspect;
+use driftq_core::record::Retention;
+use driftq_core::types::{Timestamp, TopicName};
+use driftq_core::{Command, Job, Lane, Output, Pipeline, PipelineConfig};
+use driftq_server::files::{DataFolder, FileStorage, NullStorage, Prepare, fresh_log_id};
+
+const NOW: Timestamp = Timestamp(1_000_000);
+
+fn config() -> PipelineConfig {
+    PipelineConfig {
+        segment_bytes: 64 << 10,
+        reserve_bytes: 4 << 10,
+        snapshot_every_bytes: 200 << 10,
+        slice_bytes: 8 << 10,
+        ..PipelineConfig::default()
+    }
+}
+
+fn open(storage: &mut (impl Storage + ?Sized)) -> Pipeline {
+    let new_log = Some(fresh_log_id().unwrap());
+    Pipeline::open(storage, config(), new_log, NOW, NoFaults).unwrap().0
+}
+
+fn topic() -> TopicName {
+    TopicName::new("orders").unwrap()
+}
+
+fn create_topic(broker: &mut Pipeline) {
+    broker.handle(NOW, Command::CreateTopic { name: topic(), partitions: Some(3), retention: Retention::default() });
+}
+
+fn produce(broker: &mut Pipeline, number: usize) {
+    let value = format!("{number} {}", "x".repeat(500));
+    broker.handle(NOW, Command::Produce(Box::new(Produce::new(topic(), format!("key-{number}"), value))));
+}
+
+/// Takes every output; says how many were good news.
+fn taken(broker: &mut Pipeline) -> usize {
+    std::iter::from_fn(|| broker.poll_output())
+        .filter(|output| matches!(output, Output::Reply { result: Ok(_), .. }))
+        .count()
+}
+
+fn digest(path: &Path) -> u64 {
+    let (state, recovered) = inspect(&mut DataFolder::open(path).unwrap().storage(), None, &NoFaults).unwrap();
+    assert_eq!(recovered.notices.iter().filter(|notice| !notice.to_string().contains("never begun")).count(), 0);
+    state.digest()
+}
+
+#[test]
+fn a_broker_goes_on_where_it_was_through_rotations_snapshots_and_restarts() {
+    for prepare in [Prepare::Zeros, Prepare::Reserve] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut answered = 0;
+        for life in 0..4 {
+            let mut storage = DataFolder::open(folder.path()).unwrap().storage().preparing(prepare);
+            let mut broker = open(&mut storage);
+            if life == 0 {
+                create_topic(&mut broker);
+            }
+            for number in 0..300 {
+                produce(&mut broker, number);
+                if number % 7 == 0 {
+                    broker.drive(NOW, &mut storage);
+                }
+            }
+            broker.drive(NOW, &mut storage);
+            answered += taken(&mut broker);
+            assert_eq!(broker.failure(), None);
+            let state = broker.state().digest();
+            if life % 2 == 0 {
+                broker.close();
+                broker.drive(NOW, &mut storage);
+            }
+            drop(broker);
+            drop(storage);
+            assert_eq!(digest(folder.path()), state);
+        }
+        assert_eq!(answered, 1 + 4 * 300);
+        let files = DataFolder::open(folder.path()).unwrap().storage().list().unwrap();
+        let first = files.first().map(|info| info.file);
+        assert_ne!(first, Some(FileId::Segment(1)), "old segments are gone");
+        assert_eq!(files.iter().filter(|info| matches!(info.file, FileId::Snapshot(_))).count(), 2);
+    }
+}
+
+/// Performs jobs on a thread of its own and sends them back with what came of them.
+type Done = (Job, Result<(), StorageFault>);
+
+fn lane(mut storage: FileStorage, done: mpsc::Sender<Done>) -> mpsc::Sender<Job> {
+    let (jobs, incoming) = mpsc::channel::<Job>();
+    thread::spawn(move || {
+        for job in incoming {
+            let result = job.perform(&mut storage);
+            if done.send((job, result)).is_err() {
+                return;
+            }
+        }
+    });
+    jobs
+}
+
+#[test]
+fn the_log_and_the_background_work_at_once_on_two_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = DataFolder::open(folder.path()).unwrap();
+    let mut broker = open(&mut data.storage());
+    let (done, results) = mpsc::channel();
+    let log = lane(data.storage(), done.clone());
+    let background = lane(data.storage(), done);
+    drop(data);
+    create_topic(&mut broker);
+    let (mut asked, mut busy, mut good) = (0, 0, 0);
+    while asked < 3_000 || busy > 0 {
+        for _ in 0..20.min(3_000 - asked) {
+            produce(&mut broker, asked);
+            asked += 1;
+        }
+        while let Some(job) = broker.poll_job(Lane::Log) {
+            log.send(job).unwrap();
+            busy += 1;
+        }
+        while let Some(job) = broker.poll_job(Lane::Background) {
+            background.send(job).unwrap();
+            busy += 1;
+        }
+        if busy > 0 {
+            let (job, result) = results.recv().unwrap();
+            busy -= 1;
+            broker.complete(NOW, job, result);
+        }
+        good += taken(&mut broker);
+    }
+    assert_eq!(broker.failure(), None);
+    assert!(good > 1_000, "most of it was taken, some refused while a segment was being made: {good}");
+    let (state, messages) = (broker.state().digest(), broker.state().topic_named(&topic()).unwrap().next_offset());
+    assert_eq!(messages.0 as usize, good - 1);
+    drop((broker, log, background));
+    // The threads let go of the folder when their channels have ended.
+    while DataFolder::open(folder.path()).is_err() {
+        thread::yield_now();
+    }
+    assert_eq!(digest(folder.path()), state);
+}
+
+#[test]
+fn a_broker_runs_on_a_storage_that_keeps_nothing() {
+    let mut storage = NullStorage;
+    let mut broker = open(&mut storage);
+    create_topic(&mut broker);
+    for number in 0..1_000 {
+        produce(&mut broker, number);
+        broker.drive(NOW, &mut storage);
+    }
+    assert_eq!(taken(&mut broker), 1_001);
+    assert_eq!(broker.failure(), None);
+}
