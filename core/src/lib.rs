@@ -153,7 +153,7 @@ pub mod state;
 pub mod types;
 
 pub use body::Body;
-pub use broker::{Broker, LogFault, LogRefusal, LogSink, Need, Tally};
+pub use broker::{Broker, DeadLetterTally, LogFault, LogRefusal, LogSink, Need, Tally};
 pub use command::Command;
 pub use pipeline::{Job, Lane, Pipeline, PipelineConfig};
 pub use reply::{Output, Refusal, Reply};

@@ -4,7 +4,13 @@
 //! requests to it and answers back, and reads the settings ([`config`]).
 #![forbid(unsafe_code)]
 
+mod clock;
 pub mod config;
+mod driver;
 pub mod files;
+mod http;
+mod metrics;
+pub mod openapi;
 pub mod router;
+pub mod serve;
 pub mod wal;

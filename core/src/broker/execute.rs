@@ -19,6 +19,7 @@ impl<F: Faults> Broker<F> {
         match command {
             Command::Produce(mut asked) => {
                 let decision = produce::produce(&self.state, &self.limits, now, &mut asked, &self.faults)?;
+                self.tally.deduplicated += u64::from(matches!(&decision.reply, Reply::Produced(at) if at.duplicate));
                 self.answer(decision, Need::Growth, log)
             }
             Command::Ack(claim) => {
@@ -31,7 +32,7 @@ impl<F: Faults> Broker<F> {
             Command::Nack { claim, reason, delay } => {
                 let asked = (&claim, &reason, delay);
                 let decision = settle::nack(&self.state, &self.limits, now, asked, &self.faults)?;
-                self.answer(decision, Need::Drain, log)
+                self.answer(decision, Need::Drain, log).inspect(|_| self.tally.nacked += 1)
             }
             Command::Extend { claim, lease } => {
                 let asked = (&claim, lease);

@@ -7,10 +7,12 @@
 mod dispatch;
 mod execute;
 mod inspect;
+mod tally;
 mod timeouts;
 
 use std::collections::VecDeque;
 
+pub use self::tally::{DeadLetterTally, Tally};
 use crate::command::Command;
 use crate::faults::{Fault, Faults, NoFaults};
 use crate::index::Index;
@@ -81,15 +83,7 @@ pub struct Broker<F: Faults = NoFaults> {
     failure: Option<LogFault>,
     closing: bool,
     tally: Tally,
-}
-
-/// What a broker has asked of its log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Records that were appended.
-    pub appended: u64,
-    /// Records the log had no room for.
-    pub refused: u64,
+    dead_letters: DeadLetterTally,
 }
 
 impl<F: Faults> Broker<F> {
@@ -116,6 +110,7 @@ impl<F: Faults> Broker<F> {
             failure: None,
             closing: false,
             tally: Tally::default(),
+            dead_letters: DeadLetterTally::new(),
         }
     }
 
@@ -253,10 +248,22 @@ impl<F: Faults> Broker<F> {
         self.failure.as_ref()
     }
 
-    /// What has been asked of the log since the start.
+    /// What has happened since the start.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.tally
+    }
+
+    /// Dead letters since the start, of topics that are still there.
+    #[must_use]
+    pub fn dead_lettered(&self) -> &DeadLetterTally {
+        &self.dead_letters
+    }
+
+    /// How many streams are connected.
+    #[must_use]
+    pub fn consumer_count(&self) -> usize {
+        self.index.consumers.len()
     }
 
     /// How many outputs wait for a sync or to be polled.
@@ -293,8 +300,9 @@ impl<F: Faults> Broker<F> {
     fn commit(&mut self, event: Event, need: Need, log: &mut impl LogSink) -> Result<(), LogRefusal> {
         let record = Record { at: self.now, event };
         let lsn = log.append(&record, need).inspect_err(|_| self.tally.refused += 1)?;
-        self.tally.appended += 1;
         assert!(lsn > self.appended, "the log's positions rise");
+        self.tally.count(&record.event);
+        tally::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
         self.appended = lsn;
         self.index.before(&self.state, &record);
         let applied = self.state.apply(&record, Mode::Live, &self.faults);

@@ -56,7 +56,7 @@ impl<F: Faults> Broker<F> {
         let topic = self.state.topic(place.topic).expect("an alarm goes with its topic");
         let progress = topic.group(place.group).and_then(|group| group.progress(place.partition));
         let entry = progress.and_then(|progress| progress.entry(place.position)).expect("an alarm goes with its lease");
-        match after_failure(&self.state, place, entry, self.now, None, &self.faults) {
+        let done = match after_failure(&self.state, place, entry, self.now, None, &self.faults) {
             Outcome::Again { not_before } => {
                 self.commit_for(Event::Expired { place: *place, not_before }, Need::Drain, log)
             }
@@ -64,7 +64,8 @@ impl<F: Faults> Broker<F> {
                 let last_error = entry.last_error.clone().after_expiry();
                 self.bury(place, reason, last_error.as_str().into(), log)
             }
-        }
+        };
+        done.inspect(|()| self.tally.expired += 1)
     }
 
     /// Done messages have grown too old to keep.

@@ -1,0 +1,68 @@
+//! What the broker has done since it was started, counted for whoever watches it. Nothing here decides anything.
+
+use std::collections::BTreeMap;
+
+use crate::record::Event;
+use crate::state::State;
+use crate::types::{DeadReason, TopicName};
+
+/// How often things have happened since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Records that were appended.
+    pub appended: u64,
+    /// Records the log had no room for.
+    pub refused: u64,
+    /// Messages stored by produces.
+    pub produced: u64,
+    /// Produces answered with an earlier message's place.
+    pub deduplicated: u64,
+    /// Messages handed out, redeliveries included.
+    pub delivered: u64,
+    /// Messages finished by an ack.
+    pub acked: u64,
+    /// Failures reported by workers.
+    pub nacked: u64,
+    /// Leases that ended in silence.
+    pub expired: u64,
+    /// Messages given back unharmed.
+    pub released: u64,
+    /// Leases that were prolonged.
+    pub extended: u64,
+    /// Dead letters made live again.
+    pub redriven: u64,
+}
+
+/// Dead letters since the start, by the topic they come from and the reason.
+pub type DeadLetterTally = BTreeMap<(TopicName, DeadReason), u64>;
+
+impl Tally {
+    /// Counts a record that was appended.
+    pub(super) fn count(&mut self, event: &Event) {
+        self.appended += 1;
+        match event {
+            Event::Produced { .. } => self.produced += 1,
+            Event::Delivered { .. } => self.delivered += 1,
+            Event::Acked { .. } => self.acked += 1,
+            Event::Released { .. } => self.released += 1,
+            Event::Extended { .. } => self.extended += 1,
+            Event::Redriven { .. } => self.redriven += 1,
+            _ => {}
+        }
+    }
+}
+
+/// Counts a dead letter, and forgets a topic that is gone: what is counted stays bounded by what there is.
+pub(super) fn count_dead_letter(tally: &mut DeadLetterTally, state: &State, event: &Event) {
+    match event {
+        Event::DeadLettered { place, reason, .. } => {
+            let topic = state.topic(place.topic).expect("a message dies in a topic that is there");
+            *tally.entry((topic.name().clone(), *reason)).or_default() += 1;
+        }
+        Event::TopicDeleted { topic } => {
+            let name = state.topic(*topic).map(|topic| topic.name().clone());
+            tally.retain(|(known, _), _| Some(known) != name.as_ref());
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,90 @@
+//! The two threads that do the disk's work, so that deciding and talking go on meanwhile.
+//!
+//! One writes and syncs batches of the log; the other makes segments ready, writes snapshots and removes what is not needed.
+//! Each takes one job at a time and reports it; neither holds anything that the reactor might want to have.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use driftq_core::log::{Storage, StorageFault};
+use driftq_core::{Job, Lane};
+use tokio::sync::Notify;
+
+/// A job that was performed, or failed.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) job: Job,
+    pub(crate) result: Result<(), StorageFault>,
+    pub(crate) took: Duration,
+}
+
+/// The threads, and the way to them and back.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    log: Sender<Job>,
+    background: Sender<Job>,
+    done: Receiver<Done>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Lanes {
+    /// Starts the threads. `wake` is notified whenever a job is done.
+    ///
+    /// # Errors
+    /// If the system gives no threads.
+    pub(crate) fn start<S>(log: S, background: S, wake: &Arc<Notify>) -> std::io::Result<Self>
+    where
+        S: Storage + Send + 'static,
+    {
+        let (finished, done) = channel();
+        let (log, log_thread) = lane("driftq-log", log, finished.clone(), Arc::clone(wake))?;
+        let (background, background_thread) = lane("driftq-files", background, finished, Arc::clone(wake))?;
+        Ok(Self { log, background, done, threads: vec![log_thread, background_thread] })
+    }
+
+    /// Hands a job to its thread.
+    pub(crate) fn perform(&self, job: Job) {
+        let lane = if job.lane() == Lane::Log { &self.log } else { &self.background };
+        lane.send(job).expect("the threads live as long as the way to them");
+    }
+
+    /// The next job that was performed.
+    pub(crate) fn done(&self) -> Option<Done> {
+        self.done.try_recv().ok()
+    }
+
+    /// Lets the threads finish what they are at and waits for them.
+    pub(crate) fn stop(self) {
+        let Self { log, background, done, threads } = self;
+        drop((log, background, done));
+        for thread in threads {
+            // A thread that panicked has already reported its job as failed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lane<S: Storage + Send + 'static>(
+    name: &str,
+    mut storage: S,
+    finished: Sender<Done>,
+    wake: Arc<Notify>,
+) -> std::io::Result<(Sender<Job>, JoinHandle<()>)> {
+    let (sender, jobs) = channel::<Job>();
+    let work = move || {
+        for job in jobs {
+            let began = Instant::now();
+            let result = catch_unwind(AssertUnwindSafe(|| job.perform(&mut storage)));
+            let result = result.unwrap_or_else(|_| Err(StorageFault::Io("the storage panicked".into())));
+            if finished.send(Done { job, result, took: began.elapsed() }).is_err() {
+                return;
+            }
+            wake.notify_one();
+        }
+    };
+    let thread = std::thread::Builder::new().name(name.into()).spawn(work)?;
+    Ok((sender, thread))
+}

@@ -1,0 +1,201 @@
+//! Bodies: those that are read, within limits of size and time, and those that are sent.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::batch::BatchBody;
+use super::consume::StreamBody;
+use super::error::ApiError;
+use super::json::Json;
+use crate::config::HttpSettings;
+
+/// What a response carries.
+#[derive(Debug)]
+pub(crate) enum ReplyBody {
+    /// Nothing.
+    Empty,
+    /// All of it, at once: head and body leave in one write.
+    Whole(Bytes),
+    /// Messages as they come.
+    Stream(Box<StreamBody>),
+    /// The answers to a batch as they come.
+    Batch(Box<BatchBody>),
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        let data = match this {
+            Self::Empty => None,
+            Self::Whole(_) => match std::mem::replace(this, Self::Empty) {
+                Self::Whole(bytes) if !bytes.is_empty() => Some(bytes),
+                _ => None,
+            },
+            Self::Stream(stream) => std::task::ready!(stream.poll_lines(context)),
+            Self::Batch(batch) => std::task::ready!(batch.poll_lines(context)),
+        };
+        Poll::Ready(data.map(|data| Ok(Frame::data(data))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Stream(_) | Self::Batch(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Stream(_) | Self::Batch(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// The type of everything that is one JSON object.
+const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
+/// The type of everything that is one JSON object per line.
+const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson; charset=utf-8");
+
+fn with_type(status: StatusCode, kind: HeaderValue, body: ReplyBody) -> Response<ReplyBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// A JSON object.
+pub(crate) fn json(status: StatusCode, json: Json) -> Response<ReplyBody> {
+    with_type(status, JSON, ReplyBody::Whole(json.into_bytes()))
+}
+
+/// A JSON document that is kept ready.
+pub(crate) fn json_text(text: &'static str) -> Response<ReplyBody> {
+    with_type(StatusCode::OK, JSON, ReplyBody::Whole(Bytes::from_static(text.as_bytes())))
+}
+
+/// Text of another kind.
+pub(crate) fn text(kind: &'static str, text: String) -> Response<ReplyBody> {
+    with_type(StatusCode::OK, HeaderValue::from_static(kind), ReplyBody::Whole(text.into()))
+}
+
+/// Lines that follow as they come.
+pub(crate) fn lines(body: ReplyBody) -> Response<ReplyBody> {
+    with_type(StatusCode::OK, NDJSON, body)
+}
+
+/// 204.
+pub(crate) fn nothing() -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::Empty);
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
+/// How slow a body may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pause_max: Duration,
+    rate_min: u64,
+}
+
+impl Pace {
+    pub(crate) fn of(settings: &HttpSettings) -> Self {
+        Self { pause_max: settings.body_timeout, rate_min: settings.body_rate_min }
+    }
+}
+
+/// A body on its way in. Nothing is timed until it first keeps us waiting, as most never do.
+#[derive(Debug)]
+pub(crate) struct Inflow {
+    incoming: Incoming,
+    pace: Pace,
+    received: u64,
+    clock: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// Whether it must come at a rate, or may trickle as long as it does not pause.
+    rated: bool,
+}
+
+impl Inflow {
+    /// A body that must come swiftly.
+    pub(crate) fn swift(incoming: Incoming, pace: Pace) -> Self {
+        Self { incoming, pace, received: 0, clock: None, rated: true }
+    }
+
+    /// A body that comes as its sender has something to say.
+    pub(crate) fn steady(incoming: Incoming, pace: Pace) -> Self {
+        Self { rated: false, ..Self::swift(incoming, pace) }
+    }
+
+    /// The next piece of it, or its end.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ApiError>> {
+        loop {
+            match pin!(&mut self.incoming).poll_frame(context) {
+                Poll::Ready(None) => return Poll::Ready(Ok(None)),
+                Poll::Ready(Some(Err(error))) => {
+                    return Poll::Ready(Err(ApiError::invalid(format!("the body ended early: {error}")).closing()));
+                }
+                Poll::Ready(Some(Ok(frame))) => {
+                    // Trailers say nothing here.
+                    let Ok(data) = frame.into_data() else { continue };
+                    self.received += data.len() as u64;
+                    self.restart();
+                    return Poll::Ready(Ok(Some(data)));
+                }
+                Poll::Pending => return self.wait(context),
+            }
+        }
+    }
+
+    fn wait(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ApiError>> {
+        let pause_max = self.pace.pause_max;
+        let (began, pause) = self.clock.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(pause_max))));
+        let due = self.pace.pause_max.as_secs() + self.received / self.pace.rate_min.max(1);
+        let too_slow = self.rated && began.elapsed().as_secs() > due;
+        if too_slow || pause.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(ApiError::invalid("the body comes too slowly").closing()));
+        }
+        Poll::Pending
+    }
+
+    fn restart(&mut self) {
+        if let Some((_, pause)) = &mut self.clock {
+            pause.as_mut().reset(Instant::now() + self.pace.pause_max);
+        }
+    }
+
+    /// All of it, if it is not longer than `max`.
+    pub(crate) async fn whole(mut self, max: usize) -> Result<Bytes, ApiError> {
+        let too_long = || ApiError::too_large(format!("the body may have at most {max} bytes")).closing();
+        if self.incoming.size_hint().lower() > max as u64 {
+            return Err(too_long());
+        }
+        let Some(first) = std::future::poll_fn(|context| self.poll(context)).await? else { return Ok(Bytes::new()) };
+        if first.len() > max {
+            return Err(too_long());
+        }
+        if self.incoming.is_end_stream() {
+            return Ok(first);
+        }
+        let mut all = BytesMut::from(first);
+        while let Some(more) = std::future::poll_fn(|context| self.poll(context)).await? {
+            if all.len() + more.len() > max {
+                return Err(too_long());
+            }
+            all.extend_from_slice(&more);
+        }
+        Ok(all.freeze())
+    }
+}

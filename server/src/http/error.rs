@@ -1,0 +1,160 @@
+//! Every refusal in one shape: `{"error": CODE, "message": TEXT, …}`, and the one place where refusals become status codes.
+
+use std::borrow::Cow;
+
+use driftq_core::Refusal;
+use driftq_core::types::{Millis, NameError};
+use hyper::header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+
+use super::body::ReplyBody;
+use super::json::Json;
+use crate::driver::Unready;
+
+/// A refusal as a client sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) code: &'static str,
+    pub(crate) message: Cow<'static, str>,
+    retry: Option<Retry>,
+    allow: Option<&'static str>,
+    /// Whether the connection is of no further use: what follows on it cannot be relied on.
+    closes: bool,
+}
+
+/// Try again, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Retry {
+    reason: &'static str,
+    after: Millis,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, code, message: message.into(), retry: None, allow: None, closes: false }
+    }
+
+    /// 400: what was asked makes no sense.
+    pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "INVALID_ARGUMENT", message)
+    }
+
+    /// 400: a field that must be there is not.
+    pub(crate) fn missing(field: &'static str) -> Self {
+        Self::invalid(format!("{field} is required"))
+    }
+
+    /// 403.
+    pub(crate) fn denied(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "PERMISSION_DENIED", message)
+    }
+
+    /// 404.
+    pub(crate) fn not_found(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", message)
+    }
+
+    /// 405, and what is allowed.
+    pub(crate) fn method_not_allowed(allow: &'static str) -> Self {
+        let message = format!("method not allowed, use {allow}");
+        let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message);
+        Self { allow: Some(allow), ..error }
+    }
+
+    /// 413.
+    pub(crate) fn too_large(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", message)
+    }
+
+    fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message)
+    }
+
+    /// The same, and the connection ends with it.
+    pub(crate) fn closing(self) -> Self {
+        Self { closes: true, ..self }
+    }
+
+    /// The word for it in `produce_rejected_total`.
+    pub(crate) fn reason(&self) -> &'static str {
+        match (self.retry, self.code) {
+            (Some(retry), _) => retry.reason,
+            (None, "INVALID_ARGUMENT") => "invalid",
+            (None, "NOT_FOUND") => "not_found",
+            (None, "PAYLOAD_TOO_LARGE") => "too_large",
+            (None, "STORAGE_FULL") => "storage_full",
+            (None, "UNAVAILABLE") => "unavailable",
+            (None, _) => "other",
+        }
+    }
+
+    /// The body's fields, each behind a comma or behind `first`.
+    pub(crate) fn write_fields(&self, json: &mut Json) {
+        json.text("error", self.code);
+        json.text("message", &self.message);
+        if let Some(Retry { reason, after }) = self.retry {
+            json.text("reason", reason);
+            json.number("retry_after_ms", after.0);
+        }
+    }
+
+    /// The whole answer.
+    pub(crate) fn into_response(self) -> Response<ReplyBody> {
+        let mut json = Json::object();
+        self.write_fields(&mut json);
+        let mut response = super::body::json(self.status, json);
+        let headers = response.headers_mut();
+        if let Some(Retry { after, .. }) = self.retry {
+            headers.insert(RETRY_AFTER, HeaderValue::from(after.0.div_ceil(1_000)));
+        }
+        if let Some(allow) = self.allow {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        if self.closes {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::UnknownTopic(_) | Refusal::UnknownGroup(_) | Refusal::UnknownConsumer => Self::not_found(message),
+            Refusal::TopicExists { .. } => Self::new(StatusCode::CONFLICT, "ALREADY_EXISTS", message),
+            Refusal::TooLarge { what: "key" | "message" | "key and value", .. } => Self::too_large(message),
+            Refusal::NotOwner | Refusal::StaleLease => Self::new(StatusCode::CONFLICT, "FAILED_PRECONDITION", message),
+            Refusal::Overloaded { reason, retry_after } => Self {
+                retry: Some(Retry { reason: reason.code(), after: retry_after }),
+                ..Self::new(StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED", message)
+            },
+            Refusal::StorageFull => Self::new(StatusCode::INSUFFICIENT_STORAGE, "STORAGE_FULL", message),
+            Refusal::ShuttingDown | Refusal::LogFailed => Self::unavailable(message),
+            _ => Self::invalid(message),
+        }
+    }
+}
+
+impl From<Unready> for ApiError {
+    fn from(unready: Unready) -> Self {
+        Self::unavailable(match unready {
+            Unready::Recovering => "the broker is reading its log",
+            Unready::Failed => "the log has failed; restart the broker",
+            Unready::Draining => "the broker is shutting down",
+        })
+    }
+}
+
+impl From<NameError> for ApiError {
+    fn from(error: NameError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+impl From<serde_json::Error> for ApiError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::invalid(format!("bad JSON: {error}"))
+    }
+}

@@ -1,0 +1,319 @@
+//! Requests as they are written, in JSON or in a query, and how each becomes what the broker understands.
+//!
+//! Unknown fields, fields given twice and values of the wrong kind are refused by the parser; names are trimmed and checked when
+//! they become names.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use driftq_core::command::{Claim, Produce, TokenClaim};
+use driftq_core::types::{
+    Deadline, Envelope, GroupName, Millis, Offset, OwnerName, PartitionId, Priority, RetryPolicy, Text, Timestamp,
+    TopicName,
+};
+use serde::Deserialize;
+
+use super::error::ApiError;
+use super::query::Query;
+use super::time;
+
+/// Text that stays where it is in the body, if nothing in it is escaped.
+pub(crate) type Str<'a> = Cow<'a, str>;
+
+/// A request that can be written as a JSON object or as a query.
+pub(crate) trait Fields<'a>: Deserialize<'a> {
+    /// Reads it from a query.
+    fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError>;
+}
+
+/// Reads a JSON object, and nothing behind it.
+pub(crate) fn from_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+    Ok(serde_json::from_slice(body)?)
+}
+
+/// Reads a request: a body wins over the query.
+pub(crate) fn read<'a, T: Fields<'a>>(body: &'a [u8], query: &'a Query<'a>) -> Result<T, ApiError> {
+    if body.iter().all(u8::is_ascii_whitespace) { T::from_query(query) } else { from_json(body) }
+}
+
+fn owned<'a>(text: Option<&'a str>) -> Option<Str<'a>> {
+    text.map(Cow::Borrowed)
+}
+
+/// A field that must be there.
+pub(crate) fn required<T>(name: &'static str, value: Option<T>) -> Result<T, ApiError> {
+    value.ok_or_else(|| ApiError::missing(name))
+}
+
+/// Text, unless it is empty.
+fn given(text: Option<Str<'_>>) -> Option<Text> {
+    text.filter(|text| !text.is_empty()).map(|text| Text::from(&*text))
+}
+
+/// A span that must not be negative; 0 is for whoever asks to judge.
+pub(crate) fn span(name: &'static str, value: Option<i64>) -> Result<Option<Millis>, ApiError> {
+    let not_negative =
+        |value| u64::try_from(value).map_err(|_| ApiError::invalid(format!("{name} must not be negative")));
+    value.map(|value| not_negative(value).map(Millis)).transpose()
+}
+
+/// `POST /v1/produce`, and each line of its batches.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProduceFields<'a> {
+    #[serde(borrow)]
+    topic: Option<Str<'a>>,
+    #[serde(borrow)]
+    key: Option<Str<'a>>,
+    #[serde(borrow)]
+    value: Option<Str<'a>>,
+    #[serde(borrow)]
+    envelope: Option<EnvelopeFields<'a>>,
+}
+
+/// What a producer says beside the payload.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EnvelopeFields<'a> {
+    #[serde(borrow)]
+    run_id: Option<Str<'a>>,
+    #[serde(borrow)]
+    step_id: Option<Str<'a>>,
+    #[serde(borrow)]
+    parent_step_id: Option<Str<'a>>,
+    #[serde(borrow)]
+    tenant_id: Option<Str<'a>>,
+    #[serde(borrow)]
+    idempotency_key: Option<Str<'a>>,
+    #[serde(borrow)]
+    target_topic: Option<Str<'a>>,
+    partition_override: Option<i64>,
+    #[serde(borrow)]
+    deadline: Option<Str<'a>>,
+    retry_policy: Option<RetryFields>,
+    priority: Option<u64>,
+    delay_ms: Option<i64>,
+    #[serde(borrow)]
+    deliver_at: Option<Str<'a>>,
+    labels: Option<Labels>,
+}
+
+/// A retry policy; what is not given is unlimited, or none.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RetryFields {
+    max_attempts: Option<u32>,
+    backoff_ms: Option<u64>,
+    max_backoff_ms: Option<u64>,
+}
+
+/// A map of texts in which no key comes twice.
+#[derive(Debug)]
+pub(crate) struct Labels(BTreeMap<Text, Text>);
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Labels;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a map of strings")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
+                let mut labels = BTreeMap::new();
+                while let Some((key, value)) = map.next_entry::<Text, Text>()? {
+                    if labels.insert(key, value).is_some() {
+                        return Err(serde::de::Error::custom("a label is given twice"));
+                    }
+                }
+                Ok(Labels(labels))
+            }
+        }
+        deserializer.deserialize_map(Visitor)
+    }
+}
+
+/// What a request's head adds to a produce.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ProduceHead<'a> {
+    /// `Idempotency-Key`.
+    pub(crate) idempotency_key: Option<&'a str>,
+    /// `traceparent`.
+    pub(crate) trace: Option<&'a str>,
+}
+
+impl<'a> Fields<'a> for ProduceFields<'a> {
+    fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
+        let deadline = query.any(&["deadline", "deadline_rfc3339"])?;
+        let deadline = match (deadline, query.value::<u64>("deadline_ms")?) {
+            (Some(text), None) => Some(Cow::Borrowed(text)),
+            (None, Some(at)) => Some(Cow::Owned(time::text(Timestamp(at)))),
+            (None, None) => None,
+            (Some(_), Some(_)) => return Err(ApiError::invalid("give deadline or deadline_ms, not both")),
+        };
+        let retry = RetryFields {
+            max_attempts: query.value("retry_max_attempts")?,
+            backoff_ms: query.value("retry_backoff_ms")?,
+            max_backoff_ms: query.value("retry_max_backoff_ms")?,
+        };
+        let has_retry = retry.max_attempts.is_some() || retry.backoff_ms.is_some() || retry.max_backoff_ms.is_some();
+        let envelope = EnvelopeFields {
+            run_id: owned(query.text("run_id")?),
+            step_id: owned(query.text("step_id")?),
+            parent_step_id: owned(query.text("parent_step_id")?),
+            tenant_id: owned(query.any(&["tenant_id", "tenant"])?),
+            idempotency_key: owned(query.any(&["idempotency_key", "idem_key"])?),
+            target_topic: owned(query.text("target_topic")?),
+            partition_override: query.value("partition_override")?,
+            deadline,
+            retry_policy: has_retry.then_some(retry),
+            priority: query.value("priority")?,
+            delay_ms: query.value("delay_ms")?,
+            deliver_at: owned(query.text("deliver_at")?),
+            labels: None,
+        };
+        Ok(Self {
+            topic: owned(query.text("topic")?),
+            key: owned(query.text("key")?),
+            value: owned(query.text("value")?),
+            envelope: Some(envelope),
+        })
+    }
+}
+
+impl ProduceFields<'_> {
+    /// The command's parts, checked.
+    pub(crate) fn into_produce(self, head: ProduceHead<'_>) -> Result<Produce, ApiError> {
+        let topic = TopicName::new(&required("topic", self.topic)?)?;
+        let value = required("value", self.value)?;
+        if value.is_empty() {
+            return Err(ApiError::invalid("value must not be empty"));
+        }
+        let key = self.key.map_or_else(Vec::new, |key| key.into_owned().into_bytes());
+        let mut produce = Produce::new(topic, key, value.into_owned());
+        if let Some(envelope) = self.envelope {
+            (produce.envelope, produce.delay) = envelope.into_envelope()?;
+        }
+        if let Some(key) = head.idempotency_key.filter(|key| !key.is_empty()) {
+            match &produce.envelope.idempotency_key {
+                Some(said) if **said != *key => {
+                    let message = "the Idempotency-Key header and envelope.idempotency_key differ";
+                    return Err(ApiError::invalid(message));
+                }
+                _ => produce.envelope.idempotency_key = Some(key.into()),
+            }
+        }
+        produce.trace = head.trace.map(Text::from);
+        Ok(produce)
+    }
+}
+
+impl EnvelopeFields<'_> {
+    fn into_envelope(self) -> Result<(Envelope, Option<Millis>), ApiError> {
+        let name = |text: Str<'_>| TopicName::new(&text);
+        let priority = |level: u64| {
+            let level = u8::try_from(level).ok().and_then(Priority::new);
+            level.ok_or_else(|| ApiError::invalid("priority must be 0 to 9"))
+        };
+        let partition = |partition: i64| {
+            u32::try_from(partition)
+                .map(PartitionId)
+                .map_err(|_| ApiError::invalid("partition_override is out of range"))
+        };
+        let deadline = |text: Str<'_>| {
+            time::parse("deadline", &text).map(|at| Deadline { at, text: text.into_owned().into_boxed_str() })
+        };
+        if self.delay_ms.is_some() && self.deliver_at.is_some() {
+            return Err(ApiError::invalid("give delay_ms or deliver_at, not both"));
+        }
+        let envelope = Envelope {
+            run_id: given(self.run_id),
+            step_id: given(self.step_id),
+            parent_step_id: given(self.parent_step_id),
+            tenant_id: given(self.tenant_id),
+            idempotency_key: given(self.idempotency_key),
+            target_topic: self.target_topic.filter(|text| !text.trim().is_empty()).map(name).transpose()?,
+            partition_override: self.partition_override.map(partition).transpose()?,
+            deadline: self.deadline.map(deadline).transpose()?,
+            retry_policy: self.retry_policy.map(|retry| RetryPolicy {
+                max_attempts: retry.max_attempts.unwrap_or(0),
+                backoff: Millis(retry.backoff_ms.unwrap_or(0)),
+                max_backoff: Millis(retry.max_backoff_ms.unwrap_or(0)),
+            }),
+            priority: self.priority.map(priority).transpose()?,
+            deliver_at: self.deliver_at.map(|text| time::parse("deliver_at", &text)).transpose()?,
+            labels: self.labels.map_or_else(BTreeMap::new, |labels| labels.0),
+        };
+        Ok((envelope, span("delay_ms", self.delay_ms)?.filter(|delay| delay.0 > 0)))
+    }
+}
+
+/// Defines a request about one delivered message: the claim, and what else it says.
+macro_rules! claim_fields {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty = $from:expr),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name<'a> {
+            #[serde(borrow)]
+            topic: Option<Str<'a>>,
+            #[serde(borrow)]
+            group: Option<Str<'a>>,
+            partition: Option<u32>,
+            offset: Option<u64>,
+            #[serde(borrow)]
+            owner: Option<Str<'a>>,
+            #[serde(borrow)]
+            lease_token: Option<Str<'a>>,
+            $(pub(crate) $field: $type,)*
+        }
+
+        impl<'a> Fields<'a> for $name<'a> {
+            fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
+                Ok(Self {
+                    topic: owned(query.text("topic")?),
+                    group: owned(query.text("group")?),
+                    partition: query.value("partition")?,
+                    offset: query.value("offset")?,
+                    owner: owned(query.text("owner")?),
+                    lease_token: owned(query.text("lease_token")?),
+                    $($field: ($from)(query)?,)*
+                })
+            }
+        }
+
+        impl $name<'_> {
+            /// Whose word it is, about which message.
+            pub(crate) fn claim(&self) -> Result<Claim, ApiError> {
+                Ok(Claim {
+                    topic: TopicName::new(required("topic", self.topic.as_deref())?)?,
+                    group: GroupName::new(required("group", self.group.as_deref())?)?,
+                    partition: PartitionId(required("partition", self.partition)?),
+                    offset: Offset(required("offset", self.offset)?),
+                    owner: OwnerName::new(required("owner", self.owner.as_deref())?)?,
+                    token: TokenClaim::read(self.lease_token.as_deref()),
+                })
+            }
+        }
+    };
+}
+
+claim_fields! {
+    /// `POST /v1/ack` and `/v1/release`.
+    AckFields {}
+}
+claim_fields! {
+    /// `POST /v1/nack`.
+    NackFields {
+        reason: Option<String> = |query: &Query<'_>| query.text("reason").map(|text| text.map(str::to_owned)),
+        delay_ms: Option<i64> = |query: &Query<'_>| query.value("delay_ms"),
+    }
+}
+claim_fields! {
+    /// `POST /v1/extend`.
+    ExtendFields {
+        lease_ms: Option<i64> = |query: &Query<'_>| query.value("lease_ms"),
+    }
+}

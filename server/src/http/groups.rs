@@ -1,0 +1,149 @@
+//! Groups: listed, made, deleted, moved, paused.
+
+use driftq_core::command::SeekTo;
+use driftq_core::types::{GroupName, Offset, TopicName};
+use driftq_core::{Command, Reply};
+use hyper::{Response, StatusCode};
+use serde::Deserialize;
+
+use super::Api;
+use super::body::{ReplyBody, json, nothing};
+use super::consume::group_start;
+use super::error::ApiError;
+use super::fields::{Fields, Str, required};
+use super::json::{Json, string};
+use super::query::Query;
+use super::time;
+
+/// A group, and where it starts if it is to be made.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GroupFields<'a> {
+    #[serde(borrow)]
+    topic: Option<Str<'a>>,
+    #[serde(borrow)]
+    group: Option<Str<'a>>,
+    #[serde(borrow)]
+    from: Option<Str<'a>>,
+}
+
+impl<'a> Fields<'a> for GroupFields<'a> {
+    fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
+        Ok(Self {
+            topic: query.text("topic")?.map(Into::into),
+            group: query.text("group")?.map(Into::into),
+            from: query.text("from")?.map(Into::into),
+        })
+    }
+}
+
+impl GroupFields<'_> {
+    fn names(&self) -> Result<(TopicName, GroupName), ApiError> {
+        let topic = TopicName::new(required("topic", self.topic.as_deref())?)?;
+        Ok((topic, GroupName::new(required("group", self.group.as_deref())?)?))
+    }
+
+    /// The names, where a start has no meaning.
+    fn names_alone(&self) -> Result<(TopicName, GroupName), ApiError> {
+        match self.from {
+            Some(_) => Err(ApiError::invalid("from is for making a group")),
+            None => self.names(),
+        }
+    }
+}
+
+/// `GET /v1/groups?topic=`.
+pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<Response<ReplyBody>, ApiError> {
+    let topic = TopicName::new(required("topic", query.text("topic")?)?)?;
+    match api.driver.ask(Command::ListGroups { topic: topic.clone() }).await?? {
+        Reply::Groups(groups) => {
+            let mut out = Json::object();
+            out.text("topic", topic.as_str());
+            out.list("groups", &groups, |group, out| string(group.as_str(), out));
+            Ok(json(StatusCode::OK, out))
+        }
+        other => unreachable!("a list of groups was asked for: {other:?}"),
+    }
+}
+
+/// `POST /v1/groups`.
+pub(crate) async fn create(api: &Api, fields: GroupFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+    let (topic, group) = fields.names()?;
+    let start = group_start(fields.from.as_deref())?;
+    api.driver.ask(Command::CreateGroup { topic: topic.clone(), group: group.clone(), start }).await??;
+    let mut out = Json::object();
+    out.text("status", "created");
+    out.text("topic", topic.as_str());
+    out.text("group", group.as_str());
+    Ok(json(StatusCode::CREATED, out))
+}
+
+/// `DELETE /v1/groups?topic=&group=`.
+pub(crate) async fn delete(api: &Api, fields: GroupFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+    let (topic, group) = fields.names_alone()?;
+    api.driver.ask(Command::DeleteGroup { topic, group }).await??;
+    Ok(nothing())
+}
+
+/// `POST /v1/groups/pause`.
+pub(crate) async fn pause(api: &Api, fields: GroupFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+    let (topic, group) = fields.names_alone()?;
+    api.driver.ask(Command::Pause { topic, group }).await??;
+    Ok(nothing())
+}
+
+/// `POST /v1/groups/resume`.
+pub(crate) async fn resume(api: &Api, fields: GroupFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+    let (topic, group) = fields.names_alone()?;
+    api.driver.ask(Command::Resume { topic, group }).await??;
+    Ok(nothing())
+}
+
+/// A group, and where it is to go on.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SeekFields<'a> {
+    #[serde(borrow)]
+    topic: Option<Str<'a>>,
+    #[serde(borrow)]
+    group: Option<Str<'a>>,
+    to: Option<SeekField>,
+}
+
+/// `"earliest"`, `"latest"`, `{"offset": n}` or `{"time": "…"}`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum SeekField {
+    Earliest,
+    Latest,
+    Offset(u64),
+    Time(String),
+}
+
+impl<'a> Fields<'a> for SeekFields<'a> {
+    fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
+        let to = match (query.text("to")?, query.value("offset")?, query.text("time")?) {
+            (Some("earliest"), None, None) => Some(SeekField::Earliest),
+            (Some("latest"), None, None) => Some(SeekField::Latest),
+            (None, Some(offset), None) => Some(SeekField::Offset(offset)),
+            (None, None, Some(time)) => Some(SeekField::Time(time.to_owned())),
+            (None, None, None) => None,
+            _ => return Err(ApiError::invalid("give one of to=earliest, to=latest, offset= and time=")),
+        };
+        Ok(Self { topic: query.text("topic")?.map(Into::into), group: query.text("group")?.map(Into::into), to })
+    }
+}
+
+/// `POST /v1/groups/seek`.
+pub(crate) async fn seek(api: &Api, fields: SeekFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+    let topic = TopicName::new(required("topic", fields.topic.as_deref())?)?;
+    let group = GroupName::new(required("group", fields.group.as_deref())?)?;
+    let to = match required("to", fields.to)? {
+        SeekField::Earliest => SeekTo::Earliest,
+        SeekField::Latest => SeekTo::Latest,
+        SeekField::Offset(offset) => SeekTo::Offset(Offset(offset)),
+        SeekField::Time(text) => SeekTo::Time(time::parse("time", &text)?),
+    };
+    api.driver.ask(Command::Seek { topic, group, to }).await??;
+    Ok(nothing())
+}

@@ -1,0 +1,173 @@
+//! Who is let in: what hyper lets through although nobody should send it, and browsers of other people's pages.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, ORIGIN, TRANSFER_ENCODING};
+use hyper::{Request, Version};
+
+use super::error::ApiError;
+
+/// The Host headers that are ours.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    any: bool,
+    names: Vec<String>,
+    listen: IpAddr,
+    /// The last one that was found to be ours: mostly it is the next one too.
+    known: RefCell<Option<HeaderValue>>,
+}
+
+impl Guard {
+    /// Lets in what is meant for loopback, for `listen`, or for one of `allowed`; `*` is any.
+    pub(crate) fn new(listen: SocketAddr, allowed: &[String]) -> Self {
+        Self {
+            any: allowed.iter().any(|name| name == "*"),
+            names: allowed.iter().map(|name| name.to_ascii_lowercase()).collect(),
+            listen: listen.ip(),
+            known: RefCell::new(None),
+        }
+    }
+
+    /// Refuses what must not be answered.
+    pub(crate) fn check(&self, request: &Request<Incoming>) -> Result<(), ApiError> {
+        let headers = request.headers();
+        if request.version() < Version::HTTP_2 {
+            check_framing(request)?;
+            self.check_host(headers.get(HOST))?;
+        } else {
+            self.check_authority(request)?;
+        }
+        if request.uri().path().as_bytes().contains(&b'.') || request.uri().path().as_bytes().contains(&b'%') {
+            check_path(request.uri().path())?;
+        }
+        check_origin(headers, request)
+    }
+
+    fn check_host(&self, host: Option<&HeaderValue>) -> Result<(), ApiError> {
+        let Some(host) = host else { return Err(ApiError::invalid("the Host header is missing").closing()) };
+        if self.any || self.known.borrow().as_ref() == Some(host) {
+            return Ok(());
+        }
+        self.check_name(host.to_str().unwrap_or_default())?;
+        *self.known.borrow_mut() = Some(host.clone());
+        Ok(())
+    }
+
+    fn check_authority(&self, request: &Request<Incoming>) -> Result<(), ApiError> {
+        let authority = request.uri().authority().map(hyper::http::uri::Authority::as_str);
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        match (authority, host) {
+            (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
+                Err(ApiError::invalid("the Host header and :authority differ"))
+            }
+            (Some(name), _) | (None, Some(name)) if !self.any => self.check_name(name),
+            (None, None) => Err(ApiError::invalid("the Host header is missing")),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_name(&self, host: &str) -> Result<(), ApiError> {
+        let name = host_of(host).to_ascii_lowercase();
+        let bare = name.trim_start_matches('[').trim_end_matches(']');
+        let ours = match bare.parse::<IpAddr>() {
+            Ok(address) => address.is_loopback() || (address == self.listen && !address.is_unspecified()),
+            Err(_) => name == "localhost" || name.ends_with(".localhost"),
+        };
+        if ours || self.names.contains(&name) || self.names.iter().any(|allowed| allowed == bare) {
+            return Ok(());
+        }
+        Err(ApiError::denied(format!("requests for host {host:?} are not answered here; see --allowed-host")))
+    }
+}
+
+/// The name in a Host header, without its port.
+fn host_of(host: &str) -> &str {
+    match host.rfind(']') {
+        Some(end) => &host[..=end],
+        None => host.split(':').next().unwrap_or_default(),
+    }
+}
+
+fn check_framing(request: &Request<Incoming>) -> Result<(), ApiError> {
+    let headers = request.headers();
+    if headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH) {
+        return Err(ApiError::invalid("Content-Length and Transfer-Encoding in one request").closing());
+    }
+    if headers.get_all(HOST).iter().nth(1).is_some() {
+        return Err(ApiError::invalid("more than one Host header").closing());
+    }
+    if request.uri().scheme().is_some() || request.uri().authority().is_some() {
+        return Err(ApiError::invalid("the request target must be a path").closing());
+    }
+    Ok(())
+}
+
+fn check_path(path: &str) -> Result<(), ApiError> {
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8();
+    let decoded = decoded.map_err(|_| ApiError::invalid("the path is not UTF-8").closing())?;
+    if decoded.split(['/', '\\']).any(|step| step == "..") {
+        return Err(ApiError::invalid("the path must not contain ..").closing());
+    }
+    Ok(())
+}
+
+/// A page of another site must not be able to use a broker that its reader can reach.
+fn check_origin(headers: &HeaderMap, request: &Request<Incoming>) -> Result<(), ApiError> {
+    let refused = || ApiError::denied("requests from pages of other sites are refused");
+    if let Some(site) = headers.get("sec-fetch-site")
+        && !matches!(site.as_bytes(), b"same-origin" | b"none")
+    {
+        return Err(refused());
+    }
+    let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let host = host.or(request.uri().authority().map(hyper::http::uri::Authority::as_str));
+    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+    match (origin, host) {
+        (Some(origin), Some(host)) if origin.eq_ignore_ascii_case(host) => Ok(()),
+        _ => Err(refused()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(allowed: &[&str]) -> Guard {
+        let allowed: Vec<String> = allowed.iter().map(|name| (*name).to_owned()).collect();
+        Guard::new("192.0.2.7:8080".parse().expect("an address"), &allowed)
+    }
+
+    #[test]
+    fn loopback_names_and_the_listen_address_are_ours() {
+        let guard = guard(&[]);
+        for host in
+            ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "127.9.9.9", "[::1]:80", "a.localhost", "192.0.2.7:8080"]
+        {
+            assert_eq!(guard.check_name(host), Ok(()), "{host}");
+        }
+        for host in ["", "example.com", "localhost.example.com", "192.0.2.8", "[2001:db8::1]:80", "0.0.0.0"] {
+            assert!(guard.check_name(host).is_err(), "{host}");
+        }
+    }
+
+    #[test]
+    fn further_names_are_let_in_when_told_so() {
+        let guard = guard(&["Queue.example.com", "192.0.2.9"]);
+        assert_eq!(guard.check_name("queue.example.com:443"), Ok(()));
+        assert_eq!(guard.check_name("192.0.2.9:1"), Ok(()));
+        assert!(guard.check_name("example.com").is_err());
+    }
+
+    #[test]
+    fn paths_that_climb_are_refused_however_they_are_spelled() {
+        for path in ["/v1/../x", "/..", "/v1/%2e%2e/x", "/v1/..%2fx", "/v1/..\\x", "/%FF"] {
+            assert!(check_path(path).is_err(), "{path}");
+        }
+        for path in ["/v1/topics/a..b", "/v1/topics/.a", "/v1/openapi.json"] {
+            assert_eq!(check_path(path), Ok(()), "{path}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Looking at messages without consuming them, and making dead letters live again.
+
+use driftq_core::command::Redrivable;
+use driftq_core::types::{Offset, PartitionId, TopicName};
+use driftq_core::{Command, Reply};
+use hyper::{Response, StatusCode};
+use serde::Deserialize;
+
+use super::Api;
+use super::body::{ReplyBody, json};
+use super::error::ApiError;
+use super::fields::{Fields, Str, required};
+use super::json::{Json, peeked};
+use super::query::Query;
+
+/// How many messages one look shows where nobody says.
+const PEEK_DEFAULT: usize = 10;
+/// And at most.
+const PEEK_MAX: usize = 1_000;
+/// How many bytes of messages one look shows; the first is shown however long it is.
+const PEEK_BYTES_MAX: u64 = 16 << 20;
+
+/// `GET /v1/peek?topic=&partition=&offset=&limit=`.
+pub(crate) async fn peek(api: &Api, query: &Query<'_>) -> Result<Response<ReplyBody>, ApiError> {
+    let topic = TopicName::new(required("topic", query.text("topic")?)?)?;
+    let partition = PartitionId(required("partition", query.value("partition")?)?);
+    let offset = Offset(required("offset", query.value("offset")?)?);
+    let limit = query.value("limit")?.unwrap_or(PEEK_DEFAULT);
+    if !(1..=PEEK_MAX).contains(&limit) {
+        return Err(ApiError::invalid(format!("limit must be 1 to {PEEK_MAX}")));
+    }
+    match api.driver.ask(Command::Peek { topic, partition, offset, limit }).await?? {
+        Reply::Peeked(messages) => {
+            let mut bytes = 0;
+            let fitting = messages.iter().take_while(|message| {
+                let first = bytes == 0;
+                bytes += message.body.payload_len();
+                first || bytes <= PEEK_BYTES_MAX
+            });
+            let mut out = Json::object();
+            out.list("messages", fitting, |message, out| peeked(partition, message, out));
+            Ok(json(StatusCode::OK, out))
+        }
+        other => unreachable!("messages were asked for: {other:?}"),
+    }
+}
+
+/// Which dead letters are to live again.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RedriveFields<'a> {
+    #[serde(borrow)]
+    topic: Option<Str<'a>>,
+    offsets: Option<Vec<u64>>,
+    all: Option<bool>,
+    limit: Option<u64>,
+}
+
+impl<'a> Fields<'a> for RedriveFields<'a> {
+    fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
+        let offsets = query.text("offsets")?.map(|list| list.split(',').map(|offset| offset.trim().parse()).collect());
+        let offsets =
+            offsets.transpose().map_err(|_| ApiError::invalid("offsets: want numbers with commas between"))?;
+        let topic = query.text("topic")?.map(Into::into);
+        Ok(Self { topic, offsets, all: query.value("all")?, limit: query.value("limit")? })
+    }
+}
+
+/// `POST /v1/dlq/redrive`. The broker takes a large number of them in portions, between which others have their turn.
+pub(crate) async fn redrive(api: &Api, fields: RedriveFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+    let topic = TopicName::new(required("topic", fields.topic.as_deref())?)?;
+    let which = match (fields.offsets, fields.all) {
+        (Some(offsets), None | Some(false)) => Redrivable::Offsets(offsets.into_iter().map(Offset).collect()),
+        (None, Some(true)) => Redrivable::All,
+        (Some(_), Some(true)) => return Err(ApiError::invalid("give offsets or all, not both")),
+        (None, None | Some(false)) => return Err(ApiError::invalid("give offsets, or all: true")),
+    };
+    let limit = fields.limit.unwrap_or(u64::MAX);
+    let mut redriven = 0;
+    while redriven < limit {
+        let command = Command::Redrive { topic: topic.clone(), which: which.clone(), limit: limit - redriven };
+        let count = match api.driver.ask(command).await? {
+            Ok(Reply::Redriven { count }) => count,
+            Ok(other) => unreachable!("a count was asked for: {other:?}"),
+            // What could be done was done, and is said.
+            Err(_) if redriven > 0 => break,
+            Err(refusal) => return Err(refusal.into()),
+        };
+        redriven += count;
+        if count == 0 {
+            break;
+        }
+    }
+    let mut out = Json::object();
+    out.number("redriven", redriven);
+    Ok(json(StatusCode::OK, out))
+}

@@ -1,0 +1,199 @@
+//! HTTP: from requests to commands and back.
+//!
+//! [`edge`] has the sockets, [`guard`] says who is let in, [`routes`] which door a path leads to; behind each door one file per
+//! family of requests. Nothing is decided here.
+
+mod batch;
+mod body;
+mod consume;
+pub(crate) mod edge;
+mod error;
+mod fields;
+mod groups;
+mod guard;
+mod json;
+mod letters;
+mod produce;
+mod query;
+mod routes;
+mod settle;
+mod status;
+mod time;
+mod topics;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use hyper::{Request, Response, Version};
+
+use self::batch::{BatchBody, BatchKind};
+use self::body::{Inflow, Pace, ReplyBody};
+use self::error::ApiError;
+use self::fields::read;
+use self::guard::Guard;
+use self::query::Query;
+use self::routes::Route;
+use crate::config::Settings;
+use crate::driver::Driver;
+use crate::metrics::Metrics;
+use crate::router::Router;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest request id that is echoed.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Everything a request needs.
+pub(crate) struct Api {
+    pub(crate) driver: Rc<Driver>,
+    pub(crate) settings: Settings,
+    pub(crate) metrics: Rc<Metrics>,
+    pub(crate) router: Router,
+    guard: Guard,
+    ids: RequestIds,
+}
+
+impl Api {
+    pub(crate) fn new(driver: Rc<Driver>, settings: Settings, metrics: Rc<Metrics>, seed: u64) -> Rc<Self> {
+        let guard = Guard::new(settings.addr, &settings.http.allowed_hosts);
+        let router = Router::new(settings.router.clone());
+        Rc::new(Self { driver, settings, metrics, router, guard, ids: RequestIds { seed, next: Cell::new(0) } })
+    }
+
+    /// Answers a request, whatever it is.
+    pub(crate) async fn answer(self: Rc<Self>, request: Request<Incoming>) -> Response<ReplyBody> {
+        let id = self.ids.of(request.headers());
+        // Where it is not known how the sender framed its body, nothing that follows on the connection can be relied on.
+        let closes = request.version() < Version::HTTP_2 && request.headers().contains_key(TRANSFER_ENCODING);
+        let mut response = match self.dispatch(request).await {
+            Ok(response) => response,
+            Err(error) => error.into_response(),
+        };
+        let headers = response.headers_mut();
+        if closes {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        headers.insert(REQUEST_ID, id);
+        response
+    }
+
+    async fn dispatch(self: &Rc<Self>, request: Request<Incoming>) -> Result<Response<ReplyBody>, ApiError> {
+        self.guard.check(&request)?;
+        let route = Route::of(request.method(), request.uri().path())?;
+        let (head, incoming) = request.into_parts();
+        let query = Query::parse(head.uri.query())?;
+        match route {
+            Route::Healthz => return Ok(status::healthz()),
+            Route::Readyz => return status::readyz(self),
+            Route::Version => return Ok(status::version(self)),
+            Route::OpenApi => return Ok(status::openapi()),
+            Route::Metrics => return Ok(status::metrics(self)),
+            Route::ListTopics => return topics::list(self).await,
+            Route::DescribeTopic(name) => return topics::describe(self, name).await,
+            Route::DeleteTopic(name) => return topics::delete(self, name).await,
+            Route::ListGroups => return groups::list(self, &query).await,
+            Route::Peek => return letters::peek(self, &query).await,
+            Route::Produce | Route::Ack if is_ndjson(&head.headers) => {
+                return self.batch(&route, &head.headers, incoming);
+            }
+            _ => {}
+        }
+        let body = self.body(incoming).await.inspect_err(|error| self.note(&route, error))?;
+        let done = match &route {
+            Route::Produce => match (read(&body, &query), produce::head(&head.headers)) {
+                (Ok(fields), Ok(head)) => produce::produce(self, fields, head).await,
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            },
+            Route::Consume => consume::consume(self, read(&body, &query)?).await,
+            Route::Ack => settle::ack(self, read(&body, &query)?).await,
+            Route::Nack => settle::nack(self, read(&body, &query)?).await,
+            Route::Extend => settle::extend(self, read(&body, &query)?).await,
+            Route::Release => settle::release(self, read(&body, &query)?).await,
+            Route::CreateTopic => topics::create(self, read(&body, &query)?).await,
+            Route::CreateGroup => groups::create(self, read(&body, &query)?).await,
+            Route::DeleteGroup => groups::delete(self, read(&body, &query)?).await,
+            Route::Seek => groups::seek(self, read(&body, &query)?).await,
+            Route::Pause => groups::pause(self, read(&body, &query)?).await,
+            Route::Resume => groups::resume(self, read(&body, &query)?).await,
+            Route::Redrive => letters::redrive(self, read(&body, &query)?).await,
+            other => unreachable!("answered above: {other:?}"),
+        };
+        done.inspect_err(|error| self.note(&route, error))
+    }
+
+    /// A refused produce is counted, whatever it was refused for.
+    fn note(&self, route: &Route, error: &ApiError) {
+        if *route == Route::Produce {
+            self.metrics.rejected(error.reason());
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::of(&self.settings.http)
+    }
+
+    async fn body(&self, incoming: Incoming) -> Result<bytes::Bytes, ApiError> {
+        Inflow::swift(incoming, self.pace()).whole(self.settings.http.body_bytes_max).await
+    }
+
+    fn batch(
+        self: &Rc<Self>,
+        route: &Route,
+        headers: &HeaderMap,
+        incoming: Incoming,
+    ) -> Result<Response<ReplyBody>, ApiError> {
+        if let Some(unready) = self.driver.unready() {
+            return Err(unready.into());
+        }
+        let kind = match route {
+            Route::Ack => BatchKind::Ack,
+            _ => {
+                let head = produce::head(headers)?;
+                if head.idempotency_key.is_some() {
+                    let message =
+                        "an Idempotency-Key cannot stand for every line of a batch; use envelope.idempotency_key";
+                    return Err(ApiError::invalid(message));
+                }
+                BatchKind::Produce { trace: head.trace.map(str::to_owned) }
+            }
+        };
+        let inflow = Inflow::steady(incoming, self.pace());
+        Ok(body::lines(ReplyBody::Batch(Box::new(BatchBody::new(Rc::clone(self), kind, inflow)))))
+    }
+}
+
+/// Whether a request comes line by line.
+fn is_ndjson(headers: &HeaderMap) -> bool {
+    let Some(kind) = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()) else { return false };
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/x-ndjson")
+}
+
+/// Names for requests that come without one.
+struct RequestIds {
+    seed: u64,
+    next: Cell<u64>,
+}
+
+impl RequestIds {
+    /// The request's own id, or a new one.
+    fn of(&self, headers: &HeaderMap) -> HeaderValue {
+        if let Some(id) = headers.get(REQUEST_ID) {
+            let sound = id.len() <= REQUEST_ID_BYTES_MAX && !id.is_empty();
+            if sound && id.as_bytes().iter().all(u8::is_ascii_graphic) {
+                return id.clone();
+            }
+        }
+        let number = self.next.get();
+        self.next.set(number.wrapping_add(1));
+        let mut text = [0_u8; 32];
+        for (index, half) in [self.seed, number].into_iter().enumerate() {
+            for digit in 0..16 {
+                let nibble = (half >> (60 - 4 * digit)) & 0xf;
+                text[index * 16 + digit] = b"0123456789abcdef"[nibble as usize];
+            }
+        }
+        HeaderValue::from_bytes(&text).expect("hexadecimal digits")
+    }
+}

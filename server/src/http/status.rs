@@ -1,0 +1,45 @@
+//! How the broker is: alive, ready, which version, and its figures.
+
+use hyper::{Response, StatusCode};
+
+use super::Api;
+use super::body::{ReplyBody, json, json_text, text};
+use super::error::ApiError;
+use super::json::Json;
+
+/// `GET /v1/healthz`: the process is there and its reactor turns.
+pub(crate) fn healthz() -> Response<ReplyBody> {
+    let mut out = Json::object();
+    out.text("status", "ok");
+    json(StatusCode::OK, out)
+}
+
+/// `GET /v1/readyz`: commands are taken.
+pub(crate) fn readyz(api: &Api) -> Result<Response<ReplyBody>, ApiError> {
+    if let Some(unready) = api.driver.unready() {
+        return Err(unready.into());
+    }
+    let mut out = Json::object();
+    out.text("status", "ready");
+    Ok(json(StatusCode::OK, out))
+}
+
+/// `GET /v1/version`.
+pub(crate) fn version(api: &Api) -> Response<ReplyBody> {
+    let mut out = Json::object();
+    out.text("version", env!("CARGO_PKG_VERSION"));
+    out.text("commit", option_env!("DRIFTQ_COMMIT").unwrap_or("unknown"));
+    out.flag("wal_enabled", api.settings.wal);
+    json(StatusCode::OK, out)
+}
+
+/// `GET /v1/openapi.json`.
+pub(crate) fn openapi() -> Response<ReplyBody> {
+    json_text(crate::openapi::document())
+}
+
+/// `GET /metrics`.
+pub(crate) fn metrics(api: &Api) -> Response<ReplyBody> {
+    let figures = api.metrics.render(&api.driver);
+    text("application/openmetrics-text; version=1.0.0; charset=utf-8", figures)
+}

@@ -1,0 +1,127 @@
+//! Topics: listed, made, described, deleted.
+
+use driftq_core::record::Retention;
+use driftq_core::reply::{GroupInfo, PartitionInfo, ProgressInfo, TopicInfo};
+use driftq_core::types::TopicName;
+use driftq_core::{Command, Reply};
+use hyper::{Response, StatusCode};
+use serde::Deserialize;
+
+use super::Api;
+use super::body::{ReplyBody, json, nothing};
+use super::error::ApiError;
+use super::fields::{Fields, Str, required, span};
+use super::json::{Json, object, string};
+use super::query::Query;
+
+/// `GET /v1/topics`.
+pub(crate) async fn list(api: &Api) -> Result<Response<ReplyBody>, ApiError> {
+    match api.driver.ask(Command::ListTopics).await?? {
+        Reply::Topics(topics) => {
+            let mut out = Json::object();
+            out.list("topics", &topics, |topic, out| string(topic.as_str(), out));
+            Ok(json(StatusCode::OK, out))
+        }
+        other => unreachable!("a list of topics was asked for: {other:?}"),
+    }
+}
+
+/// A topic to make.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TopicFields<'a> {
+    #[serde(borrow)]
+    name: Option<Str<'a>>,
+    partitions: Option<i64>,
+    retention_ms: Option<i64>,
+    retention_bytes: Option<u64>,
+}
+
+impl<'a> Fields<'a> for TopicFields<'a> {
+    fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
+        Ok(Self {
+            name: query.text("name")?.map(Into::into),
+            partitions: query.value("partitions")?,
+            retention_ms: query.value("retention_ms")?,
+            retention_bytes: query.value("retention_bytes")?,
+        })
+    }
+}
+
+/// `POST /v1/topics`.
+pub(crate) async fn create(api: &Api, fields: TopicFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+    let name = TopicName::new(required("name", fields.name.as_deref())?)?;
+    let partitions = match fields.partitions {
+        None => None,
+        Some(0) => Some(1),
+        Some(count) => Some(u32::try_from(count).map_err(|_| ApiError::invalid("partitions is out of range"))?),
+    };
+    let retention = Retention { age: span("retention_ms", fields.retention_ms)?, bytes: fields.retention_bytes };
+    match api.driver.ask(Command::CreateTopic { name: name.clone(), partitions, retention }).await?? {
+        Reply::TopicCreated { partitions } => {
+            let mut out = Json::object();
+            out.text("status", "created");
+            out.text("name", name.as_str());
+            out.number("partitions", partitions);
+            Ok(json(StatusCode::CREATED, out))
+        }
+        other => unreachable!("a topic was asked for: {other:?}"),
+    }
+}
+
+/// `GET /v1/topics/{topic}`.
+pub(crate) async fn describe(api: &Api, name: TopicName) -> Result<Response<ReplyBody>, ApiError> {
+    match api.driver.ask(Command::DescribeTopic { name }).await?? {
+        Reply::Topic(topic) => Ok(json(StatusCode::OK, described(&topic))),
+        other => unreachable!("a topic's description was asked for: {other:?}"),
+    }
+}
+
+/// `DELETE /v1/topics/{topic}`.
+pub(crate) async fn delete(api: &Api, name: TopicName) -> Result<Response<ReplyBody>, ApiError> {
+    api.driver.ask(Command::DeleteTopic { name }).await??;
+    Ok(nothing())
+}
+
+fn described(topic: &TopicInfo) -> Json {
+    let mut out = Json::object();
+    out.text("name", topic.name.as_str());
+    out.list("partitions", &topic.partitions, |info, out| object(out, |json| partition(info, json)));
+    out.list("groups", &topic.groups, |info, out| object(out, |json| group(info, json)));
+    out
+}
+
+fn partition(info: &PartitionInfo, json: &mut Json) {
+    json.number("partition", info.partition.0);
+    json.number("next_offset", info.next_offset.0);
+    json.number("messages", info.messages);
+    json.number("bytes", info.bytes);
+    json.number("delayed", info.delayed);
+}
+
+fn group(info: &GroupInfo, json: &mut Json) {
+    json.text("group", info.group.as_str());
+    json.flag("paused", info.paused);
+    json.number("consumers", info.consumers);
+    json.list("partitions", &info.partitions, |info, out| object(out, |json| progress(info, json)));
+}
+
+fn progress(info: &ProgressInfo, json: &mut Json) {
+    json.number("partition", info.partition.0);
+    match info.floor {
+        Some(floor) => json.number("floor", floor.0),
+        // As the specification has it: nothing acked yet.
+        None => json.number("floor", -1),
+    }
+    json.number("lag", info.lag);
+    json.number("in_flight", info.in_flight);
+    json.number("waiting", info.waiting);
+    match info.oldest_age {
+        Some(age) => json.number("oldest_age_ms", age.0),
+        None => json.null("oldest_age_ms"),
+    }
+    match info.blocked {
+        Some(blocked) => json.text("blocked", blocked.as_str()),
+        None => json.null("blocked"),
+    }
+}

@@ -1,0 +1,206 @@
+//! From settings to a running broker, and from SIGTERM to its end.
+//!
+//! The socket is open before the log is read, so that whoever watches sees a live process that is not ready yet. On SIGTERM or
+//! SIGINT nothing more is accepted, streams end, what was let in is answered, the log gets its footer, and the process ends, all
+//! of it within a second.
+
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use driftq_core::faults::NoFaults;
+use driftq_core::log::Recovered;
+use driftq_core::pipeline::OpenError;
+use driftq_core::types::Timestamp;
+use driftq_core::{Pipeline, PipelineConfig};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::LocalSet;
+
+use crate::clock::Clock;
+use crate::config::Settings;
+use crate::driver::{Disk, Driver, Lanes};
+use crate::files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
+use crate::http::{Api, edge};
+use crate::metrics::Metrics;
+
+/// How long requests that were let in have to be answered once the process is to end.
+const GRACE: Duration = Duration::from_millis(400);
+/// How long the log has to be closed.
+const CLOSING: Duration = Duration::from_millis(400);
+/// How much of the first segment is written with zeros before anything else happens.
+const FIRST_ZEROS_BYTES: u64 = 8 << 20;
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Why a broker did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {addr}: {error}")]
+    Listen {
+        /// The address.
+        addr: std::net::SocketAddr,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The data folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The log cannot be used.
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    /// The system gives no thread, no random number, no runtime.
+    #[error("starting: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Runs a broker until it is told to stop.
+///
+/// # Errors
+/// [`ServeError`] if it cannot be started.
+pub fn run(settings: Settings) -> Result<ExitCode, ServeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let local = LocalSet::new();
+    let result = local.block_on(&runtime, serve(settings));
+    // Whatever still runs is cut off here: everybody has been answered, or has had their time.
+    drop(local);
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(settings: Settings) -> Result<ExitCode, ServeError> {
+    let addr = settings.addr;
+    // First the folder: two brokers on one are refused before either is heard of.
+    let opening = Opening::prepare(&settings)?;
+    let listener = TcpListener::bind(addr).await.map_err(|error| ServeError::Listen { addr, error })?;
+    let bound = listener.local_addr()?;
+    let settings = Settings { addr: bound, ..settings };
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+
+    let metrics = Metrics::new();
+    let wake = Arc::new(Notify::new());
+    let driver = Driver::new(Clock::start(), Rc::clone(&metrics), Arc::clone(&wake));
+    let seed = u64::from_le_bytes(fresh_log_id()?.0[..8].try_into().expect("eight of sixteen bytes"));
+    let api = Api::new(Rc::clone(&driver), settings.clone(), Rc::clone(&metrics), seed);
+    let (stop, stopped) = watch::channel(false);
+    let listening = tokio::task::spawn_local(edge::listen(listener, api, stopped));
+    tracing::info!("listening on http://{bound}");
+
+    let began = Instant::now();
+    let mut opened = opening.start(&settings, driver.now())?;
+    let (pipeline, recovered, storage) = tokio::select! {
+        opened = &mut opened => opened.expect("the thread that reads the log always answers")?,
+        _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+        _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+    };
+    metrics.recovered(began.elapsed());
+    report(&recovered, &pipeline, began.elapsed());
+    let disk = match storage {
+        Some(storage) => Disk::Threads(Lanes::start(storage.clone(), storage, &wake)?),
+        None => Disk::None(NullStorage),
+    };
+    driver.start(pipeline, disk);
+    let driving = tokio::task::spawn_local(Rc::clone(&driver).run());
+    tracing::info!("ready");
+
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping");
+    stop.send_replace(true);
+    let _ = listening.await;
+    driver.drain();
+    wait_until(GRACE, || metrics.connections() == 0 || driver.awaited() + driver.stream_count() == 0).await;
+    driver.close();
+    if !wait_until(CLOSING, || driver.is_closed()).await {
+        tracing::warn!("the disk did not take the log's end in time; the next start will find it");
+    }
+    // The last answers are on their way to their sockets.
+    wait_until(LOOK * 10, || metrics.connections() == 0).await;
+    driving.abort();
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for something to be so, and says whether it came to that.
+async fn wait_until(limit: Duration, so: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    while !so() {
+        if Instant::now() >= end {
+            return false;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    true
+}
+
+type Opened = Result<(Pipeline, Recovered, Option<FileStorage>), ServeError>;
+
+/// A log about to be read.
+enum Opening {
+    Folder(FileStorage),
+    Nowhere,
+}
+
+impl Opening {
+    fn prepare(settings: &Settings) -> Result<Self, ServeError> {
+        if !settings.wal {
+            return Ok(Self::Nowhere);
+        }
+        let folder = DataFolder::open(&settings.data_dir)?;
+        Ok(Self::Folder(folder.storage().with_sync_delay(settings.storage.sync_delay)))
+    }
+
+    /// Reads the log on a thread of its own.
+    fn start(self, settings: &Settings, now: Timestamp) -> Result<oneshot::Receiver<Opened>, ServeError> {
+        let (send, opened) = oneshot::channel();
+        let config = PipelineConfig {
+            limits: settings.limits.clone(),
+            segment_bytes: settings.storage.segment_bytes,
+            reserve_bytes: settings.storage.reserve_bytes,
+            snapshot_every_bytes: settings.storage.snapshot_every_bytes,
+            ..PipelineConfig::default()
+        };
+        let read = move || {
+            // Whoever waited may be gone: the process is ending.
+            let _ = send.send(self.open(config, now));
+        };
+        std::thread::Builder::new().name("driftq-recovery".into()).spawn(read)?;
+        Ok(opened)
+    }
+
+    fn open(self, config: PipelineConfig, now: Timestamp) -> Opened {
+        let new_log = Some(fresh_log_id()?);
+        match self {
+            Self::Nowhere => {
+                let (pipeline, recovered) = Pipeline::open(&mut NullStorage, config, new_log, now, NoFaults)?;
+                Ok((pipeline, recovered, None))
+            }
+            Self::Folder(storage) => {
+                // Everybody waits for the segment a start begins, so only its beginning is written with zeros.
+                let mut first = storage.clone().preparing(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES));
+                let (pipeline, recovered) = Pipeline::open(&mut first, config, new_log, now, NoFaults)?;
+                Ok((pipeline, recovered, Some(storage)))
+            }
+        }
+    }
+}
+
+fn report(recovered: &Recovered, pipeline: &Pipeline, took: Duration) {
+    for notice in &recovered.notices {
+        tracing::warn!("{notice}");
+    }
+    tracing::info!(
+        lsn = recovered.last_lsn.0,
+        records = recovered.frames_read,
+        bytes = recovered.bytes_read,
+        topics = pipeline.state().topic_count(),
+        clean = recovered.clean,
+        took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+        "log read"
+    );
+}
