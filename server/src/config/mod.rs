@@ -1,14 +1,37 @@
 //! The settings: defaults, then the configuration file, then `DRIFTQ_*`, then flags, each winning over the one before.
+//!
+//! Everything that comes from outside is read and checked here, once. Whoever holds [`Settings`] that came out of
+//! [`Settings::load`] holds settings that make sense. `docs/configuration.md` has them all in a table.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+mod address;
+mod check;
+mod cli;
+mod error;
+mod file;
+mod logging;
+mod number;
+mod overrides;
+mod rules;
+mod write;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use driftq_core::pipeline::PipelineConfig;
 use driftq_core::types::{Limits, PartitionId, Text, TopicName};
-use std::collections::BTreeMap;
+
+pub use address::WebhookUrl;
+pub use cli::{Cli, Command, Flags, WalCommand};
+pub use error::{ConfigError, Origin};
+pub use logging::init_logging;
+
+/// What `addr` may be.
+const ADDR_ALLOWED: &str = "an IP address and port such as 127.0.0.1:8080";
 
 /// Everything the daemon can be told, as it is in force.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Where to listen.
     pub addr: SocketAddr,
@@ -30,6 +53,96 @@ pub struct Settings {
     pub router: RouterSettings,
     /// How the process logs.
     pub log: LogSettings,
+    /// How long each sync is held up. For measurements only, and never from a file.
+    pub sync_delay: Duration,
+}
+
+impl Settings {
+    /// The defaults of a profile.
+    #[must_use]
+    pub fn of_profile(profile: Profile) -> Self {
+        Self {
+            addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            data_dir: PathBuf::from("./driftq-data"),
+            wal: true,
+            profile,
+            limits: profile.limits(),
+            prefetch: 100,
+            storage: StorageSettings::default(),
+            http: HttpSettings::default(),
+            router: RouterSettings::default(),
+            log: LogSettings::default(),
+            sync_delay: Duration::ZERO,
+        }
+    }
+
+    /// The settings that these flags, this process's `DRIFTQ_*` variables and the configuration file that either names make
+    /// together.
+    ///
+    /// # Errors
+    /// [`ConfigError`] where anything is unknown, of the wrong kind, out of range or contradicts itself. Nothing is guessed.
+    pub fn load(flags: &Flags) -> Result<Self, ConfigError> {
+        // What is not UTF-8 is handed on damaged, so that it is refused by whoever reads it rather than taken for absent.
+        Self::load_with(flags, &|name| std::env::var_os(name).map(|text| text.to_string_lossy().into_owned()))
+    }
+
+    /// [`load`](Self::load) with an environment of the caller's own.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(flags: &Flags, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let file = overrides::config_file(flags, env).map(|path| file::File::read(&path)).transpose()?;
+        let named_by_file = file.as_ref().map(file::File::profile).transpose()?.flatten();
+        let profile = overrides::profile(flags, env)?.or(named_by_file).unwrap_or_default();
+        let mut settings = Self::of_profile(profile);
+        if let Some(file) = &file {
+            file.apply(&mut settings)?;
+        }
+        overrides::apply(&mut settings, flags, env)?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// The settings that a configuration file with this text makes alone; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn from_toml(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let file = file::File::parse(path, text)?;
+        let mut settings = Self::of_profile(file.profile()?.unwrap_or_default());
+        file.apply(&mut settings)?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// A configuration file that says all of this: [`from_toml`](Self::from_toml) of it gives the same settings, but for
+    /// [`sync_delay`](Self::sync_delay).
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        write::to_toml(self)
+    }
+
+    /// Whether the settings make sense together. Those that were [loaded](Self::load) do.
+    ///
+    /// # Errors
+    /// The first thing that does not.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        check::check(self)
+    }
+
+    /// What the core is to be opened with.
+    #[must_use]
+    pub fn pipeline(&self) -> PipelineConfig {
+        let StorageSettings { segment_bytes, reserve_bytes, snapshot_every_bytes } = self.storage;
+        let limits = self.limits.clone();
+        PipelineConfig { limits, segment_bytes, reserve_bytes, snapshot_every_bytes, ..PipelineConfig::default() }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::of_profile(Profile::default())
+    }
 }
 
 /// A table of defaults.
@@ -42,6 +155,32 @@ pub enum Profile {
     Spec,
 }
 
+impl Profile {
+    const ALLOWED: &str = "production or spec";
+
+    /// The word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Production => "production",
+            Self::Spec => "spec",
+        }
+    }
+
+    /// Its limits.
+    #[must_use]
+    pub const fn limits(self) -> Limits {
+        match self {
+            Self::Production => Limits::production(),
+            Self::Spec => Limits::spec(),
+        }
+    }
+
+    fn named(text: &str) -> Option<Self> {
+        [Self::Production, Self::Spec].into_iter().find(|profile| profile.as_str() == text)
+    }
+}
+
 /// Sizes of the log's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StorageSettings {
@@ -51,6 +190,13 @@ pub struct StorageSettings {
     pub reserve_bytes: u64,
     /// Log bytes after which a snapshot is taken.
     pub snapshot_every_bytes: u64,
+}
+
+impl Default for StorageSettings {
+    fn default() -> Self {
+        let PipelineConfig { segment_bytes, reserve_bytes, snapshot_every_bytes, .. } = PipelineConfig::default();
+        Self { segment_bytes, reserve_bytes, snapshot_every_bytes }
+    }
 }
 
 /// What the edge allows.
@@ -73,7 +219,24 @@ pub struct HttpSettings {
     /// Whether an address other than loopback may be listened on.
     pub insecure: bool,
     /// Host headers allowed beside loopback names and the listen address; `*` for any.
+    /// In the form in which they are compared: lower case, without a port, IPv6 in brackets.
     pub allowed_hosts: Vec<String>,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 16 << 20,
+            head_bytes_max: 64 << 10,
+            connections_max: 20_000,
+            head_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(10),
+            body_rate_min: 1_024,
+            stream_keep_alive: Duration::from_secs(15),
+            insecure: false,
+            allowed_hosts: Vec::new(),
+        }
+    }
 }
 
 /// The router hook.
@@ -113,6 +276,29 @@ pub struct Webhook {
     pub url: String,
     /// How long it may take.
     pub timeout: Duration,
+    /// How long it is left alone after a failure.
+    pub rest: Duration,
+}
+
+impl Webhook {
+    /// A webhook at `url`, with the default times.
+    #[must_use]
+    pub fn to(url: impl Into<String>) -> Self {
+        Self { url: url.into(), timeout: Duration::from_millis(200), rest: Duration::from_millis(1_000) }
+    }
+}
+
+/// The longest label of a decision, in bytes.
+pub(crate) const LABEL_BYTES_MAX: usize = 255;
+/// The most entries a decision's meta may have.
+pub(crate) const META_ENTRIES_MAX: usize = 64;
+/// The most bytes of a decision's meta, names and values together.
+pub(crate) const META_BYTES_MAX: usize = 8 << 10;
+
+/// Whether a decision, a rule's or a webhook's, is small enough to travel with a message.
+pub(crate) fn decision_fits(label: &str, meta: &BTreeMap<Text, Text>) -> bool {
+    let meta_bytes: usize = meta.iter().map(|(name, value)| name.len() + value.len()).sum();
+    label.len() <= LABEL_BYTES_MAX && meta.len() <= META_ENTRIES_MAX && meta_bytes <= META_BYTES_MAX
 }
 
 /// How the process logs.
@@ -124,6 +310,12 @@ pub struct LogSettings {
     pub level: String,
 }
 
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { format: LogFormat::default(), level: "info".to_owned() }
+    }
+}
+
 /// See [`LogSettings::format`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
@@ -132,4 +324,21 @@ pub enum LogFormat {
     Text,
     /// For machines.
     Json,
+}
+
+impl LogFormat {
+    const ALLOWED: &str = "text or json";
+
+    /// The word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+
+    fn named(text: &str) -> Option<Self> {
+        [Self::Text, Self::Json].into_iter().find(|format| format.as_str() == text)
+    }
 }

@@ -2,10 +2,18 @@
 //!
 //! Rules of the configuration file are looked at first; where none fits and a webhook is configured, that is asked. A router
 //! that fails, stalls or answers nonsense never fails a produce: the message goes on unrouted, and the failure is counted.
+//! `docs/routing.md` is the webhook author's side of this.
+
+mod answer;
+mod client;
+mod health;
+mod question;
+mod rules;
 
 use driftq_core::types::{Envelope, RoutingDecision, TopicName};
 
 use crate::config::RouterSettings;
+use client::Client;
 
 /// What a router is asked about.
 #[derive(Clone, Copy, Debug)]
@@ -47,16 +55,21 @@ impl RouterFailure {
 }
 
 /// The configured router.
+///
+/// It belongs to one thread: with a webhook, [`route`](Self::route) must run inside a [`tokio::task::LocalSet`], as its
+/// connections are tasks of that set.
 #[derive(Debug)]
 pub struct Router {
     settings: RouterSettings,
+    webhook: Option<Client>,
 }
 
 impl Router {
-    /// A router of these settings.
+    /// A router of these settings. Connects to nothing yet.
     #[must_use]
     pub fn new(settings: RouterSettings) -> Self {
-        Self { settings }
+        let webhook = settings.webhook.as_ref().map(Client::new);
+        Self { settings, webhook }
     }
 
     /// Whether there is nothing to ask, so that a produce need not be held up at all.
@@ -67,10 +80,18 @@ impl Router {
 
     /// What is to become of a message: `Ok(None)` where no rule fits and there is no webhook, or the webhook has nothing to say.
     ///
+    /// Takes no longer than the webhook's timeout. May be dropped at any time; the question is then withdrawn and its connection
+    /// closed.
+    ///
     /// # Errors
     /// [`RouterFailure`]; the message goes on unrouted.
     pub async fn route(&self, question: Question<'_>) -> Result<Option<RoutingDecision>, RouterFailure> {
-        let _ = question;
-        Ok(None)
+        if let Some(decision) = rules::decide(&self.settings.rules, &question) {
+            return Ok(Some(decision));
+        }
+        match &self.webhook {
+            Some(webhook) => webhook.ask(&question).await,
+            None => Ok(None),
+        }
     }
 }
