@@ -9,7 +9,7 @@ use driftq_core::types::Timestamp;
 
 /// Time that never runs backwards.
 #[derive(Debug)]
-pub struct Clock {
+pub(crate) struct Clock {
     base: Cell<Timestamp>,
     started: Instant,
 }
@@ -17,7 +17,7 @@ pub struct Clock {
 impl Clock {
     /// A clock that starts with the machine's own time.
     #[must_use]
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
         Self { base: Cell::new(Timestamp(wall)), started: Instant::now() }
@@ -25,13 +25,13 @@ impl Clock {
 
     /// Now.
     #[must_use]
-    pub fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         let elapsed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Timestamp(self.base.get().0.saturating_add(elapsed))
     }
 
     /// Goes on from `recorded` where the log has seen a later time than this clock shows.
-    pub fn not_before(&self, recorded: Timestamp) {
+    pub(crate) fn not_before(&self, recorded: Timestamp) {
         let now = self.now();
         if recorded > now {
             self.base.set(Timestamp(self.base.get().0.saturating_add(recorded.0 - now.0)));
@@ -40,7 +40,7 @@ impl Clock {
 
     /// The moment at which this clock will show `at`.
     #[must_use]
-    pub fn instant(&self, at: Timestamp) -> Instant {
+    pub(crate) fn instant(&self, at: Timestamp) -> Instant {
         let ahead = at.0.saturating_sub(self.base.get().0);
         let day = 24 * 60 * 60 * 1_000;
         // Nobody waits for longer than a day without being woken by something else, and an `Instant` cannot go on for ever.

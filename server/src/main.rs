@@ -1,52 +1,52 @@
 //! `driftqd`: the DriftQ broker as a process.
+
 use std::process::ExitCode;
+
+use clap::Parser;
+use driftq_server::config::{Cli, Command, Flags, Settings, init_logging};
+use driftq_server::{serve, wal};
+
+/// What the settings do not allow, or the machine does not give: nothing was started.
+const NOT_STARTED: u8 = 1;
+/// The command line or a setting is wrong.
+const USAGE: u8 = 2;
+
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
-    let (mut addr, mut dir) = ("127.0.0.1:8080".to_owned(), "./driftq-data".to_owned());
-    let mut delay = 0;
-    while let Some(a) = args.next() {
-        let v = args.next().unwrap_or_default();
-        match a.as_str() {
-            "--addr" => addr = v,
-            "--data-dir" => dir = v,
-            "--sync-delay-ms" => delay = v.parse().unwrap_or(0),
-            _ => {}
-        }
+    let cli = Cli::parse();
+    match cli.command {
+        None => run(&cli.flags),
+        Some(Command::Serve(flags)) => run(&flags),
+        Some(Command::Config(flags)) => print(&flags),
+        Some(Command::Wal { command }) => wal::run(&command),
     }
-    use driftq_server::config::*;
-    use std::time::Duration;
-    let s = Settings {
-        addr: addr.parse().expect("addr"),
-        data_dir: dir.into(),
-        wal: true,
-        profile: Profile::Production,
-        limits: driftq_core::types::Limits::production(),
-        prefetch: 100,
-        storage: StorageSettings {
-            segment_bytes: 64 << 20,
-            reserve_bytes: 8 << 20,
-            snapshot_every_bytes: 256 << 20,
-            sync_delay: Duration::from_millis(delay),
-        },
-        http: HttpSettings {
-            body_bytes_max: 16 << 20,
-            head_bytes_max: 64 << 10,
-            connections_max: 20000,
-            head_timeout: Duration::from_secs(30),
-            body_timeout: Duration::from_secs(10),
-            body_rate_min: 1024,
-            stream_keep_alive: Duration::from_secs(15),
-            insecure: false,
-            allowed_hosts: vec![],
-        },
-        router: RouterSettings::default(),
-        log: LogSettings { format: LogFormat::Text, level: "info".into() },
+}
+
+fn load(flags: &Flags) -> Result<Settings, ExitCode> {
+    Settings::load(flags).map_err(|error| refuse(&error, USAGE))
+}
+
+fn print(flags: &Flags) -> ExitCode {
+    match load(flags) {
+        Ok(settings) => {
+            print!("{}", settings.to_toml());
+            ExitCode::SUCCESS
+        }
+        Err(code) => code,
+    }
+}
+
+fn run(flags: &Flags) -> ExitCode {
+    let settings = match load(flags) {
+        Ok(settings) => settings,
+        Err(code) => return code,
     };
-    match driftq_server::serve::run(s) {
-        Ok(code) => code,
-        Err(e) => {
-            eprintln!("driftqd: {e}");
-            ExitCode::FAILURE
-        }
+    if let Err(error) = init_logging(&settings.log) {
+        return refuse(&error, USAGE);
     }
+    serve::run(settings).unwrap_or_else(|error| refuse(&error, NOT_STARTED))
+}
+
+fn refuse(error: &dyn std::error::Error, code: u8) -> ExitCode {
+    eprintln!("driftqd: {error}");
+    ExitCode::from(code)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use driftq_core::Pipeline;
 use driftq_core::reply::RouterUse;
+use driftq_core::state::partition::Partition;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
@@ -208,7 +209,7 @@ fn observe_groups(pipeline: &Pipeline, now: &mut Registry) {
                     ("group", group.name().to_string()),
                     ("partition", id.to_string()),
                 ];
-                let next = topic.partition(id).map(|partition| partition.next_position()).unwrap_or_default();
+                let next = topic.partition(id).map(Partition::next_position).unwrap_or_default();
                 let undone = i64::try_from(progress.done().undone_before(next)).unwrap_or(i64::MAX);
                 in_flight.get_or_create(&labels).set(i64::from(progress.in_flight()));
                 lag.get_or_create(&labels).set(undone);

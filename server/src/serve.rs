@@ -61,6 +61,12 @@ pub enum ServeError {
 /// # Errors
 /// [`ServeError`] if it cannot be started.
 pub fn run(settings: Settings) -> Result<ExitCode, ServeError> {
+    raise_file_limit();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        "driftqd; settings in force:\n{}",
+        settings.to_toml().trim_end()
+    );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
     let result = local.block_on(&runtime, serve(settings));
@@ -68,6 +74,17 @@ pub fn run(settings: Settings) -> Result<ExitCode, ServeError> {
     drop(local);
     runtime.shutdown_background();
     result
+}
+
+/// Each connection is an open file; as many as the system allows this process are wanted.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::warn!("the limit on open files stays at {current:?}: {error}");
+    }
 }
 
 async fn serve(settings: Settings) -> Result<ExitCode, ServeError> {
@@ -152,19 +169,13 @@ impl Opening {
             return Ok(Self::Nowhere);
         }
         let folder = DataFolder::open(&settings.data_dir)?;
-        Ok(Self::Folder(folder.storage().with_sync_delay(settings.storage.sync_delay)))
+        Ok(Self::Folder(folder.storage().with_sync_delay(settings.sync_delay)))
     }
 
     /// Reads the log on a thread of its own.
     fn start(self, settings: &Settings, now: Timestamp) -> Result<oneshot::Receiver<Opened>, ServeError> {
         let (send, opened) = oneshot::channel();
-        let config = PipelineConfig {
-            limits: settings.limits.clone(),
-            segment_bytes: settings.storage.segment_bytes,
-            reserve_bytes: settings.storage.reserve_bytes,
-            snapshot_every_bytes: settings.storage.snapshot_every_bytes,
-            ..PipelineConfig::default()
-        };
+        let config = settings.pipeline();
         let read = move || {
             // Whoever waited may be gone: the process is ending.
             let _ = send.send(self.open(config, now));

@@ -1,12 +1,12 @@
 //! The two threads that do the disk's work, so that deciding and talking go on meanwhile.
 //!
 //! One writes and syncs batches of the log; the other makes segments ready, writes snapshots and removes what is not needed.
-//! Each takes one job at a time and reports it; neither holds anything that the reactor might want to have.
+//! Each takes one job at a time and reports it; neither holds anything that the reactor might want to have. They end with the way
+//! to them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use driftq_core::log::{Storage, StorageFault};
@@ -27,7 +27,6 @@ pub(crate) struct Lanes {
     log: Sender<Job>,
     background: Sender<Job>,
     done: Receiver<Done>,
-    threads: Vec<JoinHandle<()>>,
 }
 
 impl Lanes {
@@ -40,9 +39,9 @@ impl Lanes {
         S: Storage + Send + 'static,
     {
         let (finished, done) = channel();
-        let (log, log_thread) = lane("driftq-log", log, finished.clone(), Arc::clone(wake))?;
-        let (background, background_thread) = lane("driftq-files", background, finished, Arc::clone(wake))?;
-        Ok(Self { log, background, done, threads: vec![log_thread, background_thread] })
+        let log = lane("driftq-log", log, finished.clone(), Arc::clone(wake))?;
+        let background = lane("driftq-files", background, finished, Arc::clone(wake))?;
+        Ok(Self { log, background, done })
     }
 
     /// Hands a job to its thread.
@@ -55,16 +54,6 @@ impl Lanes {
     pub(crate) fn done(&self) -> Option<Done> {
         self.done.try_recv().ok()
     }
-
-    /// Lets the threads finish what they are at and waits for them.
-    pub(crate) fn stop(self) {
-        let Self { log, background, done, threads } = self;
-        drop((log, background, done));
-        for thread in threads {
-            // A thread that panicked has already reported its job as failed.
-            let _ = thread.join();
-        }
-    }
 }
 
 fn lane<S: Storage + Send + 'static>(
@@ -72,7 +61,7 @@ fn lane<S: Storage + Send + 'static>(
     mut storage: S,
     finished: Sender<Done>,
     wake: Arc<Notify>,
-) -> std::io::Result<(Sender<Job>, JoinHandle<()>)> {
+) -> std::io::Result<Sender<Job>> {
     let (sender, jobs) = channel::<Job>();
     let work = move || {
         for job in jobs {
@@ -85,6 +74,6 @@ fn lane<S: Storage + Send + 'static>(
             wake.notify_one();
         }
     };
-    let thread = std::thread::Builder::new().name(name.into()).spawn(work)?;
-    Ok((sender, thread))
+    std::thread::Builder::new().name(name.into()).spawn(work)?;
+    Ok(sender)
 }

@@ -150,9 +150,7 @@ impl Driver {
     pub(crate) fn leave(&self, consumer: ConsumerId) {
         let unread = self.streams.borrow_mut().disconnect(consumer);
         self.errand(Command::Unsubscribe { consumer });
-        for claim in unread {
-            self.errand(Command::Release(claim));
-        }
+        unread.into_iter().for_each(|command| self.errand(command));
     }
 
     /// Looks at the broker.
@@ -207,17 +205,12 @@ impl Driver {
         engine.as_ref().is_none_or(|engine| engine.pipeline.is_closed() || engine.pipeline.failure().is_some())
     }
 
-    /// Ends the threads.
-    pub(crate) fn stop(&self) {
-        if let Some(Engine { disk: Disk::Threads(lanes), .. }) = self.engine.borrow_mut().take() {
-            lanes.stop();
-        }
-    }
-
     /// One turn: what the disk has done, what time has brought, what can leave, what the disk is to do next. Says when it wants
     /// the next, whatever happens.
     fn turn(&self) -> Option<Timestamp> {
         let now = self.clock.now();
+        let commands = self.streams.borrow_mut().look(now);
+        self.errands.borrow_mut().extend(commands);
         self.run_errands();
         let mut engine = self.engine.borrow_mut();
         let engine = engine.as_mut()?;
@@ -232,7 +225,8 @@ impl Driver {
         if !self.errands.borrow().is_empty() {
             self.wake.notify_one();
         }
-        engine.pipeline.poll_timeout()
+        let look = self.streams.borrow().next_look();
+        engine.pipeline.poll_timeout().into_iter().chain(look).min()
     }
 
     fn take_done(&self, engine: &mut Engine, now: Timestamp) {
@@ -280,9 +274,7 @@ impl Driver {
                     self.reply(waiter, result);
                 }
                 Output::Deliver { consumer, delivery } => {
-                    if self.streams.borrow_mut().deliver(consumer, delivery, now) {
-                        self.errand(Command::SetPrefetch { consumer, prefetch: 0 });
-                    }
+                    self.streams.borrow_mut().deliver(consumer, delivery, now);
                 }
                 Output::Closed { consumer, .. } => self.streams.borrow_mut().close(consumer),
             }

@@ -1,14 +1,21 @@
 //! Connected streams: what was delivered to each and has not been written to its socket yet.
 //!
-//! A queue holds no more than its stream's prefetch: the broker grants no further lease beyond that, and deliveries whose lease
-//! has ended unread are dropped. A stream that lets leases end unread is handed nothing more until it has read what it has.
+//! A lease must not sit in a socket that nobody reads. What a stream has not taken after [`PATIENCE`] is given back, unharmed, and
+//! the stream is handed nothing more until it reads again. Its queue is bounded by that and by its prefetch: the broker grants
+//! no further lease beyond it, and deliveries whose lease has ended unread are dropped.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
 
+use driftq_core::Command;
 use driftq_core::command::{Claim, TokenClaim};
 use driftq_core::reply::Delivery;
-use driftq_core::types::{ConsumerId, GroupName, OwnerName, Timestamp, TopicName};
+use driftq_core::types::{ConsumerId, GroupName, Millis, OwnerName, Timestamp, TopicName};
+
+/// How long a delivery waits for its stream to take it.
+const PATIENCE: Millis = Millis(1_000);
+/// How exactly that is watched. A stream is looked at no more often, however often its queue fills.
+const WATCH_EVERY: Millis = Millis(250);
 
 /// What is known of a stream before it is connected.
 #[derive(Clone, Debug)]
@@ -21,27 +28,26 @@ pub(crate) struct StreamSeed {
 
 /// A connected stream.
 #[derive(Debug)]
-pub(crate) struct Stream {
+struct Stream {
     seed: StreamSeed,
     queue: VecDeque<Box<Delivery>>,
     waker: Option<Waker>,
     /// It is over, and what is still in the queue will not be read: it is given back when the stream goes.
     over: bool,
-    stall: Stall,
-}
-
-/// Whether a stream is being handed anything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stall {
-    Flowing,
-    /// A lease ended unread. The broker was told to hand it nothing.
-    Stalled,
+    /// It did not read, so the broker was told to hand it nothing.
+    stalled: bool,
+    /// When the oldest delivery in the queue came.
+    unread_since: Timestamp,
+    /// When it is looked at whether it reads.
+    watched_at: Timestamp,
 }
 
 /// All streams.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     streams: HashMap<ConsumerId, Stream>,
+    /// Who is to be looked at when; the soonest first.
+    watched: VecDeque<(Timestamp, ConsumerId)>,
 }
 
 /// What a stream finds when it looks.
@@ -57,25 +63,61 @@ pub(crate) enum Next {
 
 impl Streams {
     pub(crate) fn connect(&mut self, consumer: ConsumerId, seed: StreamSeed) {
-        let stream = Stream { seed, queue: VecDeque::new(), waker: None, over: false, stall: Stall::Flowing };
+        let stream = Stream {
+            seed,
+            queue: VecDeque::new(),
+            waker: None,
+            over: false,
+            stalled: false,
+            unread_since: Timestamp(0),
+            watched_at: Timestamp(0),
+        };
         self.streams.insert(consumer, stream);
     }
 
-    /// Takes a delivery for a stream. True if the stream has just been found not to read: the broker is to hand it nothing.
-    pub(crate) fn deliver(&mut self, consumer: ConsumerId, delivery: Box<Delivery>, now: Timestamp) -> bool {
-        let Some(stream) = self.streams.get_mut(&consumer) else { return false };
-        let mut stalled = false;
+    /// Takes a delivery for a stream.
+    pub(crate) fn deliver(&mut self, consumer: ConsumerId, delivery: Box<Delivery>, now: Timestamp) {
+        let Some(stream) = self.streams.get_mut(&consumer) else { return };
         if stream.queue.len() >= stream.seed.prefetch as usize {
-            let before = stream.queue.len();
             stream.queue.retain(|delivery| delivery.lease_until > now);
-            stalled = stream.queue.len() < before && stream.stall == Stall::Flowing;
-            if stalled {
-                stream.stall = Stall::Stalled;
+        }
+        if stream.queue.is_empty() {
+            stream.unread_since = now;
+            if stream.watched_at < look_at(now) {
+                stream.watched_at = look_at(now);
+                self.watched.push_back((stream.watched_at, consumer));
             }
         }
         stream.queue.push_back(delivery);
-        stream.wake();
-        stalled
+        if let Some(waker) = stream.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// When a stream is to be looked at next.
+    pub(crate) fn next_look(&self) -> Option<Timestamp> {
+        self.watched.front().map(|(at, _)| *at)
+    }
+
+    /// Looks at the streams whose time has come. Says what the broker is to be told of those that do not read.
+    pub(crate) fn look(&mut self, now: Timestamp) -> Vec<Command> {
+        let mut commands = Vec::new();
+        while self.next_look().is_some_and(|at| at <= now) {
+            let Some((_, consumer)) = self.watched.pop_front() else { break };
+            let Some(stream) = self.streams.get_mut(&consumer) else { continue };
+            if stream.queue.is_empty() || stream.over {
+                continue;
+            }
+            if stream.unread_since.after(PATIENCE) > now {
+                stream.watched_at = look_at(now);
+                self.watched.push_back((stream.watched_at, consumer));
+                continue;
+            }
+            stream.stalled = true;
+            commands.push(Command::SetPrefetch { consumer, prefetch: 0 });
+            commands.extend(stream.give_back());
+        }
+        commands
     }
 
     /// The broker ended a stream.
@@ -94,6 +136,7 @@ impl Streams {
     pub(crate) fn next(&mut self, consumer: ConsumerId, now: Timestamp, waker: &Waker) -> Next {
         let Some(stream) = self.streams.get_mut(&consumer).filter(|stream| !stream.over) else { return Next::Over };
         while let Some(delivery) = stream.queue.pop_front() {
+            stream.unread_since = now;
             if delivery.lease_until > now {
                 return Next::Delivery(delivery);
             }
@@ -105,28 +148,16 @@ impl Streams {
         Next::Nothing
     }
 
-    /// The prefetch to give back to a stream that has read everything it was handed, if it had been taken away.
+    /// The prefetch to give back to a stream that reads again, if it had been taken away.
     pub(crate) fn recovered(&mut self, consumer: ConsumerId) -> Option<u32> {
-        let stream = self.streams.get_mut(&consumer)?;
-        if stream.stall == Stall::Stalled && stream.queue.is_empty() {
-            stream.stall = Stall::Flowing;
-            return Some(stream.seed.prefetch);
-        }
-        None
+        let stream = self.streams.get_mut(&consumer).filter(|stream| stream.stalled && stream.queue.is_empty())?;
+        stream.stalled = false;
+        Some(stream.seed.prefetch)
     }
 
-    /// A stream is gone. Gives claims on what it was handed and never read.
-    pub(crate) fn disconnect(&mut self, consumer: ConsumerId) -> Vec<Claim> {
-        let Some(Stream { seed, queue, .. }) = self.streams.remove(&consumer) else { return Vec::new() };
-        let claim = |delivery: Box<Delivery>| Claim {
-            topic: seed.topic.clone(),
-            group: seed.group.clone(),
-            partition: delivery.partition,
-            offset: delivery.offset,
-            owner: seed.owner.clone(),
-            token: TokenClaim::Shown(delivery.token),
-        };
-        queue.into_iter().map(claim).collect()
+    /// A stream is gone. Says how what it was handed and never read is given back.
+    pub(crate) fn disconnect(&mut self, consumer: ConsumerId) -> Vec<Command> {
+        self.streams.remove(&consumer).map_or_else(Vec::new, |mut stream| stream.give_back().collect())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -134,15 +165,124 @@ impl Streams {
     }
 }
 
+/// When to look at a stream that was handed something now.
+fn look_at(now: Timestamp) -> Timestamp {
+    Timestamp((now.after(PATIENCE).0 / WATCH_EVERY.0 + 1).saturating_mul(WATCH_EVERY.0))
+}
+
 impl Stream {
     fn end(&mut self) {
         self.over = true;
-        self.wake();
-    }
-
-    fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
+    }
+
+    /// Gives back what was not read.
+    fn give_back(&mut self) -> impl Iterator<Item = Command> {
+        let Self { seed, queue, .. } = self;
+        queue.drain(..).map(|delivery| {
+            Command::Release(Claim {
+                topic: seed.topic.clone(),
+                group: seed.group.clone(),
+                partition: delivery.partition,
+                offset: delivery.offset,
+                owner: seed.owner.clone(),
+                token: TokenClaim::Shown(delivery.token),
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use driftq_core::Body;
+    use driftq_core::types::{Boot, LeaseToken, Offset, PartitionId};
+
+    use super::*;
+
+    const CONSUMER: ConsumerId = ConsumerId(1);
+
+    fn connected(prefetch: u32) -> Streams {
+        let mut streams = Streams::default();
+        let name = |text| text;
+        let seed = StreamSeed {
+            topic: TopicName::new(name("t")).expect("a name"),
+            group: GroupName::new(name("g")).expect("a name"),
+            owner: OwnerName::new(name("w")).expect("a name"),
+            prefetch,
+        };
+        streams.connect(CONSUMER, seed);
+        streams
+    }
+
+    fn delivery(offset: u64, lease_until: u64) -> Box<Delivery> {
+        Box::new(Delivery {
+            partition: PartitionId(0),
+            offset: Offset(offset),
+            attempts: 1,
+            failures: 0,
+            last_error: Default::default(),
+            token: LeaseToken { boot: Boot(1), counter: offset },
+            lease_until: Timestamp(lease_until),
+            produced_at: Timestamp(0),
+            body: Body::bare(b"", b"value"),
+        })
+    }
+
+    fn offset_of(next: Next) -> Option<u64> {
+        if let Next::Delivery(delivery) = next { Some(delivery.offset.0) } else { None }
+    }
+
+    #[test]
+    fn what_is_not_read_in_time_is_given_back_and_nothing_more_is_handed_out() {
+        let mut streams = connected(10);
+        streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
+        streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(900));
+        let look = streams.next_look().expect("it is watched");
+        assert!((1_010..1_300).contains(&look.0), "{look:?}");
+        assert_eq!(streams.look(Timestamp(look.0 - 1)), []);
+        let told = streams.look(look);
+        assert!(matches!(told[0], Command::SetPrefetch { prefetch: 0, .. }));
+        let released: Vec<_> = told
+            .iter()
+            .filter_map(|c| if let Command::Release(claim) = c { Some(claim.offset.0) } else { None })
+            .collect();
+        assert_eq!(released, [1, 2]);
+        assert_eq!(streams.next(CONSUMER, look, Waker::noop()), Next::Nothing);
+        assert_eq!(streams.recovered(CONSUMER), Some(10), "it reads again");
+        assert_eq!(streams.recovered(CONSUMER), None);
+    }
+
+    #[test]
+    fn a_stream_that_reads_keeps_what_it_has() {
+        let mut streams = connected(10);
+        streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
+        streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(20));
+        assert_eq!(offset_of(streams.next(CONSUMER, Timestamp(600), Waker::noop())), Some(1));
+        assert_eq!(streams.look(Timestamp(1_250)), [], "the second has waited for no longer than the first was taken");
+        assert!(!streams.look(Timestamp(2_500)).is_empty(), "but it is not forgotten");
+    }
+
+    #[test]
+    fn the_queue_of_a_stream_that_reads_nothing_is_bounded_by_its_prefetch() {
+        let mut streams = connected(2);
+        for offset in 0..1_000 {
+            // Each is delivered when the lease of the one before the last has ended.
+            streams.deliver(CONSUMER, delivery(offset, offset + 2), Timestamp(offset));
+            assert!(streams.streams[&CONSUMER].queue.len() <= 3);
+        }
+    }
+
+    #[test]
+    fn nothing_is_read_once_its_lease_has_ended_or_the_stream_is_over() {
+        let mut streams = connected(10);
+        streams.deliver(CONSUMER, delivery(1, 100), Timestamp(10));
+        streams.deliver(CONSUMER, delivery(2, 500), Timestamp(10));
+        assert_eq!(offset_of(streams.next(CONSUMER, Timestamp(100), Waker::noop())), Some(2));
+        streams.deliver(CONSUMER, delivery(3, 500), Timestamp(110));
+        streams.close(CONSUMER);
+        assert_eq!(streams.next(CONSUMER, Timestamp(120), Waker::noop()), Next::Over);
+        assert_eq!(streams.disconnect(CONSUMER).len(), 1, "the third is given back");
     }
 }

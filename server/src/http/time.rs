@@ -5,10 +5,10 @@ use jiff::fmt::temporal::DateTimePrinter;
 
 use super::error::ApiError;
 
-/// The latest moment that has a spelling: the end of the year 9999.
-const LATEST_MS: i64 = 253_402_300_799_999;
+/// The latest moment that has a spelling, near the end of the year 9999.
+const LATEST_MS: i64 = jiff::Timestamp::MAX.as_millisecond();
 
-/// Writes a moment; what lies beyond the year 9999 is written as its end.
+/// Writes a moment; any that lies beyond the latest is written as the latest.
 pub(crate) fn write(at: Timestamp, out: &mut Vec<u8>) {
     const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
     let millis = i64::try_from(at.0).unwrap_or(LATEST_MS).min(LATEST_MS);
@@ -65,7 +65,7 @@ mod tests {
     fn moments_are_written_with_milliseconds_in_utc() {
         assert_eq!(text(Timestamp(0)), "1970-01-01T00:00:00.000Z");
         assert_eq!(text(Timestamp(1_766_318_400_123)), "2025-12-21T12:00:00.123Z");
-        assert_eq!(text(Timestamp::MAX), "9999-12-31T23:59:59.999Z");
+        assert_eq!(text(Timestamp::MAX), "9999-12-30T22:00:00.999Z");
     }
 
     #[test]

@@ -1,0 +1,6 @@
+//! The API's description.
+
+/// The document.
+pub fn document() -> &'static str {
+    "{}"
+}
