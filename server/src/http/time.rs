@@ -5,15 +5,11 @@ use jiff::fmt::temporal::DateTimePrinter;
 
 use super::error::ApiError;
 
-/// The latest moment that has a spelling, near the end of the year 9999.
-const LATEST_MS: i64 = jiff::Timestamp::MAX.as_millisecond();
-
-/// Writes a moment; any that lies beyond the latest is written as the latest.
+/// Writes a moment. Any that lies beyond what can be spelled, near the end of the year 9999, is written as the last that can.
 pub(crate) fn write(at: Timestamp, out: &mut Vec<u8>) {
     const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
-    let millis = i64::try_from(at.0).unwrap_or(LATEST_MS).min(LATEST_MS);
-    let moment = jiff::Timestamp::from_millisecond(millis).expect("no later than the year 9999");
-    let printed = PRINTER.print_timestamp(&moment, &mut *out);
+    let moment = i64::try_from(at.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+    let printed = PRINTER.print_timestamp(&moment.unwrap_or(jiff::Timestamp::MAX), &mut *out);
     printed.expect("memory takes whatever is written");
 }
 

@@ -1,0 +1,4 @@
+//! The broker as a program, over real sockets: what it answers, what it refuses, and how it takes what nobody should send.
+
+mod rig;
+mod smoke;
