@@ -198,11 +198,11 @@ fn observe_groups(pipeline: &Pipeline, now: &mut Registry) {
     let (mut shown, mut left_out) = (0, 0_i64);
     for topic in pipeline.state().topics() {
         for group in topic.groups() {
+            if shown + topic.partition_count() as usize > SERIES_MAX {
+                left_out += i64::from(topic.partition_count());
+                continue;
+            }
             for (id, progress) in group.partitions() {
-                if shown == SERIES_MAX {
-                    left_out += 1;
-                    continue;
-                }
                 shown += 1;
                 let labels = [
                     ("topic", topic.name().to_string()),

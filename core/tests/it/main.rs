@@ -24,6 +24,7 @@ mod routing;
 mod seek;
 mod snapshots;
 mod storage_full;
+mod tally;
 mod tape;
 mod timers;
 mod topics;

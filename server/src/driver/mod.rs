@@ -174,6 +174,8 @@ impl Driver {
             let next = self.turn();
             let woken = self.wake.notified();
             match next {
+                // There is more to do at once, but not before others have had their turn.
+                Some(at) if at <= self.clock.now() => tokio::task::yield_now().await,
                 Some(at) => {
                     // Whichever comes first; being late does no harm, the broker looks at the clock itself.
                     let _ = tokio::time::timeout_at(self.clock.instant(at).into(), woken).await;
@@ -214,6 +216,7 @@ impl Driver {
         self.run_errands();
         let mut engine = self.engine.borrow_mut();
         let engine = engine.as_mut()?;
+        let _whole = WholeOrNothing;
         self.take_done(engine, now);
         if engine.pipeline.poll_timeout().is_some_and(|at| at <= now) {
             engine.pipeline.handle_timeout(now);
@@ -330,6 +333,7 @@ impl Driver {
     fn decide(&self, command: Command, waiter: Waiter) {
         let mut engine = self.engine.borrow_mut();
         let engine = engine.as_mut().expect("asked only where there is a broker");
+        let _whole = WholeOrNothing;
         let ticket = engine.pipeline.handle(self.clock.now(), command);
         self.answers.borrow_mut().expect(ticket, waiter);
         self.wake.notify_one();
@@ -352,6 +356,19 @@ impl Driver {
 
     fn answers(&self) -> RefMut<'_, Answers> {
         self.answers.borrow_mut()
+    }
+}
+
+/// While this lives the broker is at work. Should that panic, what is in memory is not to be relied on any more, and the process
+/// ends at once: the log knows what was promised. (A panic anywhere else costs the connection it happened on.)
+struct WholeOrNothing;
+
+impl Drop for WholeOrNothing {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("the broker panicked; the process ends, a restart goes on from the log");
+            std::process::abort();
+        }
     }
 }
 
