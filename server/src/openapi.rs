@@ -1,6 +1,0 @@
-//! The API's description.
-
-/// The document.
-pub fn document() -> &'static str {
-    "{}"
-}
