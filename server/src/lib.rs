@@ -6,5 +6,6 @@
 
 pub mod config;
 pub mod files;
+pub mod openapi;
 pub mod router;
 pub mod wal;
