@@ -1,4 +1,5 @@
 //! The settings: where they come from, which source wins, and what is refused in which words.
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
 use std::time::Duration;

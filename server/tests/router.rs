@@ -1,5 +1,6 @@
 //! The router hook against real servers on the loopback: what it follows, what it makes of every kind of failure, and what a
 //! failing webhook costs.
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
