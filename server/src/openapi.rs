@@ -1,6 +1,6 @@
 //! The description of the HTTP surface that the daemon serves about itself, at `/v1/openapi.json`.
 //!
-//! It is written by hand, in `openapi.json` beside this file: it is a promise, not a print of whatever the code happens to do.
+//! It is kept by hand, in `openapi.json` beside this file: it is a promise, not a print of whatever the code happens to do.
 
 /// The OpenAPI 3.1 document, as JSON.
 #[must_use]
