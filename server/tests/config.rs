@@ -1,4 +1,5 @@
 //! The settings: where they come from, which source wins, and what is refused in which words.
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
 use std::time::Duration;
@@ -280,6 +281,11 @@ fn a_wrong_flag_or_variable_is_refused_by_its_own_name() {
     assert_eq!(words, "DRIFTQ_MAX_PARTITION_MSGS: 0 is not a whole number from 1 up");
     let words = refusal(load("", &[("DRIFTQ_NO_WAL", "maybe")], None));
     assert_eq!(words, "DRIFTQ_NO_WAL: \"maybe\" is not true or false");
+    let words = refusal(load("", &[("DRIFTQ_DATA_DIR", "/d\u{FFFD}")], None));
+    assert!(
+        words.starts_with("DRIFTQ_DATA_DIR: ") && words.ends_with("is not the name of a folder, in UTF-8"),
+        "{words}"
+    );
     let words = refusal(load("--allowed-host http://a", &[], None));
     assert!(words.starts_with("--allowed-host: \"http://a\" is not a host name"), "{words}");
     for flags in [

@@ -76,6 +76,7 @@ fn port_number(text: &str) -> Option<u16> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -110,6 +110,7 @@ pub struct Flags {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use clap::CommandFactory;
 

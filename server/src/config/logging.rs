@@ -37,6 +37,7 @@ pub(super) fn filter(level: &str) -> Option<EnvFilter> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

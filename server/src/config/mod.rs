@@ -82,7 +82,7 @@ impl Settings {
     /// # Errors
     /// [`ConfigError`] where anything is unknown, of the wrong kind, out of range or contradicts itself. Nothing is guessed.
     pub fn load(flags: &Flags) -> Result<Self, ConfigError> {
-        // What is not UTF-8 is handed on damaged, so that it is refused by whoever reads it rather than taken for absent.
+        // What is not UTF-8 is handed on visibly damaged, so that it is refused where it is read rather than taken for absent.
         Self::load_with(flags, &|name| std::env::var_os(name).map(|text| text.to_string_lossy().into_owned()))
     }
 

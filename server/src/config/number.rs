@@ -174,6 +174,7 @@ impl Quantity for Duration {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -64,8 +64,9 @@ pub(super) fn apply(settings: &mut Settings, flags: &Flags, env: Environment<'_>
         settings.addr = given.text.trim().parse().map_err(|_| given.refused(super::ADDR_ALLOWED))?;
     }
     if let Some(given) = given(flags.data_dir.as_ref(), ("--data-dir", "DRIFTQ_DATA_DIR"), env) {
-        if given.text.trim().is_empty() {
-            return Err(given.refused("the name of a folder"));
+        // What is not UTF-8 in the environment arrives here with this mark in it: another folder than the one that was meant.
+        if given.text.trim().is_empty() || given.text.contains(char::REPLACEMENT_CHARACTER) {
+            return Err(given.refused("the name of a folder, in UTF-8"));
         }
         settings.data_dir = PathBuf::from(given.text);
     }

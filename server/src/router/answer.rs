@@ -48,6 +48,7 @@ pub(super) fn decode(body: &[u8]) -> Result<Option<RoutingDecision>, NoDecision>
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

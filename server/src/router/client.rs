@@ -149,7 +149,7 @@ impl Connection {
         let stream = TcpStream::connect((url.host.as_str(), url.port)).await.ok()?;
         stream.set_nodelay(true).ok()?;
         let mut builder = http1::Builder::new();
-        builder.max_buf_size(HEAD_BYTES_MAX);
+        builder.max_buf_size(HEAD_BYTES_MAX).max_header_size(HEAD_BYTES_MAX);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.ok()?;
         let task = tokio::task::spawn_local(async move {
             // What goes wrong here, whoever waits for the answer is told as well.

@@ -87,6 +87,7 @@ impl Drop for Admission<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

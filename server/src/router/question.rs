@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use driftq_core::types::{Envelope, Text, Timestamp};
+use driftq_core::types::{Envelope, Priority, Text, Timestamp, TopicName};
 use serde::Serialize;
 
 use super::Question;
@@ -76,7 +76,7 @@ impl<'a> EnvelopeJson<'a> {
             parent_step_id: text(parent_step_id),
             tenant_id: text(tenant_id),
             idempotency_key: text(idempotency_key),
-            target_topic: target_topic.as_ref().map(driftq_core::types::TopicName::as_str),
+            target_topic: target_topic.as_ref().map(TopicName::as_str),
             partition_override: partition_override.map(|partition| partition.0),
             deadline: deadline.as_ref().map(|deadline| &*deadline.text),
             retry_policy: retry_policy.map(|policy| RetryPolicyJson {
@@ -84,7 +84,7 @@ impl<'a> EnvelopeJson<'a> {
                 backoff_ms: policy.backoff.0,
                 max_backoff_ms: policy.max_backoff.0,
             }),
-            priority: priority.map(driftq_core::types::Priority::level),
+            priority: priority.map(Priority::level),
             deliver_at: deliver_at.map(rfc_3339),
             labels: labels.iter().map(|(name, value)| (&**name, &**value)).collect(),
         }
@@ -106,8 +106,9 @@ pub(super) fn encode(question: &Question<'_>) -> Bytes {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
-    use driftq_core::types::{Deadline, Millis, PartitionId, Priority, RetryPolicy, TopicName};
+    use driftq_core::types::{Deadline, Millis, PartitionId, RetryPolicy};
     use serde_json::{Value, json};
 
     use super::*;

@@ -1,0 +1,164 @@
+//! The description of the HTTP surface that the daemon serves about itself, at `/v1/openapi.json`.
+//!
+//! It is kept by hand, in `openapi.json` beside this file: it is a promise, not a print of whatever the code happens to do.
+
+/// The OpenAPI 3.1 document, as JSON.
+#[must_use]
+pub fn document() -> &'static str {
+    include_str!("openapi.json")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Map, Value};
+
+    use super::*;
+
+    const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
+
+    /// Every route there is.
+    const ROUTES: &[(&str, &str)] = &[
+        ("get", "/metrics"),
+        ("post", "/v1/ack"),
+        ("get", "/v1/consume"),
+        ("post", "/v1/dlq/redrive"),
+        ("post", "/v1/extend"),
+        ("delete", "/v1/groups"),
+        ("get", "/v1/groups"),
+        ("post", "/v1/groups"),
+        ("post", "/v1/groups/pause"),
+        ("post", "/v1/groups/resume"),
+        ("post", "/v1/groups/seek"),
+        ("get", "/v1/healthz"),
+        ("post", "/v1/nack"),
+        ("get", "/v1/openapi.json"),
+        ("get", "/v1/peek"),
+        ("post", "/v1/produce"),
+        ("get", "/v1/readyz"),
+        ("post", "/v1/release"),
+        ("get", "/v1/topics"),
+        ("post", "/v1/topics"),
+        ("delete", "/v1/topics/{topic}"),
+        ("get", "/v1/topics/{topic}"),
+        ("get", "/v1/version"),
+    ];
+
+    fn parsed() -> Value {
+        serde_json::from_str(document()).expect("the document is JSON")
+    }
+
+    /// Every (method, path, operation).
+    fn operations(document: &Value) -> Vec<(&str, &str, &Map<String, Value>)> {
+        let paths = document["paths"].as_object().unwrap().iter();
+        paths
+            .flat_map(|(path, item)| {
+                let item = item.as_object().unwrap().iter();
+                item.filter(|(method, _)| METHODS.contains(&method.as_str()))
+                    .map(move |(method, operation)| (method.as_str(), path.as_str(), operation.as_object().unwrap()))
+            })
+            .collect()
+    }
+
+    /// Calls `look` with every object in the document.
+    fn each_object<'a>(value: &'a Value, look: &mut impl FnMut(&'a Map<String, Value>)) {
+        match value {
+            Value::Object(map) => {
+                look(map);
+                map.values().for_each(|value| each_object(value, look));
+            }
+            Value::Array(list) => list.iter().for_each(|value| each_object(value, look)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn it_is_openapi_3_1_of_this_version() {
+        let document = parsed();
+        assert_eq!(document["openapi"], "3.1.0");
+        assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
+    }
+
+    #[test]
+    fn every_route_is_described_and_no_other() {
+        let document = parsed();
+        let described: BTreeSet<_> =
+            operations(&document).into_iter().map(|(method, path, _)| (path, method)).collect();
+        let expected: BTreeSet<_> = ROUTES.iter().map(|(method, path)| (*path, *method)).collect();
+        assert_eq!(described, expected);
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere_and_every_component_is_used() {
+        let document = parsed();
+        let mut used = BTreeSet::new();
+        each_object(&document, &mut |map| {
+            if let Some(reference) = map.get("$ref").map(|reference| reference.as_str().unwrap()) {
+                let pointer = reference.strip_prefix('#').unwrap_or_else(|| panic!("{reference} leads out"));
+                assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+                used.insert(pointer.to_owned());
+            }
+        });
+        for (kind, components) in document["components"].as_object().unwrap() {
+            for name in components.as_object().unwrap().keys() {
+                assert!(used.contains(&format!("/components/{kind}/{name}")), "{kind}/{name} is used by nobody");
+            }
+        }
+    }
+
+    #[test]
+    fn every_operation_has_a_name_of_its_own_a_success_and_an_error() {
+        let document = parsed();
+        let mut names = BTreeSet::new();
+        for (method, path, operation) in operations(&document) {
+            let name = operation["operationId"].as_str().unwrap();
+            assert!(names.insert(name), "{name} is used twice");
+            assert!(operation["summary"].is_string(), "{method} {path}");
+            let responses = operation["responses"].as_object().unwrap();
+            assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path} never succeeds");
+            assert!(responses.contains_key("default"), "{method} {path} is never refused");
+            for (status, response) in responses {
+                let known = status == "default" || status.parse::<u16>().is_ok_and(|code| (200..600).contains(&code));
+                assert!(known, "{method} {path}: {status}");
+                assert!(
+                    response.get("$ref").is_some() || response["description"].is_string(),
+                    "{method} {path} {status}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_parameter_is_whole_and_named_once() {
+        let document = parsed();
+        for (method, path, operation) in operations(&document) {
+            let shared = document["paths"][path].get("parameters").and_then(Value::as_array).into_iter().flatten();
+            let own = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
+            let mut seen = BTreeSet::new();
+            for parameter in shared.chain(own) {
+                let (name, place) = (parameter["name"].as_str().unwrap(), parameter["in"].as_str().unwrap());
+                assert!(seen.insert((place, name)), "{method} {path}: {name} is named twice");
+                assert!(
+                    parameter["schema"].is_object() && parameter["description"].is_string(),
+                    "{method} {path}: {name}"
+                );
+            }
+            let in_path = path.matches('{').count();
+            assert_eq!(seen.iter().filter(|(place, _)| *place == "path").count(), in_path, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn what_is_required_is_described() {
+        each_object(&parsed(), &mut |map| {
+            let (Some(Value::Array(required)), Some(properties)) = (map.get("required"), map.get("properties")) else {
+                return;
+            };
+            for name in required {
+                assert!(properties.get(name.as_str().unwrap()).is_some(), "{name} is required and not described");
+            }
+        });
+    }
+}
