@@ -153,6 +153,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 async fn serve(listener: TcpListener, state: Shared) {
     while let Ok((stream, _)) = listener.accept().await {
+        stream.set_nodelay(true).expect("a socket");
         let state = Arc::clone(&state);
         let service = service_fn(move |request| answer(request, Arc::clone(&state)));
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));

@@ -8,7 +8,7 @@ use crate::Result;
 use crate::cli::BrokerOptions;
 use crate::client::{Connection, get, post};
 use crate::daemon::Daemon;
-use crate::disk;
+use crate::disk::{self, SyncProbe};
 use crate::procfs::{self, Memory};
 
 /// No single request made outside of a measurement may take longer.
@@ -57,11 +57,18 @@ impl Broker {
         procfs::memory(self.pid?)
     }
 
-    /// Prints the disk it works on and returns what a sync costs there, where it is ours.
-    pub(crate) fn measure_disk(&self) -> Result<Option<Duration>> {
+    /// Prints the disk it works on and returns a probe for what a sync costs there, where it is ours.
+    pub(crate) fn probe_disk(&self) -> Result<Option<SyncProbe>> {
         let Some(daemon) = &self.daemon else { return Ok(None) };
         disk::print_file_system(daemon.folder());
-        disk::fdatasync_p50(daemon.folder()).map(Some)
+        SyncProbe::new(daemon.folder()).map(Some)
+    }
+
+    /// Says so if the daemon has ended meanwhile, with its last words: they explain the failures that follow.
+    pub(crate) fn warn_if_gone(&mut self) {
+        if let Some(Err(error)) = self.daemon.as_mut().map(Daemon::check_alive) {
+            eprintln!("warning: {error}");
+        }
     }
 
     /// Makes a topic nobody has used before and returns its name.

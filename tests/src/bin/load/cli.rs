@@ -79,9 +79,9 @@ pub(crate) struct ProduceOptions {
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(16..=8_000_000))]
     pub(crate) size: u32,
     /// How long to drive; with --ceiling, each of the two for so long
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// Messages per request; above 1 they are sent as NDJSON
+    /// Messages per request; above 1 they are sent as NDJSON, and latencies are those of whole requests
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) batch: u32,
     /// Partitions of the topic; above 1 every message has a key of its own
@@ -91,7 +91,7 @@ pub(crate) struct ProduceOptions {
     #[arg(long)]
     pub(crate) ceiling: bool,
     /// Messages per second over all connections at the most [default: as fast as they are answered]
-    #[arg(long)]
+    #[arg(long, value_parser = rate)]
     pub(crate) rate: Option<f64>,
     #[command(flatten)]
     pub(crate) broker: BrokerOptions,
@@ -119,7 +119,7 @@ pub(crate) struct EndToEndOptions {
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(16..=8_000_000))]
     pub(crate) size: u32,
     /// How long to produce; the rest is then drained
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     /// How deliveries are acknowledged
     #[arg(long, value_enum, default_value_t = AckKind::Single)]
@@ -131,7 +131,7 @@ pub(crate) struct EndToEndOptions {
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) partitions: u32,
     /// Messages per second over all producers at the most [default: as fast as they are answered]
-    #[arg(long)]
+    #[arg(long, value_parser = rate)]
     pub(crate) rate: Option<f64>,
     #[command(flatten)]
     pub(crate) broker: BrokerOptions,
@@ -159,7 +159,7 @@ pub(crate) struct ConsumeOptions {
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) partitions: u32,
     /// Give up when the backlog is not drained after so long
-    #[arg(long, default_value_t = 120.0)]
+    #[arg(long, default_value_t = 120.0, value_parser = seconds)]
     pub(crate) give_up_seconds: f64,
     #[command(flatten)]
     pub(crate) broker: BrokerOptions,
@@ -178,7 +178,7 @@ pub(crate) struct BacklogOptions {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) partitions: u32,
     /// How long to measure the produce latency, of either broker
-    #[arg(long, default_value_t = 4.0)]
+    #[arg(long, default_value_t = 4.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     #[command(flatten)]
     pub(crate) broker: BrokerOptions,
@@ -191,7 +191,7 @@ pub(crate) struct IdleOptions {
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=500_000))]
     pub(crate) streams: u32,
     /// How long to watch the broker's CPU, without streams and then with them
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     #[command(flatten)]
     pub(crate) broker: BrokerOptions,
@@ -201,7 +201,7 @@ pub(crate) struct IdleOptions {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TableOptions {
     /// How long each row drives the broker
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Messages of the backlog row; the goal is meant for the default
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -211,4 +211,40 @@ pub(crate) struct TableOptions {
     pub(crate) streams: u32,
     #[command(flatten)]
     pub(crate) broker: BrokerOptions,
+}
+
+/// Seconds, as many as a run can sensibly take.
+fn seconds(text: &str) -> Result<f64, String> {
+    between(text, 0.01, 86_400.0)
+}
+
+/// Messages per second.
+fn rate(text: &str) -> Result<f64, String> {
+    between(text, 0.1, 1e9)
+}
+
+fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (least..=most).contains(&number) { Ok(number) } else { Err(format!("not between {least} and {most}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_are_refused() {
+        for text in ["nan", "inf", "-1", "0", "x", ""] {
+            assert!(seconds(text).is_err(), "{text}");
+            assert!(rate(text).is_err(), "{text}");
+        }
+        assert_eq!(seconds("0.5"), Ok(0.5));
+    }
 }

@@ -8,26 +8,48 @@ use std::time::{Duration, Instant};
 use crate::Result;
 
 const BLOCK: [u8; 4096] = [0; 4096];
-const SYNCS: usize = 200;
+/// Blocks of the file, written over from the front once its end is reached.
+const BLOCKS: usize = 200;
 
-/// The median of 200 fdatasyncs, each after 4 KiB written into a file that was filled with zeros beforehand.
-pub(crate) fn fdatasync_p50(folder: &Path) -> Result<Duration> {
-    let mut file = tempfile::tempfile_in(folder)?;
-    for _ in 0..SYNCS {
-        file.write_all(&BLOCK)?;
-    }
-    file.sync_all()?;
-    file.seek(SeekFrom::Start(0))?;
-    let mut times = (0..SYNCS).map(|_| one_sync(&mut file)).collect::<Result<Vec<_>>>()?;
-    times.sort_unstable();
-    Ok(times[SYNCS / 2])
+/// Measures what a sync costs: an fdatasync after 4 KiB written into a file that was filled with zeros beforehand.
+///
+/// A disk that others use too is fast in one second and slow in the next, so samples are taken all along a run.
+#[derive(Debug)]
+pub(crate) struct SyncProbe {
+    file: File,
+    times: Vec<Duration>,
 }
 
-fn one_sync(file: &mut File) -> Result<Duration> {
-    let begun = Instant::now();
-    file.write_all(&BLOCK)?;
-    file.sync_data()?;
-    Ok(begun.elapsed())
+impl SyncProbe {
+    /// A probe on the disk of this folder; its file has no name and is gone with it.
+    pub(crate) fn new(folder: &Path) -> Result<Self> {
+        let mut file = tempfile::tempfile_in(folder)?;
+        for _ in 0..BLOCKS {
+            file.write_all(&BLOCK)?;
+        }
+        file.sync_all()?;
+        Ok(Self { file, times: Vec::new() })
+    }
+
+    /// Takes so many samples.
+    pub(crate) fn sample(&mut self, samples: usize) -> Result<()> {
+        for _ in 0..samples {
+            if self.times.len().is_multiple_of(BLOCKS) {
+                self.file.seek(SeekFrom::Start(0))?;
+            }
+            let begun = Instant::now();
+            self.file.write_all(&BLOCK)?;
+            self.file.sync_data()?;
+            self.times.push(begun.elapsed());
+        }
+        Ok(())
+    }
+
+    /// The median of all samples.
+    pub(crate) fn p50(mut self) -> Option<Duration> {
+        self.times.sort_unstable();
+        self.times.get(self.times.len() / 2).copied()
+    }
 }
 
 /// The type of the file system a folder lies on, as the kernel names it.
@@ -62,6 +84,17 @@ pub(crate) fn print_file_system(folder: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_probe_samples_beyond_its_files_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut probe = SyncProbe::new(folder.path()).expect("a probe");
+        probe.sample(BLOCKS).expect("samples");
+        probe.sample(2).expect("samples");
+        assert_eq!(probe.times.len(), BLOCKS + 2);
+        assert!(probe.file.metadata().is_ok_and(|file| file.len() == (BLOCKS * BLOCK.len()) as u64));
+        assert!(probe.p50().is_some());
+    }
 
     #[test]
     fn the_nearest_mount_tells_the_file_system() {

@@ -10,6 +10,7 @@ mod request;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -21,6 +22,8 @@ pub(crate) use request::{NDJSON, ProduceRequest, get, post, post_into};
 
 /// Larger than any answer to a single request, so that one read takes it whole and tokio knows the socket is empty.
 const INPUT_BYTES: usize = 16 * 1024;
+/// The head of a stream that takes longer is not coming.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
 /// A stream carries many items in one read.
 const STREAM_INPUT_BYTES: usize = 64 * 1024;
 
@@ -66,9 +69,12 @@ impl Connection {
 
     /// Sends a request and reads until the head of the answer is there: a stream has begun, or was refused.
     pub(crate) async fn open_stream(&mut self, request: &[u8]) -> io::Result<u16> {
-        self.send(request).await?;
-        while self.read_more().await? == Progress::Head {}
-        Ok(self.decoder.status())
+        let head = async {
+            self.send(request).await?;
+            while self.read_more().await? == Progress::Head {}
+            Ok(self.decoder.status())
+        };
+        tokio::time::timeout(HEAD_WITHIN, head).await?
     }
 
     /// The body of the last answer, or what a stream has brought and nobody has taken yet.

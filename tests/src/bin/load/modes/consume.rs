@@ -13,7 +13,7 @@ use crate::report::{Failures, grouped, per_million, print_cost};
 
 /// Measures and prints.
 pub(crate) async fn run(options: &ConsumeOptions) -> Result<Failures> {
-    let broker = Broker::open(&options.broker, &[]).await?;
+    let mut broker = Broker::open(&options.broker, &[]).await?;
     let topic = broker.new_topic(options.partitions).await?;
     let filled = fill(&broker, &topic, options.messages, options.size, options.partitions).await?;
     println!("filled   {} messages", grouped(filled.messages));
@@ -29,6 +29,7 @@ pub(crate) async fn run(options: &ConsumeOptions) -> Result<Failures> {
     let client_cpu = procfs::own_cpu_time().saturating_sub(own_before);
     let acked = consumers.acked();
     let (deliveries, again) = consumers.finish().await;
+    broker.warn_if_gone();
 
     let mut failures = filled.failures;
     failures.merge(&deliveries.failures);

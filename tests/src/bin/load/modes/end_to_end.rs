@@ -60,7 +60,7 @@ impl Figures {
 
 /// Measures.
 pub(crate) async fn measure(options: &EndToEndOptions) -> Result<Figures> {
-    let broker = Broker::open(&options.broker, &[]).await?;
+    let mut broker = Broker::open(&options.broker, &[]).await?;
     let topic = broker.new_topic(options.partitions).await?;
     let _spinner = Spinner::new(match options.ack {
         AckKind::Single => "producing, consuming, acking one by one",
@@ -88,6 +88,7 @@ pub(crate) async fn measure(options: &EndToEndOptions) -> Result<Figures> {
     let client_cpu = procfs::own_cpu_time().saturating_sub(own_before);
     let (memory, acked) = (broker.memory(), consumers.acked());
     let (deliveries, again) = consumers.finish().await;
+    broker.warn_if_gone();
 
     let mut failures = produces.failures.clone();
     failures.merge(&deliveries.failures);

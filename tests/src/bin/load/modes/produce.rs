@@ -6,6 +6,7 @@ use crate::Result;
 use crate::broker::Broker;
 use crate::ceiling::Ceiling;
 use crate::cli::ProduceOptions;
+use crate::disk::SyncProbe;
 use crate::drive::{Drive, Lane, Shape, Stamp, Until, drive};
 use crate::procfs;
 use crate::progress::Spinner;
@@ -15,6 +16,8 @@ use crate::report::{Failures, Side, ratio_line, time};
 const SLICE: Duration = Duration::from_secs(1);
 /// Each is driven for so long first, without counting: connections, caches and files are warm then.
 const WARM_UP: Duration = Duration::from_millis(300);
+/// The disk is asked so often before the first turn and after each: two hundred times in all at the least.
+const SYNCS: usize = 100;
 
 /// What `produce` measures.
 #[derive(Debug)]
@@ -60,8 +63,8 @@ impl Figures {
 
 /// Measures; the daemon, if it is started here, is given further arguments.
 pub(crate) async fn measure(options: &ProduceOptions, daemon_args: &[&str]) -> Result<Figures> {
-    let broker = Broker::open(&options.broker, daemon_args).await?;
-    let fdatasync_p50 = broker.measure_disk()?;
+    let mut broker = Broker::open(&options.broker, daemon_args).await?;
+    let mut probe = broker.probe_disk()?;
     let topic = broker.new_topic(options.partitions).await?;
     let shape = Shape { topic, size: options.size, batch: options.batch, partitions: options.partitions };
     let ceiling = if options.ceiling { Some(Ceiling::start()?) } else { None };
@@ -74,18 +77,26 @@ pub(crate) async fn measure(options: &ProduceOptions, daemon_args: &[&str]) -> R
     };
     let whole = Duration::from_secs_f64(options.seconds.max(0.01));
     let slices = if options.ceiling { (whole.as_secs_f64() / SLICE.as_secs_f64()).round().max(1.0) as u32 } else { 1 };
+    sample(&mut probe)?;
     for _ in 0..slices {
         if let (Some(side), Some(ceiling)) = (&mut ceiling_side, &ceiling) {
             side.slice(whole / slices, || ceiling.cpu()).await?;
         }
         server_side.slice(whole / slices, || broker.cpu()).await?;
+        sample(&mut probe)?;
     }
+    broker.warn_if_gone();
     server_side.side.memory = broker.memory();
     let ceiling = ceiling.zip(ceiling_side).map(|(ceiling, mut driven)| {
         driven.side.memory = ceiling.memory();
         driven.side
     });
-    Ok(Figures { server: server_side.side, ceiling, fdatasync_p50 })
+    Ok(Figures { server: server_side.side, ceiling, fdatasync_p50: probe.and_then(SyncProbe::p50) })
+}
+
+/// Samples the disk while nothing is driven.
+fn sample(probe: &mut Option<SyncProbe>) -> Result<()> {
+    probe.as_mut().map_or(Ok(()), |probe| probe.sample(SYNCS))
 }
 
 /// A server's lanes and what they have measured so far.
