@@ -38,6 +38,20 @@ pub(crate) fn memory(pid: u32) -> Option<Memory> {
     parse_memory(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
+/// Time all cores together have spent on anything but waiting.
+pub(crate) fn machine_cpu_time() -> Option<Duration> {
+    parse_machine(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+fn parse_machine(stat: &str) -> Option<Duration> {
+    let times = stat.lines().next()?.strip_prefix("cpu ")?;
+    let times = times.split_ascii_whitespace().map(|ticks| ticks.parse().ok()).collect::<Option<Vec<u64>>>()?;
+    // The fourth and fifth are idle; those from the ninth on are contained in the first two.
+    let busy =
+        times.iter().enumerate().filter(|(at, _)| !matches!(at, 3 | 4 | 8..)).map(|(_, ticks)| ticks).sum::<u64>();
+    Some(Duration::from_millis(busy * 10))
+}
+
 fn parse_cpu(stat: &str) -> Option<Duration> {
     // The program's name stands in parentheses and may hold anything, parentheses too.
     let (_, fields) = stat.rsplit_once(')')?;
@@ -64,6 +78,13 @@ mod tests {
         let stat = "12 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 99";
         assert_eq!(parse_cpu(stat), Some(Duration::from_secs(2)));
         assert_eq!(parse_cpu("12 (a"), None);
+    }
+
+    #[test]
+    fn the_machines_time_leaves_out_waiting() {
+        assert_eq!(parse_machine("cpu  10 20 30 4000 500 1 2 37 9 9\ncpu0 1\n"), Some(Duration::from_secs(1)));
+        assert_eq!(parse_machine("intr 1"), None);
+        assert!(machine_cpu_time().is_some());
     }
 
     #[test]

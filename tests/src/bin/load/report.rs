@@ -123,6 +123,8 @@ pub(crate) struct Side {
     pub(crate) cpu: Option<Duration>,
     /// CPU time of this process meanwhile.
     pub(crate) client_cpu: Duration,
+    /// CPU time of everything else on the machine meanwhile, where the server's is known: what disturbed us.
+    pub(crate) others_cpu: Option<Duration>,
     /// The server's memory at the end, where its process is known.
     pub(crate) memory: Option<Memory>,
 }
@@ -143,6 +145,10 @@ impl Side {
         println!("{name:<8} {} messages/s", grouped(self.rate() as u64));
         println!("         {}", self.tally.latencies());
         print_cost(self.cpu_per_million(), per_million(self.client_cpu, self.tally.messages), self.memory);
+        if let Some(others) = self.others_cpu.filter(|_| !self.driven.is_zero()) {
+            let cores = others.as_secs_f64() / self.driven.as_secs_f64();
+            println!("         other programs took {:.0} % of a core meanwhile", cores * 100.0);
+        }
         println!("         failures: {}", self.tally.failures);
     }
 }

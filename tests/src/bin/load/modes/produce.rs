@@ -132,15 +132,19 @@ impl Driven {
 
     /// Drives the server for a slice.
     pub(crate) async fn slice(&mut self, length: Duration, cpu: impl Fn() -> Option<Duration>) -> Result<()> {
-        let (cpu_before, own_before) = (cpu(), procfs::own_cpu_time());
+        let (cpu_before, own_before, all_before) = (cpu(), procfs::own_cpu_time(), procfs::machine_cpu_time());
         let plan = Drive { until: Until::Elapsed(length), rate: self.rate, stamp: Stamp::Number };
         let (lanes, tally, took) = drive(std::mem::take(&mut self.lanes), plan).await?;
         self.lanes = lanes;
         self.side.tally.merge(&tally);
         self.side.driven += took;
-        self.side.client_cpu += procfs::own_cpu_time().saturating_sub(own_before);
+        let own = procfs::own_cpu_time().saturating_sub(own_before);
+        self.side.client_cpu += own;
         if let (Some(before), Some(after)) = (cpu_before, cpu()) {
-            *self.side.cpu.get_or_insert_default() += after.saturating_sub(before);
+            let server = after.saturating_sub(before);
+            *self.side.cpu.get_or_insert_default() += server;
+            let all = all_before.zip(procfs::machine_cpu_time()).map(|(before, after)| after.saturating_sub(before));
+            *self.side.others_cpu.get_or_insert_default() += all.unwrap_or_default().saturating_sub(server + own);
         }
         Ok(())
     }
