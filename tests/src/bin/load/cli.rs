@@ -200,7 +200,7 @@ pub(crate) struct IdleOptions {
 /// `load table`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TableOptions {
-    /// How long each row drives the broker
+    /// How long each row drives the broker; the idle one is watched twice as long
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Messages of the backlog row; the goal is meant for the default

@@ -6,7 +6,7 @@
 //! that a figure says something on a machine that is busy with other things too.
 //!
 //! The exit code is 0 when every request was answered with success, 1 when one failed or the run broke off, and 130
-//! when it was interrupted. Started processes are ended and temporary folders removed in all of these cases.
+//! when it was interrupted (143 and 129 when it was terminated or its terminal went away). Started processes are ended and temporary folders removed in all of these cases.
 
 mod broker;
 mod ceiling;
@@ -56,6 +56,7 @@ fn prepare(cli: &mut Cli) -> Result<tokio::runtime::Runtime> {
 async fn until_done_or_interrupted(cli: Cli) -> Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     tokio::select! {
         failures = run(cli.command) => {
             let failures = failures?;
@@ -63,6 +64,7 @@ async fn until_done_or_interrupted(cli: Cli) -> Result<ExitCode> {
         }
         _ = interrupt.recv() => Ok(ExitCode::from(130)),
         _ = terminate.recv() => Ok(ExitCode::from(143)),
+        _ = hangup.recv() => Ok(ExitCode::from(129)),
     }
 }
 

@@ -219,8 +219,12 @@ async fn with_backlog(options: &TableOptions, table: &mut Table) -> Result<()> {
 
 async fn idling(options: &TableOptions, table: &mut Table) -> Result<()> {
     println!("\n# idle");
-    let figures =
-        idle::measure(&IdleOptions { streams: options.streams, seconds: 10.0, broker: options.broker.clone() }).await?;
+    let figures = idle::measure(&IdleOptions {
+        streams: options.streams,
+        seconds: options.seconds * 2.0,
+        broker: options.broker.clone(),
+    })
+    .await?;
     figures.print();
     table.failures.merge(&figures.failures);
     table.add(
