@@ -32,7 +32,7 @@ impl SyncProbe {
     }
 
     /// Takes so many samples.
-    pub(crate) fn sample(&mut self, samples: usize) -> Result<()> {
+    pub(crate) fn sample(&mut self, samples: u32) -> Result<()> {
         for _ in 0..samples {
             if self.times.len().is_multiple_of(BLOCKS) {
                 self.file.seek(SeekFrom::Start(0))?;
@@ -89,7 +89,7 @@ mod tests {
     fn a_probe_samples_beyond_its_files_end() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut probe = SyncProbe::new(folder.path()).expect("a probe");
-        probe.sample(BLOCKS).expect("samples");
+        probe.sample(200).expect("samples");
         probe.sample(2).expect("samples");
         assert_eq!(probe.times.len(), BLOCKS + 2);
         assert!(probe.file.metadata().is_ok_and(|file| file.len() == (BLOCKS * BLOCK.len()) as u64));

@@ -140,13 +140,18 @@ impl Side {
         self.cpu.and_then(|cpu| per_million(cpu, self.tally.messages))
     }
 
+    /// Cores that everything else on the machine took meanwhile.
+    pub(crate) fn others_cores(&self) -> Option<f64> {
+        let others = self.others_cpu.filter(|_| !self.driven.is_zero())?;
+        Some(others.as_secs_f64() / self.driven.as_secs_f64())
+    }
+
     /// Prints it under a name.
     pub(crate) fn print(&self, name: &str) {
         println!("{name:<8} {} messages/s", grouped(self.rate() as u64));
         println!("         {}", self.tally.latencies());
         print_cost(self.cpu_per_million(), per_million(self.client_cpu, self.tally.messages), self.memory);
-        if let Some(others) = self.others_cpu.filter(|_| !self.driven.is_zero()) {
-            let cores = others.as_secs_f64() / self.driven.as_secs_f64();
+        if let Some(cores) = self.others_cores() {
             println!("         other programs took {:.0} % of a core meanwhile", cores * 100.0);
         }
         println!("         failures: {}", self.tally.failures);
