@@ -1,0 +1,111 @@
+//! The client: one keep-alive connection, one request under way, no allocation per request once it runs.
+//!
+//! It shares two cores with what it measures, so it does as little as HTTP/1.1 allows: requests are bytes made ready
+//! beforehand and leave in one write, answers are decoded only as far as their framing needs. The ceiling and the
+//! broker are driven by this same code.
+
+mod decoder;
+mod item;
+mod request;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use decoder::Decoder;
+pub(crate) use decoder::Progress;
+pub(crate) use item::{Item, text_field};
+pub(crate) use request::{NDJSON, ProduceRequest, get, post, post_into};
+
+/// Larger than any answer to a single request, so that one read takes it whole and tokio knows the socket is empty.
+const INPUT_BYTES: usize = 16 * 1024;
+/// The head of a stream that takes longer is not coming.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// A stream carries many items in one read.
+const STREAM_INPUT_BYTES: usize = 64 * 1024;
+
+/// A keep-alive connection. After an error it has to be replaced.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    input: Box<[u8]>,
+    decoder: Decoder,
+    body: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects, with Nagle's delay switched off.
+    pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Self> {
+        Self::around(TcpStream::connect(addr).await?, INPUT_BYTES)
+    }
+
+    /// Connects from a particular local address: one address has only so many ports.
+    pub(crate) async fn connect_from(from: IpAddr, addr: SocketAddr) -> io::Result<Self> {
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.bind(SocketAddr::new(from, 0))?;
+        Self::around(socket.connect(addr).await?, 1024)
+    }
+
+    /// Connects in order to read a stream.
+    pub(crate) async fn connect_for_stream(addr: SocketAddr) -> io::Result<Self> {
+        Self::around(TcpStream::connect(addr).await?, STREAM_INPUT_BYTES)
+    }
+
+    fn around(stream: TcpStream, input_bytes: usize) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let input = vec![0; input_bytes].into_boxed_slice();
+        Ok(Self { stream, input, decoder: Decoder::default(), body: Vec::new() })
+    }
+
+    /// Sends one request and reads its whole answer; the status is returned, the body stands in [`Self::body`].
+    pub(crate) async fn exchange(&mut self, request: &[u8]) -> io::Result<u16> {
+        self.send(request).await?;
+        while self.read_more().await? != Progress::Done {}
+        Ok(self.decoder.status())
+    }
+
+    /// Sends a request and reads until the head of the answer is there: a stream has begun, or was refused.
+    pub(crate) async fn open_stream(&mut self, request: &[u8]) -> io::Result<u16> {
+        let head = async {
+            self.send(request).await?;
+            while self.read_more().await? == Progress::Head {}
+            Ok(self.decoder.status())
+        };
+        tokio::time::timeout(HEAD_WITHIN, head).await?
+    }
+
+    /// The body of the last answer, or what a stream has brought and nobody has taken yet.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// Forgets the first bytes of the body: they have been dealt with.
+    pub(crate) fn consume_body(&mut self, bytes: usize) {
+        self.body.drain(..bytes);
+    }
+
+    /// Reads once from the socket.
+    pub(crate) async fn read_more(&mut self) -> io::Result<Progress> {
+        let read = self.stream.read(&mut self.input).await?;
+        if read == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the connection was closed before the answer's end",
+            ));
+        }
+        let (taken, progress) = self.decoder.feed(&self.input[..read], &mut self.body)?;
+        if taken < read {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "more bytes than the answer has"));
+        }
+        Ok(progress)
+    }
+
+    async fn send(&mut self, request: &[u8]) -> io::Result<()> {
+        self.body.clear();
+        self.decoder.start();
+        self.stream.write_all(request).await
+    }
+}

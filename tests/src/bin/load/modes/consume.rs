@@ -1,0 +1,45 @@
+//! `load consume`: how fast a backlog that stands already is delivered and acked.
+
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::broker::Broker;
+use crate::cli::ConsumeOptions;
+use crate::modes::consumers::{Consumers, Plan};
+use crate::modes::fill;
+use crate::procfs;
+use crate::progress::Spinner;
+use crate::report::{Failures, grouped, per_million, print_cost};
+
+/// Measures and prints.
+pub(crate) async fn run(options: &ConsumeOptions) -> Result<Failures> {
+    let mut broker = Broker::open(&options.broker, &[]).await?;
+    let topic = broker.new_topic(options.partitions).await?;
+    let filled = fill(&broker, &topic, options.messages, options.size, options.partitions).await?;
+    println!("filled   {} messages", grouped(filled.messages));
+
+    let _spinner = Spinner::new("draining");
+    let (cpu_before, own_before, begun) = (broker.cpu(), procfs::own_cpu_time(), Instant::now());
+    let plan = Plan { topic, consumers: options.consumers, ack: options.ack, prefetch: options.prefetch, epoch: None };
+    let consumers = Consumers::start(broker.addr(), &plan).await?;
+    let limit = Duration::from_secs_f64(options.give_up_seconds.max(0.0));
+    let drained = consumers.wait_for_acks(filled.messages, limit).await;
+    let took = begun.elapsed();
+    let cpu = cpu_before.zip(broker.cpu()).map(|(before, after)| after.saturating_sub(before));
+    let client_cpu = procfs::own_cpu_time().saturating_sub(own_before);
+    let acked = consumers.acked();
+    let (deliveries, again) = consumers.finish().await;
+    broker.warn_if_gone();
+
+    let mut failures = filled.failures;
+    failures.merge(&deliveries.failures);
+    if !drained {
+        failures.add("message not acked in time", filled.messages.saturating_sub(acked));
+    }
+    println!("acked    {} messages/s", grouped((acked as f64 / took.as_secs_f64()) as u64));
+    let (delivered, again) = (grouped(deliveries.messages), grouped(again));
+    println!("         {delivered} delivered ({again} of them again), {} acked", grouped(acked));
+    print_cost(cpu.and_then(|cpu| per_million(cpu, acked)), per_million(client_cpu, acked), broker.memory());
+    println!("         failures: {failures}");
+    Ok(failures)
+}
