@@ -13,10 +13,10 @@ use bytes::{Buf, Bytes};
 use driftq_core::command::Produce;
 use driftq_core::types::TopicName;
 use driftq_core::{Command, Reply};
-use hyper::StatusCode;
+use hyper::{Response, StatusCode};
 
 use super::Api;
-use super::body::Inflow;
+use super::body::{Inflow, ReplyBody};
 use super::error::ApiError;
 use super::fields::{AckFields, ProduceFields, ProduceHead, from_json};
 use super::json::object;
@@ -62,17 +62,44 @@ impl BatchBody {
         Self { api, kind, answers, inflow: Some(inflow), chunk, partial, skipping: false, routing: None }
     }
 
+    /// The answer to the batch. One that has come whole and is soon answered gets all its lines at once, in one write; a sender
+    /// that waits for answers before it goes on gets them as they come.
+    pub(crate) async fn answer(mut self) -> Response<ReplyBody> {
+        let whole = std::future::poll_fn(|context| {
+            self.take_lines(context);
+            let mut answers = self.answers.inner.borrow_mut();
+            if self.is_answered(&answers) {
+                return Poll::Ready(Some(std::mem::take(&mut answers.out)));
+            }
+            if answers.out.len() >= ANSWERS_BYTES_MAX || (self.inflow.is_some() && !answers.out.is_empty()) {
+                return Poll::Ready(None);
+            }
+            answers.waker = Some(context.waker().clone());
+            Poll::Pending
+        });
+        match whole.await {
+            Some(lines) => super::body::lines(ReplyBody::Whole(lines.into())),
+            None => super::body::lines(ReplyBody::Batch(Box::new(self))),
+        }
+    }
+
+    /// More answers, or the end of them.
     pub(crate) fn poll_lines(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.take_lines(context);
         let mut answers = self.answers.inner.borrow_mut();
         if !answers.out.is_empty() {
             return Poll::Ready(Some(std::mem::take(&mut answers.out).into()));
         }
-        if self.inflow.is_none() && self.chunk.is_empty() && self.routing.is_none() && answers.pending.is_empty() {
+        if self.is_answered(&answers) {
             return Poll::Ready(None);
         }
         answers.waker = Some(context.waker().clone());
         Poll::Pending
+    }
+
+    /// Whether nothing is left to be asked or answered.
+    fn is_answered(&self, answers: &AnswersInner) -> bool {
+        self.inflow.is_none() && self.chunk.is_empty() && self.routing.is_none() && answers.pending.is_empty()
     }
 
     /// Takes as many lines as there are and may be.

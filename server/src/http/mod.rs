@@ -95,7 +95,7 @@ impl Api {
             Route::ListGroups => return groups::list(self, &query).await,
             Route::Peek => return letters::peek(self, &query).await,
             Route::Produce | Route::Ack if is_ndjson(&head.headers) => {
-                return self.batch(&route, &head.headers, incoming);
+                return self.batch(&route, &head.headers, incoming).await;
             }
             _ => {}
         }
@@ -137,7 +137,7 @@ impl Api {
         Inflow::swift(incoming, self.pace()).whole(self.settings.http.body_bytes_max).await
     }
 
-    fn batch(
+    async fn batch(
         self: &Rc<Self>,
         route: &Route,
         headers: &HeaderMap,
@@ -159,7 +159,7 @@ impl Api {
             }
         };
         let inflow = Inflow::steady(incoming, self.pace());
-        Ok(body::lines(ReplyBody::Batch(Box::new(BatchBody::new(Rc::clone(self), kind, inflow)))))
+        Ok(BatchBody::new(Rc::clone(self), kind, inflow).answer().await)
     }
 }
 
