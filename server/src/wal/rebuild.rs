@@ -176,19 +176,12 @@ impl Rebuild {
 
     /// Where the event has a number that is not the next only because of what is lost, makes it the next.
     fn bridge(&mut self, event: &Event) {
-        let numbers = self.missing_numbers(event);
-        let Some(renumbered) = numbers.and_then(|numbers| {
-            let unplaced = numbers.next_offset.map(|(topic, _)| topic);
-            Some((renumbered(&self.state, |image| numbers.put(image)).ok()?, unplaced))
-        }) else {
-            return;
-        };
-        let (state, topic) = renumbered;
+        let Some(numbers) = self.missing_numbers(event) else { return };
+        let Ok(state) = renumbered(&self.state, |image| numbers.put(image)) else { return };
         self.state = state;
-        let partitions = topic.and_then(|topic| self.state.topic(topic)).map(|topic| topic.partitions());
-        for (partition, holds) in partitions.into_iter().flatten() {
-            let Some(topic) = topic else { return };
-            self.unplaced.entry((topic, partition)).or_insert(holds.next_position());
+        let Some(topic) = numbers.next_offset.and_then(|(topic, _)| self.state.topic(topic)) else { return };
+        for (partition, holds) in topic.partitions() {
+            self.unplaced.entry((topic.id(), partition)).or_insert(holds.next_position());
         }
     }
 

@@ -13,6 +13,7 @@ use driftq_core::pipeline::inspect;
 use driftq_core::record::{Event, Record};
 use driftq_core::state::State;
 use driftq_core::state::apply::Mode;
+use driftq_core::state::topic::Topic;
 use driftq_core::types::{Boot, Lsn, Timestamp};
 
 use super::WalError;
@@ -45,7 +46,7 @@ impl Contents {
     /// Counts.
     #[must_use]
     pub fn of(state: &State) -> Self {
-        let partitions = state.topics().flat_map(|topic| topic.partitions());
+        let partitions = state.topics().flat_map(Topic::partitions);
         Self {
             topics: state.topic_count() as u64,
             groups: state.topics().map(|topic| topic.group_count() as u64).sum(),
