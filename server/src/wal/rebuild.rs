@@ -289,3 +289,39 @@ fn restored(images: impl Iterator<Item = Image>) -> Result<State, Contradiction>
     }
     Ok(state)
 }
+
+#[cfg(test)]
+mod tests {
+    use driftq_core::Body;
+    use driftq_core::record::{GroupStart, Retention};
+    use driftq_core::types::{GroupName, TopicName};
+
+    use super::*;
+
+    fn take(rebuild: &mut Rebuild, event: Event) {
+        let record = Record { at: Timestamp(1_000), event };
+        let mut payload = Vec::new();
+        codec::encode(&record, &mut payload);
+        rebuild.take(rebuild.last().next(), codec::kind(&record.event), codec::VERSION, &payload);
+    }
+
+    #[test]
+    fn a_record_whose_second_part_contradicts_does_nothing_at_all() -> Result<(), Box<dyn std::error::Error>> {
+        let mut rebuild = Rebuild::new(State::default(), Lsn(0));
+        let (topic, group, partition) = (TopicId(0), GroupId(0), PartitionId(0));
+        let (name, retention) = (TopicName::new("t")?, Retention::default());
+        take(&mut rebuild, Event::Booted { boot: Boot(1) });
+        take(&mut rebuild, Event::TopicCreated { topic, name, partitions: 2, retention });
+        let (name, start) = (GroupName::new("g")?, GroupStart::Earliest);
+        take(&mut rebuild, Event::GroupCreated { topic, group, name, start });
+        let body = Body::bare(b"key", b"value");
+        take(&mut rebuild, Event::Produced { topic, partition, offset: Offset(0), body, gate: None });
+        assert_eq!(rebuild.loss, Loss::default());
+        let before = rebuild.state.clone();
+        // The first partition could be sought, the second has no such position.
+        take(&mut rebuild, Event::GroupSought { topic, group, targets: [Position(1), Position(5)].into() });
+        assert_eq!(rebuild.loss.skipped.len(), 1);
+        assert_eq!(rebuild.state, before);
+        Ok(())
+    }
+}

@@ -53,6 +53,42 @@ fn what_a_lost_record_may_have_given_is_not_given_again() {
 }
 
 #[test]
+fn a_boot_whose_record_is_lost_is_not_counted_again() {
+    let dir = log();
+    let mut broker = Broker::open(dir.path(), u64::MAX, 8_000_000);
+    broker.now = broker.now.after(Millis(200));
+    broker.settle();
+    let boot = broker.pipeline.state().boot();
+    drop(broker);
+    let file = *segments(dir.path()).iter().rfind(|file| !frames(dir.path(), **file).is_empty()).unwrap();
+    let (byte, ..) = frames(dir.path(), file)[0];
+    flip(dir.path(), file, byte + 20);
+    assert_eq!(verify(dir.path()).0, 1, "the mark behind it proves that it was synced");
+    let (_, saved) = salvaged(dir.path());
+    assert!(saved.boot() >= boot);
+}
+
+#[test]
+fn what_was_cut_off_stays_so() {
+    let dir = log();
+    // The last batch is torn, but its end is there; a start cuts it off and other records get its numbers.
+    append(dir.path(), |chain, out| {
+        for name in ["torn", "ghost"] {
+            let (name, retention) = (TopicName::new(name).unwrap(), Retention::default());
+            let event = Event::TopicCreated { topic: TopicId(2), name, partitions: 1, retention };
+            let record = Record { at: Timestamp(4_000_000), event };
+            chain.record(out, Lsn(0), 2, codec::VERSION, |out| codec::encode(&record, out)).unwrap();
+        }
+        out[20] ^= 1;
+    });
+    drop(Broker::open(dir.path(), u64::MAX, 8_000_000));
+    let (file, byte, _) = a_message_in_the_middle(dir.path());
+    flip(dir.path(), file, byte + 60);
+    let (_, saved) = salvaged(dir.path());
+    assert!(saved.topic_named(&TopicName::new("ghost").unwrap()).is_none());
+}
+
+#[test]
 fn a_damaged_header_of_an_inner_segment_costs_nothing() {
     let dir = log();
     let whole = state(dir.path());
