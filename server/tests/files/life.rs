@@ -121,7 +121,7 @@ fn the_log_and_the_background_work_at_once_on_two_threads() {
     create_topic(&mut broker);
     let (mut asked, mut busy, mut good) = (0, 0, 0);
     // Some are refused while a segment is being made, so it goes on until enough are taken.
-    while good < 2_000 || busy > 0 {
+    loop {
         for _ in 0..if good < 2_000 { 20 } else { 0 } {
             produce(&mut broker, asked);
             asked += 1;
@@ -134,11 +134,12 @@ fn the_log_and_the_background_work_at_once_on_two_threads() {
             background.send(job).unwrap();
             busy += 1;
         }
-        if busy > 0 {
-            let (job, result) = results.recv().unwrap();
-            busy -= 1;
-            broker.complete(NOW, job, result);
+        if busy == 0 {
+            break;
         }
+        let (job, result) = results.recv().unwrap();
+        busy -= 1;
+        broker.complete(NOW, job, result);
         good += taken(&mut broker);
     }
     assert_eq!(broker.failure(), None);
