@@ -69,6 +69,7 @@ mod survey;
 pub use frame::{EncodeError, Frame, FrameChain, FrameError, Head, MAX_PAYLOAD_BYTES, RECORD_KIND_MAX, Seed};
 pub use header::{HEADER_BYTES, HeaderError, LogId};
 pub use memory::{CrashPlan, FolderChange, MemoryStorage, SectorFate};
+pub use proof::find_frame;
 pub use recovery::{Replay, recover};
 pub use report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
 pub use segment::{SegmentHeader, SegmentReader, Stop, StopReason};

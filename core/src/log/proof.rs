@@ -4,9 +4,11 @@
 //! who may fill it with what looks like heads of frames; the cost of trying each is therefore kept small and independent
 //! of the length it claims.
 
+use std::ops::RangeInclusive;
+
 use crc32fast::Hasher;
 
-use super::frame::{FRAME_HEAD_BYTES, MAX_PAYLOAD_BYTES, RawHead, Seed};
+use super::frame::{FRAME_HEAD_BYTES, Head, MAX_PAYLOAD_BYTES, RawHead, Seed};
 use crate::types::Lsn;
 
 /// A frame that knows more to be synced than its reader could find.
@@ -19,21 +21,40 @@ pub(super) struct Witness {
 
 /// The first frame at or behind `from` that verifies and says that `bad`, the LSN expected at `from`, was synced.
 pub(super) fn find_witness(bytes: &[u8], from: usize, bad: Lsn, seed: Seed) -> Option<Witness> {
+    // Each frame between the bad one and the witness takes at least a head.
+    let lsn_max = Lsn(bad.0.saturating_add(((bytes.len() - from) / FRAME_HEAD_BYTES) as u64));
+    let says_it = |head: &Head| bad <= head.synced && head.lsn <= lsn_max;
+    let (position, head) = find(bytes, from, seed, says_it)?;
+    Some(Witness { position, lsn: head.lsn, synced: head.synced })
+}
+
+/// Where the first frame at or behind byte `from` begins that verifies and has an LSN within `lsns`: how a reader that does not stop at
+/// damage finds its way behind it. Recovery never does; `driftqd wal salvage` has to.
+///
+/// Takes a time that grows with the bytes searched, whatever is in them.
+///
+/// # Panics
+/// If `from` lies beyond the end of `bytes`.
+#[must_use]
+pub fn find_frame(bytes: &[u8], from: usize, lsns: RangeInclusive<Lsn>, seed: Seed) -> Option<usize> {
+    find(bytes, from, seed, |head| lsns.contains(&head.lsn)).map(|(position, _)| position)
+}
+
+/// The first frame at or behind `from` that verifies and whose head is `wanted`.
+fn find(bytes: &[u8], from: usize, seed: Seed, wanted: impl Fn(&Head) -> bool) -> Option<(usize, Head)> {
     let tail = &bytes[from..];
     // A kind is never 0, so no frame begins so late that its kind would lie in the zeros at the end; its version may.
     let written = tail.iter().rposition(|byte| *byte != 0)? + 1;
     let heads = &tail[..tail.len().min(written + 1)];
-    // Each frame between the bad one and the witness takes at least a head.
-    let lsn_max = Lsn(bad.0.saturating_add((tail.len() / FRAME_HEAD_BYTES) as u64));
     let mut sums = RangeSums::new(tail);
     for (position, bytes) in heads.windows(FRAME_HEAD_BYTES).enumerate() {
         let Some(bytes) = bytes.first_chunk() else { continue };
         let RawHead { len, crc, head } = RawHead::read(bytes);
-        let says_it = bad <= head.synced && head.synced < head.lsn && head.lsn <= lsn_max;
+        let plausible = head.synced < head.lsn && head.kind != 0 && wanted(&head);
         let payload = position + FRAME_HEAD_BYTES;
         let fits = len as usize <= MAX_PAYLOAD_BYTES.min(tail.len() - payload);
-        if says_it && head.kind != 0 && fits && sums.extend(seed.sum_head(bytes), payload, len as usize) == crc {
-            return Some(Witness { position: from + position, lsn: head.lsn, synced: head.synced });
+        if plausible && fits && sums.extend(seed.sum_head(bytes), payload, len as usize) == crc {
+            return Some((from + position, head));
         }
     }
     None
@@ -85,7 +106,7 @@ impl<'a> RangeSums<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::frame::{Head, encode_with};
+    use crate::log::frame::encode_with;
     use crate::log::{FileId, LogId};
 
     fn seed() -> Seed {
@@ -118,6 +139,25 @@ mod tests {
                 assert_eq!(find_witness(&bytes, 0, Lsn(10), other), None, "it stands in another file");
             }
         }
+    }
+
+    #[test]
+    fn a_frame_is_found_by_its_number_behind_anything() {
+        let mut bytes = Vec::new();
+        let mut starts = Vec::new();
+        for (lsn, gap) in [(5, 7), (6, 0), (9, 100)] {
+            bytes.resize(bytes.len() + gap, 0xAA);
+            starts.push(bytes.len());
+            let head = Head { lsn: Lsn(lsn), prev_crc: 0, synced: Lsn(0), kind: 1, version: 1 };
+            encode_with(&mut bytes, seed(), &head, |out| out.extend_from_slice(b"payload")).unwrap();
+        }
+        bytes.resize(bytes.len() + 100, 0);
+        let find = |from, first, last| find_frame(&bytes, from, Lsn(first)..=Lsn(last), seed());
+        assert_eq!(find(0, 1, 10), Some(starts[0]));
+        assert_eq!(find(starts[0] + 1, 1, 10), Some(starts[1]));
+        assert_eq!(find(0, 7, 10), Some(starts[2]));
+        assert_eq!(find(0, 7, 8), None);
+        assert_eq!(find(bytes.len(), 1, 10), None);
     }
 
     #[test]

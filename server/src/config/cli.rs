@@ -3,9 +3,9 @@
 //! Values are taken as text here and read in `overrides`, where a flag and its variable go through the same
 //! door and are refused in the same words.
 
-use std::path::PathBuf;
-
 use clap::{Args, Parser, Subcommand};
+
+use crate::wal::WalCommand;
 
 /// The whole command line.
 #[derive(Clone, Debug, Parser)]
@@ -38,27 +38,6 @@ pub enum Command {
         /// What to do with it.
         #[command(subcommand)]
         command: WalCommand,
-    },
-}
-
-// JOIN: once `crate::wal` has a `WalCommand` of its own, this enum goes and `use crate::wal::WalCommand;` takes its place.
-/// What can be done with a log that no broker is running on.
-#[derive(Clone, Debug, Subcommand)]
-pub enum WalCommand {
-    /// Check every frame and say what a start would do
-    Verify {
-        /// The data folder.
-        dir: PathBuf,
-    },
-    /// Print every record
-    Dump {
-        /// The data folder.
-        dir: PathBuf,
-    },
-    /// Set damaged files aside so that the broker starts with what is left
-    Salvage {
-        /// The data folder.
-        dir: PathBuf,
     },
 }
 

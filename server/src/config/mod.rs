@@ -23,7 +23,7 @@ use driftq_core::pipeline::PipelineConfig;
 use driftq_core::types::{Limits, PartitionId, Text, TopicName};
 
 pub use address::WebhookUrl;
-pub use cli::{Cli, Command, Flags, WalCommand};
+pub use cli::{Cli, Command, Flags};
 pub use error::{ConfigError, Origin};
 pub use logging::init_logging;
 

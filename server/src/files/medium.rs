@@ -11,10 +11,12 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use driftq_core::log::FileId;
 use rustix::fs::{Advice, OFlags, fadvise};
+
+use super::ahead::{CHUNK_BYTES, ReadAhead};
 
 /// How files of an earlier process are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,8 +31,9 @@ pub enum ReadPath {
 }
 
 /// Every medium's block divides this.
-const ALIGN: usize = 4096;
-const WINDOW_BYTES_MAX: usize = 4 << 20;
+pub(super) const ALIGN: usize = 4096;
+/// The most that is read at once; a reader that wants more gets a thread that reads ahead.
+const WINDOW_BYTES_MAX: usize = 1 << 20;
 
 /// One file of an earlier process, kept open between reads.
 #[derive(Debug)]
@@ -42,16 +45,23 @@ pub(super) struct MediumReader {
     window: AlignedBuffer,
     window_at: u64,
     window_len: usize,
+    /// Whether the file ends with the window.
+    at_end: bool,
+    folder: PathBuf,
+    ahead: Option<ReadAhead>,
 }
 
 impl MediumReader {
-    /// Opens the file; the memory of a `spare` reader is used again.
-    pub(super) fn open(id: FileId, path: &Path, read_path: ReadPath, spare: Option<Self>) -> io::Result<Self> {
-        let window = spare.map_or_else(AlignedBuffer::default, |spare| spare.window);
-        let reader = |file, path_taken| Self { id, file, path_taken, window, window_at: 0, window_len: 0 };
+    /// Opens the file. What the reader before it holds is used again: its memory, and what was read ahead.
+    pub(super) fn open(id: FileId, folder: &Path, read_path: ReadPath, before: Option<Self>) -> io::Result<Self> {
+        let path = folder.join(id.to_string());
+        let (window, ahead) = before.map_or_else(Default::default, |before| (before.window, before.ahead));
+        let reader = |file, path_taken| {
+            let (window_at, window_len, at_end, folder) = (0, 0, false, folder.to_owned());
+            Self { id, file, path_taken, window, window_at, window_len, at_end, folder, ahead }
+        };
         if read_path == ReadPath::Medium {
-            let direct = OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path);
-            match direct {
+            match open_direct(&path) {
                 Ok(file) => return Ok(reader(file, ReadPath::Medium)),
                 Err(error) if has_no_direct_way(&error) => {}
                 Err(error) => return Err(error),
@@ -86,6 +96,7 @@ impl MediumReader {
         rustix::fs::fcntl_setfl(&self.file, flags.difference(OFlags::DIRECT))?;
         forget_cached(&self.file)?;
         self.path_taken = ReadPath::Forgotten;
+        self.ahead = None;
         Ok(())
     }
 
@@ -108,32 +119,55 @@ impl MediumReader {
         Ok(filled)
     }
 
-    /// Reads a window that holds byte `at`, wider where the file is read from front to back. `false` at the end of the file.
+    /// Reads a window that holds byte `at`. `false` at the end of the file.
     fn fill_window(&mut self, at: u64, wanted: usize) -> io::Result<bool> {
         let follows = self.window_len > 0 && at == self.window_at + self.window_len as u64;
-        let size = if follows { wanted.max(2 * self.window_len) } else { wanted };
-        let start = at - at % ALIGN as u64;
-        let size = (size + (at - start) as usize).clamp(1, WINDOW_BYTES_MAX).next_multiple_of(ALIGN);
-        self.window_len = 0;
-        let window = self.window.bytes_mut(size);
-        // A short read is the end of the file, or a signal's doing. Going on is only possible from a whole block.
-        let mut len = 0;
-        while len < size {
-            match self.file.read_at(&mut window[len..], start + len as u64) {
-                Ok(0) => break,
-                Ok(got) => {
-                    len += got;
-                    if !got.is_multiple_of(ALIGN) {
-                        break;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        if follows && self.at_end {
+            return Ok(false);
         }
-        (self.window_at, self.window_len) = (start, len);
-        Ok(start + len as u64 > at)
+        if follows && self.ahead.is_none() {
+            self.ahead = ReadAhead::begin(&self.folder, self.id, &self.file, at).ok();
+        }
+        let start = at - at % ALIGN as u64;
+        self.window_len = 0;
+        if let Some(ahead) = self.ahead.take()
+            && let Some(chunk) = ahead.take(self.id, start, std::mem::take(&mut self.window))
+        {
+            (self.window, self.window_len, self.at_end) = (chunk.bytes, chunk.len, chunk.len < CHUNK_BYTES);
+            self.ahead = Some(ahead);
+        } else {
+            let size = (wanted + (at - start) as usize).clamp(1, WINDOW_BYTES_MAX).next_multiple_of(ALIGN);
+            self.window_len = read_blocks(&self.file, start, self.window.bytes_mut(size))?;
+            self.at_end = self.window_len < size;
+        }
+        self.window_at = start;
+        Ok(start + self.window_len as u64 > at)
     }
+}
+
+/// Opens a file to be read past the cache.
+pub(super) fn open_direct(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path)
+}
+
+/// Reads whole blocks until the buffer is full or the file ends; says how many bytes there were.
+pub(super) fn read_blocks(file: &File, position: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < buffer.len() {
+        match file.read_at(&mut buffer[len..], position + len as u64) {
+            Ok(0) => break,
+            Ok(got) => {
+                len += got;
+                // Only the end of the file is within a block.
+                if !got.is_multiple_of(ALIGN) {
+                    break;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
 }
 
 /// Reads until the buffer is full or the file ends.
@@ -163,7 +197,7 @@ fn forget_cached(file: &File) -> io::Result<()> {
 
 /// Memory whose first byte in use stands at a multiple of [`ALIGN`].
 #[derive(Debug, Default)]
-struct AlignedBuffer {
+pub(super) struct AlignedBuffer {
     memory: Vec<u8>,
     offset: usize,
 }
@@ -174,7 +208,7 @@ impl AlignedBuffer {
     }
 
     /// The first `len` bytes, whatever is in them.
-    fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
+    pub(super) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
         if self.memory.len() < len + ALIGN {
             self.memory = vec![0; len + ALIGN];
             self.offset = self.memory.as_ptr().addr().wrapping_neg() % ALIGN;

@@ -5,6 +5,7 @@
 //! the contract of [`Storage`]; what is done about the system's cache stands in the `medium` room, how room is made for a segment
 //! in `prepare`.
 
+mod ahead;
 mod fault;
 mod folder;
 mod medium;
@@ -143,6 +144,8 @@ impl FileStorage {
 
 impl Storage for FileStorage {
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault> {
+        // Whoever writes has read what there is to read: what was read ahead is given back.
+        self.reader = None;
         let path = self.shared.path_of(file);
         let made = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let made = made.map_err(|error| storage_fault("creating", file, &error))?;
@@ -201,9 +204,9 @@ impl Storage for FileStorage {
             return medium::read_full(&open.file, position, buffer).map_err(failed);
         }
         if self.reader.as_ref().is_none_or(|reader| reader.file() != file) {
-            let path = self.shared.path_of(file);
-            let spare = self.reader.take();
-            self.reader = Some(MediumReader::open(file, &path, self.read_path, spare).map_err(failed)?);
+            let before = self.reader.take();
+            let reader = MediumReader::open(file, &self.shared.path, self.read_path, before);
+            self.reader = Some(reader.map_err(failed)?);
         }
         let reader = self.reader.as_mut().ok_or(StorageFault::NotFound)?;
         reader.read(position, buffer).map_err(failed)

@@ -2,7 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use driftq_core::log::{FileId, Storage, WriteAt, read_whole};
+use driftq_core::command::Produce;
+use driftq_core::faults::NoFaults;
+use driftq_core::log::{FileId, LogId, Storage, WriteAt, read_whole};
+use driftq_core::record::Retention;
+use driftq_core::types::{Timestamp, TopicName};
+use driftq_core::{Command, Pipeline, PipelineConfig};
 use driftq_server::files::{DataFolder, Prepare, ReadPath};
 
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -71,5 +76,49 @@ fn measure_reading_a_log_of_384_mib() {
         }
         let took = begun.elapsed();
         println!("{path:?}: 384 MiB in {took:?}, {:.2} GB/s", 0.402_653_184 / took.as_secs_f64());
+    }
+}
+
+#[test]
+#[ignore = "measures the disk"]
+fn measure_a_start_on_a_million_messages() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let now = Timestamp(1_000_000);
+    let topic = TopicName::new("t").unwrap();
+    let open = |prepare, path| {
+        let mut storage = DataFolder::open(folder.path()).unwrap().storage().preparing(prepare).reading(path);
+        let begun = Instant::now();
+        let config = PipelineConfig { snapshot_every_bytes: u64::MAX, ..PipelineConfig::default() };
+        let new_log = Some(LogId([7; 16]));
+        let (mut broker, recovered) = Pipeline::open(&mut storage, config, new_log, now, NoFaults).unwrap();
+        while let Some(job) = broker.poll_job(driftq_core::Lane::Log) {
+            let result = job.perform(&mut storage);
+            broker.complete(now, job, result);
+        }
+        (begun.elapsed(), broker, recovered, storage)
+    };
+    let (_, mut broker, _, mut storage) = open(Prepare::Reserve, ReadPath::Medium);
+    broker.handle(
+        now,
+        Command::CreateTopic { name: topic.clone(), partitions: Some(8), retention: Retention::default() },
+    );
+    let value = "x".repeat(256);
+    for number in 0..1_000_000 {
+        let produce = Produce::new(topic.clone(), format!("key-{number}"), value.clone());
+        broker.handle(now, Command::Produce(Box::new(produce)));
+        if number % 1_000 == 0 {
+            broker.drive(now, &mut storage);
+            while broker.poll_output().is_some() {}
+        }
+    }
+    broker.drive(now, &mut storage);
+    drop((broker, storage));
+    for prepare in [Prepare::Zeros, Prepare::ZerosThenReserve(8 << 20), Prepare::Reserve] {
+        for path in [ReadPath::Medium, ReadPath::Forgotten, ReadPath::Cache] {
+            let (took, broker, recovered, _) = open(prepare, path);
+            let messages = broker.state().topic_named(&topic).unwrap().next_offset().0;
+            let bytes = recovered.bytes_read >> 20;
+            println!("{prepare:?}, {path:?}: {messages} messages, {bytes} MiB of frames, boot durable in {took:?}");
+        }
     }
 }

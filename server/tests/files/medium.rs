@@ -43,6 +43,9 @@ fn an_old_file_is_read_from_the_medium_and_not_from_memory() {
         bytes
     };
     assert_eq!(read(ReadPath::Cache), mark[..26], "the canary: so it would be read by the cache");
+    let mut unasked = [0; 26];
+    assert_eq!(folder.storage().read(FILE, 0, &mut unasked), Ok(26));
+    assert_eq!(&unasked, b"what the disk really holds", "so it is unless told otherwise");
     assert_eq!(&read(ReadPath::Medium), b"what the disk really holds");
     assert_eq!(&read(ReadPath::Forgotten), b"what the disk really holds");
 }

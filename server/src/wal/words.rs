@@ -1,0 +1,137 @@
+//! Records in words: a name and named values, for a line of text or a JSON object.
+
+use driftq_core::Body;
+use driftq_core::record::{Event, GroupStart, Place, Record};
+use serde_json::{Map, Value, json};
+
+/// Bytes of a key, value or text that are shown where not all is asked for.
+const SHOWN_BYTES: usize = 64;
+
+/// How much of long values is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Show {
+    /// All of it.
+    All,
+    /// The beginning.
+    Some,
+}
+
+/// The event's name and what it says.
+pub(super) fn words(record: &Record, show: Show) -> (&'static str, Map<String, Value>) {
+    let (name, value) = match &record.event {
+        Event::Booted { boot } => ("booted", json!({ "boot": boot.0 })),
+        Event::TopicCreated { topic, name, partitions, retention } => (
+            "topic created",
+            json!({
+                "topic": topic.0,
+                "name": name.as_str(),
+                "partitions": partitions,
+                "retention_ms": retention.age.map(|age| age.0),
+                "retention_bytes": retention.bytes,
+            }),
+        ),
+        Event::TopicDeleted { topic } => ("topic deleted", json!({ "topic": topic.0 })),
+        Event::GroupCreated { topic, group, name, start } => {
+            let start = match start {
+                GroupStart::Earliest => "earliest",
+                GroupStart::Latest => "latest",
+            };
+            let value = json!({ "topic": topic.0, "group": group.0, "name": name.as_str(), "start": start });
+            ("group created", value)
+        }
+        Event::GroupDeleted { topic, group } => ("group deleted", json!({ "topic": topic.0, "group": group.0 })),
+        Event::GroupPaused { topic, group } => ("group paused", json!({ "topic": topic.0, "group": group.0 })),
+        Event::GroupResumed { topic, group } => ("group resumed", json!({ "topic": topic.0, "group": group.0 })),
+        Event::GroupSought { topic, group, targets } => {
+            let targets: Vec<_> = targets.iter().map(|target| target.0).collect();
+            ("group sought", json!({ "topic": topic.0, "group": group.0, "positions": targets }))
+        }
+        Event::Produced { topic, partition, offset, body, gate } => {
+            let mut value = json!({ "topic": topic.0, "partition": partition.0, "offset": offset.0 });
+            put_body(&mut value, body, show);
+            if let Some(gate) = gate {
+                value["gate_scope"] = json!(gate.scope.as_str());
+                value["gate_until_ms"] = json!(gate.expires_at.0);
+            }
+            ("produced", value)
+        }
+        Event::Delivered { place, token, owner, until } => {
+            let more = json!({ "token": token.to_string(), "owner": owner.as_str(), "until_ms": until.0 });
+            ("delivered", at_place(place, more))
+        }
+        Event::Acked { place } => ("acked", at_place(place, json!({}))),
+        Event::Nacked { place, reason, not_before } => {
+            let reason = reason.as_ref().map(|reason| text(reason.as_bytes(), show));
+            ("nacked", at_place(place, json!({ "reason": reason, "not_before_ms": not_before.0 })))
+        }
+        Event::ReasonNoted { place, reason } => {
+            ("reason noted", at_place(place, json!({ "reason": text(reason.as_bytes(), show) })))
+        }
+        Event::Expired { place, not_before } => ("expired", at_place(place, json!({ "not_before_ms": not_before.0 }))),
+        Event::Extended { place, until } => ("extended", at_place(place, json!({ "until_ms": until.0 }))),
+        Event::Released { place } => ("released", at_place(place, json!({}))),
+        Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error } => {
+            let more = json!({
+                "dead_topic": dead_topic.0,
+                "dead_partition": dead_partition.0,
+                "dead_offset": dead_offset.0,
+                "reason": reason.as_str(),
+                "last_error": text(last_error.as_bytes(), show),
+            });
+            ("dead-lettered", at_place(place, more))
+        }
+        Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => (
+            "redriven",
+            json!({
+                "dead_topic": dead_topic.0,
+                "dead_partition": dead_partition.0,
+                "dead_position": dead_position.0,
+                "topic": topic.0,
+                "group": group.0,
+                "partition": partition.0,
+                "offset": offset.0,
+            }),
+        ),
+        Event::RetainedOut { topic, partition, through } => {
+            ("retained out", json!({ "topic": topic.0, "partition": partition.0, "through": through.0 }))
+        }
+        Event::IdentitiesExpired { scope, count } => {
+            ("identities expired", json!({ "scope": scope.as_str(), "count": count }))
+        }
+        Event::Restored(image) => ("restored", json!({ "piece": format!("{image:?}") })),
+    };
+    (name, if let Value::Object(fields) = value { fields } else { Map::new() })
+}
+
+fn at_place(place: &Place, more: Value) -> Value {
+    let mut value = json!({
+        "topic": place.topic.0,
+        "group": place.group.0,
+        "partition": place.partition.0,
+        "position": place.position.0,
+    });
+    if let (Value::Object(fields), Value::Object(more)) = (&mut value, more) {
+        fields.extend(more);
+    }
+    value
+}
+
+fn put_body(value: &mut Value, body: &Body, show: Show) {
+    value["key"] = json!(text(body.key(), show));
+    value["value"] = json!(text(body.value(), show));
+    value["value_bytes"] = json!(body.value().len());
+    if body.has_metadata() {
+        value["metadata"] = json!(text(format!("{:?}", body.metadata()).as_bytes(), show));
+    }
+}
+
+/// Bytes as text, shortened unless all is asked for; what is not UTF-8 is replaced.
+fn text(bytes: &[u8], show: Show) -> String {
+    match show {
+        Show::Some if bytes.len() > SHOWN_BYTES => {
+            let shown = String::from_utf8_lossy(&bytes[..SHOWN_BYTES]);
+            format!("{}… ({} bytes)", shown.trim_end_matches('\u{fffd}'), bytes.len())
+        }
+        _ => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}

@@ -1,0 +1,9 @@
+//! `driftqd wal` on logs that are whole, and on logs with every kind of damage.
+
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+mod crashes;
+mod damage;
+mod looking;
+mod support;
+mod sweep;

@@ -1,0 +1,280 @@
+//! A small log with something of everything in it, and ways to damage it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
+use driftq_core::faults::NoFaults;
+use driftq_core::log::{FileId, Frame, FrameChain, LogId, SegmentHeader, SegmentReader};
+use driftq_core::pipeline::inspect;
+use driftq_core::record::{GroupStart, Retention};
+use driftq_core::state::State;
+use driftq_core::types::*;
+use driftq_core::{Command, Output, Pipeline, PipelineConfig};
+use driftq_server::files::{DataFolder, FileStorage};
+use driftq_server::wal::{WalCommand, run_to};
+
+pub const LOG_ID: LogId = LogId([7; 16]);
+
+pub fn config(snapshot_every_bytes: u64) -> PipelineConfig {
+    PipelineConfig {
+        segment_bytes: 16 << 10,
+        reserve_bytes: 1 << 10,
+        snapshot_every_bytes,
+        slice_bytes: 4 << 10,
+        ..PipelineConfig::default()
+    }
+}
+
+/// A broker at work on a folder.
+pub struct Broker {
+    pub pipeline: Pipeline,
+    storage: FileStorage,
+    pub now: Timestamp,
+}
+
+impl Broker {
+    pub fn open(dir: &Path, snapshot_every_bytes: u64, now: u64) -> Self {
+        let mut storage = DataFolder::open(dir).unwrap().storage();
+        let now = Timestamp(now);
+        let config = config(snapshot_every_bytes);
+        let (pipeline, _) = Pipeline::open(&mut storage, config, Some(LOG_ID), now, NoFaults).unwrap();
+        let mut broker = Self { pipeline, storage, now };
+        broker.settle();
+        broker
+    }
+
+    pub fn settle(&mut self) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        for _ in 0..3 {
+            self.pipeline.drive(self.now, &mut self.storage);
+            outputs.extend(std::iter::from_fn(|| self.pipeline.poll_output()));
+            self.pipeline.handle_timeout(self.now);
+        }
+        assert_eq!(self.pipeline.failure(), None);
+        outputs
+    }
+
+    pub fn ask(&mut self, command: Command) -> Vec<Output> {
+        self.now = self.now.after(Millis(1));
+        self.pipeline.handle(self.now, command);
+        self.settle()
+    }
+
+    pub fn topic(&mut self, name: &str, partitions: u32) {
+        let name = TopicName::new(name).unwrap();
+        self.ask(Command::CreateTopic { name, partitions: Some(partitions), retention: Retention::default() });
+    }
+
+    pub fn produce(&mut self, topic: &str, number: u64) {
+        let value = format!("{topic} {number} {}", "x".repeat(150));
+        let topic = TopicName::new(topic).unwrap();
+        let outputs = self.ask(Command::Produce(Box::new(Produce::new(topic, format!("key-{number}"), value))));
+        assert!(outputs.iter().any(|output| matches!(output, Output::Reply { result: Ok(_), .. })), "{outputs:?}");
+    }
+
+    /// Hands out `count` messages to a worker, which acks the even ones of them.
+    pub fn work(&mut self, topic: &str, count: u64) {
+        let (topic, group) = (TopicName::new(topic).unwrap(), GroupName::new("g").unwrap());
+        let owner = OwnerName::new("w").unwrap();
+        let outputs = self.ask(Command::Subscribe(Subscribe {
+            topic: topic.clone(),
+            group: group.clone(),
+            owner: owner.clone(),
+            lease: Some(Millis(1_000_000)),
+            prefetch: 100,
+            deliveries_max: Some(count),
+            start: GroupStart::Earliest,
+            on_disconnect: OnDisconnect::Keep,
+        }));
+        for output in outputs {
+            let Output::Deliver { delivery, .. } = output else { continue };
+            if delivery.offset.0.is_multiple_of(2) {
+                self.ask(Command::Ack(Claim {
+                    topic: topic.clone(),
+                    group: group.clone(),
+                    partition: delivery.partition,
+                    offset: delivery.offset,
+                    owner: owner.clone(),
+                    token: TokenClaim::Shown(delivery.token),
+                }));
+            }
+        }
+    }
+}
+
+/// A log of three boots and several segments; `snapshot_every_bytes` says whether it has snapshots.
+pub fn make_log(dir: &Path, snapshot_every_bytes: u64) {
+    for life in 0..3 {
+        let mut broker = Broker::open(dir, snapshot_every_bytes, 1_000_000 * (life + 1));
+        if life == 0 {
+            broker.topic("one", 1);
+            broker.topic("many", 3);
+        }
+        for number in 0..30 {
+            broker.produce("one", life * 100 + number);
+            broker.produce("many", life * 100 + number);
+            if number % 10 == 5 {
+                broker.work("one", 4);
+                broker.work("many", 4);
+            }
+        }
+    }
+}
+
+/// A folder with such a log in it.
+pub fn log() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    make_log(dir.path(), u64::MAX);
+    dir
+}
+
+pub fn log_with_snapshots() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    make_log(dir.path(), 12 << 10);
+    dir
+}
+
+pub fn copy(from: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    for (name, bytes) in files(from) {
+        fs::write(to.path().join(name), bytes).unwrap();
+    }
+    to
+}
+
+pub fn path(dir: &Path, file: FileId) -> PathBuf {
+    dir.join(file.to_string())
+}
+
+/// Every file directly in the folder but the lock.
+pub fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let files = entries.filter(|entry| entry.file_type().unwrap().is_file() && entry.file_name() != "lock");
+    files.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect()
+}
+
+pub fn ids(dir: &Path) -> Vec<FileId> {
+    let mut ids: Vec<_> = files(dir).keys().filter_map(|name| name.parse().ok()).collect();
+    ids.sort();
+    ids
+}
+
+pub fn segments(dir: &Path) -> Vec<FileId> {
+    ids(dir).into_iter().filter(|file| matches!(file, FileId::Segment(_))).collect()
+}
+
+pub fn snapshots(dir: &Path) -> Vec<FileId> {
+    ids(dir).into_iter().filter(|file| matches!(file, FileId::Snapshot(_))).collect()
+}
+
+pub fn edit(dir: &Path, file: FileId, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path(dir, file)).unwrap();
+    change(&mut bytes);
+    fs::write(path(dir, file), bytes).unwrap();
+}
+
+pub fn flip(dir: &Path, file: FileId, byte: usize) {
+    edit(dir, file, |bytes| bytes[byte] ^= 4);
+}
+
+/// Where each frame of a segment begins, its LSN and its kind. Empty for a segment that was never begun.
+pub fn frames(dir: &Path, file: FileId) -> Vec<(usize, Lsn, u8)> {
+    let bytes = fs::read(path(dir, file)).unwrap();
+    let Ok(header) = SegmentHeader::decode(&bytes) else { return Vec::new() };
+    let mut reader = SegmentReader::new(&header, &bytes);
+    let mut found = Vec::new();
+    while let Some(Frame { head, payload, .. }) = reader.next() {
+        found.push((reader.position() - 30 - payload.len(), head.lsn, head.kind));
+    }
+    found
+}
+
+/// Writes more frames behind the last of the last segment in use.
+pub fn append(dir: &Path, write: impl FnOnce(&mut FrameChain, &mut Vec<u8>)) {
+    let file = *segments(dir).iter().rfind(|file| !frames(dir, **file).is_empty()).unwrap();
+    edit(dir, file, |bytes| {
+        let header = SegmentHeader::decode(bytes).unwrap();
+        let mut reader = SegmentReader::new(&header, bytes);
+        while reader.next().is_some() {}
+        let mut chain = FrameChain::new(header.seed(), reader.last_lsn(), reader.last_crc());
+        let (position, mut more) = (reader.position(), Vec::new());
+        write(&mut chain, &mut more);
+        bytes[position..position + more.len()].copy_from_slice(&more);
+    });
+}
+
+pub fn state(dir: &Path) -> State {
+    inspect(&mut DataFolder::open(dir).unwrap().storage(), None, &NoFaults).unwrap().0
+}
+
+/// Every message that is kept: topic, partition, offset and value.
+pub fn messages(state: &State) -> BTreeSet<(String, u32, u64, Vec<u8>)> {
+    let mut messages = BTreeSet::new();
+    for topic in state.topics() {
+        for (partition, holds) in topic.partitions() {
+            for (_, message) in holds.messages() {
+                let value = message.body.value().to_vec();
+                messages.insert((topic.name().to_string(), partition.0, message.offset.0, value));
+            }
+        }
+    }
+    messages
+}
+
+/// Exit code and text.
+pub fn run(command: &WalCommand) -> (u8, String) {
+    let mut out = Vec::new();
+    let code = run_to(command, &mut out).unwrap_or_else(|error| {
+        out.extend_from_slice(error.to_string().as_bytes());
+        2
+    });
+    (code, String::from_utf8(out).unwrap())
+}
+
+pub fn verify(dir: &Path) -> (u8, String) {
+    run(&WalCommand::Verify { dir: dir.to_owned() })
+}
+
+pub fn salvage(dir: &Path, accept_loss: bool) -> (u8, String) {
+    run(&WalCommand::Salvage { dir: dir.to_owned(), accept_loss })
+}
+
+pub fn quarantine(dir: &Path) -> PathBuf {
+    let mut found = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("quarantine-"));
+    let quarantine = found.next().expect("there is a quarantine folder");
+    assert_eq!(found.next(), None);
+    quarantine
+}
+
+/// Salvages a damaged folder as an operator would, and checks what holds of every salvage. Gives the text and the state after.
+pub fn salvaged(dir: &Path) -> (String, State) {
+    let before = files(dir);
+    let (code, text) = salvage(dir, false);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("nothing was changed"), "{text}");
+    assert_eq!(files(dir), before);
+    assert_eq!(fs::read_dir(dir).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir()).count(), 0);
+
+    let (code, text) = salvage(dir, true);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(files(&quarantine(dir)), before, "every old file is set aside, byte for byte");
+    assert!(!dir.join("salvage-tmp").exists());
+    let (code, verified) = verify(dir);
+    assert_eq!(code, 0, "{verified}");
+    let (code, again) = salvage(dir, true);
+    assert_eq!((code, again.contains("nothing to do")), (0, true), "{again}");
+    let saved = state(dir);
+    saved.check().unwrap();
+    // It is a log to go on with.
+    let mut broker = Broker::open(dir, u64::MAX, 9_000_000_000);
+    broker.topic("new", 1);
+    broker.produce("new", 1);
+    drop(broker);
+    assert_eq!(verify(dir).0, 0);
+    (text, saved)
+}
