@@ -4,6 +4,7 @@
 //! SIGINT nothing more is accepted, streams end, what was let in is answered, the log gets its footer, and the process ends, all
 //! of it within a second.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::driver::{Disk, Driver, Lanes};
 use crate::files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
 use crate::http::{Api, edge};
 use crate::metrics::Metrics;
+use crate::wal;
 
 /// How long requests that were let in have to be answered once the process is to end.
 const GRACE: Duration = Duration::from_millis(400);
@@ -48,8 +50,11 @@ pub enum ServeError {
     /// The data folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// Somebody began to salvage the folder and did not finish.
+    #[error("a salvage of {} was interrupted; finish it with `driftqd wal salvage {} --accept-loss`", .0.display(), .0.display())]
+    SalvagePending(PathBuf),
     /// The log cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Open(#[from] OpenError),
     /// The system gives no thread, no random number, no runtime.
     #[error("starting: {0}")]
@@ -169,6 +174,9 @@ impl Opening {
             return Ok(Self::Nowhere);
         }
         let folder = DataFolder::open(&settings.data_dir)?;
+        if wal::is_salvage_pending(folder.path())? {
+            return Err(ServeError::SalvagePending(folder.path().to_owned()));
+        }
         Ok(Self::Folder(folder.storage().with_sync_delay(settings.sync_delay)))
     }
 

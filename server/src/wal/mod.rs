@@ -117,6 +117,15 @@ impl WalError {
     }
 }
 
+/// Whether a salvage of the folder was interrupted half-way. A broker must not start there: it would take the new log and clear
+/// away old files that are still to be set aside.
+///
+/// # Errors
+/// If the system does not tell.
+pub fn is_salvage_pending(dir: &Path) -> io::Result<bool> {
+    quarantine::is_pending(dir)
+}
+
 /// The log is whole, or has been made so.
 const WHOLE: u8 = 0;
 /// Something is damaged.

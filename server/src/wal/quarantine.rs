@@ -25,6 +25,11 @@ const PLAN: &str = "plan";
 /// The last line of a plan.
 const END: &str = "end";
 
+/// Whether a salvage of the folder was interrupted while files were being moved. Until it is finished nobody else may touch them.
+pub(super) fn is_pending(dir: &Path) -> io::Result<bool> {
+    dir.join(WORKSHOP).join(PLAN).try_exists()
+}
+
 /// A new log that stands ready, and the old files it is to replace.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Exchange {
