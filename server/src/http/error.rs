@@ -89,7 +89,13 @@ impl ApiError {
         }
     }
 
-    /// The body's fields, each behind a comma or behind `first`.
+    /// What a 405 allows.
+    #[cfg(test)]
+    pub(crate) fn allowed(&self) -> &'static str {
+        self.allow.unwrap_or_default()
+    }
+
+    /// Writes the body's fields.
     pub(crate) fn write_fields(&self, json: &mut Json) {
         json.text("error", self.code);
         json.text("message", &self.message);

@@ -55,10 +55,9 @@ impl GroupFields<'_> {
 /// `GET /v1/groups?topic=`.
 pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<Response<ReplyBody>, ApiError> {
     let topic = TopicName::new(required("topic", query.text("topic")?)?)?;
-    match api.driver.ask(Command::ListGroups { topic: topic.clone() }).await?? {
+    match api.driver.ask(Command::ListGroups { topic }).await?? {
         Reply::Groups(groups) => {
             let mut out = Json::object();
-            out.text("topic", topic.as_str());
             out.list("groups", &groups, |group, out| string(group.as_str(), out));
             Ok(json(StatusCode::OK, out))
         }

@@ -87,3 +87,88 @@ impl Route {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const METHODS: [Method; 7] =
+        [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD, Method::OPTIONS];
+
+    /// What the API's description says of each path: its methods, in its own spelling.
+    fn described() -> Vec<(String, BTreeSet<String>)> {
+        let document: serde_json::Value = serde_json::from_str(crate::openapi::document()).expect("JSON");
+        let paths = document["paths"].as_object().expect("paths");
+        let methods = |item: &serde_json::Value| {
+            let names = METHODS.iter().map(|method| method.as_str().to_ascii_lowercase());
+            names.filter(|name| item.get(name).is_some()).map(|name| name.to_ascii_uppercase()).collect()
+        };
+        paths.iter().map(|(path, item)| (path.replace("{topic}", "orders"), methods(item))).collect()
+    }
+
+    #[test]
+    fn every_route_that_is_described_is_there_with_just_its_methods() {
+        for (path, allowed) in described() {
+            for method in METHODS {
+                let found = Route::of(&method, &path);
+                assert_eq!(found.is_ok(), allowed.contains(method.as_str()), "{method} {path}: {found:?}");
+                if let Err(error) = found {
+                    let allow: BTreeSet<String> = error.allowed().split(", ").map(str::to_owned).collect();
+                    assert_eq!((error.status.as_u16(), allow), (405, allowed.clone()), "{method} {path}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_route_is_described() {
+        let described: BTreeSet<String> = described().into_iter().map(|(path, _)| path).collect();
+        for path in [
+            "/v1/produce",
+            "/v1/ack",
+            "/v1/consume",
+            "/v1/nack",
+            "/v1/extend",
+            "/v1/release",
+            "/v1/healthz",
+            "/v1/readyz",
+            "/v1/version",
+            "/v1/openapi.json",
+            "/metrics",
+            "/v1/peek",
+            "/v1/dlq/redrive",
+            "/v1/groups/seek",
+            "/v1/groups/pause",
+            "/v1/groups/resume",
+            "/v1/topics",
+            "/v1/groups",
+            "/v1/topics/orders",
+        ] {
+            assert!(described.contains(path), "{path}");
+        }
+        assert_eq!(described.len(), 19);
+    }
+
+    #[test]
+    fn what_is_no_route_is_not_found() {
+        for path in [
+            "/",
+            "",
+            "/v1",
+            "/v1/",
+            "/v1/topics/",
+            "/v1/topics/a/b",
+            "/v1/produce/",
+            "/produce",
+            "/V1/produce",
+            "/v2/topics",
+        ] {
+            assert_eq!(Route::of(&Method::GET, path).map_err(|error| error.code), Err("NOT_FOUND"), "{path}");
+        }
+        assert_eq!(Route::of(&Method::GET, "/v1/topics/a%20b").map_err(|error| error.code), Err("INVALID_ARGUMENT"));
+        let trimmed = Route::DescribeTopic(TopicName::new("a").expect("a name"));
+        assert_eq!(Route::of(&Method::GET, "/v1/topics/%20a"), Ok(trimmed));
+    }
+}
