@@ -39,7 +39,13 @@ struct OpenFile {
     capacity: u64,
     /// The end of the written data.
     end: AtomicU64,
+    /// The end of what was synced on the way; see [`SMOOTH_BYTES`].
+    smoothed: AtomicU64,
 }
+
+/// A file that just grows, a snapshot, is synced whenever so much more of it was written. One sync of all of it at the end would
+/// keep the log's own syncs waiting behind hundreds of megabytes.
+const SMOOTH_BYTES: u64 = 2 << 20;
 
 /// What all handles on one folder have in common.
 #[derive(Debug)]
@@ -155,7 +161,7 @@ impl Storage for FileStorage {
             fs::remove_file(&path).map_err(|error| storage_fault("removing", file, &error))?;
             return Err(fault);
         }
-        let open = Arc::new(OpenFile { file: made, capacity, end: AtomicU64::new(0) });
+        let open = Arc::new(OpenFile { file: made, capacity, end: AtomicU64::new(0), smoothed: AtomicU64::new(0) });
         self.shared.created().insert(file, open);
         Ok(())
     }
@@ -179,6 +185,10 @@ impl Storage for FileStorage {
             return Err(StorageFault::Full);
         }
         open.end.store(end, Ordering::Release);
+        if open.capacity == 0 && end - open.smoothed.load(Ordering::Relaxed) >= SMOOTH_BYTES {
+            open.smoothed.store(end, Ordering::Relaxed);
+            return open.file.sync_data().map_err(|error| storage_fault("syncing", file, &error).unless_full());
+        }
         Ok(())
     }
 

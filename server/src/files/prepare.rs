@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -24,7 +25,11 @@ pub enum Prepare {
     Reserve,
 }
 
+/// How much is written at a time. Each piece is synced before the next: a whole segment on its way to the disk at once would
+/// keep the log's own syncs waiting behind it.
 const CHUNK_BYTES: usize = 1 << 20;
+/// And how long the disk is then left to others, where nobody waits for the zeros.
+const BREATH: Duration = Duration::from_millis(1);
 
 /// Gives the empty file its room. When this returns, `capacity` bytes read as zeros, now and after a power loss.
 pub(super) fn make_room(file: &File, capacity: u64, prepare: Prepare) -> io::Result<()> {
@@ -48,6 +53,10 @@ pub(super) fn make_room(file: &File, capacity: u64, prepare: Prepare) -> io::Res
         let len = (zeros - at).min(chunk.len() as u64);
         file.write_all_at(&chunk[..len as usize], at)?;
         at += len;
+        if prepare == Prepare::Zeros && at < zeros {
+            file.sync_data()?;
+            std::thread::sleep(BREATH);
+        }
     }
     // Were the zeros still on their way when the header is written, they would be part of its sync; and the file's length must
     // be durable in any case.
