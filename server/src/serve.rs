@@ -17,7 +17,7 @@ use driftq_core::types::Timestamp;
 use driftq_core::{Pipeline, PipelineConfig};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::LocalSet;
 
 use crate::clock::Clock;
@@ -107,8 +107,8 @@ async fn serve(settings: Settings) -> Result<ExitCode, ServeError> {
     let driver = Driver::new(Clock::start(), Rc::clone(&metrics), Arc::clone(&wake));
     let seed = u64::from_le_bytes(fresh_log_id()?.0[..8].try_into().expect("eight of sixteen bytes"));
     let api = Api::new(Rc::clone(&driver), settings.clone(), Rc::clone(&metrics), seed);
-    let (stop, stopped) = watch::channel(false);
-    let listening = tokio::task::spawn_local(edge::listen(listener, api, stopped));
+    let stop = Rc::new(edge::Stop::default());
+    let listening = tokio::task::spawn_local(edge::listen(listener, api, Rc::clone(&stop)));
     tracing::info!("listening on http://{bound}");
 
     let began = Instant::now();
@@ -133,7 +133,7 @@ async fn serve(settings: Settings) -> Result<ExitCode, ServeError> {
         _ = interrupt.recv() => {}
     }
     tracing::info!("stopping");
-    stop.send_replace(true);
+    stop.announce();
     let _ = listening.await;
     driver.drain();
     wait_until(GRACE, || metrics.connections() == 0 || driver.awaited() + driver.stream_count() == 0).await;

@@ -52,7 +52,7 @@ pub(crate) struct BatchBody {
     /// The rest of the current line is of no interest: it is too long, which has been said.
     skipping: bool,
     /// A message whose router has not answered yet.
-    routing: Option<Pin<Box<dyn Future<Output = Produce>>>>,
+    routing: Option<Pin<Box<dyn Future<Output = Box<Produce>>>>>,
 }
 
 impl BatchBody {
@@ -187,9 +187,9 @@ impl BatchBody {
         }
     }
 
-    fn produce(&self, produce: Produce) {
+    fn produce(&self, produce: Box<Produce>) {
         let topic = produce.topic.clone();
-        self.submit(Command::Produce(Box::new(produce)), Pending::Produce(topic));
+        self.submit(Command::Produce(produce), Pending::Produce(topic));
     }
 
     fn submit(&self, command: Command, pending: Pending) {

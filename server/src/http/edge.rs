@@ -1,10 +1,12 @@
 //! Sockets: accepted, bounded in number, served by hyper, and let go of in time.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -12,11 +14,12 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use slab::Slab;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 
 use super::Api;
 use super::body::ReplyBody;
+use super::patience::Patience;
 
 /// How long nothing is accepted after the system had no more sockets to give.
 const BREATH: Duration = Duration::from_millis(100);
@@ -39,14 +42,63 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for Here {
     }
 }
 
-/// Accepts connections until `stop` says so.
-pub(crate) async fn listen(listener: TcpListener, api: Rc<Api>, mut stop: watch::Receiver<bool>) {
-    let builder = Rc::new(builder(&api));
+/// The end of all connections, announced once.
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    announced: Cell<bool>,
+    /// Whom to wake.
+    waiting: RefCell<Slab<Waker>>,
+}
+
+impl Stop {
+    /// Nothing more is accepted, and connections end after what they are at.
+    pub(crate) fn announce(&self) {
+        self.announced.set(true);
+        self.waiting.borrow().iter().for_each(|(_, waker)| waker.wake_by_ref());
+    }
+
+    /// Comes back when it was announced.
+    async fn announced(&self) {
+        let mut seat = Seat { stop: self, key: None };
+        poll_fn(|context| {
+            seat.take(context.waker());
+            if self.announced.get() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+/// A place among those who are woken.
+struct Seat<'a> {
+    stop: &'a Stop,
+    key: Option<usize>,
+}
+
+impl Seat<'_> {
+    /// Takes the place, if that was not done. A task's waker stays the same.
+    fn take(&mut self, waker: &Waker) {
+        if self.key.is_none() {
+            self.key = Some(self.stop.waiting.borrow_mut().insert(waker.clone()));
+        }
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.stop.waiting.borrow_mut().remove(key);
+        }
+    }
+}
+
+/// Accepts connections until `stop` is announced.
+pub(crate) async fn listen(listener: TcpListener, api: Rc<Api>, stop: Rc<Stop>) {
+    let builder = builder(&api);
     let connections_max = api.settings.http.connections_max;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stop.changed() => return,
+            () = stop.announced() => return,
         };
         match accepted {
             Ok((socket, _)) if api.metrics.connections() >= connections_max => {
@@ -55,8 +107,7 @@ pub(crate) async fn listen(listener: TcpListener, api: Rc<Api>, mut stop: watch:
                 let _ = socket.try_write(TOO_MANY);
             }
             Ok((socket, _)) => {
-                let connection = serve(socket, Rc::clone(&api), Rc::clone(&builder), stop.clone());
-                tokio::task::spawn_local(connection);
+                tokio::task::spawn_local(serve(socket, Rc::clone(&api), builder.clone(), Rc::clone(&stop)));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -76,12 +127,7 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 fn builder(api: &Api) -> auto::Builder<Here> {
     let http = &api.settings.http;
     let mut builder = auto::Builder::new(Here);
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(http.head_timeout)
-        .max_buf_size(http.head_bytes_max)
-        .pipeline_flush(true);
+    builder.http1().header_read_timeout(http.head_timeout).max_buf_size(http.head_bytes_max).pipeline_flush(true);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -92,38 +138,40 @@ fn builder(api: &Api) -> auto::Builder<Here> {
     builder
 }
 
-async fn serve(socket: TcpStream, api: Rc<Api>, builder: Rc<auto::Builder<Here>>, mut stop: watch::Receiver<bool>) {
+async fn serve(socket: TcpStream, api: Rc<Api>, mut builder: auto::Builder<Here>, stop: Rc<Stop>) {
     let _open = api.metrics.connection();
     // Answers are written whole; waiting to fill a segment would only delay them.
     let _ = socket.set_nodelay(true);
-    let head_timeout = api.settings.http.head_timeout;
-    let spoke = Rc::new(Cell::new(false));
+    let mut patience = Patience::begin(api.settings.http.head_timeout);
+    builder.http1().timer(patience.timer());
     let service = {
-        let spoke = Rc::clone(&spoke);
+        let timer = patience.timer();
         service_fn(move |request: Request<Incoming>| {
-            spoke.set(true);
+            timer.nothing_owed();
             let api = Rc::clone(&api);
             async move { Ok::<Response<ReplyBody>, Infallible>(api.answer(request).await) }
         })
     };
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
-    // Until it has said which HTTP it speaks, hyper waits for a connection without end.
-    let mut silence = pin!(tokio::time::sleep(head_timeout));
+    let mut seat = Seat { stop: &stop, key: None };
     let mut stopping = false;
-    loop {
-        tokio::select! {
-            biased;
-            ended = connection.as_mut() => {
-                if let Err(error) = ended {
-                    tracing::debug!("a connection ended: {error}");
-                }
-                return;
-            }
-            () = silence.as_mut(), if !spoke.get() => return,
-            _ = stop.changed(), if !stopping => {
-                stopping = true;
-                connection.as_mut().graceful_shutdown();
-            }
+    let ended = poll_fn(|context| {
+        seat.take(context.waker());
+        if stop.announced.get() && !stopping {
+            stopping = true;
+            connection.as_mut().graceful_shutdown();
         }
+        if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+            return Poll::Ready(ended);
+        }
+        std::task::ready!(patience.poll(context));
+        // Hyper takes notice, if it is hyper that waits; it is not while nobody has said which HTTP is spoken.
+        match connection.as_mut().poll(context) {
+            Poll::Ready(ended) => Poll::Ready(ended),
+            Poll::Pending => Poll::Ready(Err("its sender kept quiet".into())),
+        }
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!("a connection ended: {error}");
     }
 }

@@ -31,7 +31,9 @@ pub(crate) trait Fields<'a>: Deserialize<'a> {
 
 /// Reads a JSON object, and nothing behind it.
 pub(crate) fn from_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
-    let Object(fields) = serde_json::from_slice(body)?;
+    // Checked as a whole, not string by string.
+    let text = std::str::from_utf8(body).map_err(|_| ApiError::invalid("bad JSON: it is not UTF-8"))?;
+    let Object(fields) = serde_json::from_str(text)?;
     Ok(fields)
 }
 
@@ -97,8 +99,9 @@ pub(crate) struct ProduceFields<'a> {
     key: Option<Str<'a>>,
     #[serde(borrow)]
     value: Option<Str<'a>>,
+    // In a box, as most messages have none and would carry its room about.
     #[serde(borrow, default, deserialize_with = "object")]
-    envelope: Option<EnvelopeFields<'a>>,
+    envelope: Option<Box<EnvelopeFields<'a>>>,
 }
 
 /// What a producer says beside the payload.
@@ -209,21 +212,21 @@ impl<'a> Fields<'a> for ProduceFields<'a> {
             topic: owned(query.text("topic")?),
             key: owned(query.text("key")?),
             value: owned(query.text("value")?),
-            envelope: Some(envelope),
+            envelope: Some(Box::new(envelope)),
         })
     }
 }
 
 impl ProduceFields<'_> {
     /// The command's parts, checked.
-    pub(crate) fn into_produce(self, head: ProduceHead<'_>) -> Result<Produce, ApiError> {
+    pub(crate) fn into_produce(self, head: ProduceHead<'_>) -> Result<Box<Produce>, ApiError> {
         let topic = TopicName::new(&required("topic", self.topic)?)?;
         let value = required("value", self.value)?;
         if value.is_empty() {
             return Err(ApiError::invalid("value must not be empty"));
         }
         let key = self.key.map_or_else(Vec::new, |key| key.into_owned().into_bytes());
-        let mut produce = Produce::new(topic, key, value.into_owned());
+        let mut produce = Box::new(Produce::new(topic, key, value.into_owned()));
         if let Some(envelope) = self.envelope {
             (produce.envelope, produce.delay) = envelope.into_envelope()?;
         }

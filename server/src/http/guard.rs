@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 
-use hyper::body::Incoming;
-use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, ORIGIN, TRANSFER_ENCODING};
-use hyper::{Request, Version};
+use hyper::Version;
+use hyper::header::HeaderValue;
+use hyper::http::request::Parts;
 
 use super::error::ApiError;
+use super::head::Head;
 
 /// The Host headers that are ours.
 #[derive(Debug)]
@@ -31,18 +32,18 @@ impl Guard {
     }
 
     /// Refuses what must not be answered.
-    pub(crate) fn check(&self, request: &Request<Incoming>) -> Result<(), ApiError> {
-        let headers = request.headers();
-        if request.version() < Version::HTTP_2 {
-            check_framing(request)?;
-            self.check_host(headers.get(HOST))?;
+    pub(crate) fn check(&self, request: &Parts, head: &Head<'_>) -> Result<(), ApiError> {
+        if request.version < Version::HTTP_2 {
+            check_framing(request, head)?;
+            self.check_host(head.host)?;
         } else {
-            self.check_authority(request)?;
+            self.check_authority(request, head)?;
         }
-        if request.uri().path().as_bytes().contains(&b'.') || request.uri().path().as_bytes().contains(&b'%') {
-            check_path(request.uri().path())?;
+        let path = request.uri.path();
+        if path.bytes().any(|byte| matches!(byte, b'.' | b'%')) {
+            check_path(path)?;
         }
-        check_origin(headers, request)
+        check_origin(request, head)
     }
 
     fn check_host(&self, host: Option<&HeaderValue>) -> Result<(), ApiError> {
@@ -55,10 +56,9 @@ impl Guard {
         Ok(())
     }
 
-    fn check_authority(&self, request: &Request<Incoming>) -> Result<(), ApiError> {
-        let authority = request.uri().authority().map(hyper::http::uri::Authority::as_str);
-        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-        match (authority, host) {
+    fn check_authority(&self, request: &Parts, head: &Head<'_>) -> Result<(), ApiError> {
+        let host = head.host.and_then(|host| host.to_str().ok());
+        match (authority(request), host) {
             (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
                 Err(ApiError::invalid("the Host header and :authority differ"))
             }
@@ -90,15 +90,18 @@ fn host_of(host: &str) -> &str {
     }
 }
 
-fn check_framing(request: &Request<Incoming>) -> Result<(), ApiError> {
-    let headers = request.headers();
-    if headers.contains_key(TRANSFER_ENCODING) && headers.contains_key(CONTENT_LENGTH) {
+fn authority(request: &Parts) -> Option<&str> {
+    request.uri.authority().map(hyper::http::uri::Authority::as_str)
+}
+
+fn check_framing(request: &Parts, head: &Head<'_>) -> Result<(), ApiError> {
+    if head.has_encoding && head.has_length {
         return Err(ApiError::invalid("Content-Length and Transfer-Encoding in one request").closing());
     }
-    if headers.get_all(HOST).iter().nth(1).is_some() {
+    if head.host_count > 1 {
         return Err(ApiError::invalid("more than one Host header").closing());
     }
-    if request.uri().scheme().is_some() || request.uri().authority().is_some() {
+    if request.uri.scheme().is_some() || request.uri.authority().is_some() {
         return Err(ApiError::invalid("the request target must be a path").closing());
     }
     Ok(())
@@ -114,16 +117,13 @@ fn check_path(path: &str) -> Result<(), ApiError> {
 }
 
 /// A page of another site must not be able to use a broker that its reader can reach.
-fn check_origin(headers: &HeaderMap, request: &Request<Incoming>) -> Result<(), ApiError> {
+fn check_origin(request: &Parts, head: &Head<'_>) -> Result<(), ApiError> {
     let refused = || ApiError::denied("requests from pages of other sites are refused");
-    if let Some(site) = headers.get("sec-fetch-site")
-        && !matches!(site.as_bytes(), b"same-origin" | b"none")
-    {
+    if head.fetch_site.is_some_and(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
         return Err(refused());
     }
-    let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-    let host = host.or(request.uri().authority().map(hyper::http::uri::Authority::as_str));
+    let Some(origin) = head.origin else { return Ok(()) };
+    let host = head.host.and_then(|host| host.to_str().ok()).or(authority(request));
     let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
     match (origin, host) {
         (Some(origin), Some(host)) if origin.eq_ignore_ascii_case(host) => Ok(()),

@@ -11,8 +11,10 @@ mod error;
 mod fields;
 mod groups;
 mod guard;
+mod head;
 mod json;
 mod letters;
+mod patience;
 mod produce;
 mod query;
 mod routes;
@@ -25,14 +27,16 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use hyper::header::{CONNECTION, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::{Request, Response, Version};
 
 use self::batch::{BatchBody, BatchKind};
 use self::body::{Inflow, Pace, ReplyBody};
 use self::error::ApiError;
-use self::fields::read;
+use self::fields::{AckFields, read};
 use self::guard::Guard;
+use self::head::{Head, REQUEST_ID};
 use self::query::Query;
 use self::routes::Route;
 use crate::config::Settings;
@@ -40,7 +44,6 @@ use crate::driver::Driver;
 use crate::metrics::Metrics;
 use crate::router::Router;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest request id that is echoed.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
@@ -63,13 +66,17 @@ impl Api {
 
     /// Answers a request, whatever it is.
     pub(crate) async fn answer(self: Rc<Self>, request: Request<Incoming>) -> Response<ReplyBody> {
-        let id = self.ids.of(request.headers());
+        let (parts, incoming) = request.into_parts();
+        let head = Head::of(&parts.headers);
+        let id = self.ids.of(head.request_id);
         // Where it is not known how the sender framed its body, nothing that follows on the connection can be relied on.
-        let closes = request.version() < Version::HTTP_2 && request.headers().contains_key(TRANSFER_ENCODING);
-        let mut response = match self.dispatch(request).await {
-            Ok(response) => response,
-            Err(error) => error.into_response(),
+        let closes = parts.version < Version::HTTP_2 && head.has_encoding;
+        let route = self.guard.check(&parts, &head).and_then(|()| Route::of(&parts.method, parts.uri.path()));
+        let answered = match route {
+            Ok(route) => self.dispatch(route, parts, incoming).await,
+            Err(error) => Err(error),
         };
+        let mut response = answered.unwrap_or_else(ApiError::into_response);
         let headers = response.headers_mut();
         if closes {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -78,11 +85,13 @@ impl Api {
         response
     }
 
-    async fn dispatch(self: &Rc<Self>, request: Request<Incoming>) -> Result<Response<ReplyBody>, ApiError> {
-        self.guard.check(&request)?;
-        let route = Route::of(request.method(), request.uri().path())?;
-        let (head, incoming) = request.into_parts();
-        let query = Query::parse(head.uri.query())?;
+    async fn dispatch(
+        self: &Rc<Self>,
+        route: Route,
+        parts: Parts,
+        incoming: Incoming,
+    ) -> Result<Response<ReplyBody>, ApiError> {
+        let query = Query::parse(parts.uri.query())?;
         match route {
             Route::Healthz => return Ok(status::healthz()),
             Route::Readyz => return status::readyz(self),
@@ -94,19 +103,31 @@ impl Api {
             Route::DeleteTopic(name) => return topics::delete(self, name).await,
             Route::ListGroups => return groups::list(self, &query).await,
             Route::Peek => return letters::peek(self, &query).await,
-            Route::Produce | Route::Ack if is_ndjson(&head.headers) => {
-                return self.batch(&route, &head.headers, incoming).await;
+            Route::Produce | Route::Ack if Head::of(&parts.headers).is_ndjson() => {
+                return self.batch(&route, &Head::of(&parts.headers), incoming).await;
             }
             _ => {}
         }
         let body = self.body(incoming).await.inspect_err(|error| self.note(&route, error))?;
         let done = match &route {
-            Route::Produce => match (read(&body, &query), produce::head(&head.headers)) {
-                (Ok(fields), Ok(head)) => produce::produce(self, fields, head).await,
-                (Err(error), _) | (_, Err(error)) => Err(error),
-            },
+            // A request shares its memory with what hyper reads into: on the busiest routes it is let go of before anything is
+            // waited for, so that the memory is used again.
+            Route::Produce => {
+                let asked = produce::asked(&body, &query, &Head::of(&parts.headers));
+                drop(query);
+                drop((body, parts));
+                match asked {
+                    Ok(asked) => produce::produce(self, asked).await,
+                    Err(error) => Err(error),
+                }
+            }
+            Route::Ack => {
+                let claim = read::<AckFields<'_>>(&body, &query).and_then(|fields| fields.claim())?;
+                drop(query);
+                drop((body, parts));
+                settle::ack(self, claim).await
+            }
             Route::Consume => consume::consume(self, read(&body, &query)?).await,
-            Route::Ack => settle::ack(self, read(&body, &query)?).await,
             Route::Nack => settle::nack(self, read(&body, &query)?).await,
             Route::Extend => settle::extend(self, read(&body, &query)?).await,
             Route::Release => settle::release(self, read(&body, &query)?).await,
@@ -140,7 +161,7 @@ impl Api {
     async fn batch(
         self: &Rc<Self>,
         route: &Route,
-        headers: &HeaderMap,
+        head: &Head<'_>,
         incoming: Incoming,
     ) -> Result<Response<ReplyBody>, ApiError> {
         if let Some(unready) = self.driver.unready() {
@@ -149,7 +170,7 @@ impl Api {
         let kind = match route {
             Route::Ack => BatchKind::Ack,
             _ => {
-                let head = produce::head(headers)?;
+                let head = produce::said(head)?;
                 if head.idempotency_key.is_some() {
                     let message =
                         "an Idempotency-Key cannot stand for every line of a batch; use envelope.idempotency_key";
@@ -163,13 +184,6 @@ impl Api {
     }
 }
 
-/// Whether a request comes line by line.
-fn is_ndjson(headers: &HeaderMap) -> bool {
-    let Some(kind) = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()) else { return false };
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    kind.eq_ignore_ascii_case("application/x-ndjson")
-}
-
 /// Names for requests that come without one.
 struct RequestIds {
     seed: u64,
@@ -178,8 +192,8 @@ struct RequestIds {
 
 impl RequestIds {
     /// The request's own id, or a new one.
-    fn of(&self, headers: &HeaderMap) -> HeaderValue {
-        if let Some(id) = headers.get(REQUEST_ID) {
+    fn of(&self, own: Option<&HeaderValue>) -> HeaderValue {
+        if let Some(id) = own {
             let sound = id.len() <= REQUEST_ID_BYTES_MAX && !id.is_empty();
             if sound && id.as_bytes().iter().all(u8::is_ascii_graphic) {
                 return id.clone();

@@ -6,53 +6,52 @@ use driftq_core::command::Produce;
 use driftq_core::reply::Produced;
 use driftq_core::types::TopicName;
 use driftq_core::{Command, Reply};
-use hyper::header::HeaderMap;
 use hyper::{Response, StatusCode};
 
 use super::Api;
 use super::body::{ReplyBody, json};
 use super::error::ApiError;
-use super::fields::{ProduceFields, ProduceHead};
+use super::fields::{ProduceFields, ProduceHead, read};
+use super::head::Head;
 use super::json::Json;
+use super::query::Query;
 use crate::router::Question;
 
 /// The longest trace context that is carried on.
 const TRACE_BYTES_MAX: usize = 256;
 
 /// What the head of a request says about a produce.
-pub(crate) fn head(headers: &HeaderMap) -> Result<ProduceHead<'_>, ApiError> {
-    let mut keys = headers.get_all("idempotency-key").iter();
-    let key = match (keys.next(), keys.next()) {
-        (key, None) => key,
-        (_, Some(_)) => return Err(ApiError::invalid("more than one Idempotency-Key")),
-    };
-    let key = key.map(|key| std::str::from_utf8(key.as_bytes()));
+pub(crate) fn said<'a>(head: &Head<'a>) -> Result<ProduceHead<'a>, ApiError> {
+    if head.idempotency_key_count > 1 {
+        return Err(ApiError::invalid("more than one Idempotency-Key"));
+    }
+    let key = head.idempotency_key.map(|key| std::str::from_utf8(key.as_bytes()));
     let idempotency_key = key.transpose().map_err(|_| ApiError::invalid("the Idempotency-Key is not UTF-8"))?;
-    Ok(ProduceHead { idempotency_key, trace: trace(headers) })
+    let trace = head.traceparent.and_then(|trace| trace.to_str().ok()).filter(|trace| is_trace(trace));
+    Ok(ProduceHead { idempotency_key, trace })
 }
 
-/// The trace context, if it looks like one; one that does not is not worth a refusal.
-pub(crate) fn trace(headers: &HeaderMap) -> Option<&str> {
-    let text = headers.get("traceparent")?.to_str().ok()?;
-    let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut parts = text.splitn(4, '-');
-    let sound = hex(parts.next()?, 2) && hex(parts.next()?, 32) && hex(parts.next()?, 16);
-    let flags = parts.next()?;
-    (sound && flags.len() >= 2 && hex(&flags[..2], 2) && text.len() <= TRACE_BYTES_MAX).then_some(text)
+/// Whether a trace context looks like one; one that does not is not worth a refusal.
+fn is_trace(text: &str) -> bool {
+    let hex = |part: &str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts: Vec<&str> = text.splitn(4, '-').collect();
+    let [version, trace, parent, flags] = parts[..] else { return false };
+    let lengths = (version.len(), trace.len(), parent.len(), flags.len().min(2)) == (2, 32, 16, 2);
+    lengths && hex(version) && hex(trace) && hex(parent) && hex(&flags[..2]) && text.len() <= TRACE_BYTES_MAX
+}
+
+/// What is asked for.
+pub(crate) fn asked(body: &[u8], query: &Query<'_>, head: &Head<'_>) -> Result<Box<Produce>, ApiError> {
+    read::<ProduceFields<'_>>(body, query)?.into_produce(said(head)?)
 }
 
 /// Stores a message.
-pub(crate) async fn produce(
-    api: &Rc<Api>,
-    fields: ProduceFields<'_>,
-    head: ProduceHead<'_>,
-) -> Result<Response<ReplyBody>, ApiError> {
-    let mut produce = fields.into_produce(head)?;
+pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<Response<ReplyBody>, ApiError> {
     if !api.router.is_empty() {
         produce = routed(Rc::clone(api), produce).await;
     }
     let topic = produce.topic.clone();
-    match api.driver.ask(Command::Produce(Box::new(produce))).await?? {
+    match api.driver.ask(Command::Produce(produce)).await?? {
         Reply::Produced(at) => {
             api.metrics.routed(at.router);
             let mut out = Json::object();
@@ -75,7 +74,7 @@ pub(crate) fn write_produced(json: &mut Json, topic: &TopicName, at: &Produced) 
 }
 
 /// The message with what the router says about it, if it says anything. A router never fails a produce.
-pub(crate) async fn routed(api: Rc<Api>, mut produce: Produce) -> Produce {
+pub(crate) async fn routed(api: Rc<Api>, mut produce: Box<Produce>) -> Box<Produce> {
     let question = Question {
         topic: &produce.topic,
         key: std::str::from_utf8(&produce.key).unwrap_or_default(),

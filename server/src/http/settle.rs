@@ -1,5 +1,6 @@
 //! What a worker says about a message it was handed: ack, nack, extend, release.
 
+use driftq_core::command::Claim;
 use driftq_core::types::Text;
 use driftq_core::{Command, Reply};
 use hyper::{Response, StatusCode};
@@ -11,8 +12,8 @@ use super::fields::{AckFields, ExtendFields, NackFields, required, span};
 use super::json::Json;
 
 /// `POST /v1/ack`.
-pub(crate) async fn ack(api: &Api, fields: AckFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
-    api.driver.ask(Command::Ack(fields.claim()?)).await??;
+pub(crate) async fn ack(api: &Api, claim: Claim) -> Result<Response<ReplyBody>, ApiError> {
+    api.driver.ask(Command::Ack(claim)).await??;
     Ok(nothing())
 }
 

@@ -1,0 +1,64 @@
+//! What the head of a request says, gathered in one pass: looking each header up by name costs more than looking at all of them.
+
+use hyper::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING,
+};
+
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// The headers that matter. Of one that is given more than once this is the first, and the count says so.
+#[derive(Debug, Default)]
+pub(super) struct Head<'a> {
+    pub(super) host: Option<&'a HeaderValue>,
+    pub(super) host_count: usize,
+    pub(super) has_length: bool,
+    pub(super) has_encoding: bool,
+    pub(super) content_type: Option<&'a HeaderValue>,
+    pub(super) origin: Option<&'a HeaderValue>,
+    pub(super) fetch_site: Option<&'a HeaderValue>,
+    pub(super) request_id: Option<&'a HeaderValue>,
+    pub(super) idempotency_key: Option<&'a HeaderValue>,
+    pub(super) idempotency_key_count: usize,
+    pub(super) traceparent: Option<&'a HeaderValue>,
+}
+
+impl<'a> Head<'a> {
+    /// Gathers them.
+    pub(super) fn of(headers: &'a HeaderMap) -> Self {
+        let mut head = Self::default();
+        for (name, value) in headers {
+            if name == HOST {
+                head.host.get_or_insert(value);
+                head.host_count += 1;
+            } else if name == CONTENT_LENGTH {
+                head.has_length = true;
+            } else if name == CONTENT_TYPE {
+                head.content_type.get_or_insert(value);
+            } else if name == TRANSFER_ENCODING {
+                head.has_encoding = true;
+            } else if name == ORIGIN {
+                head.origin.get_or_insert(value);
+            } else if name == SEC_FETCH_SITE {
+                head.fetch_site.get_or_insert(value);
+            } else if name == REQUEST_ID {
+                head.request_id.get_or_insert(value);
+            } else if name == IDEMPOTENCY_KEY {
+                head.idempotency_key.get_or_insert(value);
+                head.idempotency_key_count += 1;
+            } else if name == TRACEPARENT {
+                head.traceparent.get_or_insert(value);
+            }
+        }
+        head
+    }
+
+    /// Whether the request comes line by line.
+    pub(super) fn is_ndjson(&self) -> bool {
+        let Some(kind) = self.content_type.and_then(|kind| kind.to_str().ok()) else { return false };
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        kind.eq_ignore_ascii_case("application/x-ndjson")
+    }
+}

@@ -1,0 +1,125 @@
+//! How long a connection may keep quiet, watched with one timer per connection.
+//!
+//! Hyper asks for a new timer whenever it begins to wait for a head, which on a busy connection is after every answer. Most of those are
+//! never needed, so what it gets here only notes the moment; the connection's own timer is set when there is something to
+//! watch and, when it goes off too early, set again.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::rt::{Sleep, Timer};
+
+/// Nothing is awaited.
+const NOTHING: u64 = u64::MAX;
+
+/// What a connection's sender owes, and until when. Shared with hyper, which wants it to be `Send`; it never leaves its thread.
+#[derive(Debug)]
+struct Owed {
+    began: Instant,
+    /// Milliseconds since the beginning, or [`NOTHING`].
+    until_ms: AtomicU64,
+    /// The moment has passed.
+    overdue: AtomicBool,
+}
+
+/// The watch over one connection.
+#[derive(Debug)]
+pub(super) struct Patience {
+    owed: Arc<Owed>,
+    timer: Pin<Box<tokio::time::Sleep>>,
+    /// When the timer goes off, or [`NOTHING`].
+    set_to_ms: u64,
+}
+
+/// What hyper is given to wait with.
+#[derive(Clone, Debug)]
+pub(super) struct PatienceTimer(Arc<Owed>);
+
+impl Patience {
+    /// The first head is owed within `limit`.
+    pub(super) fn begin(limit: Duration) -> Self {
+        let until_ms = u64::try_from(limit.as_millis()).unwrap_or(NOTHING - 1);
+        let owed = Owed { began: Instant::now(), until_ms: AtomicU64::new(until_ms), overdue: AtomicBool::new(false) };
+        Self { owed: Arc::new(owed), timer: Box::pin(tokio::time::sleep(limit)), set_to_ms: until_ms }
+    }
+
+    pub(super) fn timer(&self) -> PatienceTimer {
+        PatienceTimer(Arc::clone(&self.owed))
+    }
+
+    /// To be polled whenever the connection has nothing to do: ready when its sender has kept quiet for too long.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let owed = self.owed.until_ms.load(Ordering::Relaxed);
+        if owed == NOTHING && self.set_to_ms == NOTHING {
+            return Poll::Pending;
+        }
+        if owed < self.set_to_ms {
+            self.set(owed);
+        }
+        while self.timer.as_mut().poll(context).is_ready() {
+            let owed = self.owed.until_ms.load(Ordering::Relaxed);
+            if owed == NOTHING {
+                self.set_to_ms = NOTHING;
+                return Poll::Pending;
+            }
+            if self.owed.began + Duration::from_millis(owed) <= Instant::now() {
+                self.owed.overdue.store(true, Ordering::Relaxed);
+                return Poll::Ready(());
+            }
+            self.set(owed);
+        }
+        Poll::Pending
+    }
+
+    fn set(&mut self, at_ms: u64) {
+        self.set_to_ms = at_ms;
+        self.timer.as_mut().reset((self.owed.began + Duration::from_millis(at_ms)).into());
+    }
+}
+
+impl PatienceTimer {
+    /// A request has come whole: nothing is owed until hyper waits for the next.
+    pub(super) fn nothing_owed(&self) {
+        self.0.until_ms.store(NOTHING, Ordering::Relaxed);
+    }
+}
+
+impl Timer for PatienceTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
+        self.sleep_until(Instant::now() + duration)
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
+        let until_ms = deadline.saturating_duration_since(self.0.began).as_millis();
+        Box::pin(Wait { owed: Arc::clone(&self.0), until_ms: u64::try_from(until_ms).unwrap_or(NOTHING - 1) })
+    }
+}
+
+/// Hyper waits for a head until this moment.
+struct Wait {
+    owed: Arc<Owed>,
+    until_ms: u64,
+}
+
+impl Sleep for Wait {}
+
+impl Future for Wait {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<()> {
+        if self.owed.overdue.load(Ordering::Relaxed) {
+            return Poll::Ready(());
+        }
+        self.owed.until_ms.store(self.until_ms, Ordering::Relaxed);
+        Poll::Pending
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.owed.until_ms.store(NOTHING, Ordering::Relaxed);
+    }
+}
