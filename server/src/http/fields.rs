@@ -5,13 +5,16 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 
 use driftq_core::command::{Claim, Produce, TokenClaim};
 use driftq_core::types::{
     Deadline, Envelope, GroupName, Millis, Offset, OwnerName, PartitionId, Priority, RetryPolicy, Text, Timestamp,
     TopicName,
 };
-use serde::Deserialize;
+use serde::de::MapAccess;
+use serde::de::value::MapAccessDeserializer;
+use serde::{Deserialize, Deserializer};
 
 use super::error::ApiError;
 use super::query::Query;
@@ -28,7 +31,41 @@ pub(crate) trait Fields<'a>: Deserialize<'a> {
 
 /// Reads a JSON object, and nothing behind it.
 pub(crate) fn from_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
-    Ok(serde_json::from_slice(body)?)
+    let Object(fields) = serde_json::from_slice(body)?;
+    Ok(fields)
+}
+
+/// Fields by their names. A list of values in the order in which we happen to keep them is not such an object, though the parser
+/// would take it for one.
+#[derive(Debug)]
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        object(deserializer).map(Self)
+    }
+}
+
+/// Reads an object, as [`Object`].
+fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct Visitor<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+    deserializer.deserialize_map(Visitor(PhantomData))
+}
+
+/// Reads an object, or null.
+fn maybe_object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|Object(fields)| fields))
 }
 
 /// Reads a request: a body wins over the query.
@@ -67,7 +104,7 @@ pub(crate) struct ProduceFields<'a> {
     key: Option<Str<'a>>,
     #[serde(borrow)]
     value: Option<Str<'a>>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "maybe_object")]
     envelope: Option<EnvelopeFields<'a>>,
 }
 
@@ -90,6 +127,7 @@ pub(crate) struct EnvelopeFields<'a> {
     partition_override: Option<i64>,
     #[serde(borrow)]
     deadline: Option<Str<'a>>,
+    #[serde(default, deserialize_with = "maybe_object")]
     retry_policy: Option<RetryFields>,
     priority: Option<u64>,
     delay_ms: Option<i64>,
@@ -112,7 +150,7 @@ pub(crate) struct RetryFields {
 pub(crate) struct Labels(BTreeMap<Text, Text>);
 
 impl<'de> Deserialize<'de> for Labels {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl<'de> serde::de::Visitor<'de> for Visitor {
             type Value = Labels;
@@ -121,7 +159,7 @@ impl<'de> Deserialize<'de> for Labels {
                 f.write_str("a map of strings")
             }
 
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
                 let mut labels = BTreeMap::new();
                 while let Some((key, value)) = map.next_entry::<Text, Text>()? {
                     if labels.insert(key, value).is_some() {
