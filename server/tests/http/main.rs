@@ -3,11 +3,14 @@
 #![allow(unreachable_pub)]
 
 mod ask;
+mod batch;
 mod consume;
+mod durable;
 mod groups;
 mod letters;
 mod produce;
 mod rig;
 mod settle;
 mod smoke;
+mod status;
 mod topics;
