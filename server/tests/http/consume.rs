@@ -99,12 +99,17 @@ fn a_stream_ends_after_max_messages_or_when_it_has_waited_long_enough() {
     let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&wait_ms=300");
     assert_eq!(stream.item().expect("the fourth")["value"], "3");
     assert_eq!(stream.item(), None);
-    assert!((300..2_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    assert!((300..5_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    // Whoever does not wait at all still gets what is there.
+    server.produce("t", "4");
+    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&wait_ms=0");
+    assert_eq!(stream.item().expect("the fifth")["value"], "4");
+    assert_eq!(stream.item(), None);
     // The connection is as good as before: the end of a stream is the end of its body.
     assert_eq!(stream.connection.call("GET", "/v1/healthz", &[], "").status, 200);
     assert_eq!(
         server.topic("t")["groups"][0]["partitions"][0]["in_flight"],
-        4,
+        5,
         "no more was leased than was handed out"
     );
 }
@@ -187,7 +192,7 @@ fn blank_lines_keep_an_idle_stream_alive() {
     for _ in 0..3 {
         assert_eq!(stream.line().as_deref(), Some(""));
     }
-    assert!((300..2_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    assert!((300..5_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     server.produce("t", "v");
     assert_eq!(stream.item().expect("a message")["value"], "v");
     assert_eq!(stream.line().as_deref(), Some(""));
@@ -203,26 +208,30 @@ fn a_message_comes_again_at_the_end_of_its_lease() {
     server.create("t", 1);
     server.produce("t", "v");
     let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=300");
-    let first = stream.item().expect("a message");
-    let second = stream.item().expect("again");
-    let seen = now();
+    let (first, second) = (stream.item().expect("a message"), stream.item().expect("again"));
     assert_eq!((&first["attempts"], &second["attempts"]), (&json!(1), &json!(2)));
     assert_eq!((&second["failures"], &second["last_error"]), (&json!(1), &json!("ack_timeout")));
     assert_eq!((&first["offset"], &first["produced_at"]), (&second["offset"], &second["produced_at"]));
     assert!(second["lease_token"].as_str() > first["lease_token"].as_str());
-    let late = seen - millis(&first["lease_until"]);
-    assert!((0..200).contains(&late), "not at a polling tick but at the lease's end: {late} ms late");
-    assert_eq!(server.figure("messages_expired_total"), Some(1.0));
+    // Not at a polling tick but at the lease's end. A busy machine may be late now and then, not always.
+    let mut last = second;
+    let late = (0..4).map(|_| {
+        let item = stream.item().expect("again");
+        let late = now() - millis(&last["lease_until"]);
+        last = item;
+        late
+    });
+    let late: Vec<i64> = late.collect();
+    assert!(late.iter().all(|late| *late >= 0) && late.iter().any(|late| *late < 100), "late by ms: {late:?}");
+    assert!(server.figure("messages_expired_total") >= Some(5.0));
     // A lease of 0 is the default one of two seconds, and so is none.
-    drop(stream);
-    server.produce("t", "w");
-    for query in ["&lease_ms=0", ""] {
-        let topic = if query.is_empty() { "u" } else { "t0" };
+    for (topic, query) in [("zero", "&lease_ms=0"), ("none", "")] {
         server.create(topic, 1);
         server.produce(topic, "v");
+        let began = now();
         let item = server.consume(&format!("topic={topic}&group=g&owner=w{query}")).item().expect("a message");
-        let lease = millis(&item["lease_until"]) - now();
-        assert!((1_000..=2_000).contains(&lease), "{query}: {lease}");
+        let lease_until = millis(&item["lease_until"]);
+        assert!((began + 1_990..=now() + 2_010).contains(&lease_until), "{query}: {}", lease_until - began);
     }
 }
 

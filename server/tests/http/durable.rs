@@ -42,8 +42,8 @@ fn attempts_failures_reasons_leases_and_retry_times_survive_a_crash() {
     let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&max=3");
     let items: Vec<Value> = std::iter::from_fn(|| stream.item()).collect();
     server.settled("nack", "t", &items[0], json!({ "reason": "boom" }));
-    let retry_at = now() + 1_500;
-    server.settled("nack", "t", &items[1], json!({ "reason": "later", "delay_ms": 1_500 }));
+    let retry_at = now() + 3_000;
+    server.settled("nack", "t", &items[1], json!({ "reason": "later", "delay_ms": 3_000 }));
     let leased = &items[2];
     let server = server.crash_and_restart();
     let progress = server.topic("t")["groups"][0]["partitions"][0].clone();
@@ -71,7 +71,7 @@ fn attempts_failures_reasons_leases_and_retry_times_survive_a_crash() {
 
     // A lease that ends while nobody is there to see it ends all the same.
     server.produce("t", "short");
-    let item = server.consume("topic=t&group=g&owner=w&lease_ms=100&max=1").item().expect("a message");
+    let item = server.consume("topic=t&group=g&owner=w&lease_ms=300&max=1").item().expect("a message");
     assert_eq!(item["value"], "short");
     let server = server.crash_and_restart();
     let again = server.next("t");

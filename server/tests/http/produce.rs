@@ -291,10 +291,16 @@ fn a_full_partition_answers_as_the_specification_says() {
     assert_eq!(server.figure("produce_rejected_total{reason=\"overloaded\"}"), Some(3.0));
     assert_eq!(server.figure("produce_rejected_total{reason=\"too_large\"}"), Some(1.0));
 
-    let server = Server::with(&["--max-partition-msgs", "1"]);
+    let (server, _dir) = Server::configured("[limits]\nretry_after_ms = 1500\npartition_messages_max = 1\n");
     server.create("t", 1);
     server.produce("t", "v");
-    server.say("/v1/produce", &json!({ "topic": "t", "value": "v" })).refused(429, "RESOURCE_EXHAUSTED");
+    let reply = server.say("/v1/produce", &json!({ "topic": "t", "value": "v" }));
+    reply.refused(429, "RESOURCE_EXHAUSTED");
+    assert_eq!(
+        (reply.header("retry-after"), &reply.json()["retry_after_ms"]),
+        (Some("2"), &json!(1_500)),
+        "rounded up"
+    );
 }
 
 #[test]
@@ -330,8 +336,8 @@ fn priorities_skip_ahead_and_delays_hold_back_nobody_else() {
     let send =
         |value: &str, envelope: Value| server.produced(&json!({ "topic": "t", "value": value, "envelope": envelope }));
     let began = now();
-    send("late", json!({ "delay_ms": 700, "priority": 9 }));
-    send("later", json!({ "deliver_at": in_ms(1_000) }));
+    send("late", json!({ "delay_ms": 1_500, "priority": 9 }));
+    send("later", json!({ "deliver_at": in_ms(1_700) }));
     send("low", json!({}));
     send("low too", json!({ "priority": 0 }));
     send("high", json!({ "priority": 9 }));
@@ -342,11 +348,11 @@ fn priorities_skip_ahead_and_delays_hold_back_nobody_else() {
     let mut next = || stream.item().expect("a message")["value"].as_str().expect("text").to_owned();
     let first: Vec<_> = (0..5).map(|_| next()).collect();
     assert_eq!(first, ["high", "high too", "middle", "low", "low too"]);
-    assert!(now() - began < 700, "this machine is too slow for this test");
+    assert!(now() - began < 1_500, "this machine is too slow for this test");
     assert_eq!(next(), "late");
-    assert!(now() - began >= 700);
+    assert!(now() - began >= 1_500);
     assert_eq!(next(), "later");
-    assert!(now() - began >= 1_000);
+    assert!(now() - began >= 1_700);
 }
 
 #[test]
@@ -366,4 +372,22 @@ fn a_trace_context_is_carried_to_whoever_consumes() {
         server.call("POST", "/v1/produce", &[("traceparent", trace), ("Content-Type", "application/x-ndjson")], &body);
     assert_eq!(batch.status, 200);
     assert_eq!(server.next("t")["trace"], trace);
+}
+
+#[test]
+fn a_routers_decision_is_written_into_the_message_and_wins() {
+    let rules = "[[router.rule]]\ntopic = \"t\"\nkey_prefix = \"x\"\nlabel = \"to:u\"\ntarget_topic = \"u\"\n\
+                 partition_override = 1\nmeta = { source = \"rule\" }\n";
+    let (server, _dir) = Server::configured(rules);
+    server.create("t", 1);
+    server.create("u", 2);
+    let body = json!({ "topic": "t", "key": "x1", "value": "v", "envelope": { "run_id": "r", "target_topic": "t" } });
+    let answer = server.produced(&body);
+    assert_eq!(answer, json!({ "status": "produced", "topic": "t", "partition": 1, "offset": 0 }));
+    let item = server.next("u");
+    assert_eq!(item["routing"], json!({ "label": "to:u", "meta": { "source": "rule" } }));
+    assert_eq!(item["envelope"], json!({ "run_id": "r", "target_topic": "u", "partition_override": 1 }));
+    server.produced(&json!({ "topic": "t", "key": "other", "value": "v" }));
+    let item = server.next("t");
+    assert_eq!((item.get("routing"), item.get("envelope")), (None, None));
 }

@@ -1,6 +1,6 @@
 //! `POST /v1/ack`, `/v1/nack`, `/v1/extend`, `/v1/release`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -137,13 +137,13 @@ fn a_nack_brings_a_message_back_with_its_reason_and_the_old_token_is_stale() {
     assert_eq!((&progress["waiting"], &progress["in_flight"], &progress["lag"]), (&json!(1), &json!(1), &json!(2)));
     let fifth = server.next("t");
     assert_eq!((&fifth["value"], &fifth["attempts"]), (&json!("v"), &json!(5)));
-    assert!((400..1_500).contains(&(now() - began)), "{}", now() - began);
+    assert!((400..5_000).contains(&(now() - began)), "{}", now() - began);
     server.settle("nack", "t", &fifth, json!({ "delay_ms": -1 })).refused(400, "INVALID_ARGUMENT");
     server.settle("nack", "t", &fifth, json!({ "reason": 1 })).refused(400, "INVALID_ARGUMENT");
     server.settle("nack", "t", &fifth, json!({ "reason": "e".repeat(4097) })).refused(400, "INVALID_ARGUMENT");
     server.settled("nack", "t", &fifth, json!({ "reason": "e".repeat(4096) }));
     // The expiry of a lease does not overwrite a reason.
-    let sixth = server.consume("topic=t&group=g&owner=w&lease_ms=50&max=1").item().expect("a message");
+    let sixth = server.consume("topic=t&group=g&owner=w&lease_ms=200&max=1").item().expect("a message");
     assert_eq!(sixth["attempts"], 6);
     assert_eq!(server.next("t")["last_error"], "e".repeat(4096));
     assert_eq!(server.figure("messages_nacked_total"), Some(5.0));
@@ -164,14 +164,16 @@ fn a_retry_policy_spaces_attempts() {
         assert_eq!(blocked, "everything left is delayed or waiting for its retry");
         item = stream.item().expect("again");
         let waited = now() - began;
-        assert!((*delay.start()..delay.end() + 200).contains(&waited), "after failure {failures}: {waited} ms");
+        assert!((*delay.start()..delay.end() + 1_000).contains(&waited), "after failure {failures}: {waited} ms");
         assert_eq!((&item["attempts"], &item["failures"]), (&json!(failures + 1), &json!(failures)));
     }
     // A delay that comes with the nack wins over the policy.
-    let began = now();
+    server.settled("ack", "t", &item, json!({}));
+    let policy = json!({ "backoff_ms": 60_000 });
+    server.produced(&json!({ "topic": "t", "value": "w", "envelope": { "retry_policy": policy } }));
+    let item = stream.item().expect("a message");
     server.settled("nack", "t", &item, json!({ "delay_ms": 0 }));
-    assert_eq!(stream.item().expect("again")["attempts"], 5);
-    assert!(now() - began < 150, "{}", now() - began);
+    assert_eq!(stream.item().expect("again")["attempts"], 2);
 }
 
 #[test]
@@ -180,11 +182,13 @@ fn an_extended_lease_ends_later_and_one_that_has_ended_cannot_be_extended() {
     server.create("t", 1);
     server.produce("t", "v");
     let item = server.consume("topic=t&group=g&owner=w&lease_ms=400&max=1").item().expect("a message");
+    let asked = now();
     let reply = server.settle("extend", "t", &item, json!({ "lease_ms": 1500, "lease_token": item["lease_token"] }));
     assert_eq!((reply.status, reply.header("content-type")), (200, JSON));
     let lease_until = millis(&reply.json()["lease_until"]);
     assert_eq!(reply.json().as_object().map(serde_json::Map::len), Some(1), "{reply:?}");
-    assert!((1_000..=1_500).contains(&(lease_until - now())), "{}", lease_until - now());
+    assert!((asked + 1_490..=now() + 1_510).contains(&lease_until), "{}", lease_until - asked);
+    assert!(lease_until > millis(&item["lease_until"]));
     let mut stream = server.consume("topic=t&group=g&owner=w2&lease_ms=60000");
     let began = now();
     let again = stream.item().expect("again");
@@ -212,7 +216,7 @@ fn an_expired_lease_that_nobody_took_over_is_still_the_newest() {
     for value in ["a", "b"] {
         server.produce("t", value);
     }
-    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=50&max=2");
+    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=300&max=2");
     let items: Vec<Value> = std::iter::from_fn(|| stream.item()).collect();
     assert_eq!(items.len(), 2);
     until("both leases have ended", || server.topic("t")["groups"][0]["partitions"][0]["in_flight"] == 0);
@@ -236,10 +240,8 @@ fn a_release_gives_a_message_back_unharmed() {
     let item = server.next("t");
     let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000");
     assert!(stream.is_silent_for(Duration::from_millis(50)));
-    let began = Instant::now();
     server.settled("release", "t", &item, json!({ "lease_token": item["lease_token"] }));
     let again = stream.item().expect("at once");
-    assert!(began.elapsed() < Duration::from_secs(1));
     assert_eq!((&again["attempts"], &again["failures"], &again["last_error"]), (&json!(2), &json!(0), &json!("")));
     conflicts(&server.settle("release", "t", &item, json!({ "lease_token": item["lease_token"] })), "stale lease");
     assert_eq!(server.post("/v1/release?topic=t&group=g&partition=0&offset=0&owner=w", "").status, 204);
