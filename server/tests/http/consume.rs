@@ -102,14 +102,17 @@ fn a_stream_ends_after_max_messages_or_when_it_has_waited_long_enough() {
     assert!((300..5_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     // Whoever does not wait at all still gets what is there.
     server.produce("t", "4");
-    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&wait_ms=0");
-    assert_eq!(stream.item().expect("the fifth")["value"], "4");
-    assert_eq!(stream.item(), None);
+    for _ in 0..20 {
+        let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&wait_ms=0");
+        let item = stream.item().expect("the fifth");
+        assert_eq!((&item["value"], stream.item()), (&json!("4"), None));
+        server.settled("release", "t", &item, json!({}));
+    }
     // The connection is as good as before: the end of a stream is the end of its body.
     assert_eq!(stream.connection.call("GET", "/v1/healthz", &[], "").status, 200);
     assert_eq!(
         server.topic("t")["groups"][0]["partitions"][0]["in_flight"],
-        5,
+        4,
         "no more was leased than was handed out"
     );
 }
