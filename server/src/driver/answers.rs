@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use driftq_core::types::Ticket;
+use driftq_core::types::{ConsumerId, Ticket};
 use driftq_core::{Refusal, Reply};
 use slab::Slab;
 
@@ -31,6 +31,8 @@ pub(crate) enum Waiter {
     Stream(usize, Box<StreamSeed>),
     /// One of many replies that are gathered.
     Gathered(Rc<dyn Gather>),
+    /// Nobody, but nothing more will come for a stream that is gone.
+    Left(ConsumerId),
     /// Nobody.
     Nobody,
 }

@@ -146,7 +146,7 @@ impl Driver {
         next
     }
 
-    /// A stream is gone. What it was handed and never read is given back.
+    /// A stream is gone. What it was handed and never read is given back, and so is what is still on its way to it.
     pub(crate) fn leave(&self, consumer: ConsumerId) {
         let unread = self.streams.borrow_mut().disconnect(consumer);
         self.errand(Command::Unsubscribe { consumer });
@@ -277,7 +277,8 @@ impl Driver {
                     self.reply(waiter, result);
                 }
                 Output::Deliver { consumer, delivery } => {
-                    self.streams.borrow_mut().deliver(consumer, delivery, now);
+                    let unread = self.streams.borrow_mut().deliver(consumer, delivery, now);
+                    unread.into_iter().for_each(|command| self.errand(command));
                 }
                 Output::Closed { consumer, .. } => self.streams.borrow_mut().close(consumer),
             }
@@ -300,6 +301,7 @@ impl Driver {
                 }
             }
             Waiter::Gathered(gather) => gather.answered(outcome),
+            Waiter::Left(consumer) => self.streams.borrow_mut().forget(consumer),
             Waiter::Nobody => {}
         }
     }
@@ -350,7 +352,9 @@ impl Driver {
         }
         loop {
             let Some(command) = self.errands.borrow_mut().pop_front() else { return };
-            self.decide(command, Waiter::Nobody);
+            let waiter =
+                if let Command::Unsubscribe { consumer } = command { Waiter::Left(consumer) } else { Waiter::Nobody };
+            self.decide(command, waiter);
         }
     }
 

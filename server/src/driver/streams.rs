@@ -34,6 +34,8 @@ struct Stream {
     waker: Option<Waker>,
     /// It is over, and what is still in the queue will not be read: it is given back when the stream goes.
     over: bool,
+    /// Nobody reads it any more; it is kept until nothing can be on its way to it.
+    gone: bool,
     /// It did not read, so the broker was told to hand it nothing.
     stalled: bool,
     /// When the oldest delivery in the queue came.
@@ -68,6 +70,7 @@ impl Streams {
             queue: VecDeque::new(),
             waker: None,
             over: false,
+            gone: false,
             stalled: false,
             unread_since: Timestamp(0),
             watched_at: Timestamp(0),
@@ -75,9 +78,12 @@ impl Streams {
         self.streams.insert(consumer, stream);
     }
 
-    /// Takes a delivery for a stream.
-    pub(crate) fn deliver(&mut self, consumer: ConsumerId, delivery: Box<Delivery>, now: Timestamp) {
-        let Some(stream) = self.streams.get_mut(&consumer) else { return };
+    /// Takes a delivery for a stream. Says how it is given back if the stream went while the delivery was on its way.
+    pub(crate) fn deliver(&mut self, consumer: ConsumerId, delivery: Box<Delivery>, now: Timestamp) -> Option<Command> {
+        let stream = self.streams.get_mut(&consumer)?;
+        if stream.gone {
+            return Some(stream.seed.release(&delivery));
+        }
         if stream.queue.len() >= stream.seed.prefetch as usize {
             stream.queue.retain(|delivery| delivery.lease_until > now);
         }
@@ -92,6 +98,7 @@ impl Streams {
         if let Some(waker) = stream.waker.take() {
             waker.wake();
         }
+        None
     }
 
     /// When a stream is to be looked at next.
@@ -157,11 +164,18 @@ impl Streams {
 
     /// A stream is gone. Says how what it was handed and never read is given back.
     pub(crate) fn disconnect(&mut self, consumer: ConsumerId) -> Vec<Command> {
-        self.streams.remove(&consumer).map_or_else(Vec::new, |mut stream| stream.give_back().collect())
+        let Some(stream) = self.streams.get_mut(&consumer) else { return Vec::new() };
+        (stream.gone, stream.over) = (true, true);
+        stream.give_back().collect()
+    }
+
+    /// Nothing more can come for a stream that is gone.
+    pub(crate) fn forget(&mut self, consumer: ConsumerId) {
+        self.streams.remove(&consumer);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.streams.len()
+        self.streams.values().filter(|stream| !stream.gone).count()
     }
 }
 
@@ -181,15 +195,19 @@ impl Stream {
     /// Gives back what was not read.
     fn give_back(&mut self) -> impl Iterator<Item = Command> {
         let Self { seed, queue, .. } = self;
-        queue.drain(..).map(|delivery| {
-            Command::Release(Claim {
-                topic: seed.topic.clone(),
-                group: seed.group.clone(),
-                partition: delivery.partition,
-                offset: delivery.offset,
-                owner: seed.owner.clone(),
-                token: TokenClaim::Shown(delivery.token),
-            })
+        queue.drain(..).map(|delivery| seed.release(&delivery))
+    }
+}
+
+impl StreamSeed {
+    fn release(&self, delivery: &Delivery) -> Command {
+        Command::Release(Claim {
+            topic: self.topic.clone(),
+            group: self.group.clone(),
+            partition: delivery.partition,
+            offset: delivery.offset,
+            owner: self.owner.clone(),
+            token: TokenClaim::Shown(delivery.token),
         })
     }
 }
@@ -284,5 +302,16 @@ mod tests {
         streams.close(CONSUMER);
         assert_eq!(streams.next(CONSUMER, Timestamp(120), Waker::noop()), Next::Over);
         assert_eq!(streams.disconnect(CONSUMER).len(), 1, "the third is given back");
+    }
+
+    #[test]
+    fn what_comes_for_a_stream_that_went_meanwhile_is_given_back() {
+        let mut streams = connected(10);
+        assert_eq!(streams.disconnect(CONSUMER), []);
+        assert_eq!(streams.len(), 0);
+        let back = streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
+        assert!(matches!(back, Some(Command::Release(claim)) if claim.offset.0 == 1));
+        streams.forget(CONSUMER);
+        assert_eq!(streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(10)), None);
     }
 }

@@ -133,7 +133,7 @@ impl BatchBody {
                 Poll::Ready(Err(error)) => {
                     self.inflow = None;
                     self.partial.clear();
-                    self.answers.refuse(&error);
+                    self.refuse(&error);
                 }
             }
         }
@@ -148,7 +148,7 @@ impl BatchBody {
         if self.partial.len() + part.len() > max {
             self.partial = Vec::new();
             self.skipping = true;
-            self.answers.refuse(&ApiError::too_large(format!("a line may have at most {max} bytes")));
+            self.refuse(&ApiError::too_large(format!("a line may have at most {max} bytes")));
             return;
         }
         self.partial.extend_from_slice(part);
@@ -177,14 +177,22 @@ impl BatchBody {
                 match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(head)) {
                     Ok(produce) if self.api.router.is_empty() => self.produce(produce),
                     Ok(produce) => self.routing = Some(Box::pin(routed(Rc::clone(&self.api), produce))),
-                    Err(error) => self.answers.refuse_produce(&error),
+                    Err(error) => self.refuse(&error),
                 }
             }
             BatchKind::Ack => match from_json::<AckFields<'_>>(line).and_then(|fields| fields.claim()) {
                 Ok(claim) => self.submit(Command::Ack(claim), Pending::Ack),
-                Err(error) => self.answers.refuse(&error),
+                Err(error) => self.refuse(&error),
             },
         }
+    }
+
+    /// Answers a line that was not even asked. A refused produce is counted, whatever it was refused for.
+    fn refuse(&self, error: &ApiError) {
+        if let BatchKind::Produce { .. } = self.kind {
+            self.api.metrics.rejected(error.reason());
+        }
+        self.answers.refuse(error);
     }
 
     fn produce(&self, produce: Box<Produce>) {
@@ -196,7 +204,7 @@ impl BatchBody {
         let gather: Rc<dyn Gather> = Rc::clone(&self.answers) as _;
         match self.api.driver.gather(command, gather) {
             Ok(()) => self.answers.inner.borrow_mut().pending.push_back(pending),
-            Err(unready) => self.answers.refuse(&unready.into()),
+            Err(unready) => self.refuse(&unready.into()),
         }
     }
 }
@@ -239,11 +247,6 @@ impl Answers {
             true => inner.out.append(&mut line),
             false => inner.pending.push_back(Pending::Ready(line)),
         }
-    }
-
-    fn refuse_produce(&self, error: &ApiError) {
-        self.metrics.rejected(error.reason());
-        self.refuse(error);
     }
 }
 

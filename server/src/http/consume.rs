@@ -9,9 +9,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use driftq_core::Command;
 use driftq_core::command::{OnDisconnect, Subscribe};
 use driftq_core::record::GroupStart;
-use driftq_core::types::{ConsumerId, GroupName, OwnerName, TopicName};
+use driftq_core::types::{ConsumerId, GroupName, Offset, OwnerName, PartitionId, TopicName};
 use hyper::Response;
 use serde::Deserialize;
 use tokio::time::{Instant, Sleep};
@@ -107,10 +108,11 @@ impl ConsumeFields<'_> {
 pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
     let asked = fields.subscribe(api.settings.prefetch)?;
     let wait = span("wait_ms", fields.wait_ms)?.map(|wait| Duration::from_millis(wait.0));
+    let topic = asked.topic.clone();
     let consumer = api.driver.subscribe(asked).await??;
     let now = Instant::now();
     let keep_alive = api.settings.http.stream_keep_alive;
-    let body = StreamBody {
+    let mut body = StreamBody {
         driver: Rc::clone(&api.driver),
         consumer,
         left: fields.max,
@@ -120,6 +122,13 @@ pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<Resp
         sent_at: now,
         timer: Box::pin(tokio::time::sleep(wait.map_or(keep_alive, |wait| wait.min(keep_alive)))),
     };
+    if wait.is_some() {
+        // What it was given as it came is still on its way to the disk. A look is answered behind it: from then on the stream can
+        // be idle. Whatever the look says, the stream will find out itself.
+        let look = Command::Peek { topic, partition: PartitionId(0), offset: Offset(u64::MAX), limit: 0 };
+        let _ = api.driver.ask(look).await;
+        body.delivered_at = Instant::now();
+    }
     Ok(lines(ReplyBody::Stream(Box::new(body))))
 }
 

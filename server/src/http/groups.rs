@@ -4,7 +4,9 @@ use driftq_core::command::SeekTo;
 use driftq_core::types::{GroupName, Offset, TopicName};
 use driftq_core::{Command, Reply};
 use hyper::{Response, StatusCode};
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Unexpected};
+use serde::{Deserialize, Deserializer};
 
 use super::Api;
 use super::body::{ReplyBody, json, nothing};
@@ -110,13 +112,47 @@ pub(crate) struct SeekFields<'a> {
 }
 
 /// `"earliest"`, `"latest"`, `{"offset": n}` or `{"time": "…"}`.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug)]
 pub(crate) enum SeekField {
     Earliest,
     Latest,
     Offset(u64),
     Time(String),
+}
+
+impl<'de> Deserialize<'de> for SeekField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = SeekField;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("\"earliest\", \"latest\", {\"offset\": n} or {\"time\": RFC 3339}")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<SeekField, E> {
+                match text {
+                    "earliest" => Ok(SeekField::Earliest),
+                    "latest" => Ok(SeekField::Latest),
+                    other => Err(E::invalid_value(Unexpected::Str(other), &self)),
+                }
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SeekField, A::Error> {
+                #[derive(Deserialize)]
+                #[serde(rename_all = "lowercase")]
+                enum Place {
+                    Offset(u64),
+                    Time(String),
+                }
+                Ok(match Place::deserialize(MapAccessDeserializer::new(map))? {
+                    Place::Offset(offset) => SeekField::Offset(offset),
+                    Place::Time(text) => SeekField::Time(text),
+                })
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
 }
 
 impl<'a> Fields<'a> for SeekFields<'a> {

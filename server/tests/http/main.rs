@@ -1,4 +1,16 @@
 //! The broker as a program, over real sockets: what it answers, what it refuses, and how it takes what nobody should send.
 
+#![allow(unreachable_pub)]
+
+mod ask;
+mod batch;
+mod consume;
+mod durable;
+mod groups;
+mod letters;
+mod produce;
 mod rig;
+mod settle;
 mod smoke;
+mod status;
+mod topics;

@@ -1,0 +1,187 @@
+//! NDJSON on `/v1/produce` and `/v1/ack`: many requests in one.
+
+use serde_json::{Value, json};
+
+use crate::ask::{NDJSON, claim, each, with, without};
+use crate::rig::{Connection, Reply, Server};
+
+const LINES: (&str, &str) = ("Content-Type", "application/x-ndjson");
+
+fn batch(server: &Server, path: &str, body: &str) -> (Reply, Vec<Value>) {
+    let reply = server.call("POST", path, &[LINES], body);
+    assert_eq!((reply.status, reply.header("content-type")), (200, NDJSON), "{reply:?}");
+    let lines = reply.body.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    (reply, lines)
+}
+
+/// A line about which only the code is known; the message is for people.
+#[track_caller]
+fn refused(line: &Value, status: u16, code: &str) {
+    assert_eq!(without(line.clone(), &["message"]), json!({ "status": status, "error": code }));
+}
+
+#[test]
+fn every_line_is_answered_in_order_and_stands_alone() {
+    let server = Server::start();
+    server.create("t", 3);
+    let body = "{\"topic\":\"t\",\"key\":\"user:1\",\"value\":\"a\"}\n\
+                {\"topic\":\"t\",\"value\":\n\
+                \n\
+                \r\n\
+                {\"topic\":\"t\",\"value\":\"b\",\"envelope\":{\"idempotency_key\":\"k\"}}\r\n\
+                {\"topic\":\"absent\",\"value\":\"c\"}\n\
+                {\"topic\":\"t\",\"value\":\"d\",\"unknown\":1}\n\
+                [\"t\",\"k\",\"v\",null]\n\
+                {\"topic\":\"t\",\"value\":\"b again\",\"envelope\":{\"idempotency_key\":\"k\"}}\n\
+                {\"topic\":\"t\",\"value\":\"\"}\n\
+                {\"topic\":\" t \",\"value\":\"last\"}";
+    let (reply, lines) = batch(&server, "/v1/produce", body);
+    assert!(reply.body.ends_with('\n'), "every answer is a line");
+    assert_eq!(lines.len(), 9, "{lines:?}");
+    let produced =
+        |partition: u32, offset: u64| json!({ "status": 200, "topic": "t", "partition": partition, "offset": offset });
+    assert_eq!(lines[0], produced(1, 0));
+    refused(&lines[1], 400, "INVALID_ARGUMENT");
+    assert_eq!(lines[2], produced(0, 1));
+    refused(&lines[3], 404, "NOT_FOUND");
+    refused(&lines[4], 400, "INVALID_ARGUMENT");
+    refused(&lines[5], 400, "INVALID_ARGUMENT");
+    assert_eq!(lines[6], with(produced(0, 1), json!({ "duplicate": true })));
+    refused(&lines[7], 400, "INVALID_ARGUMENT");
+    assert_eq!(lines[8], produced(0, 2), "the last line needs no end");
+    assert_eq!(server.figure("produce_rejected_total{reason=\"invalid\"}"), Some(4.0));
+    assert_eq!(server.figure("produce_rejected_total{reason=\"not_found\"}"), Some(1.0));
+
+    let items = server.fetch("t", "g");
+    let line = |item: &Value, more: Value| with(claim("t", item), more).to_string();
+    let body = [
+        line(&items[0], json!({})),
+        line(&items[1], json!({ "owner": "stranger" })),
+        "{".to_owned(),
+        line(&items[1], json!({ "lease_token": "x" })),
+        line(&items[0], json!({ "lease_token": items[0]["lease_token"] })),
+        line(&items[1], json!({ "group": "absent" })),
+        without(claim("t", &items[1]), &["offset"]).to_string(),
+        line(&items[1], json!({ "reason": "acks have none" })),
+        line(&items[2], json!({ "lease_token": items[2]["lease_token"] })),
+    ];
+    let (_, lines) = batch(&server, "/v1/ack", &body.join("\n"));
+    assert_eq!(lines.len(), body.len());
+    let done = json!({ "status": 204 });
+    assert_eq!((&lines[0], &lines[4], &lines[8]), (&done, &done, &done));
+    assert_eq!(lines[1], json!({ "status": 409, "error": "FAILED_PRECONDITION", "message": "not owner" }));
+    assert_eq!(lines[3], json!({ "status": 409, "error": "FAILED_PRECONDITION", "message": "stale lease" }));
+    refused(&lines[5], 404, "NOT_FOUND");
+    for index in [2, 6, 7] {
+        refused(&lines[index], 400, "INVALID_ARGUMENT");
+    }
+    let in_flight = server.topic("t")["groups"][0]["partitions"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|progress| progress["in_flight"].as_u64().expect("a number"))
+        .sum::<u64>();
+    assert_eq!(in_flight, 1);
+
+    // An empty batch has an empty answer, and a charset changes nothing.
+    assert_eq!(batch(&server, "/v1/produce", "").1, Vec::<Value>::new());
+    assert_eq!(batch(&server, "/v1/ack", "\n\n").1, Vec::<Value>::new());
+    let kind = ("content-type", "Application/X-NDJSON; charset=utf-8");
+    let reply = server.call("POST", "/v1/produce", &[kind], "{\"topic\":\"t\",\"value\":\"e\"}\n");
+    assert_eq!((reply.status, reply.header("content-type")), (200, NDJSON));
+}
+
+#[test]
+fn an_overloaded_line_says_when_to_try_again() {
+    let server = Server::with(&["--max-partition-msgs", "1"]);
+    server.create("t", 1);
+    let (_, lines) =
+        batch(&server, "/v1/produce", "{\"topic\":\"t\",\"value\":\"a\"}\n{\"topic\":\"t\",\"value\":\"b\"}\n");
+    assert_eq!(lines[0]["status"], 200);
+    let expected =
+        json!({ "status": 429, "error": "RESOURCE_EXHAUSTED", "reason": "overloaded", "retry_after_ms": 1000 });
+    assert_eq!(without(lines[1].clone(), &["message"]), expected);
+}
+
+/// Sends a piece of a body that comes in pieces.
+fn piece(connection: &mut Connection, text: &str) {
+    connection.send(format!("{:x}\r\n{text}\r\n", text.len()).as_bytes());
+}
+
+#[test]
+fn the_answer_begins_before_the_request_ends() {
+    let server = Server::start();
+    server.create("t", 1);
+    let mut connection = server.connect();
+    connection.send(b"POST /v1/produce HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n");
+    // Nothing but the head has been sent, and yet it is answered.
+    assert_eq!(connection.head().status, 200);
+    let line = |value: &str| format!("{}\n", json!({ "topic": "t", "value": value }));
+    let mut answers = String::new();
+    let mut read = |connection: &mut Connection, count: usize| {
+        while answers.lines().count() < count {
+            answers += &connection.chunk().expect("more answers");
+        }
+        serde_json::from_str::<Value>(answers.lines().last().expect("a line")).expect("JSON")["offset"].clone()
+    };
+    for offset in 0..3 {
+        piece(&mut connection, &line("v"));
+        assert_eq!(read(&mut connection, offset + 1), offset);
+    }
+    // A line in two pieces is one line, and two lines in one piece are two.
+    let whole = line("split");
+    piece(&mut connection, &whole[..9]);
+    piece(&mut connection, &format!("{}{}", &whole[9..], line("next")));
+    assert_eq!(read(&mut connection, 5), 4);
+    connection.send(b"0\r\n\r\n");
+    assert_eq!(connection.chunk(), None);
+    assert_eq!(each(&server.fetch("t", "g"), "value"), ["v", "v", "v", "split", "next"]);
+}
+
+#[test]
+fn a_line_over_the_limit_is_refused_and_the_next_ones_are_not() {
+    let (server, _dir) = Server::configured("[http]\nbody_bytes_max = 1024\n");
+    server.create("t", 1);
+    let line = |len: usize| {
+        let frame = json!({ "topic": "t", "value": "" }).to_string().len();
+        json!({ "topic": "t", "value": "v".repeat(len - frame) }).to_string()
+    };
+    let body = [line(30), line(1_025), line(1_024), line(300_000), line(31), line(1_025)].join("\n");
+    assert!(body.len() > 1_024, "the limit is for lines, not for the whole");
+    let (_, lines) = batch(&server, "/v1/produce", &body);
+    assert_eq!(
+        lines.iter().map(|line| line["status"].as_u64().expect("a number")).collect::<Vec<_>>(),
+        [200, 413, 200, 413, 200, 413]
+    );
+    refused(&lines[1], 413, "PAYLOAD_TOO_LARGE");
+    assert_eq!((&lines[2]["offset"], &lines[4]["offset"]), (&json!(1), &json!(2)));
+    assert_eq!(server.figure("produce_rejected_total{reason=\"too_large\"}"), Some(3.0));
+    let (_, lines) = batch(&server, "/v1/ack", &format!("{}\n{}", line(5_000), json!({})));
+    refused(&lines[0], 413, "PAYLOAD_TOO_LARGE");
+    refused(&lines[1], 400, "INVALID_ARGUMENT");
+}
+
+#[test]
+fn ten_thousand_lines_are_produced_consumed_and_acked() {
+    const COUNT: usize = 10_000;
+    let server = Server::with(&["--max-in-flight", "10000"]);
+    server.create("t", 1);
+    let body: String = (0..COUNT).map(|number| format!("{{\"topic\":\"t\",\"value\":\"{number}\"}}\n")).collect();
+    let (_, lines) = batch(&server, "/v1/produce", &body);
+    assert_eq!(lines.len(), COUNT);
+    for (number, line) in lines.iter().enumerate() {
+        assert_eq!(*line, json!({ "status": 200, "topic": "t", "partition": 0, "offset": number }));
+    }
+    let mut stream = server.consume(&format!("topic=t&group=g&owner=w&lease_ms=60000&max={COUNT}"));
+    let items: Vec<Value> = std::iter::from_fn(|| stream.item()).collect();
+    assert_eq!(items.len(), COUNT);
+    let values = items.iter().map(|item| item["value"].as_str().and_then(|value| value.parse().ok()));
+    assert!(values.eq((0..COUNT).map(Some)), "in order");
+    let body: String = items.iter().map(|item| format!("{}\n", claim("t", item))).collect();
+    let (_, lines) = batch(&server, "/v1/ack", &body);
+    assert_eq!(lines.len(), COUNT);
+    assert!(lines.iter().all(|line| *line == json!({ "status": 204 })));
+    let progress = server.topic("t")["groups"][0]["partitions"][0].clone();
+    assert_eq!((&progress["floor"], &progress["lag"]), (&json!(COUNT - 1), &json!(0)));
+    assert_eq!(server.figure("messages_acked_total"), Some(10_000.0));
+}

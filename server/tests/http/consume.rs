@@ -1,0 +1,283 @@
+//! `GET /v1/consume`.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::ask::{NDJSON, each, millis, now, until, without};
+use crate::rig::Server;
+
+#[test]
+fn the_head_leaves_at_once_and_items_have_exactly_their_fields() {
+    let server = Server::start();
+    server.create("t", 1);
+    let mut stream = server.consume("topic=%20t%20&group=g&owner=w&lease_ms=5000&unknown=1");
+    assert_eq!(stream.head.header("content-type"), NDJSON);
+    assert!(stream.is_silent_for(Duration::from_millis(100)));
+    let began = now();
+    server.produce("t", "one");
+    server.produced(&json!({ "topic": "t", "key": "k", "value": "two" }));
+    let line = stream.line().expect("a line");
+    let item: Value = serde_json::from_str(&line).expect("JSON");
+    let moments = (millis(&item["produced_at"]), millis(&item["lease_until"]));
+    assert!((began - 1..=now()).contains(&moments.0), "{item}");
+    assert!((began + 4_999..=now() + 5_000).contains(&moments.1), "{item}");
+    let token = item["lease_token"].as_str().expect("text").to_owned();
+    assert!(!token.is_empty() && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
+    let expected = json!({
+        "partition": 0, "offset": 0, "attempts": 1, "key": "", "value": "one", "last_error": "", "failures": 0,
+    });
+    assert_eq!(without(item, &["lease_token", "lease_until", "produced_at"]), expected);
+    let second = stream.item().expect("a message");
+    assert_eq!((&second["offset"], &second["key"], &second["value"]), (&json!(1), &json!("k"), &json!("two")));
+    let later = second["lease_token"].as_str().expect("text");
+    assert!(later.len() == token.len() && later > token.as_str(), "string order is age: {token} {later}");
+}
+
+#[test]
+fn a_stream_can_be_asked_for_by_a_body_which_wins_and_is_refused_when_it_makes_no_sense() {
+    let server = Server::start();
+    server.create("t", 1);
+    server.produce("t", "v");
+    let ask = |query: &str, body: &str| server.call("GET", &format!("/v1/consume{query}"), &[], body);
+    let body = json!({
+        "topic": "t", "group": "g", "owner": "w", "lease_ms": 2000, "prefetch": 1, "from": "earliest",
+        "release_on_disconnect": false, "max": 1, "wait_ms": 5000,
+    });
+    let reply = ask("?topic=absent", &body.to_string());
+    assert_eq!((reply.status, reply.header("content-type")), (200, NDJSON), "{reply:?}");
+    assert_eq!(reply.body.lines().count(), 1, "{reply:?}");
+
+    for query in [
+        "",
+        "?topic=t&group=g",
+        "?topic=t&owner=w",
+        "?group=g&owner=w",
+        "?topic=t&group=g&owner=",
+        "?topic=t&group=..&owner=w",
+        "?topic=t&group=a%20b&owner=w",
+        "?topic=t&group=g&owner=w&lease_ms=-1",
+        "?topic=t&group=g&owner=w&lease_ms=x",
+        "?topic=t&group=g&owner=w&wait_ms=-1",
+        "?topic=t&group=g&owner=w&prefetch=-1",
+        "?topic=t&group=g&owner=w&max=x",
+        "?topic=t&group=g&owner=w&from=middle",
+        "?topic=t&group=g&owner=w&release_on_disconnect=maybe",
+    ] {
+        let reply = ask(query, "");
+        assert_eq!(reply.status, 400, "{query}: {reply:?}");
+        reply.refused(400, "INVALID_ARGUMENT");
+    }
+    let name = "n".repeat(256);
+    ask(&format!("?topic=t&group={name}&owner=w"), "").refused(400, "INVALID_ARGUMENT");
+    ask(&format!("?topic=t&group=g&owner={name}"), "").refused(400, "INVALID_ARGUMENT");
+    for body in [
+        "{\"topic\":\"t\",\"group\":\"g\",\"owner\":\"w\",\"lease_ms\":-1}",
+        "{\"topic\":\"t\",\"group\":\"g\",\"owner\":\"w\",\"lease\":1}",
+        "{\"topic\":\"t\",\"group\":\"g\",\"owner\":\"w\",\"lease_ms\":\"1\"}",
+        "{\"topic\":\"t\",\"group\":\"g\",\"group\":\"g\",\"owner\":\"w\"}",
+        "[\"t\",\"g\",\"w\",null,null,null,null,null,null]",
+        "{\"topic\":\"t\",\"group\":\"g\",\"owner\":\"w\"}x",
+    ] {
+        ask("", body).refused(400, "INVALID_ARGUMENT");
+    }
+    assert!(ask("?topic=absent&group=g&owner=w", "").refused(404, "NOT_FOUND").contains("absent"));
+    assert_eq!(server.get("/v1/groups?topic=t").json()["groups"], json!(["g"]), "a refused stream makes no group");
+}
+
+#[test]
+fn a_stream_ends_after_max_messages_or_when_it_has_waited_long_enough() {
+    let server = Server::start();
+    server.create("t", 1);
+    for value in ["0", "1", "2", "3"] {
+        server.produce("t", value);
+    }
+    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&max=3");
+    let items: Vec<Value> = std::iter::from_fn(|| stream.item()).collect();
+    assert_eq!(each(&items, "value"), ["0", "1", "2"]);
+    let began = Instant::now();
+    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&wait_ms=300");
+    assert_eq!(stream.item().expect("the fourth")["value"], "3");
+    assert_eq!(stream.item(), None);
+    assert!((300..5_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    // Whoever does not wait at all still gets what is there.
+    server.produce("t", "4");
+    for _ in 0..20 {
+        let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&wait_ms=0");
+        let item = stream.item().expect("the fifth");
+        assert_eq!((&item["value"], stream.item()), (&json!("4"), None));
+        server.settled("release", "t", &item, json!({}));
+    }
+    // The connection is as good as before: the end of a stream is the end of its body.
+    assert_eq!(stream.connection.call("GET", "/v1/healthz", &[], "").status, 200);
+    assert_eq!(
+        server.topic("t")["groups"][0]["partitions"][0]["in_flight"],
+        4,
+        "no more was leased than was handed out"
+    );
+}
+
+#[test]
+fn prefetch_is_the_most_live_leases_of_a_stream_and_credit_comes_back_however_one_ends() {
+    let server = Server::start();
+    server.create("t", 1);
+    for value in 0..6 {
+        server.produce("t", &value.to_string());
+    }
+    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&prefetch=2");
+    let (first, second) = (stream.item().expect("a message"), stream.item().expect("a message"));
+    assert_eq!((&first["value"], &second["value"]), (&json!("0"), &json!("1")));
+    assert!(stream.is_silent_for(Duration::from_millis(150)));
+    let progress = || server.topic("t")["groups"][0]["partitions"][0].clone();
+    assert_eq!(progress()["blocked"], "every consumer holds as many leases as its prefetch allows");
+    server.settled("ack", "t", &second, json!({}));
+    let third = stream.item().expect("credit came back by an ack");
+    assert_eq!(third["value"], "2");
+    server.settled("nack", "t", &first, json!({ "delay_ms": 60_000 }));
+    assert_eq!(stream.item().expect("and by a nack")["value"], "3");
+    server.settled("release", "t", &third, json!({}));
+    assert_eq!(stream.item().expect("and by a release")["value"], "2");
+    assert!(stream.is_silent_for(Duration::from_millis(100)));
+    assert_eq!(progress()["in_flight"], 2);
+}
+
+#[test]
+fn a_new_group_starts_at_the_earliest_message_or_at_the_latest() {
+    let server = Server::start();
+    server.create("t", 1);
+    server.produce("t", "old");
+    let mut earliest = server.consume("topic=t&group=earliest&owner=w&lease_ms=60000&from=earliest");
+    let mut latest = server.consume("topic=t&group=latest&owner=w&from=latest");
+    let mut by_default = server.consume("topic=t&group=default&owner=w");
+    server.produce("t", "new");
+    assert_eq!(latest.item().expect("a message")["value"], "new");
+    for stream in [&mut earliest, &mut by_default] {
+        assert_eq!(stream.item().expect("a message")["value"], "old");
+        assert_eq!(stream.item().expect("a message")["value"], "new");
+    }
+    // Only a new group starts anywhere.
+    server.produce("t", "newer");
+    let newer = earliest.item().expect("a message");
+    drop(earliest);
+    let mut again = server.consume("topic=t&group=earliest&owner=w2&from=latest");
+    server.settled("release", "t", &newer, json!({ "group": "earliest" }));
+    assert_eq!(again.item().expect("redelivered")["value"], "newer");
+}
+
+#[test]
+fn a_lease_runs_on_without_its_stream_unless_the_stream_asked_otherwise() {
+    let server = Server::start();
+    server.create("t", 1);
+    server.produce("t", "v");
+    let consumers = || server.topic("t")["groups"][0]["consumers"].clone();
+    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000");
+    let item = stream.item().expect("a message");
+    drop(stream);
+    until("the stream is gone", || consumers() == 0);
+    let progress = server.topic("t")["groups"][0]["partitions"][0].clone();
+    assert_eq!((&progress["in_flight"], &progress["lag"]), (&json!(1), &json!(1)));
+    assert!(server.fetch("t", "g").is_empty());
+    server.settled("release", "t", &item, json!({ "lease_token": item["lease_token"] }));
+
+    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&release_on_disconnect=true");
+    assert_eq!(stream.item().expect("a message")["attempts"], 2);
+    drop(stream);
+    let again = server.next("t");
+    assert_eq!((&again["attempts"], &again["failures"], &again["last_error"]), (&json!(3), &json!(0), &json!("")));
+}
+
+#[test]
+fn blank_lines_keep_an_idle_stream_alive() {
+    let (server, _dir) = Server::configured("[http]\nstream_keep_alive_ms = 100\n");
+    server.create("t", 1);
+    let began = Instant::now();
+    let mut stream = server.consume("topic=t&group=g&owner=w");
+    for _ in 0..3 {
+        assert_eq!(stream.line().as_deref(), Some(""));
+    }
+    assert!((300..5_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    server.produce("t", "v");
+    assert_eq!(stream.item().expect("a message")["value"], "v");
+    assert_eq!(stream.line().as_deref(), Some(""));
+    // Blank lines are not messages: a stream that waits ends all the same.
+    let mut stream = server.consume("topic=t&group=g&owner=w&wait_ms=250");
+    let lines: Vec<String> = std::iter::from_fn(|| stream.line()).collect();
+    assert!(lines.len() <= 2 && lines.iter().all(String::is_empty), "{lines:?}");
+}
+
+#[test]
+fn a_message_comes_again_at_the_end_of_its_lease() {
+    let server = Server::start();
+    server.create("t", 1);
+    server.produce("t", "v");
+    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=300");
+    let (first, second) = (stream.item().expect("a message"), stream.item().expect("again"));
+    assert_eq!((&first["attempts"], &second["attempts"]), (&json!(1), &json!(2)));
+    assert_eq!((&second["failures"], &second["last_error"]), (&json!(1), &json!("ack_timeout")));
+    assert_eq!((&first["offset"], &first["produced_at"]), (&second["offset"], &second["produced_at"]));
+    assert!(second["lease_token"].as_str() > first["lease_token"].as_str());
+    // Not at a polling tick but at the lease's end. A busy machine may be late now and then, not always.
+    let mut last = second;
+    let late = (0..4).map(|_| {
+        let item = stream.item().expect("again");
+        let late = now() - millis(&last["lease_until"]);
+        last = item;
+        late
+    });
+    let late: Vec<i64> = late.collect();
+    assert!(late.iter().all(|late| *late >= 0) && late.iter().any(|late| *late < 100), "late by ms: {late:?}");
+    assert!(server.figure("messages_expired_total") >= Some(5.0));
+    // A lease of 0 is the default one of two seconds, and so is none.
+    for (topic, query) in [("zero", "&lease_ms=0"), ("none", "")] {
+        server.create(topic, 1);
+        server.produce(topic, "v");
+        let began = now();
+        let item = server.consume(&format!("topic={topic}&group=g&owner=w{query}")).item().expect("a message");
+        let lease_until = millis(&item["lease_until"]);
+        assert!((began + 1_990..=now() + 2_010).contains(&lease_until), "{query}: {}", lease_until - began);
+    }
+}
+
+#[test]
+fn inside_a_group_consumers_take_turns_and_every_group_gets_everything() {
+    let server = Server::start();
+    server.create("t", 1);
+    let mut streams =
+        ["a", "b", "c"].map(|owner| server.consume(&format!("topic=t&group=g&owner={owner}&lease_ms=60000")));
+    let mut other = server.consume("topic=t&group=other&owner=a&lease_ms=60000");
+    for value in 0..6 {
+        server.produce("t", &value.to_string());
+    }
+    let taken: Vec<Vec<u64>> = streams
+        .iter_mut()
+        .map(|stream| (0..2).map(|_| stream.item().expect("its turn")["offset"].as_u64().expect("a number")).collect())
+        .collect();
+    assert!(streams.iter_mut().all(|stream| stream.is_silent_for(Duration::from_millis(30))));
+    for turns in &taken {
+        assert_eq!(turns[1] - turns[0], 3, "each in turn: {taken:?}");
+    }
+    let all: Vec<_> = (0..6).map(|_| other.item().expect("a message")["offset"].as_u64().expect("a number")).collect();
+    assert_eq!(all, [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn no_more_is_in_flight_than_the_limit_says() {
+    let server = Server::with(&["--profile", "spec", "--max-partition-msgs", "10", "--max-partition-bytes", "1000"]);
+    server.create("t", 2);
+    for value in 0..3 {
+        server.produce("t", &value.to_string());
+    }
+    server.produced(&json!({ "topic": "t", "value": "other", "envelope": { "partition_override": 1 } }));
+    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&prefetch=100");
+    let items: Vec<Value> = (0..3).map(|_| stream.item().expect("a message")).collect();
+    assert_eq!(items.iter().filter(|item| item["partition"] == 0).count(), 2, "two per partition: {items:?}");
+    assert!(stream.is_silent_for(Duration::from_millis(100)));
+    let blocked = server.topic("t")["groups"][0]["partitions"].clone();
+    assert_eq!(
+        (&blocked[0]["blocked"], &blocked[1]["blocked"]),
+        (&json!("the in-flight limit is reached"), &Value::Null)
+    );
+    let first = items.iter().find(|item| item["partition"] == 0).expect("one of partition 0");
+    server.settled("ack", "t", first, json!({}));
+    assert_eq!(stream.item().expect("the next")["value"], "2");
+}

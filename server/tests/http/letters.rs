@@ -1,0 +1,248 @@
+//! Dead letters, `POST /v1/dlq/redrive` and `GET /v1/peek`.
+
+use serde_json::{Value, json};
+
+use crate::ask::{JSON, each, in_ms, millis, now, until, with, without};
+use crate::rig::Server;
+
+/// Produces a message that dies at its first failure, and lets it die in group `g`.
+fn bury(server: &Server, topic: &str, value: &str) {
+    let policy = json!({ "retry_policy": { "max_attempts": 1 } });
+    server.produced(&json!({ "topic": topic, "value": value, "envelope": policy }));
+    let item = server.next(topic);
+    server.settled("nack", topic, &item, json!({ "reason": format!("no {value}") }));
+}
+
+#[test]
+fn a_message_that_fails_at_its_last_attempt_becomes_a_dead_letter() {
+    let server = Server::start();
+    server.create("t", 3);
+    let envelope = json!({
+        "run_id": "r", "tenant_id": "acme", "idempotency_key": "k", "target_topic": "t", "partition_override": 2,
+        "deadline": in_ms(60_000), "priority": 4, "labels": { "a": "b" },
+        "retry_policy": { "max_attempts": 2, "backoff_ms": 1 },
+    });
+    server.produce("t", "before");
+    server.produced(&json!({ "topic": "t", "key": "key", "value": "v", "envelope": envelope }));
+    server.say("/v1/groups", &json!({ "topic": "t", "group": "other" }));
+    let began = now();
+    let first = server.fetch("t", "g").into_iter().find(|item| item["value"] == "v").expect("delivered");
+    server.settled("nack", "t", &first, json!({ "reason": "first" }));
+    let second = server.next("t");
+    assert_eq!((&second["attempts"], &second["last_error"]), (&json!(2), &json!("first")));
+    assert_eq!(server.get("/v1/topics").json(), json!({ "topics": ["t"] }));
+    server.settled("nack", "t", &second, json!({ "reason": "second" }));
+
+    // At once, and as often as anybody likes: it is done, so a late word changes nothing.
+    for more in
+        [json!({}), json!({ "lease_token": second["lease_token"] }), json!({ "lease_token": first["lease_token"] })]
+    {
+        server.settled("ack", "t", &second, more.clone());
+        server.settled("nack", "t", &second, more);
+    }
+    assert_eq!(server.get("/v1/topics").json(), json!({ "topics": ["dlq.t", "t"] }));
+    assert_eq!(server.topic("dlq.t")["partitions"].as_array().map(Vec::len), Some(3));
+    let letter = server.next("dlq.t");
+    let routed_at = millis(&letter["envelope"]["dlq"]["routed_at"]);
+    assert!((began - 1..=now()).contains(&routed_at));
+    let mut dlq = letter["envelope"].clone();
+    dlq["dlq"] = without(dlq["dlq"].clone(), &["routed_at"]);
+    let expected = json!({
+        "run_id": "r", "tenant_id": "acme", "idempotency_key": "k", "priority": 4, "labels": { "a": "b" },
+        "dlq": {
+            "original_topic": "t", "original_partition": 2, "original_offset": 1, "group": "g", "attempts": 2,
+            "last_error": "second", "reason": "max_attempts",
+        },
+    });
+    assert_eq!(dlq, expected);
+    let rest = without(letter.clone(), &["envelope", "lease_token", "lease_until", "produced_at"]);
+    let expected = json!({
+        "partition": 2, "offset": 0, "attempts": 1, "key": "key", "value": "v", "last_error": "", "failures": 0,
+    });
+    assert_eq!(rest, expected);
+    assert_eq!(server.figure("dlq_messages_total{topic=\"t\",reason=\"max_attempts\"}"), Some(1.0));
+
+    // The other group still has it, and a dead letter never dies again.
+    let others = server.fetch("t", "other");
+    assert_eq!(others.iter().filter(|item| item["value"] == "v").count(), 1);
+    let mut letter = letter;
+    for attempts in 2..5 {
+        server.settled("nack", "dlq.t", &letter, json!({ "reason": "again" }));
+        letter = server.next("dlq.t");
+        assert_eq!(letter["attempts"], attempts);
+    }
+    assert_eq!(server.get("/v1/topics").json(), json!({ "topics": ["dlq.t", "t"] }));
+}
+
+#[test]
+fn a_lease_that_ends_in_silence_counts_as_a_failure_and_a_passed_deadline_kills() {
+    let server = Server::start();
+    server.create("t", 1);
+    let policy = json!({ "retry_policy": { "max_attempts": 1 } });
+    server.produced(&json!({ "topic": "t", "value": "silent", "envelope": policy }));
+    let item = server.consume("topic=t&group=g&owner=w&lease_ms=200&max=1").item().expect("a message");
+    let letter = {
+        until("it is a dead letter", || server.get("/v1/topics").json()["topics"] == json!(["dlq.t", "t"]));
+        server.next("dlq.t")
+    };
+    let dlq = &letter["envelope"]["dlq"];
+    assert_eq!((&dlq["last_error"], &dlq["reason"]), (&json!("ack_timeout"), &json!("max_attempts")));
+    server.settled("ack", "t", &item, json!({}));
+    server.settled("ack", "dlq.t", &letter, json!({}));
+
+    // Seen when it is to be handed out: nobody gets it.
+    server.produced(&json!({ "topic": "t", "value": "too late", "envelope": { "deadline": in_ms(500) } }));
+    let deadline = now() + 550;
+    until("the deadline has passed", || now() > deadline);
+    assert!(server.fetch("t", "g").is_empty());
+    let letter = server.next("dlq.t");
+    let dlq = &letter["envelope"]["dlq"];
+    assert_eq!((&letter["value"], &dlq["reason"]), (&json!("too late"), &json!("deadline_exceeded")));
+    assert_eq!((&dlq["attempts"], &dlq["last_error"], &dlq["original_offset"]), (&json!(0), &json!(""), &json!(1)));
+    assert_eq!(letter["envelope"].get("deadline"), None);
+
+    // Seen at a failure.
+    server.produced(&json!({ "topic": "t", "value": "failed too late", "envelope": { "deadline": in_ms(1_000) } }));
+    let item = server.next("t");
+    let deadline = now() + 1_050;
+    until("the deadline has passed", || now() > deadline);
+    server.settled("nack", "t", &item, json!({ "reason": "slow" }));
+    let dlq = server.next("dlq.t")["envelope"]["dlq"].clone();
+    assert_eq!(
+        (&dlq["reason"], &dlq["attempts"], &dlq["last_error"]),
+        (&json!("deadline_exceeded"), &json!(1), &json!("slow"))
+    );
+    assert_eq!(server.figure("dlq_messages_total{topic=\"t\",reason=\"deadline_exceeded\"}"), Some(2.0));
+}
+
+#[test]
+fn a_redrive_makes_new_messages_for_the_group_they_died_in() {
+    let server = Server::start();
+    server.create("t", 1);
+    server.say("/v1/groups", &json!({ "topic": "t", "group": "other" }));
+    for value in ["a", "b", "c", "d", "e"] {
+        bury(&server, "t", value);
+    }
+    assert_eq!(server.fetch("t", "other").len(), 5);
+    let redrive = |body: Value| server.say("/v1/dlq/redrive", &with(json!({ "topic": "t" }), body));
+    let reply = redrive(json!({ "offsets": [1, 1, 99] }));
+    assert_eq!((reply.status, reply.header("content-type"), reply.json()), (200, JSON, json!({ "redriven": 1 })));
+    let item = server.next("t");
+    let expected = json!({
+        "partition": 0, "offset": 5, "attempts": 1, "key": "", "value": "b", "last_error": "", "failures": 0, "redrives": 1,
+        "envelope": { "retry_policy": { "max_attempts": 1 } },
+    });
+    assert_eq!(without(item.clone(), &["lease_token", "lease_until", "produced_at"]), expected);
+    assert_eq!(redrive(json!({ "offsets": [1] })).json(), json!({ "redriven": 0 }), "it is gone from there");
+    assert_eq!(redrive(json!({ "all": true, "limit": 2 })).json(), json!({ "redriven": 2 }));
+    assert_eq!(each(&server.fetch("t", "g"), "value"), ["a", "c"]);
+    assert_eq!(server.post("/v1/dlq/redrive?topic=t&offsets=3,4&limit=1", "").json(), json!({ "redriven": 1 }));
+    assert_eq!(redrive(json!({ "all": true })).json(), json!({ "redriven": 1 }));
+    assert_eq!(redrive(json!({ "all": true })).json(), json!({ "redriven": 0 }));
+    assert_eq!(each(&server.fetch("t", "g"), "value"), ["d", "e"]);
+    assert!(server.fetch("t", "other").is_empty(), "the other group never lost them");
+    assert_eq!(server.figure("messages_redriven_total"), Some(5.0));
+    // Its second life has its policy, and ends in the same place.
+    server.settled("nack", "t", &item, json!({ "reason": "again" }));
+    let letter = server.next("dlq.t");
+    assert_eq!((&letter["value"], &letter["envelope"]["dlq"]["original_offset"]), (&json!("b"), &json!(5)));
+    server.settled("nack", "dlq.t", &letter, json!({}));
+    assert_eq!(redrive(json!({ "all": true })).json(), json!({ "redriven": 1 }));
+    assert_eq!(server.next("t")["redrives"], 2);
+
+    for body in [
+        json!({}),
+        json!({ "all": false }),
+        json!({ "all": true, "offsets": [1] }),
+        json!({ "offsets": 1 }),
+        json!({ "offsets": [-1] }),
+        json!({ "all": 1 }),
+        json!({ "all": true, "limit": -1 }),
+        json!({ "all": true, "unknown": 1 }),
+        json!({ "all": true, "topic": "dlq.t" }),
+        json!({ "all": true, "topic": "a b" }),
+    ] {
+        let reply = redrive(body.clone());
+        assert_eq!(reply.status, 400, "{body}: {reply:?}");
+        reply.refused(400, "INVALID_ARGUMENT");
+    }
+    redrive(json!({ "all": true, "topic": "absent" })).refused(404, "NOT_FOUND");
+    server.create("fresh", 1);
+    assert_eq!(redrive(json!({ "all": true, "topic": "fresh" })).json(), json!({ "redriven": 0 }));
+}
+
+#[test]
+fn while_the_dead_letters_are_too_many_nothing_more_is_produced() {
+    let server = Server::with(&["--max-partition-msgs", "2"]);
+    server.create("t", 2);
+    bury(&server, "t", "a");
+    bury(&server, "t", "b");
+    let reply = server.say("/v1/produce", &json!({ "topic": "t", "value": "v" }));
+    reply.refused(429, "RESOURCE_EXHAUSTED");
+    assert_eq!(reply.header("retry-after"), Some("1"));
+    let rest = without(reply.json(), &["message"]);
+    assert_eq!(rest, json!({ "error": "RESOURCE_EXHAUSTED", "reason": "dlq_full", "retry_after_ms": 1000 }));
+    assert_eq!(server.figure("produce_rejected_total{reason=\"dlq_full\"}"), Some(1.0));
+    let elsewhere = json!({ "topic": "t", "value": "v", "envelope": { "partition_override": 1 } });
+    assert_eq!(server.produced(&elsewhere)["partition"], 1, "the other partition has room");
+    // A redrive mends it, and so does working the letters off.
+    assert_eq!(
+        server.say("/v1/dlq/redrive", &json!({ "topic": "t", "offsets": [0] })).json(),
+        json!({ "redriven": 1 })
+    );
+    assert_eq!(server.produce("t", "v").0, 0);
+}
+
+#[test]
+fn peeking_shows_messages_and_changes_nothing() {
+    let server = Server::start();
+    server.create("t", 2);
+    for (value, partition) in [("a", 0), ("x", 1), ("b", 0), ("c", 0)] {
+        let envelope = json!({ "partition_override": partition });
+        server.produced(&json!({ "topic": "t", "key": "k", "value": value, "envelope": envelope }));
+    }
+    let before = without(server.topic("t"), &["name"]);
+    let peek = |query: &str| server.get(&format!("/v1/peek?topic=t&{query}"));
+    let reply = peek("partition=0&offset=0&limit=2");
+    assert_eq!((reply.status, reply.header("content-type")), (200, JSON));
+    let shown = reply.json();
+    assert_eq!(shown.as_object().map(serde_json::Map::len), Some(1));
+    let messages = shown["messages"].as_array().expect("a list");
+    assert_eq!(each(messages, "value"), ["a", "b"]);
+    let item = &messages[1];
+    assert!(millis(&item["produced_at"]) <= now());
+    let fields = [
+        ("partition", json!(0)),
+        ("offset", json!(2)),
+        ("key", json!("k")),
+        ("envelope", json!({ "partition_override": 0 })),
+    ];
+    for (name, value) in fields {
+        assert_eq!(item[name], value, "{item}");
+    }
+    let values = |query: &str| {
+        each(peek(query).json()["messages"].as_array().expect("a list"), "value")
+            .into_iter()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(values("partition=0&offset=1"), ["b", "c"]);
+    assert_eq!(values("partition=1&offset=0&limit=1000"), ["x"]);
+    assert_eq!(values("partition=0&offset=4"), Vec::<Value>::new());
+    assert_eq!(without(server.topic("t"), &["name"]), before);
+    assert_eq!(server.get("/v1/groups?topic=t").json()["groups"], json!([]));
+    for query in [
+        "",
+        "partition=0",
+        "offset=0",
+        "partition=2&offset=0",
+        "partition=x&offset=0",
+        "partition=0&offset=0&limit=x",
+        "partition=0&offset=-1",
+    ] {
+        assert_eq!(peek(query).status, 400, "{query}");
+        peek(query).refused(400, "INVALID_ARGUMENT");
+    }
+    server.get("/v1/peek?partition=0&offset=0").refused(400, "INVALID_ARGUMENT");
+    server.get("/v1/peek?topic=absent&partition=0&offset=0").refused(404, "NOT_FOUND");
+}

@@ -1,0 +1,161 @@
+//! How the broker is, what it counts, and what every answer carries.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::ask::{JSON, until};
+use crate::rig::Server;
+
+#[test]
+fn health_readiness_and_version_are_said() {
+    let server = Server::start();
+    let reply = server.get("/v1/healthz");
+    assert_eq!((reply.status, reply.header("content-type"), reply.json()), (200, JSON, json!({ "status": "ok" })));
+    let reply = server.get("/v1/readyz");
+    assert_eq!((reply.status, reply.header("content-type")), (200, JSON));
+    let reply = server.get("/v1/version");
+    assert_eq!((reply.status, reply.header("content-type")), (200, JSON));
+    let version = reply.json();
+    let names: Vec<_> = version.as_object().expect("an object").keys().map(String::as_str).collect();
+    assert_eq!(names, ["commit", "version", "wal_enabled"]);
+    assert!(version["version"].is_string() && version["commit"].is_string());
+    assert_eq!(version["wal_enabled"], true);
+    let reply = server.get("/v1/openapi.json");
+    assert_eq!((reply.status, reply.header("content-type")), (200, JSON));
+    assert!(reply.json().is_object());
+
+    let server = Server::with(&["--no-wal"]);
+    assert_eq!(server.get("/v1/version").json()["wal_enabled"], false);
+    server.create("t", 1);
+    assert_eq!(server.produce("t", "v"), (0, 0));
+    assert_eq!(server.next("t")["value"], "v");
+}
+
+#[test]
+fn every_answer_carries_a_request_id() {
+    let server = Server::start();
+    server.create("t", 1);
+    let asked = [
+        ("GET", "/v1/healthz", ""),
+        ("POST", "/v1/produce", "{\"topic\":\"t\",\"value\":\"v\"}"),
+        ("POST", "/v1/produce", "x"),
+        ("GET", "/v1/unknown", ""),
+        ("HEAD", "/v1/topics", ""),
+        ("GET", "/v1/consume?topic=t&group=g&owner=w&max=1", ""),
+        ("POST", "/v1/ack?topic=t&group=g&owner=w&partition=0&offset=0", ""),
+    ];
+    let mut made = std::collections::BTreeSet::new();
+    for (method, path, body) in asked {
+        let reply = server.call(method, path, &[("X-Request-Id", "my-id/42")], body);
+        assert_eq!(reply.header("x-request-id"), Some("my-id/42"), "{method} {path}");
+    }
+    for (method, path, body) in asked.into_iter().filter(|(_, path, _)| !path.contains("consume")) {
+        let reply = server.call(method, path, &[], body);
+        let id = reply.header("x-request-id").expect("an id is made").to_owned();
+        assert!(!id.is_empty() && made.insert(id), "{method} {path}: {reply:?}");
+    }
+}
+
+#[test]
+fn figures_have_their_names_and_move() {
+    let server = Server::start();
+    server.create("t", 2);
+    let figures = server.get("/metrics");
+    assert_eq!(figures.status, 200);
+    assert!(figures.header("content-type").is_some_and(|kind| kind.contains("text")), "{figures:?}");
+    for name in [
+        "messages_produced_total",
+        "messages_delivered_total",
+        "messages_acked_total",
+        "messages_nacked_total",
+        "messages_expired_total",
+        "messages_deduplicated_total",
+        "messages_skipped_total",
+        "log_bytes_total",
+        "recovery_seconds",
+        "connections",
+        "log_batch_records_count",
+        "log_sync_seconds_count",
+        "produce_rejected_total{reason=\"overloaded\"}",
+    ] {
+        assert!(server.figure(name).is_some(), "no {name}");
+    }
+    let before = server.figure("log_bytes_total").expect("a figure");
+    let syncs = server.figure("log_sync_seconds_count").expect("a figure");
+    for value in ["a", "b", "c", "d"] {
+        server.produced(&json!({ "topic": "t", "value": value, "envelope": { "idempotency_key": value } }));
+    }
+    server.produced(&json!({ "topic": "t", "value": "a", "envelope": { "idempotency_key": "a" } }));
+    server.post("/v1/produce", "x");
+    server.post("/v1/produce?topic=absent&value=v", "");
+    let items = server.fetch("t", "g");
+    let of = |name: &str, partition: u32| {
+        server.figure(&format!("{name}{{topic=\"t\",group=\"g\",partition=\"{partition}\"}}"))
+    };
+    assert_eq!((of("inflight_messages", 0), of("consumer_lag", 0)), (Some(4.0), Some(4.0)));
+    assert_eq!((of("inflight_messages", 1), of("consumer_lag", 1)), (Some(0.0), Some(0.0)));
+    server.settled("ack", "t", &items[0], json!({}));
+    server.settled("ack", "t", &items[0], json!({}));
+    server.settled("nack", "t", &items[1], json!({ "delay_ms": 60_000 }));
+    assert_eq!((of("inflight_messages", 0), of("consumer_lag", 0)), (Some(2.0), Some(3.0)));
+    for (name, value) in [
+        ("messages_produced_total", 4.0),
+        ("messages_deduplicated_total", 1.0),
+        ("messages_delivered_total", 4.0),
+        ("messages_acked_total", 1.0),
+        ("messages_nacked_total", 1.0),
+        ("produce_rejected_total{reason=\"invalid\"}", 1.0),
+        ("produce_rejected_total{reason=\"not_found\"}", 1.0),
+        ("produce_rejected_total{reason=\"overloaded\"}", 0.0),
+    ] {
+        assert_eq!(server.figure(name), Some(value), "{name}");
+    }
+    assert!(server.figure("log_bytes_total").expect("a figure") > before);
+    assert!(server.figure("log_sync_seconds_count").expect("a figure") > syncs);
+    let open: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    until("connections are counted", || server.figure("connections").is_some_and(|count| count >= 4.0));
+    drop(open);
+    until("and forgotten", || server.figure("connections").is_some_and(|count| count < 4.0));
+}
+
+#[test]
+fn http_2_is_spoken_as_well() {
+    let server = Server::start();
+    let curl = |arguments: &[&str]| {
+        let mut command = Command::new("curl");
+        command.args([
+            "--silent",
+            "--max-time",
+            "10",
+            "--http2-prior-knowledge",
+            "--write-out",
+            "\n%{http_version} %{http_code}",
+        ]);
+        command.args(arguments).output()
+    };
+    let base = format!("http://{}", server.addr);
+    let said = match curl(&[&format!("{base}/v1/healthz")]) {
+        Ok(output) if output.status.success() => String::from_utf8(output.stdout).expect("text"),
+        other => {
+            eprintln!("skipped: HTTP/2, for want of a curl that speaks it: {other:?}");
+            return;
+        }
+    };
+    assert_eq!(said, "{\"status\":\"ok\"}\n2 200");
+    server.create("t", 1);
+    let ask = |arguments: &[&str]| String::from_utf8(curl(arguments).expect("curl runs").stdout).expect("text");
+    let said = ask(&["--data", "{\"topic\":\"t\",\"value\":\"v\"}", &format!("{base}/v1/produce")]);
+    assert_eq!(said, "{\"status\":\"produced\",\"topic\":\"t\",\"partition\":0,\"offset\":0}\n2 200");
+    let said = ask(&[&format!("{base}/v1/consume?topic=t&group=g&owner=w&max=1")]);
+    let (item, rest) = said.split_once('\n').expect("a line");
+    assert_eq!(serde_json::from_str::<Value>(item).expect("JSON")["value"], "v");
+    assert_eq!(rest, "\n2 200");
+    let said = ask(&["--request", "PUT", &format!("{base}/v1/topics")]);
+    assert!(said.contains("METHOD_NOT_ALLOWED") && said.ends_with("\n2 405"), "{said}");
+    let lines = "{\"topic\":\"t\",\"value\":\"a\"}\nx\n";
+    let said =
+        ask(&["--data-binary", lines, "--header", "content-type: application/x-ndjson", &format!("{base}/v1/produce")]);
+    assert_eq!(said.lines().count(), 4, "{said}");
+    assert!(said.starts_with("{\"status\":200,") && said.ends_with("\n2 200"), "{said}");
+}
