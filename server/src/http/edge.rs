@@ -55,8 +55,13 @@ pub(crate) async fn listen(listener: TcpListener, api: Rc<Api>, mut stop: watch:
                 let _ = socket.try_write(TOO_MANY);
             }
             Ok((socket, _)) => {
+                // Counted before it is served: many may be accepted before the first of them has its turn.
+                let open = api.metrics.connection();
                 let connection = serve(socket, Rc::clone(&api), Rc::clone(&builder), stop.clone());
-                tokio::task::spawn_local(connection);
+                tokio::task::spawn_local(async move {
+                    connection.await;
+                    drop(open);
+                });
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -80,8 +85,7 @@ fn builder(api: &Api) -> auto::Builder<Here> {
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(http.head_timeout)
-        .max_buf_size(http.head_bytes_max)
-        .pipeline_flush(true);
+        .max_buf_size(http.head_bytes_max);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -93,7 +97,6 @@ fn builder(api: &Api) -> auto::Builder<Here> {
 }
 
 async fn serve(socket: TcpStream, api: Rc<Api>, builder: Rc<auto::Builder<Here>>, mut stop: watch::Receiver<bool>) {
-    let _open = api.metrics.connection();
     // Answers are written whole; waiting to fill a segment would only delay them.
     let _ = socket.set_nodelay(true);
     let head_timeout = api.settings.http.head_timeout;
