@@ -81,11 +81,7 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 fn builder(api: &Api) -> auto::Builder<Here> {
     let http = &api.settings.http;
     let mut builder = auto::Builder::new(Here);
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(http.head_timeout)
-        .max_buf_size(http.head_bytes_max);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(http.head_timeout).max_buf_size(http.head_bytes_max);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -112,7 +108,7 @@ async fn serve(socket: TcpStream, api: Rc<Api>, builder: Rc<auto::Builder<Here>>
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
     // Until it has said which HTTP it speaks, hyper waits for a connection without end.
     let mut silence = pin!(tokio::time::sleep(head_timeout));
-    let mut stopping = false;
+    let (mut listening, mut stopping) = (true, false);
     loop {
         tokio::select! {
             biased;
@@ -122,7 +118,13 @@ async fn serve(socket: TcpStream, api: Rc<Api>, builder: Rc<auto::Builder<Here>>
                 }
                 return;
             }
-            () = silence.as_mut(), if !spoke.get() => return,
+            () = silence.as_mut(), if listening => {
+                // Asked only now: the condition of a branch is looked at once, when waiting begins.
+                if !spoke.get() {
+                    return;
+                }
+                listening = false;
+            }
             _ = stop.changed(), if !stopping => {
                 stopping = true;
                 connection.as_mut().graceful_shutdown();

@@ -1,4 +1,8 @@
 //! The broker as a program, over real sockets: what it answers, what it refuses, and how it takes what nobody should send.
 
+mod faults;
+mod hostile;
 mod rig;
 mod smoke;
+mod stalls;
+mod stops;
