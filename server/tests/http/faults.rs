@@ -510,7 +510,7 @@ fn a_file_limit_turns_connections_away_and_harms_nobody_inside() {
     server.create("t", 1);
     let mut inside = server.connect();
     assert_eq!(inside.call("GET", "/v1/version", &[], "").status, 200);
-    let crowd: Vec<_> = (0..200).map(|_| server.connect()).collect();
+    let crowd: Vec<_> = (0..120).map(|_| server.connect()).collect();
     for _ in 0..20 {
         let body = r#"{"topic":"t","value":"x"}"#;
         assert_eq!(inside.call("POST", "/v1/produce", &[], body).status, 200);
