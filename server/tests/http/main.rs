@@ -2,6 +2,7 @@
 
 mod faults;
 mod hostile;
+#[allow(unreachable_pub, dead_code, reason = "what the rig offers, not every test takes")]
 mod rig;
 mod smoke;
 mod stalls;
