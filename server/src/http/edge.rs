@@ -107,7 +107,13 @@ pub(crate) async fn listen(listener: TcpListener, api: Rc<Api>, stop: Rc<Stop>) 
                 let _ = socket.try_write(TOO_MANY);
             }
             Ok((socket, _)) => {
-                tokio::task::spawn_local(serve(socket, Rc::clone(&api), builder.clone(), Rc::clone(&stop)));
+                // Counted before it is served: many may be accepted before the first of them has its turn.
+                let open = api.metrics.connection();
+                let connection = serve(socket, Rc::clone(&api), builder.clone(), Rc::clone(&stop));
+                tokio::task::spawn_local(async move {
+                    connection.await;
+                    drop(open);
+                });
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
@@ -127,7 +133,7 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 fn builder(api: &Api) -> auto::Builder<Here> {
     let http = &api.settings.http;
     let mut builder = auto::Builder::new(Here);
-    builder.http1().header_read_timeout(http.head_timeout).max_buf_size(http.head_bytes_max).pipeline_flush(true);
+    builder.http1().header_read_timeout(http.head_timeout).max_buf_size(http.head_bytes_max);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -139,7 +145,6 @@ fn builder(api: &Api) -> auto::Builder<Here> {
 }
 
 async fn serve(socket: TcpStream, api: Rc<Api>, mut builder: auto::Builder<Here>, stop: Rc<Stop>) {
-    let _open = api.metrics.connection();
     // Answers are written whole; waiting to fill a segment would only delay them.
     let _ = socket.set_nodelay(true);
     let mut patience = Patience::begin(api.settings.http.head_timeout);

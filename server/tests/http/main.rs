@@ -1,16 +1,19 @@
 //! The broker as a program, over real sockets: what it answers, what it refuses, and how it takes what nobody should send.
-
 #![allow(unreachable_pub)]
 
 mod ask;
 mod batch;
 mod consume;
 mod durable;
+mod faults;
 mod groups;
+mod hostile;
 mod letters;
 mod produce;
 mod rig;
 mod settle;
 mod smoke;
+mod stalls;
 mod status;
+mod stops;
 mod topics;

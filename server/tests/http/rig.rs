@@ -38,6 +38,15 @@ impl Server {
         server
     }
 
+    /// A broker with nothing in it, this configuration file and these flags.
+    pub fn configured(toml: &str, flags: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let file = config_file(dir.path(), toml);
+        let mut server = Self::on(&dir.path().join("data"), &[&["--config", file.as_str()], flags].concat());
+        server._own = Some(dir);
+        server
+    }
+
     /// A broker on a folder.
     pub fn on(dir: &Path, flags: &[&str]) -> Self {
         Self::try_on(dir, flags).unwrap_or_else(|(status, log)| panic!("no start, {status}:\n{}", log.join("\n")))
@@ -49,7 +58,22 @@ impl Server {
     }
 
     /// The same, run by `command`, which ends in the program's path.
-    pub fn try_command(mut command: Command, dir: &Path, flags: &[&str]) -> Result<Self, (ExitStatus, Vec<String>)> {
+    pub fn try_command(command: Command, dir: &Path, flags: &[&str]) -> Result<Self, (ExitStatus, Vec<String>)> {
+        let mut server = Self::launch(command, dir, flags);
+        match server.wait_ready() {
+            true => Ok(server),
+            false => {
+                let status = server.child.wait().expect("waited for");
+                while let Ok(line) = server.log.recv_timeout(Duration::from_millis(200)) {
+                    server.logged.push(line);
+                }
+                Err((status, std::mem::take(&mut server.logged)))
+            }
+        }
+    }
+
+    /// A process that has just been started and may not even listen yet.
+    pub fn launch(mut command: Command, dir: &Path, flags: &[&str]) -> Self {
         command.args(["--addr", "127.0.0.1:0", "--data-dir"]).arg(dir).args(flags);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DRIFTQ_")) {
             command.env_remove(name);
@@ -65,16 +89,19 @@ impl Server {
             }
         });
         let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut server = Self { child, addr: unknown, log, logged: Vec::new(), dir: dir.to_owned(), _own: None };
-        match server.wait_ready() {
-            true => Ok(server),
-            false => {
-                let status = server.child.wait().expect("waited for");
-                while let Ok(line) = server.log.recv_timeout(Duration::from_millis(200)) {
-                    server.logged.push(line);
-                }
-                Err((status, std::mem::take(&mut server.logged)))
+        Self { child, addr: unknown, log, logged: Vec::new(), dir: dir.to_owned(), _own: None }
+    }
+
+    /// Waits until the process listens.
+    pub fn wait_listening(&mut self) {
+        let end = Instant::now() + SOON;
+        while self.addr.port() == 0 {
+            assert!(Instant::now() < end, "it does not listen: {:?}", self.logged);
+            let Ok(line) = self.log.recv_timeout(Duration::from_millis(50)) else { continue };
+            if let Some((_, addr)) = line.split_once("listening on http://") {
+                self.addr = addr.trim().parse().expect("an address");
             }
+            self.logged.push(line);
         }
     }
 
@@ -91,11 +118,20 @@ impl Server {
             if self.child.try_wait().expect("asked").is_some() {
                 return false;
             }
-            if self.addr.port() != 0 && self.get("/v1/readyz").status == 200 {
+            if self.addr.port() != 0 && self.is_ready() {
                 return true;
             }
         }
         panic!("not ready in time: {:?}", self.logged)
+    }
+
+    /// Whether it says that it is ready; it may be ending at this very moment.
+    fn is_ready(&self) -> bool {
+        let Ok(mut socket) = TcpStream::connect(self.addr) else { return false };
+        let ask = format!("GET /v1/readyz HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.addr);
+        let mut answer = String::new();
+        let _ = socket.write_all(ask.as_bytes()).and_then(|()| socket.read_to_string(&mut answer));
+        answer.starts_with("HTTP/1.1 200")
     }
 
     pub fn pid(&self) -> u32 {
@@ -126,6 +162,27 @@ impl Server {
         (self.wait(), began.elapsed())
     }
 
+    /// `kill -9`; the folder stays as it is.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("waited for");
+    }
+
+    /// How much memory the process has, in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
+    /// How long the process has been busy so far.
+    pub fn busy(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
+        let (_, fields) = stat.rsplit_once(')').expect("a name in brackets");
+        let ticks = |at: usize| fields.split_whitespace().nth(at).and_then(|ticks| ticks.parse::<u64>().ok());
+        Duration::from_millis(10 * (ticks(11).expect("user") + ticks(12).expect("system")))
+    }
+
     pub fn signal(&self, signal: &str) {
         let killed = Command::new("kill").args([signal, &self.pid().to_string()]).status().expect("kill runs");
         assert!(killed.success());
@@ -148,7 +205,11 @@ impl Server {
 
     /// A connection that is open.
     pub fn connect(&self) -> Connection {
-        let socket = TcpStream::connect(self.addr).expect("connected");
+        self.over(TcpStream::connect(self.addr).expect("connected"))
+    }
+
+    /// A connection over a socket that is open.
+    pub fn over(&self, socket: TcpStream) -> Connection {
         socket.set_read_timeout(Some(SOON)).expect("set");
         socket.set_write_timeout(Some(SOON)).expect("set");
         Connection { reader: BufReader::new(socket), host: self.addr.to_string() }
@@ -199,7 +260,11 @@ impl Server {
     }
 
     pub fn try_consume(&self, query: &str) -> Stream {
-        let mut connection = self.connect();
+        self.consume_over(self.connect(), query)
+    }
+
+    /// A stream over a connection that is open.
+    pub fn consume_over(&self, mut connection: Connection, query: &str) -> Stream {
         connection.send(format!("GET /v1/consume?{query} HTTP/1.1\r\nHost: {}\r\n\r\n", self.addr).as_bytes());
         let head = connection.head();
         Stream { connection, head, buffer: String::new(), ended: false }
@@ -210,6 +275,49 @@ impl Server {
         let mut stream = self.consume(&format!("topic={topic}&group={group}&owner=w&wait_ms=300&lease_ms=60000"));
         std::iter::from_fn(|| stream.item()).collect()
     }
+}
+
+/// A configuration file in a folder, and its name.
+pub fn config_file(dir: &Path, toml: &str) -> String {
+    let file = dir.join("driftq.toml");
+    std::fs::write(&file, toml).expect("written");
+    file.to_str().expect("a name in UTF-8").to_owned()
+}
+
+/// The program under test.
+pub fn driftqd() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_driftqd"))
+}
+
+/// Waits for something to be so.
+#[track_caller]
+pub fn until(what: &str, so: impl FnMut() -> bool) {
+    assert!(within(SOON, so), "not in time: {what}");
+}
+
+/// Whether something comes to be so in this time.
+pub fn within(limit: Duration, mut so: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    while !so() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+/// A socket of which little fits into the system's hands unread, and which resets its connection when it is closed.
+pub fn abrupt(addr: SocketAddr) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+    let socket = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(4_096).expect("set");
+        socket.set_zero_linger().expect("set");
+        socket.connect(addr).await.expect("connected").into_std().expect("a socket")
+    });
+    socket.set_nonblocking(false).expect("set");
+    socket
 }
 
 impl Drop for Server {
