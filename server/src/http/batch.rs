@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use driftq_core::command::Produce;
@@ -28,6 +29,9 @@ use crate::metrics::Metrics;
 const PENDING_MAX: usize = 4_096;
 /// Bytes of answers not yet read.
 const ANSWERS_BYTES_MAX: usize = 256 << 10;
+
+/// How long a request of which nothing has come but its head is waited for before it gets the head of its answer.
+const GRACE: Duration = Duration::from_millis(20);
 
 /// What the lines of a batch ask for.
 #[derive(Debug)]
@@ -63,8 +67,9 @@ impl BatchBody {
     }
 
     /// The answer to the batch. One that has come whole and is soon answered gets all its lines at once, in one write; a sender
-    /// that waits for answers before it goes on gets them as they come.
+    /// that waits for the answer before it goes on gets its head, and lines as they come.
     pub(crate) async fn answer(mut self) -> Response<ReplyBody> {
+        let mut grace = None;
         let whole = std::future::poll_fn(|context| {
             self.take_lines(context);
             let mut answers = self.answers.inner.borrow_mut();
@@ -72,6 +77,11 @@ impl BatchBody {
                 return Poll::Ready(Some(std::mem::take(&mut answers.out)));
             }
             if answers.out.len() >= ANSWERS_BYTES_MAX || (self.inflow.is_some() && !answers.out.is_empty()) {
+                return Poll::Ready(None);
+            }
+            if self.inflow.is_some() && answers.pending.is_empty() {
+                let grace = grace.get_or_insert_with(|| Box::pin(tokio::time::sleep(GRACE)));
+                std::task::ready!(grace.as_mut().poll(context));
                 return Poll::Ready(None);
             }
             answers.waker = Some(context.waker().clone());

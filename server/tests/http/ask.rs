@@ -12,15 +12,6 @@ pub const JSON: Option<&str> = Some("application/json; charset=utf-8");
 pub const NDJSON: Option<&str> = Some("application/x-ndjson; charset=utf-8");
 
 impl Server {
-    /// A broker with nothing in it, configured by a file with this text.
-    pub fn configured(toml: &str) -> (Self, tempfile::TempDir) {
-        let dir = tempfile::tempdir().expect("a temporary folder");
-        let file = dir.path().join("driftq.toml");
-        std::fs::write(&file, toml).expect("written");
-        let server = Self::on(&dir.path().join("data"), &["--config", file.to_str().expect("a path in UTF-8")]);
-        (server, dir)
-    }
-
     /// Posts JSON.
     pub fn say(&self, path: &str, body: &Value) -> Reply {
         self.post(path, body.to_string())

@@ -140,7 +140,7 @@ fn the_answer_begins_before_the_request_ends() {
 
 #[test]
 fn a_line_over_the_limit_is_refused_and_the_next_ones_are_not() {
-    let (server, _dir) = Server::configured("[http]\nbody_bytes_max = 1024\n");
+    let server = Server::configured("[http]\nbody_bytes_max = 1024\n", &[]);
     server.create("t", 1);
     let line = |len: usize| {
         let frame = json!({ "topic": "t", "value": "" }).to_string().len();

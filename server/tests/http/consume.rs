@@ -188,7 +188,7 @@ fn a_lease_runs_on_without_its_stream_unless_the_stream_asked_otherwise() {
 
 #[test]
 fn blank_lines_keep_an_idle_stream_alive() {
-    let (server, _dir) = Server::configured("[http]\nstream_keep_alive_ms = 100\n");
+    let server = Server::configured("[http]\nstream_keep_alive_ms = 100\n", &[]);
     server.create("t", 1);
     let began = Instant::now();
     let mut stream = server.consume("topic=t&group=g&owner=w");

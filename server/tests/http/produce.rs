@@ -291,7 +291,7 @@ fn a_full_partition_answers_as_the_specification_says() {
     assert_eq!(server.figure("produce_rejected_total{reason=\"overloaded\"}"), Some(3.0));
     assert_eq!(server.figure("produce_rejected_total{reason=\"too_large\"}"), Some(1.0));
 
-    let (server, _dir) = Server::configured("[limits]\nretry_after_ms = 1500\npartition_messages_max = 1\n");
+    let server = Server::configured("[limits]\nretry_after_ms = 1500\npartition_messages_max = 1\n", &[]);
     server.create("t", 1);
     server.produce("t", "v");
     let reply = server.say("/v1/produce", &json!({ "topic": "t", "value": "v" }));
@@ -305,7 +305,7 @@ fn a_full_partition_answers_as_the_specification_says() {
 
 #[test]
 fn what_is_too_large_is_refused_before_it_is_read() {
-    let (server, _dir) = Server::configured("[http]\nbody_bytes_max = 200000\n");
+    let server = Server::configured("[http]\nbody_bytes_max = 200000\n", &[]);
     server.create("t", 1);
     let mut connection = server.connect();
     connection.send(b"POST /v1/produce HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200001\r\n\r\n");
@@ -378,7 +378,7 @@ fn a_trace_context_is_carried_to_whoever_consumes() {
 fn a_routers_decision_is_written_into_the_message_and_wins() {
     let rules = "[[router.rule]]\ntopic = \"t\"\nkey_prefix = \"x\"\nlabel = \"to:u\"\ntarget_topic = \"u\"\n\
                  partition_override = 1\nmeta = { source = \"rule\" }\n";
-    let (server, _dir) = Server::configured(rules);
+    let server = Server::configured(rules, &[]);
     server.create("t", 1);
     server.create("u", 2);
     let body = json!({ "topic": "t", "key": "x1", "value": "v", "envelope": { "run_id": "r", "target_topic": "t" } });
