@@ -61,6 +61,11 @@ pub enum Command {
         /// The stream.
         consumer: ConsumerId,
     },
+    /// A stream has had all it asked for and ended by itself: its leases run on, whatever is to happen at a disconnect.
+    Finish {
+        /// The stream.
+        consumer: ConsumerId,
+    },
     /// A worker is done with a message.
     Ack(Claim),
     /// A worker failed a message.

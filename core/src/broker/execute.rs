@@ -49,6 +49,11 @@ impl<F: Faults> Broker<F> {
                 Ok(Reply::Done)
             }
             Command::Unsubscribe { consumer } => self.unsubscribe(consumer, log),
+            Command::Finish { consumer } => {
+                self.index.consumers.get(&consumer).ok_or(Refusal::UnknownConsumer)?;
+                self.index.leave(consumer);
+                Ok(Reply::Done)
+            }
             Command::CreateTopic { name, partitions, retention } => {
                 let decision = admin::create_topic(&self.state, &self.limits, &name, partitions, retention)?;
                 self.answer(decision, Need::Growth, log)

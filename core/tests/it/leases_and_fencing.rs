@@ -260,6 +260,20 @@ fn a_stream_that_asked_for_it_gives_its_leases_back_when_it_goes() {
 }
 
 #[test]
+fn a_stream_that_has_had_all_it_wanted_keeps_its_leases_whatever_it_asked_for() {
+    let mut rig = Rig::with_topic(1);
+    rig.produce("t", "v");
+    let ending = rig.subscribe_with("t", "g", "w", |asked| asked.on_disconnect = OnDisconnect::Release);
+    let delivery = rig.one();
+    rig.subscribe("t", "g", "x");
+    assert_eq!(rig.send(Command::Finish { consumer: ending }), Ok(Reply::Done));
+    assert_eq!(rig.send(Command::Finish { consumer: ending }), Err(Refusal::UnknownConsumer));
+    rig.pass(1_999);
+    assert_eq!(rig.delivered(), []);
+    rig.ack(claim("t", "g", "w", &delivery)).unwrap();
+}
+
+#[test]
 fn a_release_is_no_failure_and_gives_the_message_to_the_next_at_once() {
     for way in RESTARTS {
         let mut rig = Rig::new();

@@ -148,8 +148,17 @@ impl Driver {
 
     /// A stream is gone. What it was handed and never read is given back, and so is what is still on its way to it.
     pub(crate) fn leave(&self, consumer: ConsumerId) {
+        self.end(consumer, Command::Unsubscribe { consumer });
+    }
+
+    /// A stream has had all it asked for. What it was handed it keeps.
+    pub(crate) fn finish(&self, consumer: ConsumerId) {
+        self.end(consumer, Command::Finish { consumer });
+    }
+
+    fn end(&self, consumer: ConsumerId, last: Command) {
         let unread = self.streams.borrow_mut().disconnect(consumer);
-        self.errand(Command::Unsubscribe { consumer });
+        self.errand(last);
         unread.into_iter().for_each(|command| self.errand(command));
     }
 
@@ -352,8 +361,10 @@ impl Driver {
         }
         loop {
             let Some(command) = self.errands.borrow_mut().pop_front() else { return };
-            let waiter =
-                if let Command::Unsubscribe { consumer } = command { Waiter::Left(consumer) } else { Waiter::Nobody };
+            let waiter = match command {
+                Command::Unsubscribe { consumer } | Command::Finish { consumer } => Waiter::Left(consumer),
+                _ => Waiter::Nobody,
+            };
             self.decide(command, waiter);
         }
     }

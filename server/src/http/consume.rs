@@ -121,6 +121,7 @@ pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<Resp
         delivered_at: now,
         sent_at: now,
         timer: Box::pin(tokio::time::sleep(wait.map_or(keep_alive, |wait| wait.min(keep_alive)))),
+        finished: false,
     };
     if wait.is_some() {
         // What it was given as it came is still on its way to the disk. A look is answered behind it: from then on the stream can
@@ -144,12 +145,18 @@ pub(crate) struct StreamBody {
     delivered_at: Instant,
     sent_at: Instant,
     timer: Pin<Box<Sleep>>,
+    /// It has had as many as it wanted, or has waited as long as it wanted: this is no disconnect.
+    finished: bool,
 }
 
 impl StreamBody {
     pub(crate) fn poll_lines(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut out = Vec::new();
-        let mut over = self.left == Some(0);
+        if self.left == Some(0) {
+            self.finished = true;
+            return Poll::Ready(None);
+        }
+        let mut over = false;
         while !over && out.len() < CHUNK_BYTES {
             match self.driver.next_delivery(self.consumer, context.waker()) {
                 Next::Delivery(delivery) => {
@@ -177,6 +184,7 @@ impl StreamBody {
             let (now, blank_at) = (Instant::now(), self.sent_at + self.keep_alive);
             let end_at = self.wait.and_then(|wait| self.delivered_at.checked_add(wait));
             if end_at.is_some_and(|end_at| end_at <= now) {
+                self.finished = true;
                 return Poll::Ready(None);
             }
             if blank_at <= now {
@@ -191,7 +199,10 @@ impl StreamBody {
 
 impl Drop for StreamBody {
     fn drop(&mut self) {
-        self.driver.leave(self.consumer);
+        match self.finished {
+            true => self.driver.finish(self.consumer),
+            false => self.driver.leave(self.consumer),
+        }
     }
 }
 

@@ -184,6 +184,16 @@ fn a_lease_runs_on_without_its_stream_unless_the_stream_asked_otherwise() {
     drop(stream);
     let again = server.next("t");
     assert_eq!((&again["attempts"], &again["failures"], &again["last_error"]), (&json!(3), &json!(0), &json!("")));
+
+    // A stream that has had what it wanted was not disconnected.
+    server.settled("release", "t", &again, json!({ "lease_token": again["lease_token"] }));
+    let query = "topic=t&group=g&owner=w&lease_ms=60000&release_on_disconnect=true&max=1";
+    let mut stream = server.consume(query);
+    let item = stream.item().expect("a message");
+    assert_eq!(stream.item(), None);
+    until("the stream is gone", || consumers() == 0);
+    assert!(server.fetch("t", "g").is_empty());
+    server.settled("ack", "t", &item, json!({ "lease_token": item["lease_token"] }));
 }
 
 #[test]

@@ -176,6 +176,7 @@ impl Model {
             Command::Subscribe(asked) => self.subscribe(asked)?,
             Command::SetPrefetch { consumer, prefetch } => self.set_prefetch(*consumer, *prefetch)?,
             Command::Unsubscribe { consumer } => self.unsubscribe(*consumer)?,
+            Command::Finish { consumer } => self.finish_stream(*consumer)?,
             Command::Ack(claim) => self.ack(claim)?,
             Command::Nack { claim, reason, delay } => self.nack(claim, reason, *delay)?,
             Command::Extend { claim, lease } => self.extend(claim, *lease)?,

@@ -65,6 +65,12 @@ impl Model {
         Ok(Reply::Done)
     }
 
+    pub(super) fn finish_stream(&mut self, consumer: ConsumerId) -> Result<Reply, Stop> {
+        let at = self.streams.iter().position(|stream| stream.id == consumer).ok_or(Refusal::UnknownConsumer)?;
+        self.streams.remove(at);
+        Ok(Reply::Done)
+    }
+
     pub(super) fn unsubscribe(&mut self, consumer: ConsumerId) -> Result<Reply, Stop> {
         let at = self.streams.iter().position(|stream| stream.id == consumer).ok_or(Refusal::UnknownConsumer)?;
         let stream = &self.streams[at];

@@ -282,7 +282,7 @@ impl<F: Faults> World<F> {
         if self.broker.is_none() {
             return Ok(());
         }
-        if let Command::Unsubscribe { consumer } = command {
+        if let Command::Unsubscribe { consumer } | Command::Finish { consumer } = command {
             self.gone(consumer);
         }
         if changes_groups(&command) || self.names_a_stranger(&command) {

@@ -169,6 +169,7 @@ impl<F: Faults> World<F> {
             1 => self.draw_word(),
             2 => self.draw_subscribe(topic, group),
             3 => Command::SetPrefetch { consumer: self.stream(), prefetch: self.below(4) as u32 },
+            4 if self.below(2) == 0 => Command::Finish { consumer: self.stream() },
             4 => Command::Unsubscribe { consumer: self.stream() },
             5 => self.draw_topic(topic),
             6 => Command::DeleteTopic { name: topic },

@@ -39,6 +39,11 @@ impl Observer {
                 }
             }
             (Command::Unsubscribe { consumer }, _) => self.unsubscribed(*consumer, asked.at),
+            (Command::Finish { consumer }, _) => {
+                if let Some(stream) = self.streams.get_mut(consumer) {
+                    stream.gone = true;
+                }
+            }
             (Command::Seek { .. }, _) => {
                 if let Some(book) = self.book_mut(asked) {
                     book.turn_over(asked.after);

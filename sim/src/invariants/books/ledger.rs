@@ -294,7 +294,9 @@ pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName
         | Command::Resume { topic, group } => (Some(topic), Some(group)),
         Command::Ack(claim) | Command::Release(claim) => (Some(&claim.topic), Some(&claim.group)),
         Command::Nack { claim, .. } | Command::Extend { claim, .. } => (Some(&claim.topic), Some(&claim.group)),
-        Command::ListTopics | Command::SetPrefetch { .. } | Command::Unsubscribe { .. } => (None, None),
+        Command::ListTopics | Command::SetPrefetch { .. } | Command::Unsubscribe { .. } | Command::Finish { .. } => {
+            (None, None)
+        }
     }
 }
 
