@@ -133,7 +133,8 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 fn builder(api: &Api) -> auto::Builder<Here> {
     let http = &api.settings.http;
     let mut builder = auto::Builder::new(Here);
-    builder.http1().header_read_timeout(http.head_timeout).max_buf_size(http.head_bytes_max);
+    // Answers are short: to copy a body behind its head costs less than to hand the system two pieces.
+    builder.http1().header_read_timeout(http.head_timeout).max_buf_size(http.head_bytes_max).writev(false);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -27,8 +27,10 @@ impl Json {
     }
 
     fn name(&mut self, name: &str) {
-        self.out.extend_from_slice(if self.empty { b"\"" } else { b",\"" });
-        self.empty = false;
+        match std::mem::replace(&mut self.empty, false) {
+            true => self.out.push(b'"'),
+            false => self.out.extend_from_slice(b",\""),
+        }
         self.out.extend_from_slice(name.as_bytes());
         self.out.extend_from_slice(b"\":");
     }
@@ -37,6 +39,14 @@ impl Json {
     pub(crate) fn text(&mut self, name: &str, value: &str) {
         self.name(name);
         string(value, &mut self.out);
+    }
+
+    /// A field with a name in it: of characters that need no escaping.
+    pub(crate) fn plain(&mut self, name: &str, value: &str) {
+        self.name(name);
+        self.out.push(b'"');
+        self.out.extend_from_slice(value.as_bytes());
+        self.out.push(b'"');
     }
 
     /// A field with text in it that is left out where there is none.

@@ -71,8 +71,10 @@ impl Api {
         let id = self.ids.of(head.request_id);
         // Where it is not known how the sender framed its body, nothing that follows on the connection can be relied on.
         let closes = parts.version < Version::HTTP_2 && head.has_encoding;
+        let is_batch = head.is_ndjson();
         let route = self.guard.check(&parts, &head).and_then(|()| Route::of(&parts.method, parts.uri.path()));
         let answered = match route {
+            Ok(route @ (Route::Produce | Route::Ack)) if is_batch => self.batch(&route, &head, incoming).await,
             Ok(route) => self.dispatch(route, parts, incoming).await,
             Err(error) => Err(error),
         };
@@ -103,9 +105,6 @@ impl Api {
             Route::DeleteTopic(name) => return topics::delete(self, name).await,
             Route::ListGroups => return groups::list(self, &query).await,
             Route::Peek => return letters::peek(self, &query).await,
-            Route::Produce | Route::Ack if Head::of(&parts.headers).is_ndjson() => {
-                return self.batch(&route, &Head::of(&parts.headers), incoming).await;
-            }
             _ => {}
         }
         let body = self.body(incoming).await.inspect_err(|error| self.note(&route, error))?;

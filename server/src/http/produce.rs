@@ -55,7 +55,7 @@ pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<
         Reply::Produced(at) => {
             api.metrics.routed(at.router);
             let mut out = Json::object();
-            out.text("status", "produced");
+            out.plain("status", "produced");
             write_produced(&mut out, &topic, &at);
             Ok(json(StatusCode::OK, out))
         }
@@ -65,7 +65,7 @@ pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<
 
 /// Where a message was stored; the topic is the one that was asked for.
 pub(crate) fn write_produced(json: &mut Json, topic: &TopicName, at: &Produced) {
-    json.text("topic", topic.as_str());
+    json.plain("topic", topic.as_str());
     json.number("partition", at.partition.0);
     json.number("offset", at.offset.0);
     if at.duplicate {
