@@ -20,9 +20,9 @@ use super::Api;
 use super::body::{Inflow, ReplyBody};
 use super::error::ApiError;
 use super::fields::{AckFields, ProduceFields, ProduceHead, from_json};
-use super::json::object;
 use super::produce::{routed, write_produced};
 use crate::driver::{Gather, Outcome};
+use crate::json::object;
 use crate::metrics::Metrics;
 
 /// Lines decided and not yet answered.

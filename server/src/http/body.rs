@@ -14,8 +14,8 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::batch::BatchBody;
 use super::consume::StreamBody;
 use super::error::ApiError;
-use super::json::Json;
 use crate::config::HttpSettings;
+use crate::json::Json;
 
 /// What a response carries.
 #[derive(Debug)]

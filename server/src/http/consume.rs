@@ -21,9 +21,9 @@ use super::Api;
 use super::body::{ReplyBody, lines};
 use super::error::ApiError;
 use super::fields::{Fields, Str, required, span};
-use super::json;
 use super::query::Query;
 use crate::driver::{Driver, Next};
+use crate::json;
 
 /// How much is written at a time; a message that alone is longer still goes as one.
 const CHUNK_BYTES: usize = 64 << 10;

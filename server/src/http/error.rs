@@ -8,8 +8,8 @@ use hyper::header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 
 use super::body::ReplyBody;
-use super::json::Json;
 use crate::driver::Unready;
+use crate::json::Json;
 
 /// A refusal as a client sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

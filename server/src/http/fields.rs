@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::error::ApiError;
 use super::query::Query;
-use super::time;
+use crate::moment;
 
 /// Text that stays where it is in the body, if nothing in it is escaped.
 pub(crate) type Str<'a> = Cow<'a, str>;
@@ -87,6 +87,12 @@ pub(crate) fn span(name: &'static str, value: Option<i64>) -> Result<Option<Mill
     let not_negative =
         |value| u64::try_from(value).map_err(|_| ApiError::invalid(format!("{name} must not be negative")));
     value.map(|value| not_negative(value).map(Millis)).transpose()
+}
+
+/// A moment, spelled as it must be.
+pub(crate) fn moment_in(name: &'static str, text: &str) -> Result<Timestamp, ApiError> {
+    let wrong = || ApiError::invalid(format!("bad {name}: want an RFC 3339 time such as 2025-12-21T12:00:00Z"));
+    moment::parse(text).ok_or_else(wrong)
 }
 
 /// `POST /v1/produce`, and each line of its batches.
@@ -183,7 +189,7 @@ impl<'a> Fields<'a> for ProduceFields<'a> {
         let deadline = query.any(&["deadline", "deadline_rfc3339"])?;
         let deadline = match (deadline, query.value::<u64>("deadline_ms")?) {
             (Some(text), None) => Some(Cow::Borrowed(text)),
-            (None, Some(at)) => Some(Cow::Owned(time::text(Timestamp(at)))),
+            (None, Some(at)) => Some(Cow::Owned(moment::text(Timestamp(at)))),
             (None, None) => None,
             (Some(_), Some(_)) => return Err(ApiError::invalid("give deadline or deadline_ms, not both")),
         };
@@ -257,7 +263,7 @@ impl EnvelopeFields<'_> {
                 .map_err(|_| ApiError::invalid("partition_override is out of range"))
         };
         let deadline = |text: Str<'_>| {
-            time::parse("deadline", &text).map(|at| Deadline { at, text: text.into_owned().into_boxed_str() })
+            moment_in("deadline", &text).map(|at| Deadline { at, text: text.into_owned().into_boxed_str() })
         };
         if self.delay_ms.is_some() && self.deliver_at.is_some() {
             return Err(ApiError::invalid("give delay_ms or deliver_at, not both"));
@@ -277,7 +283,7 @@ impl EnvelopeFields<'_> {
                 max_backoff: Millis(retry.max_backoff_ms.unwrap_or(0)),
             }),
             priority: self.priority.map(priority).transpose()?,
-            deliver_at: self.deliver_at.map(|text| time::parse("deliver_at", &text)).transpose()?,
+            deliver_at: self.deliver_at.map(|text| moment_in("deliver_at", &text)).transpose()?,
             labels: self.labels.map_or_else(BTreeMap::new, |labels| labels.0),
         };
         Ok((envelope, span("delay_ms", self.delay_ms)?.filter(|delay| delay.0 > 0)))

@@ -12,10 +12,9 @@ use super::Api;
 use super::body::{ReplyBody, json, nothing};
 use super::consume::group_start;
 use super::error::ApiError;
-use super::fields::{Fields, Str, required};
-use super::json::{Json, string};
+use super::fields::{Fields, Str, moment_in, required};
 use super::query::Query;
-use super::time;
+use crate::json::{Json, string};
 
 /// A group, and where it starts if it is to be made.
 #[derive(Debug, Deserialize)]
@@ -177,7 +176,7 @@ pub(crate) async fn seek(api: &Api, fields: SeekFields<'_>) -> Result<Response<R
         SeekField::Earliest => SeekTo::Earliest,
         SeekField::Latest => SeekTo::Latest,
         SeekField::Offset(offset) => SeekTo::Offset(Offset(offset)),
-        SeekField::Time(text) => SeekTo::Time(time::parse("time", &text)?),
+        SeekField::Time(text) => SeekTo::Time(moment_in("time", &text)?),
     };
     api.driver.ask(Command::Seek { topic, group, to }).await??;
     Ok(nothing())

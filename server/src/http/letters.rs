@@ -10,8 +10,8 @@ use super::Api;
 use super::body::{ReplyBody, json};
 use super::error::ApiError;
 use super::fields::{Fields, Str, required};
-use super::json::{Json, peeked};
 use super::query::Query;
+use crate::json::{Json, peeked};
 
 /// How many messages one look shows where nobody says.
 const PEEK_DEFAULT: usize = 10;

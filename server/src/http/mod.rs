@@ -12,7 +12,6 @@ mod fields;
 mod groups;
 mod guard;
 mod head;
-mod json;
 mod letters;
 mod patience;
 mod produce;
@@ -20,7 +19,6 @@ mod query;
 mod routes;
 mod settle;
 mod status;
-mod time;
 mod topics;
 
 use std::cell::Cell;

@@ -13,8 +13,8 @@ use super::body::{ReplyBody, json};
 use super::error::ApiError;
 use super::fields::{ProduceFields, ProduceHead, read};
 use super::head::Head;
-use super::json::Json;
 use super::query::Query;
+use crate::json::Json;
 use crate::router::Question;
 
 /// The longest trace context that is carried on.

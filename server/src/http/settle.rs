@@ -9,7 +9,7 @@ use super::Api;
 use super::body::{ReplyBody, json, nothing};
 use super::error::ApiError;
 use super::fields::{AckFields, ExtendFields, NackFields, required, span};
-use super::json::Json;
+use crate::json::Json;
 
 /// `POST /v1/ack`.
 pub(crate) async fn ack(api: &Api, claim: Claim) -> Result<Response<ReplyBody>, ApiError> {

@@ -5,7 +5,7 @@ use hyper::{Response, StatusCode};
 use super::Api;
 use super::body::{ReplyBody, json, json_text, text};
 use super::error::ApiError;
-use super::json::Json;
+use crate::json::Json;
 
 /// `GET /v1/healthz`: the process is there and its reactor turns.
 pub(crate) fn healthz() -> Response<ReplyBody> {

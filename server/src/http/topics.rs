@@ -11,8 +11,8 @@ use super::Api;
 use super::body::{ReplyBody, json, nothing};
 use super::error::ApiError;
 use super::fields::{Fields, Str, required, span};
-use super::json::{Json, object, string};
 use super::query::Query;
+use crate::json::{Json, object, string};
 
 /// `GET /v1/topics`.
 pub(crate) async fn list(api: &Api) -> Result<Response<ReplyBody>, ApiError> {

@@ -5,7 +5,7 @@ use driftq_core::Body;
 use driftq_core::reply::{Delivery, Peeked};
 use driftq_core::types::{DeadLetter, Envelope, Metadata, PartitionId, RetryPolicy, Routing, Text, Timestamp};
 
-use super::time;
+use crate::moment;
 
 /// An object under construction.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Json {
     pub(crate) fn moment(&mut self, name: &str, value: Timestamp) {
         self.name(name);
         self.out.push(b'"');
-        time::write(value, &mut self.out);
+        moment::write(value, &mut self.out);
         self.out.push(b'"');
     }
 
