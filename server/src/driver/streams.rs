@@ -5,6 +5,7 @@
 //! no further lease beyond it, and deliveries whose lease has ended unread are dropped.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::task::Waker;
 
 use driftq_core::Command;
@@ -47,9 +48,28 @@ struct Stream {
 /// All streams.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    streams: HashMap<ConsumerId, Stream>,
+    streams: HashMap<ConsumerId, Stream, BuildHasherDefault<ByNumber>>,
     /// Who is to be looked at when; the soonest first.
     watched: VecDeque<(Timestamp, ConsumerId)>,
+}
+
+/// Streams are numbered one after the other, by us: their numbers are as good as any hash of them.
+#[derive(Debug, Default)]
+struct ByNumber(u64);
+
+impl Hasher for ByNumber {
+    fn write(&mut self, bytes: &[u8]) {
+        unreachable!("only a number is hashed here, not {bytes:?}");
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The map looks at the highest bits too.
+        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// What a stream finds when it looks.

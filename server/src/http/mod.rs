@@ -39,6 +39,7 @@ use self::query::Query;
 use self::routes::Route;
 use crate::config::Settings;
 use crate::driver::Driver;
+use crate::json::hex;
 use crate::metrics::Metrics;
 use crate::router::Router;
 
@@ -198,13 +199,9 @@ impl RequestIds {
         }
         let number = self.next.get();
         self.next.set(number.wrapping_add(1));
-        let mut text = [0_u8; 32];
-        for (index, half) in [self.seed, number].into_iter().enumerate() {
-            for digit in 0..16 {
-                let nibble = (half >> (60 - 4 * digit)) & 0xf;
-                text[index * 16 + digit] = b"0123456789abcdef"[nibble as usize];
-            }
-        }
-        HeaderValue::from_bytes(&text).expect("hexadecimal digits")
+        let mut text = Vec::with_capacity(32);
+        hex(self.seed, 16, &mut text);
+        hex(number, 16, &mut text);
+        HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).expect("hexadecimal digits")
     }
 }
