@@ -121,6 +121,7 @@ impl Driver {
             group: asked.group.clone(),
             owner: asked.owner.clone(),
             prefetch: asked.prefetch,
+            deliveries_max: asked.deliveries_max,
         };
         let waiter = |slot| Waiter::Stream(slot, Box::new(seed));
         let slot = self.submit_for_slot(Command::Subscribe(asked), waiter)?;
