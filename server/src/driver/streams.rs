@@ -238,11 +238,10 @@ mod tests {
 
     fn connected_for(deliveries_max: Option<u64>, prefetch: u32) -> Streams {
         let mut streams = Streams::default();
-        let name = |text| text;
         let seed = StreamSeed {
-            topic: TopicName::new(name("t")).expect("a name"),
-            group: GroupName::new(name("g")).expect("a name"),
-            owner: OwnerName::new(name("w")).expect("a name"),
+            topic: TopicName::new("t").expect("a name"),
+            group: GroupName::new("g").expect("a name"),
+            owner: OwnerName::new("w").expect("a name"),
             prefetch,
             deliveries_max,
         };
