@@ -50,6 +50,13 @@ fn nothing_said_means_the_defaults_of_production() {
 }
 
 #[test]
+fn a_broker_without_a_log_takes_no_snapshots() {
+    let without = Settings { wal: false, ..Settings::default() };
+    assert_eq!(without.pipeline().snapshot_every_bytes, u64::MAX);
+    assert_eq!(Settings::default().pipeline().snapshot_every_bytes, 256 << 20);
+}
+
+#[test]
 fn the_spec_profile_is_the_specification_s_own_table() {
     let settings = load("--profile spec", &[], None).unwrap();
     assert_eq!(settings.limits, Limits::spec());

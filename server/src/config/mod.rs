@@ -134,6 +134,8 @@ impl Settings {
     #[must_use]
     pub fn pipeline(&self) -> PipelineConfig {
         let StorageSettings { segment_bytes, reserve_bytes, snapshot_every_bytes } = self.storage;
+        // A snapshot of everything, made for nobody, would only keep everybody waiting.
+        let snapshot_every_bytes = if self.wal { snapshot_every_bytes } else { u64::MAX };
         let limits = self.limits.clone();
         PipelineConfig { limits, segment_bytes, reserve_bytes, snapshot_every_bytes, ..PipelineConfig::default() }
     }

@@ -121,6 +121,7 @@ impl Driver {
             group: asked.group.clone(),
             owner: asked.owner.clone(),
             prefetch: asked.prefetch,
+            deliveries_max: asked.deliveries_max,
         };
         let waiter = |slot| Waiter::Stream(slot, Box::new(seed));
         let slot = self.submit_for_slot(Command::Subscribe(asked), waiter)?;
@@ -219,13 +220,14 @@ impl Driver {
     /// One turn: what the disk has done, what time has brought, what can leave, what the disk is to do next. Says when it wants
     /// the next, whatever happens.
     fn turn(&self) -> Option<Timestamp> {
+        // Whoever panics in here takes the driver's task along, and without it nobody would ever be answered again.
+        let _whole = WholeOrNothing;
         let now = self.clock.now();
         let commands = self.streams.borrow_mut().look(now);
         self.errands.borrow_mut().extend(commands);
         self.run_errands();
         let mut engine = self.engine.borrow_mut();
         let engine = engine.as_mut()?;
-        let _whole = WholeOrNothing;
         self.take_done(engine, now);
         if engine.pipeline.poll_timeout().is_some_and(|at| at <= now) {
             engine.pipeline.handle_timeout(now);

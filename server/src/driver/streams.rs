@@ -25,6 +25,8 @@ pub(crate) struct StreamSeed {
     pub(crate) group: GroupName,
     pub(crate) owner: OwnerName,
     pub(crate) prefetch: u32,
+    /// How many messages it is handed in all, if it said so.
+    pub(crate) deliveries_max: Option<u64>,
 }
 
 /// A connected stream.
@@ -32,6 +34,8 @@ pub(crate) struct StreamSeed {
 struct Stream {
     seed: StreamSeed,
     queue: VecDeque<Box<Delivery>>,
+    /// How many deliveries are still to come, where that is bounded.
+    to_come: Option<u64>,
     waker: Option<Waker>,
     /// It is over, and what is still in the queue will not be read: it is given back when the stream goes.
     over: bool,
@@ -79,6 +83,8 @@ pub(crate) enum Next {
     Delivery(Box<Delivery>),
     /// Nothing yet; the waker will be called.
     Nothing,
+    /// It was handed as many as it wanted, though not all of them were read in time. This is no disconnect.
+    Spent,
     /// Nothing any more.
     Over,
 }
@@ -86,6 +92,7 @@ pub(crate) enum Next {
 impl Streams {
     pub(crate) fn connect(&mut self, consumer: ConsumerId, seed: StreamSeed) {
         let stream = Stream {
+            to_come: seed.deliveries_max,
             seed,
             queue: VecDeque::new(),
             waker: None,
@@ -104,6 +111,7 @@ impl Streams {
         if stream.gone {
             return Some(stream.seed.release(&delivery));
         }
+        stream.to_come = stream.to_come.map(|left| left.saturating_sub(1));
         if stream.queue.len() >= stream.seed.prefetch as usize {
             stream.queue.retain(|delivery| delivery.lease_until > now);
         }
@@ -167,6 +175,9 @@ impl Streams {
             if delivery.lease_until > now {
                 return Next::Delivery(delivery);
             }
+        }
+        if stream.to_come == Some(0) {
+            return Next::Spent;
         }
         match &mut stream.waker {
             Some(known) => known.clone_from(waker),
@@ -242,13 +253,17 @@ mod tests {
     const CONSUMER: ConsumerId = ConsumerId(1);
 
     fn connected(prefetch: u32) -> Streams {
+        connected_for(None, prefetch)
+    }
+
+    fn connected_for(deliveries_max: Option<u64>, prefetch: u32) -> Streams {
         let mut streams = Streams::default();
-        let name = |text| text;
         let seed = StreamSeed {
-            topic: TopicName::new(name("t")).expect("a name"),
-            group: GroupName::new(name("g")).expect("a name"),
-            owner: OwnerName::new(name("w")).expect("a name"),
+            topic: TopicName::new("t").expect("a name"),
+            group: GroupName::new("g").expect("a name"),
+            owner: OwnerName::new("w").expect("a name"),
             prefetch,
+            deliveries_max,
         };
         streams.connect(CONSUMER, seed);
         streams
@@ -322,6 +337,22 @@ mod tests {
         streams.close(CONSUMER);
         assert_eq!(streams.next(CONSUMER, Timestamp(120), Waker::noop()), Next::Over);
         assert_eq!(streams.disconnect(CONSUMER).len(), 1, "the third is given back");
+    }
+
+    #[test]
+    fn a_stream_that_was_handed_all_it_wanted_ends_although_some_was_given_back_or_ran_out() {
+        let mut streams = connected_for(Some(3), 10);
+        streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
+        assert_eq!(offset_of(streams.next(CONSUMER, Timestamp(10), Waker::noop())), Some(1));
+        assert_eq!(streams.next(CONSUMER, Timestamp(10), Waker::noop()), Next::Nothing, "two are to come");
+        streams.deliver(CONSUMER, delivery(2, 50), Timestamp(20));
+        streams.deliver(CONSUMER, delivery(3, 9_000), Timestamp(20));
+        assert_eq!(streams.look(Timestamp(2_000)).len(), 3, "no more for it, and both are given back");
+        assert_eq!(streams.next(CONSUMER, Timestamp(2_000), Waker::noop()), Next::Spent);
+
+        let mut streams = connected_for(Some(1), 10);
+        streams.deliver(CONSUMER, delivery(1, 100), Timestamp(10));
+        assert_eq!(streams.next(CONSUMER, Timestamp(100), Waker::noop()), Next::Spent);
     }
 
     #[test]

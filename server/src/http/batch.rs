@@ -55,6 +55,8 @@ pub(crate) struct BatchBody {
     partial: Vec<u8>,
     /// The rest of the current line is of no interest: it is too long, which has been said.
     skipping: bool,
+    /// Answers have left since more was last asked for.
+    has_answered: bool,
     /// A message whose router has not answered yet.
     routing: Option<Pin<Box<dyn Future<Output = Box<Produce>>>>>,
 }
@@ -63,7 +65,8 @@ impl BatchBody {
     pub(crate) fn new(api: Rc<Api>, kind: BatchKind, inflow: Inflow) -> Self {
         let answers = Rc::new(Answers { metrics: Rc::clone(&api.metrics), inner: RefCell::default() });
         let (chunk, partial) = (Bytes::new(), Vec::new());
-        Self { api, kind, answers, inflow: Some(inflow), chunk, partial, skipping: false, routing: None }
+        let (skipping, has_answered) = (false, false);
+        Self { api, kind, answers, inflow: Some(inflow), chunk, partial, skipping, has_answered, routing: None }
     }
 
     /// The answer to the batch. One that has come whole and is soon answered gets all its lines at once, in one write; a sender
@@ -98,6 +101,7 @@ impl BatchBody {
         self.take_lines(context);
         let mut answers = self.answers.inner.borrow_mut();
         if !answers.out.is_empty() {
+            self.has_answered = true;
             return Poll::Ready(Some(std::mem::take(&mut answers.out).into()));
         }
         if self.is_answered(&answers) {
@@ -133,6 +137,10 @@ impl BatchBody {
             let rest = std::mem::take(&mut self.chunk);
             self.keep_partial(&rest);
             let Some(inflow) = &mut self.inflow else { return };
+            if std::mem::take(&mut self.has_answered) || self.answers.has_pending() {
+                // The sender may have been waiting for us.
+                inflow.excuse();
+            }
             match inflow.poll(context) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(Some(data))) => self.chunk = data,
@@ -246,6 +254,10 @@ impl Answers {
     fn is_full(&self) -> bool {
         let inner = self.inner.borrow();
         inner.pending.len() >= PENDING_MAX || inner.out.len() >= ANSWERS_BYTES_MAX
+    }
+
+    fn has_pending(&self) -> bool {
+        !self.inner.borrow().pending.is_empty()
     }
 
     /// The answer to a line that was not even asked.

@@ -151,7 +151,7 @@ impl Inflow {
                     // Trailers say nothing here.
                     let Ok(data) = frame.into_data() else { continue };
                     self.received += data.len() as u64;
-                    self.restart();
+                    self.excuse();
                     return Poll::Ready(Ok(Some(data)));
                 }
                 Poll::Pending => return self.wait(context),
@@ -170,7 +170,8 @@ impl Inflow {
         Poll::Pending
     }
 
-    fn restart(&mut self) {
+    /// Whatever pause there was is forgotten; the next begins now.
+    pub(crate) fn excuse(&mut self) {
         if let Some((_, pause)) = &mut self.clock {
             pause.as_mut().reset(Instant::now() + self.pace.pause_max);
         }

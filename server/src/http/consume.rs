@@ -166,6 +166,7 @@ impl StreamBody {
                     over = self.left == Some(0);
                 }
                 Next::Nothing => break,
+                Next::Spent => (over, self.finished) = (true, true),
                 Next::Over => over = true,
             }
         }

@@ -68,7 +68,7 @@ pub(crate) fn read<'a, T: Fields<'a>>(body: &'a [u8], query: &'a Query<'a>) -> R
     if body.iter().all(u8::is_ascii_whitespace) { T::from_query(query) } else { from_json(body) }
 }
 
-fn owned<'a>(text: Option<&'a str>) -> Option<Str<'a>> {
+fn borrowed<'a>(text: Option<&'a str>) -> Option<Str<'a>> {
     text.map(Cow::Borrowed)
 }
 
@@ -200,24 +200,24 @@ impl<'a> Fields<'a> for ProduceFields<'a> {
         };
         let has_retry = retry.max_attempts.is_some() || retry.backoff_ms.is_some() || retry.max_backoff_ms.is_some();
         let envelope = EnvelopeFields {
-            run_id: owned(query.text("run_id")?),
-            step_id: owned(query.text("step_id")?),
-            parent_step_id: owned(query.text("parent_step_id")?),
-            tenant_id: owned(query.any(&["tenant_id", "tenant"])?),
-            idempotency_key: owned(query.any(&["idempotency_key", "idem_key"])?),
-            target_topic: owned(query.text("target_topic")?),
+            run_id: borrowed(query.text("run_id")?),
+            step_id: borrowed(query.text("step_id")?),
+            parent_step_id: borrowed(query.text("parent_step_id")?),
+            tenant_id: borrowed(query.any(&["tenant_id", "tenant"])?),
+            idempotency_key: borrowed(query.any(&["idempotency_key", "idem_key"])?),
+            target_topic: borrowed(query.text("target_topic")?),
             partition_override: query.value("partition_override")?,
             deadline,
             retry_policy: has_retry.then_some(retry),
             priority: query.value("priority")?,
             delay_ms: query.value("delay_ms")?,
-            deliver_at: owned(query.text("deliver_at")?),
+            deliver_at: borrowed(query.text("deliver_at")?),
             labels: None,
         };
         Ok(Self {
-            topic: owned(query.text("topic")?),
-            key: owned(query.text("key")?),
-            value: owned(query.text("value")?),
+            topic: borrowed(query.text("topic")?),
+            key: borrowed(query.text("key")?),
+            value: borrowed(query.text("value")?),
             envelope: Some(Box::new(envelope)),
         })
     }
@@ -313,12 +313,12 @@ macro_rules! claim_fields {
         impl<'a> Fields<'a> for $name<'a> {
             fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
                 Ok(Self {
-                    topic: owned(query.text("topic")?),
-                    group: owned(query.text("group")?),
+                    topic: borrowed(query.text("topic")?),
+                    group: borrowed(query.text("group")?),
                     partition: query.value("partition")?,
                     offset: query.value("offset")?,
-                    owner: owned(query.text("owner")?),
-                    lease_token: owned(query.text("lease_token")?),
+                    owner: borrowed(query.text("owner")?),
+                    lease_token: borrowed(query.text("lease_token")?),
                     $($field: ($from)(query)?,)*
                 })
             }

@@ -185,3 +185,27 @@ fn ten_thousand_lines_are_produced_consumed_and_acked() {
     assert_eq!((&progress["floor"], &progress["lag"]), (&json!(COUNT - 1), &json!(0)));
     assert_eq!(server.figure("messages_acked_total"), Some(10_000.0));
 }
+
+#[test]
+fn a_sender_that_waits_for_each_answer_is_not_called_slow_where_the_disk_is() {
+    let server = Server::configured("[http]\nbody_timeout_ms = 300\n", &["--sync-delay-ms", "900"]);
+    server.create("t", 1);
+    let mut connection = server.connect();
+    connection.send(
+        b"POST /v1/produce HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n\
+          Transfer-Encoding: chunked\r\n\r\n",
+    );
+    let line = "{\"topic\":\"t\",\"value\":\"v\"}\n";
+    let chunk = format!("{:x}\r\n{line}\r\n", line.len());
+    connection.send(chunk.as_bytes());
+    assert_eq!(connection.head().status, 200);
+    for offset in 0..3 {
+        let answer = connection.chunk().expect("an answer");
+        let answer: Value = serde_json::from_str(&answer).expect("one line and nothing else");
+        assert_eq!((&answer["status"], &answer["offset"]), (&json!(200), &json!(offset)));
+        connection.send(chunk.as_bytes());
+    }
+    assert!(connection.chunk().is_some_and(|answer| answer.contains("\"offset\":3")));
+    let last = connection.chunk().expect("a word about its silence");
+    assert!(last.contains("too slowly"), "now it is the sender who is waited for: {last}");
+}

@@ -72,6 +72,30 @@ fn what_a_stalled_stream_has_not_read_goes_to_another_unharmed_and_it_goes_on_wh
 }
 
 #[test]
+fn a_stream_that_wanted_so_many_and_stalled_ends_instead_of_waiting_for_what_was_taken_back() {
+    let server = Server::with(&["--no-wal"]);
+    server.create("t", 1);
+    fill(&server, "t", 200);
+    // Given back unread, or run out unread.
+    for (group, lease_ms) in [("back", 60_000), ("out", 500)] {
+        let query = format!("topic=t&group={group}&owner=w&max=200&lease_ms={lease_ms}&release_on_disconnect=true");
+        let mut slow = stalled(&server, &query);
+        let queued = || server.get("/v1/topics/t").json()["groups"][0]["partitions"][0]["waiting"].as_u64();
+        until("what it did not read is given back", || queued().is_some_and(|count| count > 0));
+        let mut read = 0;
+        while slow.item().is_some() {
+            read += 1;
+        }
+        assert!((1..200).contains(&read), "{read} of 200");
+        if group == "back" {
+            let progress = &server.get("/v1/topics/t").json()["groups"][0]["partitions"][0];
+            assert_eq!(progress["in_flight"], read, "what it was sent it keeps: this was no disconnect");
+        }
+        assert_eq!(server.delete(&format!("/v1/groups?topic=t&group={group}")).status, 204);
+    }
+}
+
+#[test]
 fn a_stream_that_never_reads_costs_no_more_than_its_socket_holds_however_long_it_lasts() {
     let mut server = Server::with(&["--no-wal"]);
     server.create("t", 1);
