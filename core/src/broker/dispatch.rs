@@ -72,7 +72,7 @@ impl<F: Faults> Broker<F> {
         };
         let old = self.faults.planted(Fault::ExpiredKeepsToken).then(|| self.token_of_expired(&place)).flatten();
         let token = old.unwrap_or_else(|| self.next_token());
-        self.commit_for(Event::Delivered { place, token, owner, until }, Need::Drain, log)?;
+        self.commit_for(Event::Delivered { place, token, owner, until }, Need::Motion, log)?;
         let priority = self.index.priority(message.body.traits().priority);
         self.index.served(next, priority);
         let mut delivery = self.delivery(&place, message);

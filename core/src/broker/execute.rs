@@ -37,7 +37,7 @@ impl<F: Faults> Broker<F> {
             Command::Extend { claim, lease } => {
                 let asked = (&claim, lease);
                 let decision = settle::extend(&self.state, &self.limits, now, asked, &self.faults)?;
-                self.answer(decision, Need::Drain, log)
+                self.answer(decision, Need::Motion, log)
             }
             Command::Release(claim) => {
                 let decision = settle::release(&self.state, &claim, &self.faults)?;

@@ -36,7 +36,10 @@ pub trait LogSink {
 pub enum Need {
     /// It adds to what is stored; refused first.
     Growth,
-    /// It helps to drain what is stored; may draw on the reserve.
+    /// It moves what is stored about: a delivery, a longer lease, the end of one. May draw on half of the reserve. Whoever consumes without
+    /// ever finishing anything would else use up what finishing needs.
+    Motion,
+    /// It helps to drain what is stored; may draw on all of the reserve.
     Drain,
 }
 

@@ -58,7 +58,7 @@ impl<F: Faults> Broker<F> {
         let entry = progress.and_then(|progress| progress.entry(place.position)).expect("an alarm goes with its lease");
         let done = match after_failure(&self.state, place, entry, self.now, None, &self.faults) {
             Outcome::Again { not_before } => {
-                self.commit_for(Event::Expired { place: *place, not_before }, Need::Drain, log)
+                self.commit_for(Event::Expired { place: *place, not_before }, Need::Motion, log)
             }
             Outcome::Dead(reason) => {
                 let last_error = entry.last_error.clone().after_expiry();

@@ -241,13 +241,22 @@ impl Writer {
             .map_err(|_| LogRefusal::TooLong)
     }
 
+    /// How much of the reserve a record of this need must leave.
+    fn kept_from(&self, need: Need) -> u64 {
+        match need {
+            Need::Growth => self.reserve_bytes,
+            Need::Motion => self.reserve_bytes / 2,
+            Need::Drain => 0,
+        }
+    }
+
     /// Whether the frame that has just been put at the end may stay there.
     fn place(&self, need: Need) -> Place {
         let over = |spare: u64| self.end() + FOOTER_BYTES + spare > self.capacity;
         match (self.next, need) {
             (NextSegment::Ready, _) if over(0) => Place::NextSegment,
             (NextSegment::Ready, _) => Place::Here,
-            (next, need) => match over(if need == Need::Growth { self.reserve_bytes } else { 0 }) {
+            (next, need) => match over(self.kept_from(need)) {
                 false => Place::Here,
                 true if next == NextSegment::NoRoom => Place::Nowhere(LogRefusal::Full),
                 true => Place::Nowhere(LogRefusal::Busy),
