@@ -333,6 +333,21 @@ fn what_is_too_large_is_refused_before_it_is_read() {
 }
 
 #[test]
+fn who_says_all_before_listening_learns_that_it_was_too_much() {
+    let server = Server::start();
+    let head = b"POST /v1/produce HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20971520\r\n\r\n";
+    let mut connection = server.connect();
+    connection.send(head);
+    let piece = vec![b'x'; 1 << 20];
+    for _ in 0..20 {
+        connection.send(&piece);
+    }
+    let reply = connection.reply("POST");
+    reply.refused(413, "PAYLOAD_TOO_LARGE");
+    assert_eq!((reply.header("connection"), connection.rest().as_str()), (Some("close"), ""));
+}
+
+#[test]
 fn a_query_parameter_that_is_empty_is_not_given() {
     let server = Server::start();
     server.create("t", 1);
