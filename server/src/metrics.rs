@@ -1,6 +1,7 @@
 //! Figures for whoever watches: counted as things happen, or read off the broker when somebody asks.
 
 use std::cell::Cell;
+use std::fmt::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,6 +20,14 @@ use crate::router::RouterFailure;
 
 /// Label sets of one gauge; what there is beyond is counted and left out.
 const SERIES_MAX: usize = 10_000;
+
+/// Families that may have no series yet, and are named all the same.
+const NAMED: [(&str, &str, &str); 4] = [
+    ("inflight_messages", "gauge", "Messages delivered and not yet settled"),
+    ("consumer_lag", "gauge", "Messages a group is not done with"),
+    ("dlq_messages", "counter", "Messages that became dead letters"),
+    ("router_failures", "counter", "Messages that went on unrouted"),
+];
 
 /// Every reason a produce can be rejected for.
 const REASONS: [&str; 11] = [
@@ -141,7 +150,7 @@ impl Metrics {
         self.connections_refused.inc();
     }
 
-    /// All figures, as Prometheus reads them.
+    /// All figures, as OpenMetrics has them.
     pub(crate) fn render(&self, driver: &Driver) -> String {
         let mut now = Registry::default();
         let gauge = |value: usize| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
@@ -157,12 +166,38 @@ impl Metrics {
         now.register("ready", "Whether commands are taken", ConstGauge::new(ready));
         driver.look(|pipeline| observe(pipeline, &mut now));
         let mut text = String::new();
-        let written = encode_registry(&mut text, &self.registry)
-            .and_then(|()| encode_registry(&mut text, &now))
-            .and_then(|()| encode_eof(&mut text));
+        let written = encode_registry(&mut text, &self.registry).and_then(|()| encode_registry(&mut text, &now));
+        let written = written.and_then(|()| name_absent(&mut text)).and_then(|()| encode_eof(&mut text));
         written.expect("memory takes whatever is written");
         text
     }
+}
+
+/// Writes the heads of those families that have nothing to show.
+fn name_absent(text: &mut String) -> std::fmt::Result {
+    for (name, kind, help) in NAMED {
+        if !text.contains(&format!("# TYPE {name} ")) {
+            write!(text, "# HELP {name} {help}.\n# TYPE {name} {kind}\n")?;
+        }
+    }
+    Ok(())
+}
+
+/// The same figures in Prometheus' own text format, in which a counter's family bears the name of its series and nothing marks the end.
+pub(crate) fn plain(figures: &str) -> String {
+    let mut text = String::with_capacity(figures.len() + 1_024);
+    let mut lines = figures.lines().filter(|line| *line != "# EOF").peekable();
+    while let Some(line) = lines.next() {
+        // A family's help comes right before its type.
+        let kind = if line.starts_with("# HELP ") { lines.peek().copied() } else { Some(line) };
+        let of_counter = kind.is_some_and(|kind| kind.starts_with("# TYPE ") && kind.ends_with(" counter"));
+        match line.splitn(4, ' ').collect::<Vec<_>>()[..] {
+            ["#", word, name, rest] if of_counter => text.extend(["# ", word, " ", name, "_total ", rest]),
+            _ => text.push_str(line),
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// Reads off the broker what it knows itself.

@@ -16,7 +16,9 @@ pub(super) const LEVEL_ALLOWED: &str =
 pub fn init_logging(settings: &LogSettings) -> Result<(), ConfigError> {
     let refused = || ConfigError::Logging(format!("{:?} is not {LEVEL_ALLOWED}", settings.level));
     let filter = filter(&settings.level).ok_or_else(refused)?;
+    // Whoever reads the log may go; complaining to standard error that standard error is gone would end the process.
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = builder.log_internal_errors(false);
     match settings.format {
         LogFormat::Text => builder.with_target(false).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),

@@ -1,6 +1,7 @@
 //! Bodies: those that are read, within limits of size and time, and those that are sent.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,13 +10,18 @@ use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::batch::BatchBody;
 use super::consume::StreamBody;
 use super::error::ApiError;
 use crate::config::HttpSettings;
 use crate::json::Json;
+
+/// How much of a body that was refused for its length is still taken, to be thrown away,
+const REST_BYTES_MAX: u64 = 64 << 20;
+/// and for how long.
+const REST_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// What a response carries.
 #[derive(Debug)]
@@ -179,24 +185,37 @@ impl Inflow {
 
     /// All of it, if it is not longer than `max`.
     pub(crate) async fn whole(mut self, max: usize) -> Result<Bytes, ApiError> {
-        let too_long = || ApiError::too_large(format!("the body may have at most {max} bytes")).closing();
         if self.incoming.size_hint().lower() > max as u64 {
-            return Err(too_long());
+            return Err(self.too_long(max));
         }
-        let Some(first) = std::future::poll_fn(|context| self.poll(context)).await? else { return Ok(Bytes::new()) };
+        let Some(first) = self.next().await? else { return Ok(Bytes::new()) };
         if first.len() > max {
-            return Err(too_long());
+            return Err(self.too_long(max));
         }
         if self.incoming.is_end_stream() {
             return Ok(first);
         }
         let mut all = BytesMut::from(first);
-        while let Some(more) = std::future::poll_fn(|context| self.poll(context)).await? {
+        while let Some(more) = self.next().await? {
             if all.len() + more.len() > max {
-                return Err(too_long());
+                return Err(self.too_long(max));
             }
             all.extend_from_slice(&more);
         }
         Ok(all.freeze())
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
+        poll_fn(|context| self.poll(context)).await
+    }
+
+    /// The refusal of a body that is too long. It is answered now; but many a sender listens only when it has said all, and a
+    /// connection closed in its face would be all it learns. So for a while the rest is taken and thrown away.
+    fn too_long(mut self, max: usize) -> ApiError {
+        tokio::task::spawn_local(async move {
+            let rest = async { while self.received < REST_BYTES_MAX && matches!(self.next().await, Ok(Some(_))) {} };
+            let _ = timeout(REST_TIME_MAX, rest).await;
+        });
+        ApiError::too_large(format!("the body may have at most {max} bytes")).closing()
     }
 }

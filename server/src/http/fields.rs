@@ -265,7 +265,9 @@ impl EnvelopeFields<'_> {
         let deadline = |text: Str<'_>| {
             moment_in("deadline", &text).map(|at| Deadline { at, text: text.into_owned().into_boxed_str() })
         };
-        if self.delay_ms.is_some() && self.deliver_at.is_some() {
+        let said = |text: &Str<'_>| !text.is_empty();
+        let deliver_at = self.deliver_at.filter(said);
+        if self.delay_ms.is_some() && deliver_at.is_some() {
             return Err(ApiError::invalid("give delay_ms or deliver_at, not both"));
         }
         let envelope = Envelope {
@@ -276,14 +278,14 @@ impl EnvelopeFields<'_> {
             idempotency_key: given(self.idempotency_key),
             target_topic: self.target_topic.filter(|text| !text.trim().is_empty()).map(name).transpose()?,
             partition_override: self.partition_override.map(partition).transpose()?,
-            deadline: self.deadline.map(deadline).transpose()?,
+            deadline: self.deadline.filter(said).map(deadline).transpose()?,
             retry_policy: self.retry_policy.map(|retry| RetryPolicy {
                 max_attempts: retry.max_attempts.unwrap_or(0),
                 backoff: Millis(retry.backoff_ms.unwrap_or(0)),
                 max_backoff: Millis(retry.max_backoff_ms.unwrap_or(0)),
             }),
             priority: self.priority.map(priority).transpose()?,
-            deliver_at: self.deliver_at.map(|text| moment_in("deliver_at", &text)).transpose()?,
+            deliver_at: deliver_at.map(|text| moment_in("deliver_at", &text)).transpose()?,
             labels: self.labels.map_or_else(BTreeMap::new, |labels| labels.0),
         };
         Ok((envelope, span("delay_ms", self.delay_ms)?.filter(|delay| delay.0 > 0)))

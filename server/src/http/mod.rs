@@ -98,7 +98,7 @@ impl Api {
             Route::Readyz => return status::readyz(self),
             Route::Version => return Ok(status::version(self)),
             Route::OpenApi => return Ok(status::openapi()),
-            Route::Metrics => return Ok(status::metrics(self)),
+            Route::Metrics => return Ok(status::metrics(self, &parts.headers)),
             Route::ListTopics => return topics::list(self).await,
             Route::DescribeTopic(name) => return topics::describe(self, name).await,
             Route::DeleteTopic(name) => return topics::delete(self, name).await,

@@ -39,10 +39,10 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The parameter's text under any of its names; the first one given wins.
+    /// The parameter's text under any of its names; the first one that is not empty wins.
     pub(crate) fn any(&self, names: &[&'static str]) -> Result<Option<&str>, ApiError> {
         for name in names {
-            if let Some(value) = self.text(name)? {
+            if let Some(value) = self.text(name)?.filter(|value| !value.is_empty()) {
                 return Ok(Some(value));
             }
         }

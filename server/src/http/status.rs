@@ -1,11 +1,13 @@
 //! How the broker is: alive, ready, which version, and its figures.
 
+use hyper::header::{ACCEPT, HeaderMap, HeaderValue};
 use hyper::{Response, StatusCode};
 
 use super::Api;
 use super::body::{ReplyBody, json, json_text, text};
 use super::error::ApiError;
 use crate::json::Json;
+use crate::metrics::plain;
 
 /// `GET /v1/healthz`: the process is there and its reactor turns.
 pub(crate) fn healthz() -> Response<ReplyBody> {
@@ -38,8 +40,12 @@ pub(crate) fn openapi() -> Response<ReplyBody> {
     json_text(crate::openapi::document())
 }
 
-/// `GET /metrics`.
-pub(crate) fn metrics(api: &Api) -> Response<ReplyBody> {
+/// `GET /metrics`: OpenMetrics for whoever asks for it, else Prometheus' own text.
+pub(crate) fn metrics(api: &Api, headers: &HeaderMap) -> Response<ReplyBody> {
     let figures = api.metrics.render(&api.driver);
-    text("application/openmetrics-text; version=1.0.0; charset=utf-8", figures)
+    let accepts = |kind: &HeaderValue| kind.to_str().is_ok_and(|kind| kind.contains("application/openmetrics-text"));
+    if headers.get_all(ACCEPT).iter().any(accepts) {
+        return text("application/openmetrics-text; version=1.0.0; charset=utf-8", figures);
+    }
+    text("text/plain; version=0.0.4; charset=utf-8", plain(&figures))
 }

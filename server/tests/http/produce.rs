@@ -55,7 +55,10 @@ fn an_envelope_comes_back_as_it_was_sent() {
     assert_eq!(without(item, &["lease_token", "lease_until", "produced_at"]), expected);
 
     // What is given and empty, or 0, is as good as not given.
-    let nothing = json!({ "run_id": "", "tenant_id": "", "idempotency_key": "", "target_topic": "", "labels": {}, "delay_ms": 0 });
+    let nothing = json!({
+        "run_id": "", "tenant_id": "", "idempotency_key": "", "target_topic": "", "deadline": "", "deliver_at": "",
+        "labels": {}, "delay_ms": 0,
+    });
     server.produced(&json!({ "topic": "t", "key": null, "value": "bare", "envelope": nothing }));
     server.produced(&json!({ "topic": "t", "value": "barer", "envelope": {} }));
     server.produced(&json!({ "topic": "t", "value": "barest", "envelope": null }));
@@ -327,6 +330,30 @@ fn what_is_too_large_is_refused_before_it_is_read() {
             .send(format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200001\r\n\r\n").as_bytes());
         connection.reply("POST").refused(413, "PAYLOAD_TOO_LARGE");
     }
+}
+
+#[test]
+fn who_says_all_before_listening_learns_that_it_was_too_much() {
+    let server = Server::start();
+    let head = b"POST /v1/produce HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20971520\r\n\r\n";
+    let mut connection = server.connect();
+    connection.send(head);
+    let piece = vec![b'x'; 1 << 20];
+    for _ in 0..20 {
+        connection.send(&piece);
+    }
+    let reply = connection.reply("POST");
+    reply.refused(413, "PAYLOAD_TOO_LARGE");
+    assert_eq!((reply.header("connection"), connection.rest().as_str()), (Some("close"), ""));
+}
+
+#[test]
+fn a_query_parameter_that_is_empty_is_not_given() {
+    let server = Server::start();
+    server.create("t", 1);
+    let path = "/v1/produce?topic=t&value=v&tenant_id=&tenant=acme&deadline=&deadline_rfc3339=&deadline_ms=&deliver_at=&idem_key=";
+    assert_eq!(server.post(path, "").status, 200);
+    assert_eq!(server.next("t")["envelope"], json!({ "tenant_id": "acme" }));
 }
 
 #[test]

@@ -58,6 +58,32 @@ fn every_answer_carries_a_request_id() {
 }
 
 #[test]
+fn figures_come_as_prometheus_text_or_as_openmetrics() {
+    let server = Server::start();
+    let plain = server.get("/metrics");
+    assert_eq!(plain.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    // What has nothing to show yet is named all the same.
+    for (name, kind) in [
+        ("inflight_messages", "gauge"),
+        ("consumer_lag", "gauge"),
+        ("dlq_messages_total", "counter"),
+        ("produce_rejected_total", "counter"),
+        ("router_failures_total", "counter"),
+        ("messages_produced_total", "counter"),
+        ("log_sync_seconds", "histogram"),
+    ] {
+        for head in [format!("# HELP {name} "), format!("# TYPE {name} {kind}\n")] {
+            assert_eq!(plain.body.matches(&head).count(), 1, "{head}");
+        }
+    }
+    assert!(!plain.body.contains("# EOF"));
+    let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2";
+    let open = server.call("GET", "/metrics", &[("Accept", accept)], "");
+    assert_eq!(open.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    assert!(open.body.contains("# TYPE dlq_messages counter\n") && open.body.ends_with("# EOF\n"), "{open:?}");
+}
+
+#[test]
 fn figures_have_their_names_and_move() {
     let server = Server::start();
     server.create("t", 2);

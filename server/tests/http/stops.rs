@@ -314,3 +314,27 @@ fn a_kill_under_load_loses_nothing_acknowledged_and_brings_back_nothing_acked() 
     let sent: usize = all.values().sum();
     assert_eq!(rest.len() + acked.len(), sent, "all is accounted for");
 }
+
+#[test]
+fn the_broker_outlives_whoever_reads_its_log() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut command = driftqd();
+    command.args(["--addr", "127.0.0.1:0", "--data-dir"]).arg(dir.path()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("driftqd runs");
+    let mut log = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    let addr = log.find_map(|line| line.split_once("listening on http://").map(|(_, addr)| addr.to_owned()));
+    let addr = addr.expect("it listens");
+    // What it has yet to say (that it has read its log, is ready, stops, has stopped) goes nowhere.
+    drop(log);
+    let ready = || {
+        let Ok(mut socket) = TcpStream::connect(&addr) else { return false };
+        let ask = format!("GET /v1/readyz HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
+        let mut answer = String::new();
+        let asked = socket.write_all(ask.as_bytes()).and_then(|()| socket.read_to_string(&mut answer));
+        asked.is_ok() && answer.starts_with("HTTP/1.1 200")
+    };
+    until("it is ready", ready);
+    let killed = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+    assert_eq!(child.wait().expect("waited for").code(), Some(0));
+}
