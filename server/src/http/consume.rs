@@ -49,14 +49,6 @@ pub(crate) struct ConsumeFields<'a> {
 
 impl<'a> Fields<'a> for ConsumeFields<'a> {
     fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
-        let flag = |name| {
-            Ok(match query.text(name)? {
-                None | Some("") => None,
-                Some("true" | "1") => Some(true),
-                Some("false" | "0") => Some(false),
-                Some(other) => return Err(ApiError::invalid(format!("bad {name}: {other:?}, want true or false"))),
-            })
-        };
         Ok(Self {
             topic: query.text("topic")?.map(Into::into),
             group: query.text("group")?.map(Into::into),
@@ -64,7 +56,7 @@ impl<'a> Fields<'a> for ConsumeFields<'a> {
             lease_ms: query.value("lease_ms")?,
             prefetch: query.value("prefetch")?,
             from: query.text("from")?.map(Into::into),
-            release_on_disconnect: flag("release_on_disconnect")?,
+            release_on_disconnect: query.flag("release_on_disconnect")?,
             max: query.value("max")?,
             wait_ms: query.value("wait_ms")?,
         })

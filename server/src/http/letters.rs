@@ -20,6 +20,9 @@ const PEEK_MAX: usize = 1_000;
 /// How many bytes of messages one look shows; the first is shown however long it is.
 const PEEK_BYTES_MAX: u64 = 16 << 20;
 
+/// How many dead letters can be named in one request.
+const OFFSETS_MAX: usize = 10_000;
+
 /// `GET /v1/peek?topic=&partition=&offset=&limit=`.
 pub(crate) async fn peek(api: &Api, query: &Query<'_>) -> Result<Response<ReplyBody>, ApiError> {
     let topic = TopicName::new(required("topic", query.text("topic")?)?)?;
@@ -62,13 +65,19 @@ impl<'a> Fields<'a> for RedriveFields<'a> {
         let offsets =
             offsets.transpose().map_err(|_| ApiError::invalid("offsets: want numbers with commas between"))?;
         let topic = query.text("topic")?.map(Into::into);
-        Ok(Self { topic, offsets, all: query.value("all")?, limit: query.value("limit")? })
+        Ok(Self { topic, offsets, all: query.flag("all")?, limit: query.value("limit")? })
     }
 }
 
 /// `POST /v1/dlq/redrive`. The broker takes a large number of them in portions, between which others have their turn.
 pub(crate) async fn redrive(api: &Api, fields: RedriveFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
     let topic = TopicName::new(required("topic", fields.topic.as_deref())?)?;
+    if let Some(offsets) = fields.offsets.as_ref().filter(|offsets| offsets.len() > OFFSETS_MAX) {
+        return Err(ApiError::invalid(format!(
+            "{} offsets, at most {OFFSETS_MAX} can be named at once",
+            offsets.len()
+        )));
+    }
     let which = match (fields.offsets, fields.all) {
         (Some(offsets), None | Some(false)) => Redrivable::Offsets(offsets.into_iter().map(Offset).collect()),
         (None, Some(true)) => Redrivable::All,

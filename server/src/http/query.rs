@@ -49,6 +49,16 @@ impl<'a> Query<'a> {
         Ok(None)
     }
 
+    /// The parameter as true or false. An empty one counts as not given.
+    pub(crate) fn flag(&self, name: &'static str) -> Result<Option<bool>, ApiError> {
+        match self.text(name)?.map(str::trim) {
+            None | Some("") => Ok(None),
+            Some("true" | "1") => Ok(Some(true)),
+            Some("false" | "0") => Ok(Some(false)),
+            Some(other) => Err(ApiError::invalid(format!("bad {name}: {other:?}, want true or false"))),
+        }
+    }
+
     /// The parameter as a number, or whatever else it is to be. An empty one counts as not given.
     pub(crate) fn value<T: FromStr>(&self, name: &'static str) -> Result<Option<T>, ApiError> {
         match self.text(name)?.map(str::trim).filter(|text| !text.is_empty()) {

@@ -69,8 +69,19 @@ pub(crate) async fn create(api: &Api, fields: TopicFields<'_>) -> Result<Respons
     }
 }
 
+/// Groups times partitions that are described in one answer: some 10 MB.
+const DESCRIBED_MAX: usize = 100_000;
+
 /// `GET /v1/topics/{topic}`.
 pub(crate) async fn describe(api: &Api, name: TopicName) -> Result<Response<ReplyBody>, ApiError> {
+    let lines = api.driver.look(|pipeline| {
+        pipeline.state().topic_named(&name).map(|topic| topic.group_count() * topic.partition_count() as usize)
+    });
+    if let Some(lines) = lines.flatten().filter(|lines| *lines > DESCRIBED_MAX) {
+        let message =
+            format!("{lines} groups times partitions are too many to describe at once; /metrics has their figures");
+        return Err(ApiError::invalid(message));
+    }
     match api.driver.ask(Command::DescribeTopic { name }).await?? {
         Reply::Topic(topic) => Ok(json(StatusCode::OK, described(&topic))),
         other => unreachable!("a topic's description was asked for: {other:?}"),

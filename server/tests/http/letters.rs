@@ -246,3 +246,23 @@ fn peeking_shows_messages_and_changes_nothing() {
     server.get("/v1/peek?partition=0&offset=0").refused(400, "INVALID_ARGUMENT");
     server.get("/v1/peek?topic=absent&partition=0&offset=0").refused(404, "NOT_FOUND");
 }
+
+#[test]
+fn more_than_can_be_answered_at_once_is_refused() {
+    let server = Server::start();
+    server.create("wide", 1_024);
+    server.create("dlq.wide", 1);
+    for group in 0..98 {
+        let made = server.post("/v1/groups", format!("{{\"topic\":\"wide\",\"group\":\"g{group}\"}}"));
+        assert_eq!(made.status, 201, "{made:?}");
+    }
+    let message = server.get("/v1/topics/wide").refused(400, "INVALID_ARGUMENT");
+    assert!(message.contains("100352"), "{message}");
+    assert_eq!(server.delete("/v1/groups?topic=wide&group=g0").status, 204);
+    assert_eq!(server.get("/v1/topics/wide").status, 200);
+    let offsets: Vec<u64> = (0..10_001).collect();
+    let body = serde_json::json!({ "topic": "wide", "offsets": offsets }).to_string();
+    server.post("/v1/dlq/redrive", body).refused(400, "INVALID_ARGUMENT");
+    let queried = server.post("/v1/dlq/redrive?topic=wide&all=1", "");
+    assert_eq!((queried.status, queried.json()["redriven"].clone()), (200, 0.into()));
+}
