@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use super::batch::BatchBody;
 use super::consume::StreamBody;
 use super::error::ApiError;
+use super::patience::PatienceTimer;
 use crate::config::HttpSettings;
 use crate::json::Json;
 
@@ -132,17 +133,19 @@ pub(crate) struct Inflow {
     clock: Option<(Instant, Pin<Box<Sleep>>)>,
     /// Whether it must come at a rate, or may trickle as long as it does not pause.
     rated: bool,
+    /// Whether its sender has closed its side.
+    turn: PatienceTimer,
 }
 
 impl Inflow {
     /// A body that must come swiftly.
-    pub(crate) fn swift(incoming: Incoming, pace: Pace) -> Self {
-        Self { incoming, pace, received: 0, clock: None, rated: true }
+    pub(crate) fn swift(incoming: Incoming, pace: Pace, turn: PatienceTimer) -> Self {
+        Self { incoming, pace, received: 0, clock: None, rated: true, turn }
     }
 
     /// A body that comes as its sender has something to say.
-    pub(crate) fn steady(incoming: Incoming, pace: Pace) -> Self {
-        Self { rated: false, ..Self::swift(incoming, pace) }
+    pub(crate) fn steady(incoming: Incoming, pace: Pace, turn: PatienceTimer) -> Self {
+        Self { rated: false, ..Self::swift(incoming, pace, turn) }
     }
 
     /// The next piece of it, or its end.
@@ -159,6 +162,10 @@ impl Inflow {
                     self.received += data.len() as u64;
                     self.excuse();
                     return Poll::Ready(Ok(Some(data)));
+                }
+                // Everything that came before the end has been handed on by now.
+                Poll::Pending if self.turn.is_closed() => {
+                    return Poll::Ready(Err(ApiError::invalid("the body ended early").closing()));
                 }
                 Poll::Pending => return self.wait(context),
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use slab::Slab;
@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::Api;
 use super::body::ReplyBody;
 use super::patience::Patience;
+use super::socket::Socket;
 
 /// How long nothing is accepted after the system had no more sockets to give.
 const BREATH: Duration = Duration::from_millis(100);
@@ -154,10 +155,15 @@ async fn serve(socket: TcpStream, api: Rc<Api>, mut builder: auto::Builder<Here>
         let timer = patience.timer();
         service_fn(move |request: Request<Incoming>| {
             timer.nothing_owed();
-            let api = Rc::clone(&api);
-            async move { Ok::<Response<ReplyBody>, Infallible>(api.answer(request).await) }
+            if request.version() < Version::HTTP_2 {
+                timer.take_turn();
+            }
+            let (api, turn) = (Rc::clone(&api), timer.clone());
+            async move { Ok::<Response<ReplyBody>, Infallible>(api.answer(request, turn).await) }
         })
     };
+    let turn = patience.timer();
+    let socket = Socket::new(socket, turn.clone());
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
     let mut seat = Seat { stop: &stop, key: None };
     let mut stopping = false;
@@ -169,6 +175,10 @@ async fn serve(socket: TcpStream, api: Rc<Api>, mut builder: auto::Builder<Here>
         }
         if let Poll::Ready(ended) = connection.as_mut().poll(context) {
             return Poll::Ready(ended);
+        }
+        if turn.is_closed() && !turn.is_ours() {
+            // The peer went before it was known that it would be needed: hyper looks again and sees.
+            return connection.as_mut().poll(context);
         }
         std::task::ready!(patience.poll(context));
         // Hyper takes notice, if it is hyper that waits; it is not while nobody has said which HTTP is spoken.

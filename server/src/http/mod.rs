@@ -18,6 +18,7 @@ mod produce;
 mod query;
 mod routes;
 mod settle;
+mod socket;
 mod status;
 mod topics;
 
@@ -35,6 +36,7 @@ use self::error::ApiError;
 use self::fields::{AckFields, read};
 use self::guard::Guard;
 use self::head::{Head, REQUEST_ID};
+use self::patience::PatienceTimer;
 use self::query::Query;
 use self::routes::Route;
 use crate::config::Settings;
@@ -64,7 +66,7 @@ impl Api {
     }
 
     /// Answers a request, whatever it is.
-    pub(crate) async fn answer(self: Rc<Self>, request: Request<Incoming>) -> Response<ReplyBody> {
+    pub(crate) async fn answer(self: Rc<Self>, request: Request<Incoming>, turn: PatienceTimer) -> Response<ReplyBody> {
         let (parts, incoming) = request.into_parts();
         let head = Head::of(&parts.headers);
         let id = self.ids.of(head.request_id);
@@ -73,8 +75,8 @@ impl Api {
         let is_batch = head.is_ndjson();
         let route = self.guard.check(&parts, &head).and_then(|()| Route::of(&parts.method, parts.uri.path()));
         let answered = match route {
-            Ok(route @ (Route::Produce | Route::Ack)) if is_batch => self.batch(&route, &head, incoming).await,
-            Ok(route) => self.dispatch(route, parts, incoming).await,
+            Ok(route @ (Route::Produce | Route::Ack)) if is_batch => self.batch(&route, &head, incoming, turn).await,
+            Ok(route) => self.dispatch(route, parts, incoming, turn).await,
             Err(error) => Err(error),
         };
         let mut response = answered.unwrap_or_else(ApiError::into_response);
@@ -91,6 +93,7 @@ impl Api {
         route: Route,
         parts: Parts,
         incoming: Incoming,
+        turn: PatienceTimer,
     ) -> Result<Response<ReplyBody>, ApiError> {
         let query = Query::parse(parts.uri.query())?;
         match route {
@@ -106,7 +109,7 @@ impl Api {
             Route::Peek => return letters::peek(self, &query).await,
             _ => {}
         }
-        let body = self.body(incoming).await.inspect_err(|error| self.note(&route, error))?;
+        let body = self.body(incoming, turn.clone()).await.inspect_err(|error| self.note(&route, error))?;
         let done = match &route {
             // A request shares its memory with what hyper reads into: on the busiest routes it is let go of before anything is
             // waited for, so that the memory is used again.
@@ -125,7 +128,10 @@ impl Api {
                 drop((body, parts));
                 settle::ack(self, claim).await
             }
-            Route::Consume => consume::consume(self, read(&body, &query)?).await,
+            Route::Consume => {
+                let stream = consume::consume(self, read(&body, &query)?).await;
+                stream.inspect(|_| turn.give_turn())
+            }
             Route::Nack => settle::nack(self, read(&body, &query)?).await,
             Route::Extend => settle::extend(self, read(&body, &query)?).await,
             Route::Release => settle::release(self, read(&body, &query)?).await,
@@ -152,8 +158,8 @@ impl Api {
         Pace::of(&self.settings.http)
     }
 
-    async fn body(&self, incoming: Incoming) -> Result<bytes::Bytes, ApiError> {
-        Inflow::swift(incoming, self.pace()).whole(self.settings.http.body_bytes_max).await
+    async fn body(&self, incoming: Incoming, turn: PatienceTimer) -> Result<bytes::Bytes, ApiError> {
+        Inflow::swift(incoming, self.pace(), turn).whole(self.settings.http.body_bytes_max).await
     }
 
     async fn batch(
@@ -161,6 +167,7 @@ impl Api {
         route: &Route,
         head: &Head<'_>,
         incoming: Incoming,
+        turn: PatienceTimer,
     ) -> Result<Response<ReplyBody>, ApiError> {
         if let Some(unready) = self.driver.unready() {
             return Err(unready.into());
@@ -177,7 +184,7 @@ impl Api {
                 BatchKind::Produce { trace: head.trace.map(str::to_owned) }
             }
         };
-        let inflow = Inflow::steady(incoming, self.pace());
+        let inflow = Inflow::steady(incoming, self.pace(), turn);
         Ok(BatchBody::new(Rc::clone(self), kind, inflow).answer().await)
     }
 }

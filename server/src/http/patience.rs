@@ -23,6 +23,10 @@ struct Owed {
     until_ms: AtomicU64,
     /// The moment has passed.
     overdue: AtomicBool,
+    /// A request has come, and it is for us to answer.
+    our_turn: AtomicBool,
+    /// The peer has closed its side.
+    closed: AtomicBool,
 }
 
 /// The watch over one connection.
@@ -36,13 +40,19 @@ pub(super) struct Patience {
 
 /// What hyper is given to wait with.
 #[derive(Clone, Debug)]
-pub(super) struct PatienceTimer(Arc<Owed>);
+pub(crate) struct PatienceTimer(Arc<Owed>);
 
 impl Patience {
     /// The first head is owed within `limit`.
     pub(super) fn begin(limit: Duration) -> Self {
         let until_ms = u64::try_from(limit.as_millis()).unwrap_or(NOTHING - 1);
-        let owed = Owed { began: Instant::now(), until_ms: AtomicU64::new(until_ms), overdue: AtomicBool::new(false) };
+        let owed = Owed {
+            began: Instant::now(),
+            until_ms: AtomicU64::new(until_ms),
+            overdue: AtomicBool::new(false),
+            our_turn: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        };
         Self { owed: Arc::new(owed), timer: Box::pin(tokio::time::sleep(limit)), set_to_ms: until_ms }
     }
 
@@ -81,9 +91,34 @@ impl Patience {
 }
 
 impl PatienceTimer {
-    /// A request has come whole: nothing is owed until hyper waits for the next.
+    /// A request's head has come: nothing is owed until hyper waits for the next.
     pub(super) fn nothing_owed(&self) {
         self.0.until_ms.store(NOTHING, Ordering::Relaxed);
+    }
+
+    /// A request of HTTP/1 has come: until hyper waits for the next, its peer may close its side and is answered all the same.
+    pub(super) fn take_turn(&self) {
+        self.0.our_turn.store(true, Ordering::Relaxed);
+    }
+
+    /// The answer is a stream, for which somebody must be there.
+    pub(super) fn give_turn(&self) {
+        self.0.our_turn.store(false, Ordering::Relaxed);
+    }
+
+    /// The peer has closed its side.
+    pub(super) fn close(&self) {
+        self.0.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has.
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.closed.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is for us to answer, and the peer need not be there but to read.
+    pub(super) fn is_ours(&self) -> bool {
+        self.0.our_turn.load(Ordering::Relaxed)
     }
 }
 
@@ -93,6 +128,7 @@ impl Timer for PatienceTimer {
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
+        self.0.our_turn.store(false, Ordering::Relaxed);
         let until_ms = deadline.saturating_duration_since(self.0.began).as_millis();
         Box::pin(Wait { owed: Arc::clone(&self.0), until_ms: u64::try_from(until_ms).unwrap_or(NOTHING - 1) })
     }

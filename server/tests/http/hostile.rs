@@ -589,3 +589,37 @@ fn work_that_is_broken_off_thousands_of_times_leaves_nothing_behind() {
     assert_eq!(figure(&server, "awaited_replies"), 0);
     unharmed(&mut server);
 }
+
+#[test]
+fn who_has_said_all_may_close_its_side_and_is_answered() {
+    let mut server = Server::with(&["--sync-delay-ms", "50"]);
+    server.create("t", 1);
+    let half_closed = |request: String| {
+        let mut connection = server.connect();
+        connection.send(request.as_bytes());
+        connection.socket().shutdown(std::net::Shutdown::Write).expect("closed");
+        connection.rest()
+    };
+    let length = MESSAGE.len();
+    let answer = half_closed(format!("{HEAD}Content-Length: {length}\r\n\r\n{MESSAGE}"));
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("\"offset\":0"), "{answer}");
+    let answer = half_closed("GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned());
+    assert!(answer.contains("{\"topics\":[\"t\"]}"), "{answer}");
+    let line = format!("{MESSAGE}\n");
+    let framing = format!("Content-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n", 2 * line.len());
+    let answer = half_closed(format!("{HEAD}{framing}{line}{line}"));
+    assert_eq!(answer.matches("{\"status\":200,").count(), 2, "{answer}");
+    let answer = half_closed("GET /v1/consume?topic=no&group=g&owner=w HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned());
+    assert!(answer.contains("NOT_FOUND"), "{answer}");
+
+    // A body that is cut off is no whole request, and is seen at once.
+    let began = Instant::now();
+    let answer = half_closed(format!("{HEAD}Content-Length: 1000\r\n\r\n{MESSAGE}"));
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("ended early"), "{answer}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // And a stream that nobody reads any more is over.
+    let began = Instant::now();
+    half_closed("GET /v1/consume?topic=t&group=g&owner=w HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    unharmed(&mut server);
+}
