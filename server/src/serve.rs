@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use driftq_core::faults::NoFaults;
-use driftq_core::log::Recovered;
+use driftq_core::log::{Notice, Recovered};
 use driftq_core::pipeline::OpenError;
 use driftq_core::types::Timestamp;
 use driftq_core::{Pipeline, PipelineConfig};
@@ -211,7 +211,11 @@ impl Opening {
 
 fn report(recovered: &Recovered, pipeline: &Pipeline, took: Duration) {
     for notice in &recovered.notices {
-        tracing::warn!("{notice}");
+        match notice {
+            // Every stop leaves one; nothing is amiss.
+            Notice::NeverBegun { .. } => tracing::debug!("{notice}"),
+            _ => tracing::warn!("{notice}"),
+        }
     }
     tracing::info!(
         lsn = recovered.last_lsn.0,
