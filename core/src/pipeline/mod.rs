@@ -87,6 +87,13 @@ impl Job {
         &self.steps
     }
 
+    /// How many bytes it appends to files.
+    #[must_use]
+    pub fn appended_bytes(&self) -> u64 {
+        let appended = |step: &Step| if let Step::Append { bytes, .. } = step { bytes.len() as u64 } else { 0 };
+        self.steps.iter().map(appended).sum()
+    }
+
     /// Performs it.
     ///
     /// # Errors
@@ -263,8 +270,9 @@ impl<F: Faults> Pipeline<F> {
         let batch = self.log.take_batch()?;
         self.log_busy = true;
         self.mark_at = None;
-        self.bytes_since_snapshot += appended_bytes(&batch.steps);
-        Some(Job { lane: Lane::Log, steps: batch.steps, purpose: Purpose::Commit { through: batch.through } })
+        let job = Job { lane: Lane::Log, steps: batch.steps, purpose: Purpose::Commit { through: batch.through } };
+        self.bytes_since_snapshot += job.appended_bytes();
+        Some(job)
     }
 
     fn next_chore(&mut self) -> Option<Job> {
@@ -316,9 +324,4 @@ impl<F: Faults> Pipeline<F> {
     fn fail(&mut self, doing: &str, fault: &StorageFault) {
         self.broker.on_log_failed(LogFault(format!("{doing}: {fault}")));
     }
-}
-
-fn appended_bytes(steps: &[Step]) -> u64 {
-    let appended = steps.iter().map(|step| if let Step::Append { bytes, .. } = step { bytes.len() as u64 } else { 0 });
-    appended.sum()
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use driftq_core::command::Subscribe;
-use driftq_core::log::{Step, StorageFault};
+use driftq_core::log::StorageFault;
 use driftq_core::types::{ConsumerId, Timestamp};
 use driftq_core::{Command, Job, Lane, Output, Pipeline, Refusal, Reply};
 use tokio::sync::Notify;
@@ -258,7 +258,7 @@ impl Driver {
         result: Result<(), StorageFault>,
         took: Option<std::time::Duration>,
     ) {
-        let (lane, synced, bytes) = (job.lane(), pipeline.synced(), appended_bytes(&job));
+        let (lane, synced, bytes) = (job.lane(), pipeline.synced(), job.appended_bytes());
         pipeline.complete(now, job, result);
         if lane == Lane::Log {
             self.metrics.batch(pipeline.synced().0 - synced.0, bytes, took);
@@ -387,10 +387,4 @@ impl Drop for WholeOrNothing {
             std::process::abort();
         }
     }
-}
-
-fn appended_bytes(job: &Job) -> u64 {
-    let appended =
-        job.steps().iter().map(|step| if let Step::Append { bytes, .. } = step { bytes.len() as u64 } else { 0 });
-    appended.sum()
 }

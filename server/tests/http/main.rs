@@ -12,6 +12,7 @@ mod letters;
 mod produce;
 mod rig;
 mod settle;
+mod slow;
 mod smoke;
 mod stalls;
 mod status;
