@@ -13,6 +13,8 @@ use driftq_core::log::{Storage, StorageFault};
 use driftq_core::{Job, Lane};
 use tokio::sync::Notify;
 
+use super::apart::{Apart, Whereabouts};
+
 /// A job that was performed, or failed.
 #[derive(Debug)]
 pub(crate) struct Done {
@@ -27,6 +29,7 @@ pub(crate) struct Lanes {
     log: Sender<Job>,
     background: Sender<Job>,
     done: Receiver<Done>,
+    reactor: Whereabouts,
 }
 
 impl Lanes {
@@ -39,13 +42,15 @@ impl Lanes {
         S: Storage + Send + 'static,
     {
         let (finished, done) = channel();
-        let log = lane("driftq-log", log, finished.clone(), Arc::clone(wake))?;
-        let background = lane("driftq-files", background, finished, Arc::clone(wake))?;
-        Ok(Self { log, background, done })
+        let reactor = Whereabouts::default();
+        let log = lane("driftq-log", log, finished.clone(), Arc::clone(wake), Some(reactor.clone()))?;
+        let background = lane("driftq-files", background, finished, Arc::clone(wake), None)?;
+        Ok(Self { log, background, done, reactor })
     }
 
     /// Hands a job to its thread.
     pub(crate) fn perform(&self, job: Job) {
+        self.reactor.note();
         let lane = if job.lane() == Lane::Log { &self.log } else { &self.background };
         lane.send(job).expect("the threads live as long as the way to them");
     }
@@ -61,10 +66,15 @@ fn lane<S: Storage + Send + 'static>(
     mut storage: S,
     finished: Sender<Done>,
     wake: Arc<Notify>,
+    reactor: Option<Whereabouts>,
 ) -> std::io::Result<Sender<Job>> {
     let (sender, jobs) = channel::<Job>();
     let work = move || {
+        let mut apart = reactor.map(Apart::new);
         for job in jobs {
+            if let Some(apart) = &mut apart {
+                apart.make_way();
+            }
             let began = Instant::now();
             let result = catch_unwind(AssertUnwindSafe(|| job.perform(&mut storage)));
             let result = result.unwrap_or_else(|_| Err(StorageFault::Io("the storage panicked".into())));

@@ -5,6 +5,7 @@
 //! deliveries leave. There is no lock here, and nothing waits for a disk but those whom the disk concerns.
 
 mod answers;
+mod apart;
 mod lanes;
 mod streams;
 

@@ -1,7 +1,6 @@
 //! Sockets: accepted, bounded in number, served by hyper, and let go of in time.
 
 use std::cell::{Cell, RefCell};
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::pin::pin;
@@ -11,14 +10,13 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Request, Response, Version};
+use hyper::{Request, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use slab::Slab;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::Api;
-use super::body::ReplyBody;
 use super::patience::Patience;
 use super::socket::Socket;
 
@@ -158,8 +156,7 @@ async fn serve(socket: TcpStream, api: Rc<Api>, mut builder: auto::Builder<Here>
             if request.version() < Version::HTTP_2 {
                 timer.take_turn();
             }
-            let (api, turn) = (Rc::clone(&api), timer.clone());
-            async move { Ok::<Response<ReplyBody>, Infallible>(api.answer(request, turn).await) }
+            Rc::clone(&api).answer(request, timer.clone())
         })
     };
     let turn = patience.timer();

@@ -20,8 +20,52 @@ use super::error::ApiError;
 use super::query::Query;
 use crate::moment;
 
-/// Text that stays where it is in the body, if nothing in it is escaped.
-pub(crate) type Str<'a> = Cow<'a, str>;
+/// Text that stays where it is in the body, if nothing in it is escaped. (A plain `Cow` in an `Option` is always copied.)
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Str<'a>(Cow<'a, str>);
+
+impl Str<'_> {
+    /// A copy that stands for itself.
+    pub(crate) fn into_owned(self) -> String {
+        self.0.into_owned()
+    }
+}
+
+impl std::ops::Deref for Str<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'a> From<&'a str> for Str<'a> {
+    fn from(text: &'a str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Str<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl<'de> Visitor<'de> for Text {
+            type Value = Cow<'de, str>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Cow<'de, str>, E> {
+                Ok(Cow::Borrowed(text))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Cow<'de, str>, E> {
+                Ok(Cow::Owned(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_str(Text).map(Str)
+    }
+}
 
 /// A request that can be written as a JSON object or as a query.
 pub(crate) trait Fields<'a>: Deserialize<'a> {
@@ -69,7 +113,7 @@ pub(crate) fn read<'a, T: Fields<'a>>(body: &'a [u8], query: &'a Query<'a>) -> R
 }
 
 fn borrowed<'a>(text: Option<&'a str>) -> Option<Str<'a>> {
-    text.map(Cow::Borrowed)
+    text.map(Str::from)
 }
 
 /// A field that must be there.
@@ -188,8 +232,8 @@ impl<'a> Fields<'a> for ProduceFields<'a> {
     fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
         let deadline = query.any(&["deadline", "deadline_rfc3339"])?;
         let deadline = match (deadline, query.value::<u64>("deadline_ms")?) {
-            (Some(text), None) => Some(Cow::Borrowed(text)),
-            (None, Some(at)) => Some(Cow::Owned(moment::text(Timestamp(at)))),
+            (Some(text), None) => Some(Str::from(text)),
+            (None, Some(at)) => Some(Str(Cow::Owned(moment::text(Timestamp(at))))),
             (None, None) => None,
             (Some(_), Some(_)) => return Err(ApiError::invalid("give deadline or deadline_ms, not both")),
         };

@@ -23,6 +23,7 @@ mod status;
 mod topics;
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::rc::Rc;
 
 use hyper::body::Incoming;
@@ -66,7 +67,11 @@ impl Api {
     }
 
     /// Answers a request, whatever it is.
-    pub(crate) async fn answer(self: Rc<Self>, request: Request<Incoming>, turn: PatienceTimer) -> Response<ReplyBody> {
+    pub(crate) async fn answer(
+        self: Rc<Self>,
+        request: Request<Incoming>,
+        turn: PatienceTimer,
+    ) -> Result<Response<ReplyBody>, Infallible> {
         let (parts, incoming) = request.into_parts();
         let head = Head::of(&parts.headers);
         let id = self.ids.of(head.request_id);
@@ -85,7 +90,7 @@ impl Api {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         headers.insert(REQUEST_ID, id);
-        response
+        Ok(response)
     }
 
     async fn dispatch(
