@@ -1,5 +1,8 @@
 //! What can be asked of the broker.
 
+use std::sync::Arc;
+
+use crate::idempotency::{Identity, Lifetime, Outcome};
 use crate::record::{GroupStart, Retention};
 use crate::types::{
     ConsumerId, Envelope, GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, RoutingDecision, Text,
@@ -8,9 +11,6 @@ use crate::types::{
 
 /// One request. Every command gets exactly one [`Reply`](crate::Reply) or [`Refusal`](crate::Refusal); a refused command has
 /// changed nothing.
-///
-/// The idempotency store (begin, finish, reacquire, renew, forget) and the atomic `complete` will stand here as further
-/// commands; their records are already set apart in the log format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Make a topic, or learn that it is there.
@@ -86,6 +86,10 @@ pub enum Command {
     },
     /// A worker gives a message back unharmed.
     Release(Claim),
+    /// A worker is done with a message, says what came of it and hands on the next step's messages: all of it, or nothing.
+    Complete(Box<Complete>),
+    /// Something about the idempotency store.
+    Store(Box<StoreCommand>),
     /// Make a group.
     CreateGroup {
         /// The topic.
@@ -239,6 +243,108 @@ impl TokenClaim {
             Some(Err(_)) => Self::Unreadable,
         }
     }
+}
+
+/// A step that is done: its message, its result, and what comes next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complete {
+    /// Which message, and by what right. A token must be shown.
+    pub claim: Claim,
+    /// What is stored as the effect's result, JSON text; only a message with an idempotency key has such an effect.
+    pub result: Option<Arc<str>>,
+    /// The next step's messages.
+    pub produce: Vec<Produce>,
+}
+
+/// What can be asked of the idempotency store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreCommand {
+    /// May this effect be run?
+    Begin(Begin),
+    /// This is how it ended.
+    Finish {
+        /// Which effect.
+        identity: Identity,
+        /// The grant it was run under.
+        token: TokenClaim,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// Grant an effect again that failed, or whose lease has ended.
+    Reacquire {
+        /// Which effect.
+        identity: Identity,
+        /// Who will run it.
+        owner: OwnerName,
+        /// How long that may take; `None` or no length for the default.
+        lease: Option<Millis>,
+    },
+    /// The effect takes longer.
+    Renew {
+        /// Which effect.
+        identity: Identity,
+        /// The grant it is run under.
+        token: TokenClaim,
+        /// The new lease, from now; `None` or no length for the default.
+        lease: Option<Millis>,
+    },
+    /// What is known about an effect?
+    Get {
+        /// Which effect.
+        identity: Identity,
+    },
+    /// Forget an effect.
+    Forget {
+        /// Which effect.
+        identity: Identity,
+    },
+}
+
+/// The question whether an effect may be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Begin {
+    /// Which effect.
+    pub identity: Identity,
+    /// Who will run it.
+    pub owner: OwnerName,
+    /// How long that may take; `None` or no length for the default.
+    pub lease: Option<Millis>,
+    /// How long the effect is remembered; `None` for the scope's default.
+    pub lifetime: Option<Lifetime>,
+    /// What the request hashes to: the same for the same request.
+    pub request_hash: Option<Text>,
+    /// What to do where an earlier lease has ended without word; `None` for the scope's default.
+    pub on_expired: Option<OnExpired>,
+    /// The delivery on whose behalf it is asked.
+    pub delivery: Option<DeliveryClaim>,
+}
+
+impl Begin {
+    /// The question with nothing but what must be said.
+    #[must_use]
+    pub fn new(identity: Identity, owner: OwnerName) -> Self {
+        Self { identity, owner, lease: None, lifetime: None, request_hash: None, on_expired: None, delivery: None }
+    }
+}
+
+/// What to do where an effect's lease has ended without word from whoever ran it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnExpired {
+    /// It is granted anew.
+    TakeOver,
+    /// It is reported, and somebody decides.
+    Report,
+}
+
+/// The delivery that stands behind an effect of the `consume` scope, whose topic and group it is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeliveryClaim {
+    /// Its partition.
+    pub partition: PartitionId,
+    /// Its offset.
+    pub offset: Offset,
+    /// The token it came with.
+    pub token: TokenClaim,
 }
 
 /// Where to set a group's progress.

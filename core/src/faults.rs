@@ -83,6 +83,16 @@ faults! {
     LeaseShorterThanTold "lease-shorter-than-told": "A worker is told of a longer lease than it has.",
     HiddenState "hidden-state": "A wait depends on how much was decided before in the same process.",
     StuckAfterExpiry "stuck-after-expiry": "A message whose lease expired waits for ever.",
+    FinishIgnoresToken "finish-ignores-token": "An effect is finished whatever token is shown.",
+    TakeoverKeepsToken "takeover-keeps-token": "An effect that is taken over keeps its old token.",
+    HashNotCompared "hash-not-compared": "Another request under the same key is taken for the first.",
+    EffectLostOnReplay "effect-lost-on-replay": "Replaying a grant does not remember the effect.",
+    BeginAfterSuccessExecutes "begin-after-success-executes": "An effect that succeeded is granted again.",
+    CompleteWithoutAck "complete-without-ack": "A completed step leaves its message unfinished.",
+    CompleteWithoutProduce "complete-without-produce": "A completed step stores nothing.",
+    TtlFromBegin "ttl-from-begin": "An effect's window begins when it is granted.",
+    SkipWithoutFinish "skip-without-finish": "A message of a finished identity is passed over and never finished.",
+    QuotaEvictsLive "quota-evicts-live": "A tenant at its quota loses its oldest effect to a new one.",
 }
 
 /// Says which bug, if any, is planted.

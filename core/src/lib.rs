@@ -127,6 +127,7 @@
 //! * [`broker`]: [`Broker`], which decides. It needs a [`LogSink`] and nothing else.
 //! * [`pipeline`]: [`Pipeline`], a broker with its log: batches, syncs, releases, rotates, takes snapshots.
 //! * [`state`]: what survives. [`State::apply`](state::State::apply) is the only code that changes it.
+//! * [`idempotency`]: effects. Which were begun, by whom, and how they ended.
 //! * [`log`] and [`codec`]: bytes. Frames, segments, snapshots, recovery; records to payloads and back.
 //! * [`faults`]: bugs on purpose, for whoever tests the tests.
 //! * [`types`]: names, numbers, time, messages.
@@ -144,6 +145,7 @@ pub mod codec;
 pub mod command;
 mod decide;
 pub mod faults;
+pub mod idempotency;
 mod index;
 pub mod log;
 pub mod pipeline;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::body::Body;
+use crate::idempotency::{Completion, Effect, Identity, Lifetime, Outcome, Realm};
 use crate::state::entry::Entry;
 use crate::types::{
     Boot, DeadReason, GroupId, GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, Position, Text,
@@ -68,6 +69,73 @@ pub struct Gate {
     pub scope: TopicName,
     /// Until when a second produce of the identity is answered with this message.
     pub expires_at: Timestamp,
+}
+
+/// The grant of an effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EffectBegun {
+    /// Which effect.
+    pub identity: Identity,
+    /// Proof of the grant.
+    pub token: LeaseToken,
+    /// Whose it is.
+    pub owner: OwnerName,
+    /// When its lease ends.
+    pub until: Timestamp,
+    /// How long the effect is remembered; `None` for as before.
+    pub lifetime: Option<Lifetime>,
+    /// What the request hashes to; counts for an effect that is new.
+    pub request_hash: Option<Text>,
+    /// The message behind it, where one was named.
+    pub message: Option<(PartitionId, Position)>,
+}
+
+/// A completed step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// The message, for which group.
+    pub place: Place,
+    /// The token that won.
+    pub token: LeaseToken,
+    /// How long its answer is repeated.
+    pub until: Timestamp,
+    /// The end of the message's effect, where it has an identity.
+    pub effect: Option<Concluded>,
+    /// What the step produced, in order.
+    pub outputs: Vec<Produced>,
+}
+
+/// How a completed step leaves its effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Concluded {
+    /// The result, where the effect has none.
+    pub result: Option<Arc<str>>,
+    /// How long it is remembered, where it is new.
+    pub window: Millis,
+}
+
+/// One message of a completed step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Produced {
+    /// The topic that was asked for.
+    pub asked: TopicName,
+    /// The partition it is stored in.
+    pub partition: PartitionId,
+    /// Its offset.
+    pub offset: Offset,
+    /// What is stored; `None` where the identity had been accepted before.
+    pub stored: Option<Stored>,
+}
+
+/// A message that a completed step stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The topic it is stored in.
+    pub topic: TopicId,
+    /// Its identity's window, where it has one.
+    pub gate: Option<Gate>,
+    /// Its bytes.
+    pub body: Body,
 }
 
 /// A fact.
@@ -163,6 +231,13 @@ pub enum Event {
     Acked {
         /// Which, for which group.
         place: Place,
+        /// Where the message has an identity: how long the effect is remembered as done, if nobody says more about it.
+        commits: Option<Millis>,
+    },
+    /// A message of an identity that the group is done with already is done as well, undelivered.
+    Skipped {
+        /// Which, for which group.
+        place: Place,
     },
     /// A worker failed a message it held.
     Nacked {
@@ -244,6 +319,41 @@ pub enum Event {
     IdentitiesExpired {
         /// The topic their producers meant.
         scope: TopicName,
+        /// How many of the oldest go.
+        count: u64,
+    },
+    /// An effect was granted.
+    EffectBegun(Box<EffectBegun>),
+    /// A granted effect has ended.
+    EffectFinished {
+        /// Which.
+        identity: Identity,
+        /// How.
+        outcome: Outcome,
+    },
+    /// A granted effect takes longer.
+    EffectRenewed {
+        /// Which.
+        identity: Identity,
+        /// When its lease ends now.
+        until: Timestamp,
+    },
+    /// An effect was forgotten because somebody said so.
+    EffectForgotten {
+        /// Which.
+        identity: Identity,
+    },
+    /// Effects were looked at because their time had come: they are forgotten, but for those whose message can still come again.
+    EffectsExpired {
+        /// The table they stand in.
+        realm: Realm,
+        /// How many of those that were to be looked at first.
+        count: u64,
+    },
+    /// A step was completed: its message is done, its effect has ended, its messages are stored, at once.
+    Completed(Box<Completed>),
+    /// Answers of completed steps need not be repeated any more.
+    CompletionsExpired {
         /// How many of the oldest go.
         count: u64,
     },
@@ -379,6 +489,31 @@ pub enum Image {
         offset: Offset,
         /// The end of the window.
         expires_at: Timestamp,
+    },
+    /// What a seek replays for a group in a partition.
+    Replayed {
+        /// The topic.
+        topic: TopicId,
+        /// The group.
+        group: GroupId,
+        /// The partition.
+        partition: PartitionId,
+        /// Messages below are delivered even where their identity is done.
+        below: Position,
+    },
+    /// An effect.
+    Effect {
+        /// Which.
+        identity: Identity,
+        /// What is known about it.
+        effect: Effect,
+    },
+    /// The answer of a completed step.
+    Completion {
+        /// The token that won it.
+        token: LeaseToken,
+        /// The answer.
+        completion: Completion,
     },
 }
 

@@ -1,9 +1,12 @@
 //! What the broker answers: replies, refusals, deliveries.
 
+use std::sync::Arc;
+
 use crate::body::Body;
+use crate::idempotency::{Effect, EffectStatus, Outcome};
 use crate::state::entry::LastError;
 use crate::types::{
-    ConsumerId, GroupName, LeaseToken, Millis, NameError, Offset, PartitionId, Ticket, Timestamp, TopicName,
+    ConsumerId, GroupName, LeaseToken, Millis, NameError, Offset, PartitionId, Text, Ticket, Timestamp, TopicName,
 };
 
 /// Something that leaves the broker. Nothing leaves before everything it rests on is durable.
@@ -99,6 +102,57 @@ pub enum Reply {
         /// How many.
         count: u64,
     },
+    /// The step is done, and this is what it produced.
+    Completed(Arc<[StepOutput]>),
+    /// What the idempotency store says.
+    Store(StoreReply),
+}
+
+/// A message that a completed step has produced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepOutput {
+    /// The topic that was asked for.
+    pub topic: TopicName,
+    /// Its partition.
+    pub partition: PartitionId,
+    /// Its offset.
+    pub offset: Offset,
+    /// The identity had been accepted before; this is that message's place, and nothing new was stored.
+    pub duplicate: bool,
+}
+
+/// What the idempotency store says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreReply {
+    /// Run it.
+    Execute {
+        /// How often it was granted, this time included.
+        attempt: u32,
+        /// Proof of this grant.
+        token: LeaseToken,
+        /// When the grant ends.
+        lease_until: Timestamp,
+        /// False where the key is empty: nothing is remembered, and nobody is kept from running it again.
+        idempotent: bool,
+    },
+    /// It was run; this is what came of it.
+    Replay(Outcome),
+    /// It failed, or its lease ended without word, and whoever is responsible may reacquire it.
+    Retryable {
+        /// How often it was granted.
+        attempt: u32,
+        /// How it stands.
+        status: EffectStatus,
+        /// What went wrong.
+        last_error: Text,
+    },
+    /// The lease runs on.
+    Renewed {
+        /// When it ends now.
+        lease_until: Timestamp,
+    },
+    /// What is known about an effect.
+    Effect(Box<Effect>),
 }
 
 /// Where a message was stored.
@@ -286,6 +340,27 @@ pub enum Refusal {
     /// The token is not the newest delivery's, or its lease has ended.
     #[error("stale lease")]
     StaleLease,
+    /// Somebody is running the effect.
+    #[error("the effect is in progress elsewhere")]
+    InProgress {
+        /// When its lease ends at the latest, from now.
+        retry_after: Millis,
+    },
+    /// The request is not the one the key was first used for.
+    #[error("the idempotency key was used for another request")]
+    HashMismatch,
+    /// The store knows no such effect.
+    #[error("no such idempotency record")]
+    UnknownEffect,
+    /// The effect has already ended otherwise.
+    #[error("the effect has already ended with another outcome")]
+    OtherOutcome,
+    /// The effect has neither failed nor run out of its lease.
+    #[error("the effect cannot be reacquired: {}", .status.as_str())]
+    NotRetryable {
+        /// How it stands.
+        status: EffectStatus,
+    },
     /// Too much is waiting; try again later.
     #[error("{}", .reason.as_str())]
     Overloaded {
@@ -315,6 +390,8 @@ pub enum Overload {
     DeadLetters,
     /// As many produce identities are remembered as may be.
     Identities,
+    /// As many effects of the tenant are remembered as may be.
+    Effects,
     /// As many topics, groups or streams exist as may.
     Objects,
     /// The log is preparing room.
@@ -329,6 +406,7 @@ impl Overload {
             Self::Backlog => "overloaded",
             Self::DeadLetters => "dlq_full",
             Self::Identities => "dedupe_full",
+            Self::Effects => "quota",
             Self::Objects => "too_many",
             Self::Log => "log_busy",
         }
@@ -341,6 +419,7 @@ impl Overload {
             Self::Backlog => "partition buffer is full",
             Self::DeadLetters => "the dead-letter partition is full",
             Self::Identities => "too many idempotency keys are remembered",
+            Self::Effects => "the tenant has too many idempotency records",
             Self::Objects => "too many topics, groups or consumers",
             Self::Log => "the log is preparing room",
         }

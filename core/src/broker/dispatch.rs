@@ -1,14 +1,17 @@
 //! Handing messages out.
 
 use super::{Broker, LogSink, Need};
+use crate::body::Body;
 use crate::decide::failure::{deadline_passed, message};
 use crate::faults::{Fault, Faults};
 use crate::index::Next;
 use crate::record::{Event, Place};
 use crate::reply::{Delivery, Output, Refusal};
+use crate::state::State;
 use crate::state::entry::LastError;
 use crate::state::partition::Message;
 use crate::state::topic::Topic;
+use crate::types::message::Priority;
 use crate::types::{DeadReason, GroupId, LeaseToken, Millis, Position, Timestamp, TopicId};
 
 /// How much is handed out in one call. What is left is done in the next, which [`Broker::poll_timeout`] asks for at once, so
@@ -58,6 +61,14 @@ impl<F: Faults> Broker<F> {
         }
         let Next { place, consumer, .. } = next;
         let message = message(durable, &place);
+        if message.body.traits().has_identity && self.is_done_already(&place, &message.body) {
+            self.commit_for(Event::Skipped { place }, Need::Drain, log)?;
+            if self.faults.planted(Fault::SkipWithoutFinish) {
+                let priority = self.index.priority(message_priority(&self.state, &place));
+                self.index.pass_over(&place, priority);
+            }
+            return Ok(true);
+        }
         if deadline_passed(durable, message, self.now) && !self.faults.planted(Fault::DeadlineIgnored) {
             let last_error = self.last_error(&place).as_str().into();
             self.bury(&place, DeadReason::DeadlineExceeded, last_error, log)?;
@@ -81,6 +92,16 @@ impl<F: Faults> Broker<F> {
         }
         self.hold(Output::Deliver { consumer, delivery: Box::new(delivery) });
         Ok(true)
+    }
+
+    /// Whether the group is done with another message of the same identity. What a seek is to replay is replayed.
+    fn is_done_already(&self, place: &Place, body: &Body) -> bool {
+        let topic = self.state.topic(place.topic).expect("work is listed for topics that are there");
+        let group = topic.group(place.group).expect("work is listed for groups that are there");
+        let replayed =
+            group.progress(place.partition).is_some_and(|progress| place.position < progress.replayed_below());
+        let effect = self.state.effect_of(topic.name(), group.name(), body, self.now);
+        !replayed && effect.is_some_and(|effect| effect.committed)
     }
 
     /// The planted bug: the token of the delivery whose lease has ended.
@@ -113,6 +134,12 @@ impl<F: Faults> Broker<F> {
         let entry = group.and_then(|group| group.progress(place.partition)?.entry(place.position));
         entry.map(|entry| entry.last_error.clone()).unwrap_or_default()
     }
+}
+
+/// How urgent the message at `place` is.
+fn message_priority(state: &State, place: &Place) -> Priority {
+    let topic = state.topic(place.topic).expect("a place names a topic");
+    message(topic, place).body.traits().priority
 }
 
 /// The planted bug: the newest message that is as urgent as the one whose turn it is and can be delivered too.

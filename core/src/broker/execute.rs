@@ -1,9 +1,11 @@
 //! Commands, one by one: decide, commit, answer.
 
 use super::{Broker, LogSink, Need};
-use crate::command::{Claim, Command, OnDisconnect, Redrivable, Subscribe};
-use crate::decide::{self, Decision, admin, produce, redrive, settle};
+use crate::command::{Claim, Command, Complete, OnDisconnect, Redrivable, StoreCommand, Subscribe};
+use crate::decide::effects::Desk;
+use crate::decide::{self, Decision, admin, complete, produce, redrive, settle};
 use crate::faults::{Fault, Faults};
+use crate::idempotency::Identity;
 use crate::index::Consumer;
 use crate::record::{Event, GroupStart, Place};
 use crate::reply::{CloseCause, Output, Overload, Refusal, Reply};
@@ -12,6 +14,9 @@ use crate::types::{ConsumerId, DeadReason, GroupId, Text, TopicId, TopicName};
 
 /// How many dead letters one command makes live again: more at once would keep everybody waiting.
 const REDRIVEN_PER_CALL: u64 = 1_024;
+
+/// Where too many answers of completed steps are kept, one in so many goes.
+const COMPLETIONS_FREED_SHARE: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
     pub(super) fn execute(&mut self, command: Command, log: &mut impl LogSink) -> Result<Reply, Refusal> {
@@ -26,7 +31,7 @@ impl<F: Faults> Broker<F> {
                 if self.faults.planted(Fault::GroupCreatedByFailedAck) {
                     self.create_group_of(&claim, log)?;
                 }
-                let decision = settle::ack(&self.state, &claim, &self.faults)?;
+                let decision = settle::ack(&self.state, &self.limits, &claim, &self.faults)?;
                 self.answer(decision, Need::Drain, log)
             }
             Command::Nack { claim, reason, delay } => {
@@ -43,6 +48,8 @@ impl<F: Faults> Broker<F> {
                 let decision = settle::release(&self.state, &claim, &self.faults)?;
                 self.answer(decision, Need::Drain, log)
             }
+            Command::Complete(asked) => self.complete(asked, log),
+            Command::Store(asked) => self.ask_store(&asked, log),
             Command::Subscribe(asked) => self.subscribe(asked, log),
             Command::SetPrefetch { consumer, prefetch } => {
                 self.index.set_prefetch(consumer, prefetch).ok_or(Refusal::UnknownConsumer)?;
@@ -91,6 +98,56 @@ impl<F: Faults> Broker<F> {
             }
             Command::DescribeTopic { name } => self.describe(&name),
             Command::Peek { topic, partition, offset, limit } => self.peek(&topic, partition, offset, limit),
+        }
+    }
+
+    fn complete(&mut self, mut asked: Box<Complete>, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+        if self.state.completions().len() >= self.limits.completions_max && self.limits.completions_max > 0 {
+            // Kept for want of nothing but memory: the oldest are the least likely to be asked for.
+            let count = (self.limits.completions_max as u64).div_ceil(COMPLETIONS_FREED_SHARE);
+            self.commit_for(Event::CompletionsExpired { count }, Need::Drain, log)?;
+        }
+        let decision = complete::complete(&self.state, &self.limits, self.now, &mut asked, &self.faults)?;
+        let stores = matches!(&decision.event, Some(Event::Completed(step)) if step.outputs.iter().any(|output| output.stored.is_some()));
+        let need = if stores { Need::Growth } else { Need::Drain };
+        self.answer(decision, need, log)
+    }
+
+    fn ask_store(&mut self, asked: &StoreCommand, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+        let token = self.next_token();
+        let (need, begins) = match asked {
+            StoreCommand::Begin(_) => (Need::Growth, true),
+            StoreCommand::Reacquire { .. } | StoreCommand::Renew { .. } => (Need::Motion, false),
+            StoreCommand::Finish { .. } | StoreCommand::Get { .. } | StoreCommand::Forget { .. } => {
+                (Need::Drain, false)
+            }
+        };
+        if let StoreCommand::Begin(begin) = asked
+            && self.faults.planted(Fault::QuotaEvictsLive)
+        {
+            self.evict_for(&begin.identity, log)?;
+        }
+        let desk = Desk { state: &self.state, limits: &self.limits, now: self.now, token, faults: &self.faults };
+        let decided = desk.decide(asked);
+        let answered = decided.and_then(|decision| self.answer(decision, need, log));
+        self.tally.count_store(begins, &answered);
+        answered
+    }
+
+    /// The planted bug: a tenant at its quota loses an effect to the new one.
+    fn evict_for(&mut self, identity: &Identity, log: &mut impl LogSink) -> Result<(), Refusal> {
+        let store = self.state.store();
+        if self.state.effect(identity, self.now).is_some() || store.len_of(identity.tenant()) < self.limits.effects_max
+        {
+            return Ok(());
+        }
+        let effects = store
+            .tables()
+            .flat_map(|(realm, table)| table.effects().map(move |(key, _)| realm.identity(key)).collect::<Vec<_>>());
+        let oldest = effects.into_iter().find(|other| other.tenant() == identity.tenant());
+        match oldest {
+            Some(identity) => self.commit_for(Event::EffectForgotten { identity }, Need::Drain, log),
+            None => Ok(()),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::record::Event;
+use crate::reply::{Refusal, Reply, StoreReply};
 use crate::state::State;
 use crate::types::{DeadReason, TopicName};
 
@@ -31,6 +32,22 @@ pub struct Tally {
     pub extended: u64,
     /// Dead letters made live again.
     pub redriven: u64,
+    /// Messages finished without being delivered, as their identity was done.
+    pub skipped: u64,
+    /// Steps that were completed.
+    pub completed: u64,
+    /// How often it was asked whether an effect may be run.
+    pub begun: u64,
+    /// How often the answer was to run it; reacquired ones included.
+    pub executed: u64,
+    /// How often the answer was what had come of it before.
+    pub replayed: u64,
+    /// How often somebody was running it.
+    pub in_progress: u64,
+    /// How often the request was not the one the key was first used for.
+    pub mismatched: u64,
+    /// How often a token of the store was not the newest.
+    pub stale: u64,
 }
 
 /// Dead letters since the start, by the topic they come from and the reason.
@@ -47,6 +64,25 @@ impl Tally {
             Event::Released { .. } => self.released += 1,
             Event::Extended { .. } => self.extended += 1,
             Event::Redriven { .. } => self.redriven += 1,
+            Event::Skipped { .. } => self.skipped += 1,
+            Event::Completed(step) => {
+                self.completed += 1;
+                self.acked += 1;
+                self.produced += step.outputs.iter().filter(|output| output.stored.is_some()).count() as u64;
+            }
+            _ => {}
+        }
+    }
+
+    /// Counts what the idempotency store has said.
+    pub(super) fn count_store(&mut self, begins: bool, answered: &Result<Reply, Refusal>) {
+        self.begun += u64::from(begins);
+        match answered {
+            Ok(Reply::Store(StoreReply::Execute { .. })) => self.executed += 1,
+            Ok(Reply::Store(StoreReply::Replay(_))) => self.replayed += 1,
+            Err(Refusal::InProgress { .. }) => self.in_progress += 1,
+            Err(Refusal::HashMismatch) => self.mismatched += 1,
+            Err(Refusal::StaleLease) => self.stale += 1,
             _ => {}
         }
     }

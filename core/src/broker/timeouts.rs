@@ -3,15 +3,15 @@
 use super::{Broker, LogSink, Need};
 use crate::decide::failure::{Outcome, after_failure};
 use crate::faults::Faults;
-use crate::index::Alarm;
+use crate::index::{Alarm, Sweep};
 use crate::record::{Event, Place};
 use crate::reply::Refusal;
-use crate::types::{PartitionId, Timestamp, TopicId, TopicName};
+use crate::types::{PartitionId, Timestamp, TopicId};
 
 /// How many alarms one call handles. The rest follow in the next, which is asked for at once.
 const ALARMS_PER_CALL: usize = 1_024;
 
-/// How many produce identities, or done messages, one record lets go of.
+/// How many produce identities, effects or done messages one record lets go of.
 const SWEPT_PER_RECORD: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
@@ -23,8 +23,8 @@ impl<F: Faults> Broker<F> {
             }
             let done = if let Some((at, alarm)) = self.index.timers.due(self.now) {
                 self.ring(at, alarm, log)
-            } else if let Some(scope) = self.index.timers.take_due_sweep(self.now) {
-                self.sweep(&scope, log)
+            } else if let Some(sweep) = self.index.timers.take_due_sweep(self.now) {
+                self.sweep(&sweep, log)
             } else {
                 return;
             };
@@ -81,15 +81,25 @@ impl<F: Faults> Broker<F> {
         self.commit_for(Event::RetainedOut { topic, partition, through }, Need::Drain, log)
     }
 
-    /// Produce identities have left their window.
-    fn sweep(&mut self, scope: &TopicName, log: &mut impl LogSink) -> Result<(), Refusal> {
-        let Some(identities) = self.state.identities(scope) else { return Ok(()) };
-        let count = identities.expired(self.now, SWEPT_PER_RECORD);
-        let swept = match count {
-            0 => Ok(()),
-            count => self.commit_for(Event::IdentitiesExpired { scope: scope.clone(), count }, Need::Drain, log),
+    /// Lets go of what time lets go of.
+    fn sweep(&mut self, sweep: &Sweep, log: &mut impl LogSink) -> Result<(), Refusal> {
+        let (now, max) = (self.now, SWEPT_PER_RECORD);
+        let event = match sweep {
+            Sweep::Identities(scope) => {
+                let count = self.state.identities(scope).map_or(0, |identities| identities.expired(now, max));
+                (count > 0).then(|| Event::IdentitiesExpired { scope: scope.clone(), count })
+            }
+            Sweep::Effects(realm) => {
+                let count = self.state.store().table(realm).map_or(0, |table| table.due(now, max));
+                (count > 0).then(|| Event::EffectsExpired { realm: realm.clone(), count })
+            }
+            Sweep::Completions => {
+                let count = self.state.completions().expired(now, max);
+                (count > 0).then_some(Event::CompletionsExpired { count })
+            }
         };
-        self.index.set_sweep(&self.state, scope);
+        let swept = event.map_or(Ok(()), |event| self.commit_for(event, Need::Drain, log));
+        self.index.set_sweep(&self.state, sweep);
         swept
     }
 }

@@ -1,10 +1,10 @@
 //! The fields that several records share.
 
-use super::{Malformed, Reader, put_varint, put_varints};
+use super::{Malformed, Reader, put_bytes, put_varint, put_varints};
 use crate::body::Body;
-use crate::record::{Place, Retention};
+use crate::record::{Gate, Place, Retention};
 use crate::types::{
-    Boot, GroupId, GroupName, LeaseToken, Millis, OwnerName, PartitionId, Position, TopicId, TopicName,
+    Boot, GroupId, GroupName, LeaseToken, Millis, OwnerName, PartitionId, Position, Timestamp, TopicId, TopicName,
 };
 
 pub(super) fn put_group(out: &mut Vec<u8>, topic: TopicId, group: GroupId) {
@@ -62,6 +62,33 @@ pub(super) fn optional(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed
         0 => Ok(None),
         1 => Ok(Some(reader.varint()?)),
         _ => Err(Malformed("unknown option mark")),
+    }
+}
+
+pub(super) fn put_gate(out: &mut Vec<u8>, gate: Option<&Gate>) {
+    match gate {
+        None => out.push(0),
+        Some(gate) => {
+            out.push(1);
+            put_bytes(out, gate.scope.as_str().as_bytes());
+            put_varint(out, gate.expires_at.0);
+        }
+    }
+}
+
+pub(super) fn gate(reader: &mut Reader<'_>) -> Result<Option<Gate>, Malformed> {
+    match reader.byte()? {
+        0 => Ok(None),
+        1 => Ok(Some(Gate { scope: topic_name(reader.text()?)?, expires_at: Timestamp(reader.varint()?) })),
+        _ => Err(Malformed("unknown gate")),
+    }
+}
+
+pub(super) fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+    match reader.byte()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Malformed("unknown flag")),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fields::*;
-use super::{Malformed, Reader, put_bytes, put_varint};
+use super::{Malformed, Reader, effects, put_bytes, put_varint};
 use crate::record::{Image, RunImage};
 use crate::state::entry::{Entry, LastError, Phase};
 use crate::types::{Boot, GroupId, Offset, PartitionId, Position, Text, Timestamp, TopicId};
@@ -18,6 +18,9 @@ const FLOOR: u8 = 0x86;
 const DONE_RUN: u8 = 0x87;
 const ENTRY: u8 = 0x88;
 const IDENTITY: u8 = 0x89;
+const REPLAYED: u8 = 0x8A;
+const EFFECT: u8 = 0x8B;
+const COMPLETION: u8 = 0x8C;
 
 /// Whether frames of this kind belong in snapshots only.
 pub(crate) fn is_image(kind: u8) -> bool {
@@ -36,6 +39,9 @@ pub(super) fn kind(image: &Image) -> u8 {
         Image::DoneRun { .. } => DONE_RUN,
         Image::Entry { .. } => ENTRY,
         Image::Identity { .. } => IDENTITY,
+        Image::Replayed { .. } => REPLAYED,
+        Image::Effect { .. } => EFFECT,
+        Image::Completion { .. } => COMPLETION,
     }
 }
 
@@ -113,6 +119,19 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_varint(out, expires_at.0);
             out.extend_from_slice(key.as_bytes());
         }
+        Image::Replayed { topic, group, partition, below } => {
+            put_group(out, *topic, *group);
+            put_varint(out, u64::from(partition.0));
+            put_varint(out, below.0);
+        }
+        Image::Effect { identity, effect } => {
+            effects::put_identity(out, identity);
+            effects::put_effect(out, effect);
+        }
+        Image::Completion { token, completion } => {
+            put_token(out, *token);
+            effects::put_completion(out, completion);
+        }
     }
 }
 
@@ -189,6 +208,12 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
             expires_at: Timestamp(from.varint()?),
             key: Text::from(rest_text(from)?),
         },
+        REPLAYED => {
+            let (topic, group) = group(from)?;
+            Image::Replayed { topic, group, partition: PartitionId(from.varint32()?), below: Position(from.varint()?) }
+        }
+        EFFECT => Image::Effect { identity: effects::identity(from)?, effect: effects::effect(from)? },
+        COMPLETION => Image::Completion { token: token(from)?, completion: effects::completion(from)? },
         _ => return Err(Malformed("unknown snapshot piece")),
     };
     reader.finish()?;
@@ -260,14 +285,6 @@ fn run(reader: &mut Reader<'_>) -> Result<RunImage, Malformed> {
         last_offset: Offset(reader.varint()?),
     };
     if run.start < run.end { Ok(run) } else { Err(Malformed("empty run")) }
-}
-
-fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
-    match reader.byte()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(Malformed("unknown flag")),
-    }
 }
 
 fn optional_group(reader: &mut Reader<'_>) -> Result<Option<GroupId>, Malformed> {

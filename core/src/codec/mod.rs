@@ -3,6 +3,7 @@
 //! Numbers are LEB128 varints, texts and byte strings carry their length in front. Every reader is bounded by the slice
 //! it is given: no length is believed before that many bytes are seen to be there, and nothing here panics on any input.
 
+mod effects;
 mod fields;
 pub(crate) mod image;
 pub mod metadata;

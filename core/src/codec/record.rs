@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::fields::*;
-use super::{Malformed, Reader, image, metadata, put_bytes, put_varint, put_varints};
-use crate::record::{Event, Gate, GroupStart, Place, Record};
-use crate::types::{Boot, GroupId, Offset, PartitionId, Position, Text, Timestamp, TopicId};
+use super::{Malformed, Reader, effects, image, metadata, put_bytes, put_varint, put_varints};
+use crate::record::{Event, GroupStart, Place, Record};
+use crate::types::{Boot, GroupId, Millis, Offset, PartitionId, Position, Text, Timestamp, TopicId};
 
 /// The version of every record kind written today.
 pub const VERSION: u8 = 1;
@@ -30,6 +30,15 @@ const DEAD_LETTERED: u8 = 17;
 const REDRIVEN: u8 = 18;
 const RETAINED_OUT: u8 = 19;
 const IDENTITIES_EXPIRED: u8 = 20;
+const ACKED_AND_COMMITTED: u8 = 21;
+const SKIPPED: u8 = 22;
+const EFFECT_BEGUN: u8 = 23;
+const EFFECT_FINISHED: u8 = 24;
+const EFFECT_RENEWED: u8 = 25;
+const EFFECT_FORGOTTEN: u8 = 26;
+const EFFECTS_EXPIRED: u8 = 27;
+const COMPLETED: u8 = 28;
+const COMPLETIONS_EXPIRED: u8 = 29;
 
 /// The kind byte of an event's frame.
 #[must_use]
@@ -45,7 +54,9 @@ pub fn kind(event: &Event) -> u8 {
         Event::GroupSought { .. } => GROUP_SOUGHT,
         Event::Produced { .. } => PRODUCED,
         Event::Delivered { .. } => DELIVERED,
-        Event::Acked { .. } => ACKED,
+        Event::Acked { commits: None, .. } => ACKED,
+        Event::Acked { commits: Some(_), .. } => ACKED_AND_COMMITTED,
+        Event::Skipped { .. } => SKIPPED,
         Event::Nacked { .. } => NACKED,
         Event::ReasonNoted { .. } => REASON_NOTED,
         Event::Expired { .. } => EXPIRED,
@@ -55,6 +66,13 @@ pub fn kind(event: &Event) -> u8 {
         Event::Redriven { .. } => REDRIVEN,
         Event::RetainedOut { .. } => RETAINED_OUT,
         Event::IdentitiesExpired { .. } => IDENTITIES_EXPIRED,
+        Event::EffectBegun(_) => EFFECT_BEGUN,
+        Event::EffectFinished { .. } => EFFECT_FINISHED,
+        Event::EffectRenewed { .. } => EFFECT_RENEWED,
+        Event::EffectForgotten { .. } => EFFECT_FORGOTTEN,
+        Event::EffectsExpired { .. } => EFFECTS_EXPIRED,
+        Event::Completed(_) => COMPLETED,
+        Event::CompletionsExpired { .. } => COMPLETIONS_EXPIRED,
         Event::Restored(image) => image::kind(image),
     }
 }
@@ -90,12 +108,8 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             targets.iter().for_each(|target| put_varint(out, target.0));
         }
         Event::Produced { topic, partition, offset, body, gate } => {
-            let has_gate = u64::from(gate.is_some());
-            put_varints(out, [at, u64::from(topic.0), u64::from(partition.0), offset.0, has_gate]);
-            if let Some(gate) = gate {
-                put_bytes(out, gate.scope.as_str().as_bytes());
-                put_varint(out, gate.expires_at.0);
-            }
+            put_varints(out, [at, u64::from(topic.0), u64::from(partition.0), offset.0]);
+            put_gate(out, gate.as_ref());
             put_body(out, body);
         }
         Event::Delivered { place, token, owner, until } => {
@@ -104,7 +118,13 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_varints(out, [at, topic, group, partition, position, boot, token.counter, until.0]);
             out.extend_from_slice(owner.as_str().as_bytes());
         }
-        Event::Acked { place } | Event::Released { place } => put_at_place(out, at, place),
+        Event::Acked { place, commits } => {
+            put_at_place(out, at, place);
+            if let Some(window) = commits {
+                put_varint(out, window.0);
+            }
+        }
+        Event::Skipped { place } | Event::Released { place } => put_at_place(out, at, place),
         Event::Nacked { place, reason, not_before } => {
             put_at_place(out, at, place);
             put_varint(out, not_before.0);
@@ -140,6 +160,32 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_bytes(out, scope.as_str().as_bytes());
             put_varint(out, *count);
         }
+        Event::EffectBegun(begun) => {
+            put_varint(out, at);
+            effects::put_begun(out, begun);
+        }
+        Event::EffectFinished { identity, outcome } => {
+            put_varint(out, at);
+            effects::put_identity(out, identity);
+            effects::put_outcome(out, outcome);
+        }
+        Event::EffectRenewed { identity, until } => {
+            put_varints(out, [at, until.0]);
+            effects::put_identity(out, identity);
+        }
+        Event::EffectForgotten { identity } => {
+            put_varint(out, at);
+            effects::put_identity(out, identity);
+        }
+        Event::EffectsExpired { realm, count } => {
+            put_varints(out, [at, *count]);
+            effects::put_realm(out, realm);
+        }
+        Event::Completed(step) => {
+            put_varint(out, at);
+            effects::put_completed(out, step);
+        }
+        Event::CompletionsExpired { count } => put_varints(out, [at, *count]),
         Event::Restored(_) => unreachable!("handled above"),
     }
 }
@@ -216,11 +262,7 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             topic: TopicId(reader.varint32()?),
             partition: PartitionId(reader.varint32()?),
             offset: Offset(reader.varint()?),
-            gate: match reader.byte()? {
-                0 => None,
-                1 => Some(Gate { scope: topic_name(reader.text()?)?, expires_at: Timestamp(reader.varint()?) }),
-                _ => return Err(Malformed("unknown gate")),
-            },
+            gate: gate(reader)?,
             body: body(reader)?,
         },
         DELIVERED => Event::Delivered {
@@ -229,7 +271,9 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             until: Timestamp(reader.varint()?),
             owner: owner(rest_text(reader)?)?,
         },
-        ACKED => Event::Acked { place: place(reader)? },
+        ACKED => Event::Acked { place: place(reader)?, commits: None },
+        ACKED_AND_COMMITTED => Event::Acked { place: place(reader)?, commits: Some(Millis(reader.varint()?)) },
+        SKIPPED => Event::Skipped { place: place(reader)? },
         RELEASED => Event::Released { place: place(reader)? },
         NACKED => Event::Nacked {
             place: place(reader)?,
@@ -266,6 +310,21 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             through: Position(reader.varint()?),
         },
         IDENTITIES_EXPIRED => Event::IdentitiesExpired { scope: topic_name(reader.text()?)?, count: reader.varint()? },
+        EFFECT_BEGUN => Event::EffectBegun(Box::new(effects::begun(reader)?)),
+        EFFECT_FINISHED => {
+            Event::EffectFinished { identity: effects::identity(reader)?, outcome: effects::outcome(reader)? }
+        }
+        EFFECT_RENEWED => {
+            let until = Timestamp(reader.varint()?);
+            Event::EffectRenewed { until, identity: effects::identity(reader)? }
+        }
+        EFFECT_FORGOTTEN => Event::EffectForgotten { identity: effects::identity(reader)? },
+        EFFECTS_EXPIRED => {
+            let count = reader.varint()?;
+            Event::EffectsExpired { count, realm: effects::realm(reader)? }
+        }
+        COMPLETED => Event::Completed(Box::new(effects::completed(reader)?)),
+        COMPLETIONS_EXPIRED => Event::CompletionsExpired { count: reader.varint()? },
         _ => return Err(Malformed("unknown record kind")),
     })
 }

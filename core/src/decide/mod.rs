@@ -2,6 +2,8 @@
 //! anything.
 
 pub(crate) mod admin;
+pub(crate) mod complete;
+pub(crate) mod effects;
 pub(crate) mod failure;
 pub(crate) mod produce;
 pub(crate) mod redrive;

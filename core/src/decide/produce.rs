@@ -6,15 +6,66 @@ use crate::command::Produce;
 use crate::faults::{Fault, Faults};
 use crate::record::{Event, Gate};
 use crate::reply::{Overload, Produced, Refusal, Reply, RouterUse};
-use crate::state::IdentityKey;
-use crate::state::State;
 use crate::state::partition::{Load, Partition};
 use crate::state::topic::Topic;
+use crate::state::{Accepted, IdentityKey, State};
 use crate::types::partitioner::partition_of;
-use crate::types::{Envelope, Limits, Metadata, PartitionId, Timestamp};
+use crate::types::{Envelope, Limits, Metadata, Offset, PartitionId, Timestamp, TopicId, TopicName};
+
+/// Messages that are decided and not yet stored: those before in the same step.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    stored: Vec<(TopicId, PartitionId, Load)>,
+    accepted: Vec<(TopicName, IdentityKey, Accepted)>,
+}
+
+impl Pending {
+    /// Notes what was decided.
+    pub(super) fn add(&mut self, event: &Event) {
+        let Event::Produced { topic, partition, offset, body, gate } = event else { return };
+        self.stored.push((*topic, *partition, Load { messages: 1, bytes: body.payload_len() }));
+        if let (Some(gate), Some((tenant, key))) = (gate, body.identity()) {
+            let accepted = Accepted { partition: *partition, offset: *offset, expires_at: gate.expires_at };
+            self.accepted.push((gate.scope.clone(), IdentityKey::new(tenant, key), accepted));
+        }
+    }
+
+    fn accepted(&self, scope: &TopicName, key: &IdentityKey) -> Option<Accepted> {
+        self.accepted.iter().find(|(of, known, _)| of == scope && known == key).map(|(.., accepted)| *accepted)
+    }
+
+    fn identities(&self, scope: &TopicName) -> u64 {
+        self.accepted.iter().filter(|(of, ..)| of == scope).count() as u64
+    }
+
+    fn messages(&self, topic: TopicId) -> u64 {
+        self.stored.iter().filter(|(of, ..)| *of == topic).count() as u64
+    }
+
+    /// What the partition will hold more, `load` included.
+    fn with(&self, topic: TopicId, partition: PartitionId, load: Load) -> Load {
+        let same = self.stored.iter().filter(|(of, at, _)| (*of, *at) == (topic, partition));
+        same.fold(load, |sum, (.., load)| Load {
+            messages: sum.messages + load.messages,
+            bytes: sum.bytes + load.bytes,
+        })
+    }
+}
 
 /// Decides a produce. The envelope, the routing and the trace of `asked` are used up.
 pub(crate) fn produce(
+    state: &State,
+    limits: &Limits,
+    now: Timestamp,
+    asked: &mut Produce,
+    faults: &impl Faults,
+) -> Result<Decision, Refusal> {
+    produce_after(&Pending::default(), state, limits, now, asked, faults)
+}
+
+/// Decides a produce that follows others of the same step.
+pub(super) fn produce_after(
+    pending: &Pending,
     state: &State,
     limits: &Limits,
     now: Timestamp,
@@ -27,7 +78,8 @@ pub(crate) fn produce(
         let scope = asked.envelope.target_topic.as_ref().unwrap_or(&asked.topic);
         let known = state.identities(scope);
         let key = IdentityKey::new(asked.envelope.tenant(), identity);
-        if let Some(accepted) = known.and_then(|identities| identities.accepted(&key, now))
+        let accepted = known.and_then(|identities| identities.accepted(&key, now));
+        if let Some(accepted) = accepted.or_else(|| pending.accepted(scope, &key))
             && !faults.planted(Fault::DuplicateTakenAsNew)
         {
             return Ok(Decision::nothing(Reply::Produced(Produced {
@@ -37,7 +89,8 @@ pub(crate) fn produce(
                 router: RouterUse::NotAsked,
             })));
         }
-        if known.is_some_and(|identities| identities.live_reach(limits.dedupe_keys_max, now)) {
+        let room = limits.dedupe_keys_max.saturating_sub(pending.identities(scope));
+        if room == 0 || known.is_some_and(|identities| identities.live_reach(room, now)) {
             return Err(overloaded(Overload::Identities, limits));
         }
         gate = Some(Gate { scope: scope.clone(), expires_at: now.after(limits.dedupe_ttl) });
@@ -77,12 +130,14 @@ pub(crate) fn produce(
     let destination = topic(state, envelope.target_topic.as_ref().unwrap_or(&asked.topic))?;
     let partition = choose_partition(destination, envelope.partition_override, &asked.key)?;
     let load = Load { messages: 1, bytes: (asked.key.len() + asked.value.len()) as u64 };
+    bounded_load(limits, load)?;
+    let load = pending.with(destination.id(), partition, load);
     check_room(state, limits, destination, partition, load, faults)?;
 
     if faults.planted(Fault::BodyTruncated) {
         asked.value.truncate(asked.value.len().saturating_sub(1).max(1));
     }
-    let offset = destination.next_offset();
+    let offset = Offset(destination.next_offset().0 + pending.messages(destination.id()));
     let body = if followed.is_none() && is_bare(asked) {
         Body::bare(&asked.key, &asked.value)
     } else {
@@ -147,7 +202,7 @@ fn is_bare(asked: &Produce) -> bool {
     asked.envelope.is_empty() && asked.routing.is_none() && asked.trace.is_none()
 }
 
-fn bounded(what: &'static str, len: usize, max: usize) -> Result<(), Refusal> {
+pub(super) fn bounded(what: &'static str, len: usize, max: usize) -> Result<(), Refusal> {
     if len > max { Err(Refusal::TooLarge { what, len: len as u64, max: max as u64 }) } else { Ok(()) }
 }
 
@@ -160,6 +215,14 @@ fn choose_partition(topic: &Topic, asked: Option<PartitionId>, key: &[u8]) -> Re
     }
 }
 
+/// A message that no partition could hold by itself.
+pub(super) fn bounded_load(limits: &Limits, load: Load) -> Result<(), Refusal> {
+    match load.bytes > limits.partition_bytes_max {
+        true => Err(Refusal::TooLarge { what: "key and value", len: load.bytes, max: limits.partition_bytes_max }),
+        false => Ok(()),
+    }
+}
+
 /// Whether one more message fits the partition, and whether its dead letters leave room for more.
 pub(super) fn check_room(
     state: &State,
@@ -169,9 +232,6 @@ pub(super) fn check_room(
     load: Load,
     faults: &impl Faults,
 ) -> Result<(), Refusal> {
-    if load.bytes > limits.partition_bytes_max {
-        return Err(Refusal::TooLarge { what: "key and value", len: load.bytes, max: limits.partition_bytes_max });
-    }
     let open = topic.partition(partition).map(Partition::open).unwrap_or_default();
     let full = open.messages + load.messages > limits.partition_messages_max
         || (open.bytes + load.bytes > limits.partition_bytes_max && !faults.planted(Fault::BackpressureIgnoresBytes));

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::produce::check_room;
+use super::produce::{bounded_load, check_room};
 use super::topic;
 use crate::command::Redrivable;
 use crate::faults::Faults;
@@ -107,6 +107,7 @@ pub(crate) fn redrive(
     let Some(group) = target.group_named(&letter.group) else { return Ok(None) };
     let partition = PartitionId(letter.original_partition.0 % target.partition_count());
     let load = Load { messages: 1, bytes: item.body.payload_len() };
+    bounded_load(limits, load)?;
     match check_room(state, limits, target, partition, load, faults) {
         // It is the dead letters being too many that a redrive mends.
         Err(Refusal::Overloaded { reason: crate::reply::Overload::DeadLetters, .. }) | Ok(()) => {}

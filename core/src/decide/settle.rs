@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::failure::{Outcome, after_failure};
+use super::failure::{Outcome, after_failure, message};
 use super::redrive::dead_letter;
 use super::{Decision, topic};
 use crate::command::{Claim, TokenClaim};
@@ -12,7 +12,7 @@ use crate::reply::{Refusal, Reply};
 use crate::state::State;
 use crate::state::entry::{Entry, Phase};
 use crate::state::topic::Topic;
-use crate::types::{Limits, Millis, Text, Timestamp};
+use crate::types::{GroupName, Limits, Millis, Offset, PartitionId, Text, Timestamp};
 
 /// What a claim turns out to be about.
 #[derive(Debug)]
@@ -26,55 +26,81 @@ pub(crate) enum Standing<'a> {
 /// Finds what a claim is about and whether it holds.
 pub(crate) fn standing<'a>(state: &'a State, claim: &Claim, faults: &impl Faults) -> Result<Standing<'a>, Refusal> {
     let topic = topic(state, &claim.topic)?;
-    let group = topic.group_named(&claim.group).ok_or_else(|| Refusal::UnknownGroup(claim.group.clone()))?;
-    let progress = group.progress(claim.partition).ok_or_else(|| Refusal::PartitionOutOfRange {
-        partition: claim.partition,
-        partitions: topic.partition_count(),
-    })?;
-    let Some((position, entry)) = progress.find(claim.offset) else {
-        return match is_done(topic, claim, progress.done()) {
+    let shown = match faults.planted(Fault::SkipTokenCheck) && claim.token != TokenClaim::Absent {
+        true => newest_token(topic, claim).unwrap_or(claim.token),
+        false => claim.token,
+    };
+    let standing = standing_of(topic, &claim.group, claim.partition, claim.offset, shown)?;
+    match &standing {
+        Standing::Newest(_, entry) if claim.owner != entry.owner => Err(Refusal::NotOwner),
+        _ => Ok(standing),
+    }
+}
+
+/// The planted bug: whatever token is shown, the right one is seen.
+fn newest_token(topic: &Topic, claim: &Claim) -> Option<TokenClaim> {
+    let progress = topic.group_named(&claim.group)?.progress(claim.partition)?;
+    progress.find(claim.offset).map(|(_, entry)| TokenClaim::Shown(entry.token))
+}
+
+/// Finds what a delivery of a message to a group has come to. A token that is shown must be the newest.
+pub(crate) fn standing_of<'a>(
+    topic: &'a Topic,
+    group: &GroupName,
+    partition: PartitionId,
+    offset: Offset,
+    token: TokenClaim,
+) -> Result<Standing<'a>, Refusal> {
+    let group = topic.group_named(group).ok_or_else(|| Refusal::UnknownGroup(group.clone()))?;
+    let partitions = topic.partition_count();
+    let progress = group.progress(partition).ok_or(Refusal::PartitionOutOfRange { partition, partitions })?;
+    let Some((position, entry)) = progress.find(offset) else {
+        return match is_done(topic, (partition, offset), progress.done()) {
             true => Ok(Standing::Done),
-            false if claim.token == TokenClaim::Absent => Err(Refusal::NotOwner),
+            false if token == TokenClaim::Absent => Err(Refusal::NotOwner),
             false => Err(Refusal::StaleLease),
         };
     };
-    let token_holds = match claim.token {
-        TokenClaim::Absent => true,
-        TokenClaim::Unreadable => false,
-        TokenClaim::Shown(token) => token == entry.token,
-    };
-    if !token_holds && !faults.planted(Fault::SkipTokenCheck) {
-        return Err(Refusal::StaleLease);
+    match token {
+        TokenClaim::Absent => {}
+        TokenClaim::Shown(token) if token == entry.token => {}
+        TokenClaim::Shown(_) | TokenClaim::Unreadable => return Err(Refusal::StaleLease),
     }
-    if claim.owner != entry.owner {
-        return Err(Refusal::NotOwner);
-    }
-    let place = Place { topic: topic.id(), group: group.id(), partition: claim.partition, position };
+    let place = Place { topic: topic.id(), group: group.id(), partition, position };
     Ok(Standing::Newest(place, entry))
 }
 
 /// Whether the group is done with a message it has no history of.
-fn is_done(topic: &Topic, claim: &Claim, done: &crate::state::DoneSet) -> bool {
-    if claim.offset >= topic.next_offset() {
+fn is_done(topic: &Topic, (partition, offset): (PartitionId, Offset), done: &crate::state::DoneSet) -> bool {
+    if offset >= topic.next_offset() {
         return false;
     }
-    let here = topic.partition(claim.partition).and_then(|partition| partition.find(claim.offset));
+    let here = topic.partition(partition).and_then(|partition| partition.find(offset));
     if let Some((position, _)) = here {
         return done.contains(position);
     }
     // Not kept here. A message kept in another partition is a stranger; one kept nowhere was done in every group. Which partition
     // an offset that is gone was in is not remembered, so each is asked: late words are rare, and to remember would cost
     // every message.
-    topic.partitions().all(|(_, partition)| partition.find(claim.offset).is_none())
+    topic.partitions().all(|(_, partition)| partition.find(offset).is_none())
 }
 
 /// Decides an ack.
-pub(crate) fn ack(state: &State, claim: &Claim, faults: &impl Faults) -> Result<Decision, Refusal> {
+pub(crate) fn ack(state: &State, limits: &Limits, claim: &Claim, faults: &impl Faults) -> Result<Decision, Refusal> {
     match standing(state, claim, faults)? {
         Standing::Done => Ok(Decision::nothing(Reply::Done)),
         Standing::Newest(..) if faults.planted(Fault::AckNotKept) => Ok(Decision::nothing(Reply::Done)),
-        Standing::Newest(place, _) => Ok(Decision::new(Event::Acked { place }, Reply::Done)),
+        Standing::Newest(place, _) => {
+            let commits = has_identity(state, &place).then_some(limits.ack_ttl);
+            Ok(Decision::new(Event::Acked { place, commits }, Reply::Done))
+        }
     }
+}
+
+/// Whether the message at `place` has an idempotency key, and so an effect.
+pub(super) fn has_identity(state: &State, place: &Place) -> bool {
+    let topic = state.topic(place.topic).expect("a delivery is of a topic");
+    message(topic, place).body.traits().has_identity
 }
 
 /// Decides a nack.

@@ -18,15 +18,16 @@ use self::feed::Feed;
 use self::lanes::Lanes;
 pub(crate) use self::roster::Consumer;
 use self::roster::{Roster, next_turn};
-pub(crate) use self::timers::Alarm;
 use self::timers::Timers;
+pub(crate) use self::timers::{Alarm, Sweep};
 use crate::command::OnDisconnect;
 use crate::faults::{Fault, Faults};
+use crate::idempotency::Table;
 use crate::record::Place;
 use crate::state::topic::Topic;
-use crate::state::{State, View};
+use crate::state::{Identities, State, View};
 use crate::types::message::Priority;
-use crate::types::{ConsumerId, GroupId, Millis, PartitionId, Position, Timestamp, TopicId, TopicName};
+use crate::types::{ConsumerId, GroupId, Millis, PartitionId, Position, Timestamp, TopicId};
 
 /// How long after the first window ends the produce identities of a scope are swept: many at once are cheaper.
 const SWEEP_SLACK: Millis = Millis(1_000);
@@ -96,11 +97,13 @@ impl<F: Faults> Index<F> {
         for topic in state.topics() {
             index.add_topic(topic, now);
         }
-        for (scope, identities) in state.identity_scopes() {
-            if let Some(expiry) = identities.next_expiry() {
-                index.timers.set_sweep(expiry.after(SWEEP_SLACK), scope);
-            }
+        for (scope, _) in state.identity_scopes() {
+            index.set_sweep(state, &Sweep::Identities(scope.clone()));
         }
+        for (realm, _) in state.store().tables() {
+            index.set_sweep(state, &Sweep::Effects(realm));
+        }
+        index.set_sweep(state, &Sweep::Completions);
         index
     }
 
@@ -249,6 +252,11 @@ impl<F: Faults> Index<F> {
         }
     }
 
+    /// The planted bug: a message is passed over as if it had been handed out.
+    pub(crate) fn pass_over(&mut self, place: &Place, priority: Priority) {
+        self.feed_mut(place).pass_over(priority, place.position);
+    }
+
     /// The next group that may be able to hand something out.
     pub(crate) fn next_work(&self) -> Option<(TopicId, GroupId)> {
         next_turn(&self.work, self.work_from)
@@ -348,9 +356,18 @@ impl<F: Faults> Index<F> {
         &mut self.group_mut(place.topic, place.group).feeds[place.partition.0 as usize]
     }
 
-    pub(crate) fn set_sweep(&mut self, state: &State, scope: &TopicName) {
-        if let Some(expiry) = state.identities(scope).and_then(crate::state::Identities::next_expiry) {
-            self.timers.set_sweep(expiry.after(SWEEP_SLACK), scope);
+    /// Has `sweep` done when it is next worth it.
+    pub(crate) fn set_sweep(&mut self, state: &State, sweep: &Sweep) {
+        let at = match sweep {
+            Sweep::Identities(scope) => {
+                state.identities(scope).and_then(Identities::next_expiry).map(|at| at.after(SWEEP_SLACK))
+            }
+            // A tenant's quota counts what is there, so nothing may be there that need not.
+            Sweep::Effects(realm) => state.store().table(realm).and_then(Table::next_look),
+            Sweep::Completions => state.completions().next_expiry().map(|at| at.after(SWEEP_SLACK)),
+        };
+        if let Some(at) = at {
+            self.timers.set_sweep(at, sweep);
         }
     }
 }

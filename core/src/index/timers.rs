@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::idempotency::Realm;
 use crate::record::Place;
 use crate::state::cow::CowMap;
 use crate::types::{GroupId, PartitionId, Position, Timestamp, TopicId, TopicName};
@@ -66,9 +67,20 @@ pub(crate) struct Timers {
     /// Leases mostly end in the order they began: a map that looks at its ends first.
     alarms: CowMap<Key, ()>,
     retention: BTreeMap<(TopicId, PartitionId), Timestamp>,
-    sweeps: BTreeSet<(Timestamp, TopicName)>,
-    /// The scopes in `sweeps`: each stands there once.
-    swept: BTreeSet<TopicName>,
+    sweeps: BTreeSet<(Timestamp, Sweep)>,
+    /// The moments of `sweeps`: each stands there once.
+    swept: BTreeMap<Sweep, Timestamp>,
+}
+
+/// Something that holds what time lets go of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Sweep {
+    /// The produce identities of a topic, as producers mean it.
+    Identities(TopicName),
+    /// The effects of a realm.
+    Effects(Realm),
+    /// The answers of completed steps.
+    Completions,
 }
 
 impl Timers {
@@ -99,10 +111,19 @@ impl Timers {
         }
     }
 
-    /// Sets a scope's sweep, unless one is set already.
-    pub(crate) fn set_sweep(&mut self, at: Timestamp, scope: &TopicName) {
-        if self.swept.insert(scope.clone()) {
-            self.sweeps.insert((at, scope.clone()));
+    /// Sets a sweep, unless one is set for that moment or an earlier one already.
+    pub(crate) fn set_sweep(&mut self, at: Timestamp, sweep: &Sweep) {
+        match self.swept.get_mut(sweep) {
+            Some(set) if *set <= at => {}
+            Some(set) => {
+                let before = std::mem::replace(set, at);
+                self.sweeps.remove(&(before, sweep.clone()));
+                self.sweeps.insert((at, sweep.clone()));
+            }
+            None => {
+                self.swept.insert(sweep.clone(), at);
+                self.sweeps.insert((at, sweep.clone()));
+            }
         }
     }
 
@@ -112,14 +133,14 @@ impl Timers {
         (key.at() <= now).then(|| (key.at(), key.alarm()))
     }
 
-    /// Takes the first scope whose produce identities are to be swept at `now`.
-    pub(crate) fn take_due_sweep(&mut self, now: Timestamp) -> Option<TopicName> {
+    /// Takes the first sweep that is due at `now`.
+    pub(crate) fn take_due_sweep(&mut self, now: Timestamp) -> Option<Sweep> {
         if self.sweeps.first()?.0 > now {
             return None;
         }
-        let (_, scope) = self.sweeps.pop_first()?;
-        self.swept.remove(&scope);
-        Some(scope)
+        let (_, sweep) = self.sweeps.pop_first()?;
+        self.swept.remove(&sweep);
+        Some(sweep)
     }
 
     /// The next moment anything is due.

@@ -3,21 +3,26 @@
 use super::candidates::Candidates;
 use super::feed::Feed;
 use super::lanes::Lanes;
-use super::{Alarm, GroupIndex, Index, TopicIndex};
+use super::{Alarm, GroupIndex, Index, Sweep, TopicIndex};
 use crate::faults::{Fault, Faults};
-use crate::record::{Event, Place, Record};
+use crate::idempotency::{Identity, Realm};
+use crate::record::{Completed, Event, Place, Record};
 use crate::state::State;
 use crate::state::entry::{Entry, Phase};
 use crate::state::group::Group;
 use crate::state::partition::{Message, Partition};
 use crate::state::topic::Topic;
-use crate::types::{GroupId, PartitionId, Position, Timestamp, TopicId};
+use crate::types::{GroupId, Offset, PartitionId, Position, Timestamp, TopicId};
 
 impl<F: Faults> Index<F> {
     /// Takes back what the index holds about whatever `record` is about to change.
     pub(crate) fn before(&mut self, state: &State, record: &Record) {
         match &record.event {
-            Event::Acked { place }
+            Event::Skipped { .. } if self.faults.planted(Fault::SkipWithoutFinish) => {}
+            Event::Completed(_) if self.faults.planted(Fault::CompleteWithoutAck) => {}
+            Event::Completed(step) => self.withdraw(state, &step.place),
+            Event::Acked { place, .. }
+            | Event::Skipped { place }
             | Event::Nacked { place, .. }
             | Event::Expired { place, .. }
             | Event::Released { place }
@@ -35,9 +40,13 @@ impl<F: Faults> Index<F> {
                     self.withdraw(state, &place);
                 }
             }
-            Event::GroupDeleted { topic, group } | Event::GroupSought { topic, group, .. } => {
+            Event::GroupDeleted { topic, group } => {
                 self.withdraw_group(state, *topic, *group);
+                let topic = state.topic(*topic).expect("a group's topic outlives it");
+                let group = topic.group(*group).map(Group::name);
+                self.deleted.push_back(state.view_of_effects(topic.name(), group));
             }
+            Event::GroupSought { topic, group, .. } => self.withdraw_group(state, *topic, *group),
             Event::TopicDeleted { topic } => self.drop_topic(state, *topic),
             _ => {}
         }
@@ -73,7 +82,7 @@ impl<F: Faults> Index<F> {
                 if let Some(gate) = gate
                     && state.identities(&gate.scope).is_some_and(|identities| identities.len() == 1)
                 {
-                    self.set_sweep(state, &gate.scope);
+                    self.set_sweep(state, &Sweep::Identities(gate.scope.clone()));
                 }
             }
             Event::Delivered { place, until, .. } => self.timers.set(*until, Alarm::Lease(*place)),
@@ -82,7 +91,20 @@ impl<F: Faults> Index<F> {
             Event::Nacked { place, .. } | Event::Expired { place, .. } | Event::Released { place } => {
                 self.requeued(state, place);
             }
-            Event::Acked { place } => self.closed(state, place.topic, place.partition, place.position),
+            Event::Acked { place, commits } => {
+                self.closed(state, place.topic, place.partition, place.position);
+                if commits.is_some() {
+                    self.watch_effects_at(state, place);
+                }
+            }
+            Event::Skipped { place } => self.closed(state, place.topic, place.partition, place.position),
+            Event::EffectBegun(begun) => self.watch_effects(state, &begun.identity),
+            Event::EffectFinished { identity, .. } | Event::EffectRenewed { identity, .. } => {
+                self.watch_effects(state, identity);
+            }
+            Event::EffectsExpired { realm, .. } => self.set_sweep(state, &Sweep::Effects(realm.clone())),
+            Event::Completed(step) => self.completed(state, step),
+            Event::CompletionsExpired { .. } => self.set_sweep(state, &Sweep::Completions),
             Event::DeadLettered { place, dead_topic, dead_partition, .. } => {
                 self.closed(state, place.topic, place.partition, place.position);
                 match self.topics.contains_key(dead_topic) {
@@ -95,10 +117,41 @@ impl<F: Faults> Index<F> {
                 self.added(state, *topic, *partition);
             }
             Event::RetainedOut { topic, partition, .. } => self.arm_retention(state, *topic, *partition),
-            Event::IdentitiesExpired { scope, .. } => self.set_sweep(state, scope),
+            Event::IdentitiesExpired { scope, .. } => self.set_sweep(state, &Sweep::Identities(scope.clone())),
             Event::Booted { .. } | Event::TopicDeleted { .. } | Event::GroupPaused { .. } => {}
-            Event::ReasonNoted { .. } | Event::Restored(_) => {}
+            Event::ReasonNoted { .. } | Event::EffectForgotten { .. } | Event::Restored(_) => {}
         }
+    }
+
+    /// A step is done: its message is, and others are new.
+    fn completed(&mut self, state: &State, step: &Completed) {
+        if !self.faults.planted(Fault::CompleteWithoutProduce) {
+            for output in &step.outputs {
+                let Some(stored) = &output.stored else { continue };
+                self.added_at(state, stored.topic, output.partition, output.offset);
+                if let Some(gate) = &stored.gate {
+                    self.set_sweep(state, &Sweep::Identities(gate.scope.clone()));
+                }
+            }
+        }
+        let place = &step.place;
+        self.closed(state, place.topic, place.partition, place.position);
+        if step.effect.is_some() {
+            self.watch_effects_at(state, place);
+        }
+        self.set_sweep(state, &Sweep::Completions);
+    }
+
+    /// An effect has changed, and with it perhaps the moment to look at it.
+    fn watch_effects(&mut self, state: &State, identity: &Identity) {
+        self.set_sweep(state, &Sweep::Effects(Realm::of(&identity.scope)));
+    }
+
+    /// The same for the effect of a group's work.
+    fn watch_effects_at(&mut self, state: &State, place: &Place) {
+        let topic = state.topic(place.topic).expect("a message's topic outlives it");
+        let group = topic.group(place.group).expect("a group that finishes a message is there");
+        self.set_sweep(state, &Sweep::Effects(Realm::Group(topic.name().clone(), group.name().clone())));
     }
 
     pub(super) fn add_topic(&mut self, topic: &Topic, now: Timestamp) {
@@ -204,6 +257,8 @@ impl<F: Faults> Index<F> {
             self.timers.set_retention(topic, partition, None);
         }
         self.deleted.extend(state.view_of(topic));
+        let name = state.topic(topic).expect("checked when decided").name();
+        self.deleted.push_back(state.view_of_effects(name, None));
     }
 
     /// After groups or progress changed at large: messages may have been closed or opened again.
@@ -270,7 +325,23 @@ impl<F: Faults> Index<F> {
     fn added(&mut self, state: &State, topic: TopicId, partition: PartitionId) {
         let messages = state.topic(topic).and_then(|topic| topic.partition(partition)).expect("just stored into");
         let newest = Position(messages.next_position().0 - 1);
-        if let Some((position, message)) = messages.last_message().filter(|(position, _)| *position == newest) {
+        let newest = messages.last_message().filter(|(position, _)| *position == newest);
+        self.file_new(state, (topic, partition), newest);
+    }
+
+    /// The message with this offset is new, and perhaps not the only one.
+    fn added_at(&mut self, state: &State, topic: TopicId, partition: PartitionId, offset: Offset) {
+        let messages = state.topic(topic).and_then(|topic| topic.partition(partition)).expect("just stored into");
+        self.file_new(state, (topic, partition), messages.find(offset));
+    }
+
+    fn file_new(
+        &mut self,
+        state: &State,
+        (topic, partition): (TopicId, PartitionId),
+        new: Option<(Position, &Message)>,
+    ) {
+        if let Some((position, message)) = new {
             let traits = message.body.traits();
             if traits.has_delay || traits.priority.level() > 0 {
                 let mut lanes = std::mem::take(&mut self.topic_mut(topic).lanes[partition.0 as usize]);

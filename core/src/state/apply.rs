@@ -50,6 +50,7 @@ impl State {
             }
             Event::TopicDeleted { topic } => {
                 let topic = self.topics.remove(topic).ok_or(Contradiction("no such topic"))?;
+                self.forget_effects(&topic, None);
                 self.set_dead_letters_of_source(&topic.name, None);
                 self.names.remove(&topic.name);
                 self.identities.remove(&topic.name);
@@ -59,6 +60,9 @@ impl State {
             }
             Event::GroupDeleted { topic, group } => {
                 let recount = !faults.planted(Fault::DeletedGroupCounted);
+                let name = self.group_mut(*topic, *group)?.name.clone();
+                let topic_name = self.topic_mut(*topic)?.name.clone();
+                self.store.drop_table(&topic_name, &name);
                 self.topic_mut(*topic)?.delete_group(*group, recount)?;
             }
             Event::GroupPaused { topic, group } => self.group_mut(*topic, *group)?.paused = true,
@@ -68,22 +72,17 @@ impl State {
                 self.topic_mut(*topic)?.seek_group(*group, targets, keep)?;
             }
             Event::Produced { topic, partition, offset, body, gate } => {
-                self.topic_mut(*topic)?.store(*partition, *offset, at, body.clone())?;
-                if let Some(gate) = gate
-                    && !(mode == Mode::Replay && faults.planted(Fault::DedupeDroppedOnReplay))
-                {
-                    let twice = self.accept_identity(gate, body, at, (*partition, *offset));
-                    if !faults.planted(Fault::DuplicateTakenAsNew) {
-                        twice?;
-                    }
-                }
+                self.store_message(*topic, (*partition, *offset), body, gate.as_ref(), at, mode, faults)?;
             }
             Event::Delivered { place, token, owner, until } => {
                 let counted = !(mode == Mode::Replay && faults.planted(Fault::AttemptsForgottenOnReplay));
                 self.deliver(place, *token, owner.clone(), *until, counted)?;
             }
-            Event::Acked { place } => {
+            Event::Acked { place, commits } => {
                 self.entry_mut(place)?;
+                if let Some(window) = commits {
+                    self.commit_effect(place, *window, at)?;
+                }
                 self.finish(place)?;
                 if faults.planted(Fault::HighestAckWatermark) {
                     self.finish_all_below(place)?;
@@ -92,7 +91,13 @@ impl State {
                     self.trim_neighbour(place)?;
                 }
             }
+            Event::Skipped { place } => {
+                if !faults.planted(Fault::SkipWithoutFinish) {
+                    self.finish(place)?;
+                }
+            }
             Event::Nacked { place, reason, not_before } => {
+                self.pin_effect(place);
                 self.requeue(place, |entry| {
                     entry.failures = entry.failures.saturating_add(1);
                     if let Some(reason) = reason {
@@ -105,6 +110,7 @@ impl State {
                 self.entry_mut(place)?.last_error = LastError::Reason(reason.clone());
             }
             Event::Expired { place, not_before } => {
+                self.pin_effect(place);
                 self.requeue(place, |entry| {
                     entry.failures = entry.failures.saturating_add(1);
                     entry.last_error = match faults.planted(Fault::ExpiryOverwritesReason) {
@@ -115,10 +121,13 @@ impl State {
                 })?;
             }
             Event::Extended { place, until } => self.extend(place, *until)?,
-            Event::Released { place } => self.requeue(place, |entry| {
-                entry.failures += u32::from(faults.planted(Fault::ReleaseCountsAsFailure));
-                Phase::Queued { not_before: at }
-            })?,
+            Event::Released { place } => {
+                self.pin_effect(place);
+                self.requeue(place, |entry| {
+                    entry.failures += u32::from(faults.planted(Fault::ReleaseCountsAsFailure));
+                    Phase::Queued { not_before: at }
+                })?;
+            }
             Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error } => {
                 let body = self.dead_letter(place, *reason, last_error, at)?;
                 self.make_dead_letter_topic(place, *dead_topic)?;
@@ -155,7 +164,50 @@ impl State {
                     self.identities.remove(scope);
                 }
             }
+            Event::EffectBegun(begun) if !lost_effect(mode, faults) => self.effect_begun(begun, at, faults)?,
+            Event::EffectFinished { identity, outcome } => match self.effect_finished(identity, outcome, at, faults) {
+                Err(_) if lost_effect(mode, faults) => {}
+                finished => finished?,
+            },
+            Event::EffectRenewed { identity, until } => match self.effect_renewed(identity, *until, at) {
+                Err(_) if lost_effect(mode, faults) => {}
+                renewed => renewed?,
+            },
+            Event::EffectForgotten { identity } => {
+                let forgotten = self.store.remove(identity);
+                if forgotten.is_none() && !lost_effect(mode, faults) {
+                    return Err(Contradiction("no such effect"));
+                }
+            }
+            Event::EffectBegun(_) => {}
+            Event::EffectsExpired { realm, count } => self.effects_expired(realm, *count, at, faults)?,
+            Event::Completed(step) => self.complete(step, at, mode, faults)?,
+            Event::CompletionsExpired { count } => self.completions_expired(*count)?,
             Event::Restored(image) => self.restore(image)?,
+        }
+        Ok(())
+    }
+
+    /// Stores a message and remembers its identity, where it has one.
+    #[expect(clippy::too_many_arguments, reason = "a record's parts, and how it is applied")]
+    pub(super) fn store_message(
+        &mut self,
+        topic: TopicId,
+        (partition, offset): (PartitionId, Offset),
+        body: &Body,
+        gate: Option<&Gate>,
+        at: Timestamp,
+        mode: Mode,
+        faults: &impl Faults,
+    ) -> Result<(), Contradiction> {
+        self.topic_mut(topic)?.store(partition, offset, at, body.clone())?;
+        if let Some(gate) = gate
+            && !(mode == Mode::Replay && faults.planted(Fault::DedupeDroppedOnReplay))
+        {
+            let twice = self.accept_identity(gate, body, at, (partition, offset));
+            if !faults.planted(Fault::DuplicateTakenAsNew) {
+                twice?;
+            }
         }
         Ok(())
     }
@@ -257,7 +309,7 @@ impl State {
     }
 
     /// The message is done for the group.
-    fn finish(&mut self, place: &Place) -> Result<(), Contradiction> {
+    pub(super) fn finish(&mut self, place: &Place) -> Result<(), Contradiction> {
         let topic = self.topic_mut(place.topic)?;
         let (groups, retention) = (topic.groups.len() as u32, topic.retention);
         let both = topic.progress_and_partition_mut(place.group, place.partition);
@@ -304,10 +356,15 @@ impl State {
         self.topic_mut(topic)?.group_mut(group).ok_or(Contradiction("no such group"))
     }
 
-    fn entry_mut(&mut self, place: &Place) -> Result<&mut Entry, Contradiction> {
+    pub(super) fn entry_mut(&mut self, place: &Place) -> Result<&mut Entry, Contradiction> {
         let progress = progress_mut(self.topic_mut(place.topic)?, place)?;
         progress.entries.get_mut(&place.position).ok_or(Contradiction("no such delivery"))
     }
+}
+
+/// The planted bug: grants are forgotten when they are replayed.
+fn lost_effect(mode: Mode, faults: &impl Faults) -> bool {
+    mode == Mode::Replay && faults.planted(Fault::EffectLostOnReplay)
 }
 
 /// A number that something will be counted on from must be one that counting can have come to.

@@ -39,13 +39,33 @@ impl IdentityKey {
     #[must_use]
     pub fn new(tenant: &str, key: &str) -> Self {
         let (tenant_len, len) = crate::codec::varint(tenant.len() as u64);
-        let bytes = crate::body::join([&tenant_len[..len], tenant.as_bytes(), key.as_bytes()]);
+        Self::hashed(crate::body::join([&tenant_len[..len], tenant.as_bytes(), key.as_bytes()]))
+    }
+
+    /// The identity that all of `texts` make up, none of them running into the next.
+    #[must_use]
+    pub fn of<const N: usize>(texts: [&str; N]) -> Self {
+        let mut bytes = Vec::with_capacity(texts.iter().map(|text| text.len() + 2).sum());
+        for text in texts {
+            crate::codec::put_bytes(&mut bytes, text.as_bytes());
+        }
+        Self::hashed(bytes.into())
+    }
+
+    fn hashed(bytes: Arc<[u8]>) -> Self {
         let hash = bytes
             .iter()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, b| (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
         // FNV leaves the high bits of short keys alike; the map is ordered by them.
         let hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self { hash, bytes }
+    }
+
+    /// The texts that [`IdentityKey::of`] was given.
+    #[must_use]
+    pub fn texts<const N: usize>(&self) -> [&str; N] {
+        let mut reader = crate::codec::Reader::new(&self.bytes);
+        [(); N].map(|()| reader.text().expect("written by `of`"))
     }
 
     /// Tenant and key again.

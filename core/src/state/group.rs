@@ -22,6 +22,8 @@ pub struct Progress {
     pub(super) done: DoneSet,
     pub(super) entries: CowMap<Position, Entry>,
     pub(super) in_flight: u32,
+    /// Messages below were there when the group was last sought: they are delivered even where their identity is done.
+    pub(super) replayed_below: Position,
 }
 
 impl Group {
@@ -89,6 +91,12 @@ impl Progress {
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.in_flight
+    }
+
+    /// Messages below are delivered even where their identity is done: a seek is to replay them.
+    #[must_use]
+    pub fn replayed_below(&self) -> Position {
+        self.replayed_below
     }
 
     /// How many messages were delivered, came back, and are not held by anyone.

@@ -121,7 +121,10 @@ impl Topic {
                     done.insert(position, message.offset);
                 });
             }
-            let before = std::mem::replace(progress, Arc::new(Progress { done, ..Progress::default() }));
+            let before = {
+                let replayed_below = partition.next_position;
+                std::mem::replace(progress, Arc::new(Progress { done, replayed_below, ..Progress::default() }))
+            };
             let after = &progress.done;
             unshared(partition).change_done_in(|position| {
                 i64::from(after.contains(position)) - i64::from(before.done.contains(position))

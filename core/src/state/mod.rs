@@ -8,12 +8,13 @@ pub(crate) mod cow;
 mod dead;
 mod dedupe;
 mod done;
+mod effects;
 pub mod entry;
 pub mod group;
 mod groups;
 pub mod partition;
 mod restore;
-mod shared;
+pub(crate) mod shared;
 mod sound;
 pub mod topic;
 pub mod view;
@@ -27,6 +28,7 @@ use self::shared::unshared;
 pub use self::sound::Unsound;
 use self::topic::Topic;
 pub use self::view::View;
+use crate::idempotency::{Completions, Store};
 use crate::types::{Boot, Timestamp, TopicId, TopicName};
 
 /// The durable state of a broker.
@@ -38,6 +40,8 @@ pub struct State {
     topics: BTreeMap<TopicId, Arc<Topic>>,
     names: BTreeMap<TopicName, TopicId>,
     identities: BTreeMap<TopicName, Arc<Identities>>,
+    store: Store,
+    completions: Arc<Completions>,
 }
 
 /// A record that cannot follow from this state: it was not decided against it.
@@ -96,6 +100,18 @@ impl State {
     /// The scopes that have produce identities.
     pub fn identity_scopes(&self) -> impl Iterator<Item = (&TopicName, &Identities)> {
         self.identities.iter().map(|(scope, identities)| (scope, &**identities))
+    }
+
+    /// The idempotency store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The answers of completed steps.
+    #[must_use]
+    pub fn completions(&self) -> &Completions {
+        &self.completions
     }
 
     /// The planted bug: offsets go on from the newest message that is kept.

@@ -119,6 +119,17 @@ impl State {
                     return Err(Contradiction("two memories of one identity"));
                 }
             }
+            Image::Replayed { topic, group, partition, below } => {
+                let topic = self.topic_mut(*topic)?;
+                let next = topic.partition(*partition).map(Partition::next_position);
+                if next.is_none_or(|next| *below > next) {
+                    return Err(Contradiction("replay beyond the end"));
+                }
+                let progress = topic.progress_mut(*group, *partition).ok_or(Contradiction("no such group"))?;
+                progress.replayed_below = *below;
+            }
+            Image::Effect { identity, effect } => self.restore_effect(identity, effect)?,
+            Image::Completion { token, completion } => self.restore_completion(*token, completion)?,
         }
         Ok(())
     }

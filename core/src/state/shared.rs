@@ -6,7 +6,7 @@ use std::sync::Arc;
 ///
 /// [`Arc::make_mut`] for values that nobody holds weakly, with the copying out of the way: nearly always there is none.
 #[inline]
-pub(super) fn unshared<T: Clone>(shared: &mut Arc<T>) -> &mut T {
+pub(crate) fn unshared<T: Clone>(shared: &mut Arc<T>) -> &mut T {
     if Arc::strong_count(shared) > 1 {
         copy(shared);
     }

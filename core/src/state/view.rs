@@ -16,8 +16,9 @@ use super::partition::Partition;
 use super::topic::Topic;
 use crate::codec::record as codec;
 use crate::faults::{Fault, Faults};
+use crate::idempotency::{Completions, Realm, Table};
 use crate::record::{Event, Image, Place, Record, RunImage};
-use crate::types::{GroupId, PartitionId, Position, Timestamp, TopicId, TopicName};
+use crate::types::{GroupId, GroupName, PartitionId, Position, Timestamp, TopicId, TopicName};
 
 /// The pieces of a state, in an order that rebuilds it.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ enum Task {
     Groups(TopicId, IntoIter<Arc<Group>>),
     Progress(TopicId, GroupId, IntoIter<(PartitionId, Arc<Progress>)>),
     Identities(IntoIter<(TopicName, Arc<Identities>)>),
+    Effects(IntoIter<(Realm, Arc<Table>)>),
+    Completions(Arc<Completions>),
     /// Messages, runs, entries or identities.
     Many(Box<dyn Iterator<Item = Image> + Send>),
 }
@@ -58,10 +61,28 @@ impl State {
         let identities: Vec<_> = self.identities.iter().map(|(scope, ids)| (scope.clone(), ids.clone())).collect();
         let topics: Vec<_> = self.topics.values().cloned().collect();
         let origin = Image::Origin { clock: self.clock, boot: self.boot, next_topic: self.next_topic };
+        let effects: Vec<_> = self.store.tables().map(|(realm, table)| (realm, table.clone())).collect();
         View {
-            tasks: vec![Task::Identities(identities.into_iter()), Task::Topics(topics.into_iter()), Task::One(origin)],
+            tasks: vec![
+                Task::Completions(self.completions.clone()),
+                Task::Effects(effects.into_iter()),
+                Task::Identities(identities.into_iter()),
+                Task::Topics(topics.into_iter()),
+                Task::One(origin),
+            ],
             misses_in_flight: false,
         }
+    }
+
+    /// The effects of a topic, or of one of its groups, as they are now.
+    pub(crate) fn view_of_effects(&self, topic: &TopicName, group: Option<&GroupName>) -> View {
+        let theirs = |realm: &Realm| match realm {
+            Realm::Shared => false,
+            Realm::Group(of, name) => of == topic && group.is_none_or(|group| group == name),
+        };
+        let tables = self.store.tables_of(topic).filter(|(realm, _)| theirs(realm));
+        let tables: Vec<_> = tables.map(|(realm, table)| (realm, table.clone())).collect();
+        View { tasks: vec![Task::Effects(tables.into_iter())], misses_in_flight: false }
     }
 
     /// One topic as it is now, if it is there.
@@ -157,6 +178,20 @@ impl View {
                     let images = images.map(move |(key, accepted)| identity(&scope, &key, accepted));
                     self.tasks.push(Task::Many(Box::new(images)));
                 }
+                Task::Effects(mut tables) => {
+                    let Some((realm, table)) = tables.next() else { continue };
+                    self.tasks.push(Task::Effects(tables));
+                    let images = Table::clone(&table).into_effects();
+                    self.tasks.push(Task::Many(Box::new(
+                        images.map(move |(key, effect)| Image::Effect { identity: realm.identity(&key), effect }),
+                    )));
+                }
+                Task::Completions(completions) => {
+                    let images = Completions::clone(&completions).in_order();
+                    self.tasks.push(Task::Many(Box::new(
+                        images.map(|(token, completion)| Image::Completion { token, completion }),
+                    )));
+                }
                 Task::Many(mut images) => {
                     if let Some(image) = images.next() {
                         self.tasks.push(Task::Many(images));
@@ -215,6 +250,10 @@ impl View {
             Image::Entry { place, entry }
         }))));
         self.push_runs(progress.done.clone(), move |run| Image::DoneRun { topic, group, partition, run });
+        let below = progress.replayed_below;
+        if below > Position(0) {
+            self.tasks.push(Task::One(Image::Replayed { topic, group, partition, below }));
+        }
         Image::Floor {
             topic,
             group,

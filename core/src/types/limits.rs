@@ -7,6 +7,8 @@ use super::time::Millis;
 pub const MESSAGE_BYTES_CEILING: usize = 24 << 20;
 /// The most [`Limits::error_text_bytes_max`] can be: a dead letter carries the reason as well.
 pub const ERROR_TEXT_BYTES_CEILING: usize = 1 << 20;
+/// The most [`Limits::result_bytes_max`] can be.
+pub const RESULT_BYTES_CEILING: usize = 4 << 20;
 /// The most [`Limits::partitions_max`] can be; a record that names more is not believed.
 pub const PARTITIONS_CEILING: u32 = 1 << 16;
 
@@ -39,6 +41,22 @@ pub struct Limits {
     pub metadata_bytes_max: usize,
     /// Bytes of a reason given with a nack; at most [`ERROR_TEXT_BYTES_CEILING`].
     pub error_text_bytes_max: usize,
+    /// Bytes of an effect's result; at most [`RESULT_BYTES_CEILING`].
+    pub result_bytes_max: usize,
+    /// How long an effect is remembered after its end.
+    pub effect_ttl: Millis,
+    /// The same for jobs and tasks.
+    pub job_ttl: Millis,
+    /// The same where only an ack said that it ended.
+    pub ack_ttl: Millis,
+    /// Effects of one tenant; beyond it nothing new may be begun, and none is evicted.
+    pub effects_max: u64,
+    /// How long the answer of a completed step is repeated.
+    pub completion_ttl: Millis,
+    /// Such answers; beyond it the oldest go early.
+    pub completions_max: usize,
+    /// Messages that one completed step may produce.
+    pub outputs_max: usize,
     /// Partitions of one topic; at most [`PARTITIONS_CEILING`].
     pub partitions_max: u32,
     /// Topics.
@@ -68,6 +86,14 @@ impl Limits {
             id_bytes_max: 255,
             metadata_bytes_max: 64 << 10,
             error_text_bytes_max: 4 << 10,
+            result_bytes_max: 64 << 10,
+            effect_ttl: Millis(24 * 60 * 60 * 1_000),
+            job_ttl: Millis(7 * 24 * 60 * 60 * 1_000),
+            ack_ttl: Millis(10 * 60 * 1_000),
+            effects_max: 4_000_000,
+            completion_ttl: Millis(10 * 60 * 1_000),
+            completions_max: 1_000_000,
+            outputs_max: 1_000,
             partitions_max: 1_024,
             topics_max: 100_000,
             groups_max: 100_000,
@@ -87,6 +113,7 @@ impl Limits {
         Self {
             message_bytes_max: self.message_bytes_max.min(MESSAGE_BYTES_CEILING),
             error_text_bytes_max: self.error_text_bytes_max.min(ERROR_TEXT_BYTES_CEILING),
+            result_bytes_max: self.result_bytes_max.min(RESULT_BYTES_CEILING),
             partitions_max: self.partitions_max.min(PARTITIONS_CEILING),
             ..self
         }

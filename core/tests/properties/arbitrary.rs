@@ -230,7 +230,7 @@ fn of_deliveries() -> BoxedStrategy<Event> {
             owner,
             until
         }),
-        place().prop_map(|place| Event::Acked { place }),
+        place().prop_map(|place| Event::Acked { place, commits: None }),
         place().prop_map(|place| Event::Released { place }),
         (place(), of(shared_text()), time()).prop_map(|(place, reason, not_before)| Event::Nacked {
             place,

@@ -291,7 +291,7 @@ fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
             change!(Event::Produced { body, gate: Some(_), .. } => *body = driftq_core::Body::pack(&Metadata::default(), b"", b"v")),
         ),
         ("token of another boot", change!(Event::Delivered { token, .. } => token.boot = Boot(0))),
-        ("no such delivery", change!(Event::Acked { place } => place.position = Position(3))),
+        ("no such delivery", change!(Event::Acked { place, .. } => place.position = Position(3))),
         ("dead letters of another topic", change!(Event::DeadLettered { dead_topic, .. } => *dead_topic = AUDIT)),
         ("dead letters of another topic", change!(Event::Redriven { topic, .. } => *topic = AUDIT)),
         ("end of identities that are in their window", change!(Event::IdentitiesExpired { count, .. } => *count += 1)),

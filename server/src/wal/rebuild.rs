@@ -124,8 +124,14 @@ impl Rebuild {
     /// Applies the record, or changes nothing but the clock. `State::apply` promises no such thing: of a record in several
     /// parts the first may be done when the second contradicts.
     fn apply_whole(&mut self, record: &Record) -> Result<(), Contradiction> {
-        let in_parts =
-            matches!(record.event, Event::GroupSought { .. } | Event::DeadLettered { .. } | Event::Redriven { .. });
+        let in_parts = matches!(
+            record.event,
+            Event::GroupSought { .. }
+                | Event::DeadLettered { .. }
+                | Event::Redriven { .. }
+                | Event::Acked { commits: Some(_), .. }
+                | Event::Completed(_)
+        );
         if in_parts {
             let before = self.state.clone();
             let applied = self.state.apply(record, Mode::Replay, &NoFaults);
@@ -152,7 +158,8 @@ impl Rebuild {
         let behind = |topic, partition, position| from(topic, partition).is_some_and(|from| position >= from);
         match event {
             Event::Delivered { place, .. }
-            | Event::Acked { place }
+            | Event::Acked { place, .. }
+            | Event::Skipped { place }
             | Event::Nacked { place, .. }
             | Event::ReasonNoted { place, .. }
             | Event::Expired { place, .. }
@@ -160,6 +167,10 @@ impl Rebuild {
             | Event::Released { place }
             | Event::DeadLettered { place, .. } => {
                 let Place { topic, partition, position, .. } = *place;
+                behind(topic, partition, position)
+            }
+            Event::Completed(step) => {
+                let Place { topic, partition, position, .. } = step.place;
                 behind(topic, partition, position)
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, .. } => {
@@ -194,6 +205,10 @@ impl Rebuild {
             let next = state.topic(topic)?.next_offset();
             ahead(offset.0, next.0).then(|| Numbers { next_offset: Some((topic, offset)), ..Numbers::default() })
         };
+        let granted = |boot: Boot| {
+            let found = ahead(u64::from(boot.0), u64::from(state.boot().0));
+            found.then(|| Numbers { boot: Some(boot), ..Numbers::default() })
+        };
         let topic = |topic: TopicId| {
             let found = ahead(u64::from(topic.0), u64::from(state.next_topic().0));
             found.then(|| Numbers { next_topic: Some(topic), ..Numbers::default() })
@@ -204,9 +219,12 @@ impl Rebuild {
                 let found = ahead(u64::from(before.0), u64::from(state.boot().0));
                 found.then(|| Numbers { boot: Some(before), ..Numbers::default() })
             }
-            Event::Delivered { token, .. } => {
-                let found = ahead(u64::from(token.boot.0), u64::from(state.boot().0));
-                found.then(|| Numbers { boot: Some(token.boot), ..Numbers::default() })
+            Event::Delivered { token, .. } => granted(token.boot),
+            Event::EffectBegun(begun) => granted(begun.token.boot),
+            Event::Completed(step) => {
+                let mut stored =
+                    step.outputs.iter().filter_map(|output| Some((output.stored.as_ref()?.topic, output.offset)));
+                stored.find_map(|(topic, at)| offset(topic, at))
             }
             Event::TopicCreated { topic: id, .. } => topic(*id),
             Event::GroupCreated { topic, group, .. } => {

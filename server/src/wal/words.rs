@@ -1,6 +1,7 @@
 //! Records in words: a name and named values, for a line of text or a JSON object.
 
 use driftq_core::Body;
+use driftq_core::idempotency::{Identity, Realm, Scope};
 use driftq_core::record::{Event, GroupStart, Place, Record};
 use serde_json::{Map, Value, json};
 
@@ -59,7 +60,10 @@ pub(super) fn words(record: &Record, show: Show) -> (&'static str, Map<String, V
             let more = json!({ "token": token.to_string(), "owner": owner.as_str(), "until_ms": until.0 });
             ("delivered", at_place(place, more))
         }
-        Event::Acked { place } => ("acked", at_place(place, json!({}))),
+        Event::Acked { place, commits } => {
+            ("acked", at_place(place, json!({ "commits_for_ms": commits.map(|window| window.0) })))
+        }
+        Event::Skipped { place } => ("skipped", at_place(place, json!({}))),
         Event::Nacked { place, reason, not_before } => {
             let reason = reason.as_ref().map(|reason| text(reason.as_bytes(), show));
             ("nacked", at_place(place, json!({ "reason": reason, "not_before_ms": not_before.0 })))
@@ -98,9 +102,77 @@ pub(super) fn words(record: &Record, show: Show) -> (&'static str, Map<String, V
         Event::IdentitiesExpired { scope, count } => {
             ("identities expired", json!({ "scope": scope.as_str(), "count": count }))
         }
+        Event::EffectBegun(begun) => {
+            let mut value = of_effect(&begun.identity);
+            value["token"] = json!(begun.token.to_string());
+            value["owner"] = json!(begun.owner.as_str());
+            value["until_ms"] = json!(begun.until.0);
+            value["request_hash"] = json!(begun.request_hash);
+            ("effect begun", value)
+        }
+        Event::EffectFinished { identity, outcome } => {
+            let mut value = of_effect(identity);
+            value["status"] = json!(outcome.status.as_str());
+            value["response_code"] = json!(outcome.response_code);
+            value["result"] = json!(outcome.result.as_ref().map(|result| text(result.as_bytes(), show)));
+            value["last_error"] = json!(text(outcome.last_error.as_bytes(), show));
+            ("effect finished", value)
+        }
+        Event::EffectRenewed { identity, until } => {
+            let mut value = of_effect(identity);
+            value["until_ms"] = json!(until.0);
+            ("effect renewed", value)
+        }
+        Event::EffectForgotten { identity } => ("effect forgotten", of_effect(identity)),
+        Event::EffectsExpired { realm, count } => {
+            let (topic, group) = match realm {
+                Realm::Shared => (None, None),
+                Realm::Group(topic, group) => (Some(topic.as_str()), Some(group.as_str())),
+            };
+            ("effects expired", json!({ "topic": topic, "group": group, "count": count }))
+        }
+        Event::Completed(step) => {
+            let produced = step.outputs.iter().map(|output| {
+                let mut value = json!({
+                    "topic": output.asked.as_str(),
+                    "partition": output.partition.0,
+                    "offset": output.offset.0,
+                    "duplicate": output.stored.is_none(),
+                });
+                if let Some(stored) = &output.stored {
+                    put_body(&mut value, &stored.body, show);
+                }
+                value
+            });
+            let result = step.effect.as_ref().and_then(|effect| effect.result.as_ref());
+            let more = json!({
+                "token": step.token.to_string(),
+                "result": result.map(|result| text(result.as_bytes(), show)),
+                "produced": produced.collect::<Vec<_>>(),
+            });
+            ("completed", at_place(&step.place, more))
+        }
+        Event::CompletionsExpired { count } => ("completions expired", json!({ "count": count })),
         Event::Restored(image) => ("restored", json!({ "piece": format!("{image:?}") })),
     };
     (name, if let Value::Object(fields) = value { fields } else { Map::new() })
+}
+
+fn of_effect(identity: &Identity) -> Value {
+    let mut value = json!({ "tenant": identity.tenant(), "scope": identity.scope.kind(), "key": &*identity.key });
+    match &identity.scope {
+        Scope::Consume { topic, group } => {
+            value["topic"] = json!(topic.as_str());
+            value["group"] = json!(group.as_str());
+        }
+        Scope::Tenant => {}
+        Scope::Job { id } | Scope::Task { id } => value["id"] = json!(id),
+        Scope::Rpc { principal, method } => {
+            value["principal"] = json!(principal);
+            value["method"] = json!(method);
+        }
+    }
+    value
 }
 
 fn at_place(place: &Place, more: Value) -> Value {

@@ -41,7 +41,7 @@ pub(super) fn record<F: Faults>(met: &mut Sometimes, broker: Option<&Pipeline<F>
         Event::Expired { .. } => met.hit(Point::Expired),
         Event::GroupSought { .. } => met.hit(Point::Sought),
         Event::RetainedOut { .. } => met.hit(Point::RetainedOut),
-        Event::Acked { place } => {
+        Event::Acked { place, .. } => {
             let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), place)) else { return };
             met.hit_if(progress.done().floor() <= place.position, Point::AckOutOfOrder);
             met.hit_if(partition.retained().next().is_some(), Point::Retained);

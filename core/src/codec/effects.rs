@@ -1,0 +1,346 @@
+//! What the idempotency store and completed steps remember, to bytes and back.
+
+use std::sync::Arc;
+
+use super::fields::*;
+use super::{Malformed, Reader, put_bytes, put_varint, put_varints};
+use crate::body::Body;
+use crate::idempotency::{Completion, Details, Effect, EffectStatus, Identity, Lifetime, Outcome, Pin, Realm, Scope};
+use crate::record::{Completed, Concluded, EffectBegun, Produced, Stored};
+use crate::reply::StepOutput;
+use crate::types::{Millis, Offset, PartitionId, Position, Text, Timestamp, TopicId};
+
+const CONSUME: u8 = 0;
+const TENANT: u8 = 1;
+const JOB: u8 = 2;
+const TASK: u8 = 3;
+const RPC: u8 = 4;
+
+pub(super) fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
+    out.push(match identity.scope {
+        Scope::Consume { .. } => CONSUME,
+        Scope::Tenant => TENANT,
+        Scope::Job { .. } => JOB,
+        Scope::Task { .. } => TASK,
+        Scope::Rpc { .. } => RPC,
+    });
+    let [one, two] = identity.scope.parts();
+    for text in [one, two, identity.tenant(), &identity.key] {
+        put_bytes(out, text.as_bytes());
+    }
+}
+
+pub(super) fn identity(from: &mut Reader<'_>) -> Result<Identity, Malformed> {
+    let kind = from.byte()?;
+    let (one, two) = (from.text()?, from.text()?);
+    let scope = match (kind, one, two) {
+        (CONSUME, topic, group) => Scope::Consume { topic: topic_name(topic)?, group: group_name(group)? },
+        (TENANT, "", "") => Scope::Tenant,
+        (JOB, id, "") => Scope::Job { id: id.into() },
+        (TASK, id, "") => Scope::Task { id: id.into() },
+        (RPC, principal, method) => Scope::Rpc { principal: principal.into(), method: method.into() },
+        _ => return Err(Malformed("unknown scope")),
+    };
+    let tenant = from.text()?;
+    if tenant.is_empty() {
+        return Err(Malformed("an identity has a tenant"));
+    }
+    Ok(Identity::new(tenant, scope, from.text()?))
+}
+
+pub(super) fn put_realm(out: &mut Vec<u8>, realm: &Realm) {
+    match realm {
+        Realm::Shared => out.push(0),
+        Realm::Group(topic, group) => {
+            out.push(1);
+            put_bytes(out, topic.as_str().as_bytes());
+            put_bytes(out, group.as_str().as_bytes());
+        }
+    }
+}
+
+pub(super) fn realm(from: &mut Reader<'_>) -> Result<Realm, Malformed> {
+    match from.byte()? {
+        0 => Ok(Realm::Shared),
+        1 => Ok(Realm::Group(topic_name(from.text()?)?, group_name(from.text()?)?)),
+        _ => Err(Malformed("unknown realm")),
+    }
+}
+
+pub(super) fn put_begun(out: &mut Vec<u8>, begun: &EffectBegun) {
+    put_identity(out, &begun.identity);
+    put_token(out, begun.token);
+    put_bytes(out, begun.owner.as_str().as_bytes());
+    put_varint(out, begun.until.0);
+    match begun.lifetime {
+        None => out.push(0),
+        Some(Lifetime::Window(window)) => put_marked(out, 1, window.0),
+        Some(Lifetime::Until(moment)) => put_marked(out, 2, moment.0),
+    }
+    put_text(out, begun.request_hash.as_deref());
+    match begun.message {
+        None => out.push(0),
+        Some((partition, position)) => {
+            out.push(1);
+            put_varints(out, [u64::from(partition.0), position.0]);
+        }
+    }
+}
+
+pub(super) fn begun(from: &mut Reader<'_>) -> Result<EffectBegun, Malformed> {
+    Ok(EffectBegun {
+        identity: identity(from)?,
+        token: token(from)?,
+        owner: owner(from.text()?)?,
+        until: Timestamp(from.varint()?),
+        lifetime: match from.byte()? {
+            0 => None,
+            1 => Some(Lifetime::Window(Millis(from.varint()?))),
+            2 => Some(Lifetime::Until(Timestamp(from.varint()?))),
+            _ => return Err(Malformed("unknown lifetime")),
+        },
+        request_hash: text(from)?,
+        message: match flag(from)? {
+            false => None,
+            true => Some((PartitionId(from.varint32()?), Position(from.varint()?))),
+        },
+    })
+}
+
+pub(super) fn put_outcome(out: &mut Vec<u8>, outcome: &Outcome) {
+    out.push(status_code(outcome.status));
+    put_varint(out, zigzag(outcome.response_code));
+    put_text(out, outcome.result.as_deref());
+    put_bytes(out, outcome.last_error.as_bytes());
+}
+
+pub(super) fn outcome(from: &mut Reader<'_>) -> Result<Outcome, Malformed> {
+    Ok(Outcome {
+        status: status(from.byte()?)?,
+        response_code: unzigzag(from.varint()?),
+        result: text(from)?.map(|text: Text| Arc::from(text)),
+        last_error: from.text()?.into(),
+    })
+}
+
+pub(super) fn put_effect(out: &mut Vec<u8>, effect: &Effect) {
+    out.push(status_code(effect.status));
+    out.push(u8::from(effect.committed) | u8::from(effect.finished) << 1);
+    put_varint(out, u64::from(effect.attempt));
+    match effect.token {
+        None => out.push(0),
+        Some(token) => {
+            out.push(1);
+            put_token(out, token);
+        }
+    }
+    put_varint(out, effect.lease_until.0);
+    put_text(out, effect.owner.as_ref().map(|owner| owner.as_str()));
+    put_text(out, effect.result.as_deref());
+    match &effect.details {
+        None => out.push(0),
+        Some(details) => {
+            out.push(1);
+            put_text(out, details.request_hash.as_deref());
+            put_varint(out, zigzag(details.response_code));
+            put_bytes(out, details.last_error.as_bytes());
+            put_optional(out, details.until.map(|until| until.0));
+        }
+    }
+    put_varints(out, [effect.window.0, effect.updated_at.0, effect.expires_at.0]);
+    match &effect.pin {
+        None => out.push(0),
+        Some(pin) => {
+            out.push(1);
+            put_varints(out, [u64::from(pin.partition.0), pin.position.0, pin.look_at.0]);
+        }
+    }
+}
+
+pub(super) fn effect(from: &mut Reader<'_>) -> Result<Effect, Malformed> {
+    let status = status(from.byte()?)?;
+    let marks = from.byte()?;
+    if marks > 3 {
+        return Err(Malformed("unknown marks of an effect"));
+    }
+    Ok(Effect {
+        status,
+        committed: marks & 1 != 0,
+        finished: marks & 2 != 0,
+        attempt: from.varint32()?,
+        token: match flag(from)? {
+            false => None,
+            true => Some(token(from)?),
+        },
+        lease_until: Timestamp(from.varint()?),
+        owner: text(from)?.map(|text: Text| owner(&text)).transpose()?,
+        result: text(from)?.map(|text: Text| Arc::from(text)),
+        details: match flag(from)? {
+            false => None,
+            true => Some(Box::new(Details {
+                request_hash: text(from)?,
+                response_code: unzigzag(from.varint()?),
+                last_error: from.text()?.into(),
+                until: optional(from)?.map(Timestamp),
+            })),
+        },
+        window: Millis(from.varint()?),
+        updated_at: Timestamp(from.varint()?),
+        expires_at: Timestamp(from.varint()?),
+        pin: match flag(from)? {
+            false => None,
+            true => Some(Box::new(Pin {
+                partition: PartitionId(from.varint32()?),
+                position: Position(from.varint()?),
+                look_at: Timestamp(from.varint()?),
+            })),
+        },
+    })
+}
+
+pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
+    put_place(out, &step.place);
+    put_token(out, step.token);
+    put_varint(out, step.until.0);
+    match &step.effect {
+        None => out.push(0),
+        Some(ended) => {
+            out.push(1);
+            put_varint(out, ended.window.0);
+            put_text(out, ended.result.as_deref());
+        }
+    }
+    for output in &step.outputs {
+        put_bytes(out, output.asked.as_str().as_bytes());
+        put_varints(out, [u64::from(output.partition.0), output.offset.0]);
+        match &output.stored {
+            None => out.push(0),
+            Some(stored) => {
+                out.push(1);
+                put_varint(out, u64::from(stored.topic.0));
+                put_gate(out, stored.gate.as_ref());
+                let (bytes, metadata_len, key_len) = stored.body.parts();
+                put_varints(out, [u64::from(metadata_len), u64::from(key_len)]);
+                put_bytes(out, bytes);
+            }
+        }
+    }
+}
+
+pub(super) fn completed(from: &mut Reader<'_>) -> Result<Completed, Malformed> {
+    let place = place(from)?;
+    let token = token(from)?;
+    let until = Timestamp(from.varint()?);
+    let effect = match flag(from)? {
+        false => None,
+        true => {
+            let window = Millis(from.varint()?);
+            Some(Concluded { window, result: text(from)?.map(|text: Text| Arc::from(text)) })
+        }
+    };
+    let mut outputs = Vec::new();
+    while !from.is_empty() {
+        outputs.push(produced(from)?);
+    }
+    Ok(Completed { place, token, until, effect, outputs })
+}
+
+fn produced(from: &mut Reader<'_>) -> Result<Produced, Malformed> {
+    Ok(Produced {
+        asked: topic_name(from.text()?)?,
+        partition: PartitionId(from.varint32()?),
+        offset: Offset(from.varint()?),
+        stored: match flag(from)? {
+            false => None,
+            true => {
+                let topic = TopicId(from.varint32()?);
+                let gate = gate(from)?;
+                let (metadata_len, key_len) = (from.varint32()?, from.varint32()?);
+                Some(Stored { topic, gate, body: Body::unpack(from.bytes()?, metadata_len, key_len)? })
+            }
+        },
+    })
+}
+
+pub(super) fn put_completion(out: &mut Vec<u8>, completion: &Completion) {
+    put_place(out, &completion.place);
+    put_varints(out, [completion.offset.0, completion.until.0]);
+    for output in completion.produced.iter() {
+        put_bytes(out, output.topic.as_str().as_bytes());
+        put_varints(out, [u64::from(output.partition.0), output.offset.0]);
+        out.push(u8::from(output.duplicate));
+    }
+}
+
+pub(super) fn completion(from: &mut Reader<'_>) -> Result<Completion, Malformed> {
+    let place = place(from)?;
+    let (offset, until) = (Offset(from.varint()?), Timestamp(from.varint()?));
+    let mut produced = Vec::new();
+    while !from.is_empty() {
+        produced.push(StepOutput {
+            topic: topic_name(from.text()?)?,
+            partition: PartitionId(from.varint32()?),
+            offset: Offset(from.varint()?),
+            duplicate: flag(from)?,
+        });
+    }
+    Ok(Completion { place, offset, produced: produced.into(), until })
+}
+
+fn status_code(status: EffectStatus) -> u8 {
+    match status {
+        EffectStatus::InProgress => 0,
+        EffectStatus::Succeeded => 1,
+        EffectStatus::FailedFinal => 2,
+        EffectStatus::FailedRetryable => 3,
+    }
+}
+
+fn status(code: u8) -> Result<EffectStatus, Malformed> {
+    EffectStatus::ALL.get(usize::from(code)).copied().ok_or(Malformed("unknown status of an effect"))
+}
+
+/// Small numbers of either sign have short spellings.
+fn zigzag(number: i64) -> u64 {
+    (number << 1 ^ number >> 63) as u64
+}
+
+fn unzigzag(code: u64) -> i64 {
+    (code >> 1) as i64 ^ -((code & 1) as i64)
+}
+
+fn put_marked(out: &mut Vec<u8>, mark: u8, number: u64) {
+    out.push(mark);
+    put_varint(out, number);
+}
+
+/// A text that may be missing, which is not the same as empty.
+fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
+    match text {
+        None => out.push(0),
+        Some(text) => {
+            out.push(1);
+            put_bytes(out, text.as_bytes());
+        }
+    }
+}
+
+fn text(from: &mut Reader<'_>) -> Result<Option<Text>, Malformed> {
+    Ok(match flag(from)? {
+        false => None,
+        true => Some(from.text()?.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_either_sign_come_back() {
+        for number in [0, 1, -1, 404, -404, i64::MAX, i64::MIN] {
+            assert_eq!(unzigzag(zigzag(number)), number);
+        }
+        assert_eq!((zigzag(-1), zigzag(1)), (1, 2));
+    }
+}

@@ -1,0 +1,100 @@
+//! One atomic step: a message done, its effect ended, the next messages stored.
+
+use std::sync::Arc;
+
+use super::Decision;
+use super::produce::{Pending, bounded, produce_after};
+use super::settle::{Standing, has_identity, standing};
+use crate::command::{Complete, TokenClaim};
+use crate::faults::{Fault, Faults};
+use crate::idempotency::{Effect, EffectStatus};
+use crate::record::{Completed, Concluded, Event, Place, Produced, Stored};
+use crate::reply::{self, Refusal, Reply, StepOutput};
+use crate::state::State;
+use crate::types::{LeaseToken, Limits, Timestamp, TopicName};
+
+/// Decides a complete. What `asked` would produce is used up.
+pub(crate) fn complete(
+    state: &State,
+    limits: &Limits,
+    now: Timestamp,
+    asked: &mut Complete,
+    faults: &impl Faults,
+) -> Result<Decision, Refusal> {
+    bounded("result", asked.result.as_ref().map_or(0, |result| result.len()), limits.result_bytes_max)?;
+    if asked.produce.len() > limits.outputs_max {
+        let (len, max) = (asked.produce.len() as u64, limits.outputs_max as u64);
+        return Err(Refusal::TooMany { what: "messages", len, max });
+    }
+    let standing = standing(state, &asked.claim, faults)?;
+    let TokenClaim::Shown(token) = asked.claim.token else { return Err(Refusal::StaleLease) };
+    if let Some(answer) = answered(state, now, asked, token)
+        && !faults.planted(Fault::CompleteWithoutAck)
+    {
+        return Ok(Decision::nothing(Reply::Completed(answer)));
+    }
+    let Standing::Newest(place, _) = standing else { return Err(Refusal::StaleLease) };
+    let effect = conclude(state, limits, now, &place, asked)?;
+    let mut pending = Pending::default();
+    let mut outputs = Vec::with_capacity(asked.produce.len());
+    for message in &mut asked.produce {
+        let topic = message.topic.clone();
+        let decision = produce_after(&pending, state, limits, now, message, faults)?;
+        if let Some(event) = &decision.event {
+            pending.add(event);
+        }
+        outputs.push(output(topic, decision));
+    }
+    let answer = outputs.iter().map(|output| StepOutput {
+        topic: output.asked.clone(),
+        partition: output.partition,
+        offset: output.offset,
+        duplicate: output.stored.is_none(),
+    });
+    let reply = Reply::Completed(answer.collect());
+    let step = Completed { place, token, until: now.after(limits.completion_ttl), effect, outputs };
+    Ok(Decision::new(Event::Completed(Box::new(step)), reply))
+}
+
+/// The answer this very step was given before.
+fn answered(state: &State, now: Timestamp, asked: &Complete, token: LeaseToken) -> Option<Arc<[StepOutput]>> {
+    let completion = state.completions().get(token, now)?;
+    let topic = state.topic_named(&asked.claim.topic)?;
+    let group = topic.group_named(&asked.claim.group)?;
+    let same = (completion.place.topic, completion.place.group, completion.place.partition, completion.offset)
+        == (topic.id(), group.id(), asked.claim.partition, asked.claim.offset);
+    same.then(|| completion.produced.clone())
+}
+
+/// How the step leaves the effect of its message, if it has one.
+fn conclude(
+    state: &State,
+    limits: &Limits,
+    now: Timestamp,
+    place: &Place,
+    asked: &Complete,
+) -> Result<Option<Concluded>, Refusal> {
+    if !has_identity(state, place) {
+        return Ok(None);
+    }
+    let topic = state.topic(place.topic).expect("a delivery is of a topic");
+    let body = &super::failure::message(topic, place).body;
+    let known = state.effect_of(&asked.claim.topic, &asked.claim.group, body, now);
+    // A result that nobody would ever be handed must not seem to be stored.
+    let failed = |effect: &Effect| effect.finished && effect.status == EffectStatus::FailedFinal;
+    if asked.result.is_some() && known.is_some_and(failed) {
+        return Err(Refusal::OtherOutcome);
+    }
+    Ok(Some(Concluded { result: asked.result.clone(), window: limits.effect_ttl }))
+}
+
+fn output(asked: TopicName, decision: Decision) -> Produced {
+    let Reply::Produced(reply::Produced { partition, offset, .. }) = decision.reply else {
+        unreachable!("a produce is answered by a place")
+    };
+    let stored = decision.event.map(|event| match event {
+        Event::Produced { topic, gate, body, .. } => Stored { topic, gate, body },
+        other => unreachable!("a produce stores a message: {other:?}"),
+    });
+    Produced { asked, partition, offset, stored }
+}

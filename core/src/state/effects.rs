@@ -1,0 +1,349 @@
+//! What records do to effects and to the answers of completed steps.
+
+use std::sync::Arc;
+
+use super::apply::Mode;
+use super::shared::unshared;
+use super::topic::Topic;
+use super::{Contradiction, State};
+use crate::body::Body;
+use crate::faults::{Fault, Faults};
+use crate::idempotency::{Completion, Effect, EffectStatus, Identity, Outcome, Pin, Realm, Scope};
+use crate::record::{Completed, Concluded, EffectBegun, Place, Stored};
+use crate::reply::StepOutput;
+use crate::types::{GroupName, Millis, PartitionId, Position, Timestamp, TopicName};
+
+/// When an effect whose window has ended, but whose message can still come, is looked at again.
+const NEXT_LOOK: Millis = Millis(10 * 60 * 1_000);
+
+impl State {
+    /// The effect of `identity`, if it is in its window at `now` or its message can still come.
+    #[must_use]
+    pub fn effect(&self, identity: &Identity, now: Timestamp) -> Option<&Effect> {
+        self.store.get(identity).filter(|effect| self.counts(&identity.scope, effect, now))
+    }
+
+    /// The effect of a group's work on a message, if the message has an identity and the effect counts at `now`.
+    #[must_use]
+    pub(crate) fn effect_of(
+        &self,
+        topic: &TopicName,
+        group: &GroupName,
+        body: &Body,
+        now: Timestamp,
+    ) -> Option<&Effect> {
+        let effect = self.store.consumed(topic, group, body.identity()?)?;
+        (now < effect.expires_at || self.is_pinned(topic, group, effect)).then_some(effect)
+    }
+
+    fn counts(&self, scope: &Scope, effect: &Effect, now: Timestamp) -> bool {
+        let is_pinned = || match scope {
+            Scope::Consume { topic, group } => self.is_pinned(topic, group, effect),
+            _ => false,
+        };
+        now < effect.expires_at || is_pinned()
+    }
+
+    /// Whether the message behind an effect can still be delivered to the group.
+    fn is_pinned(&self, topic: &TopicName, group: &GroupName, effect: &Effect) -> bool {
+        let Some(pin) = &effect.pin else { return false };
+        let progress = self
+            .topic_named(topic)
+            .and_then(|topic| topic.group_named(group))
+            .and_then(|group| group.progress(pin.partition));
+        progress.is_some_and(|progress| !progress.done().contains(pin.position))
+    }
+
+    pub(super) fn effect_begun(
+        &mut self,
+        begun: &EffectBegun,
+        at: Timestamp,
+        faults: &impl Faults,
+    ) -> Result<(), Contradiction> {
+        if begun.token.boot != self.boot && !faults.planted(Fault::TakeoverKeepsToken) {
+            return Err(Contradiction("token of another boot"));
+        }
+        let pin = begun.message.map(pinned_to);
+        let Some(known) = self.effect(&begun.identity, at) else {
+            let lifetime = begun.lifetime.ok_or(Contradiction("a new effect without a lifetime"))?;
+            let mut effect = Effect::granted(begun.token, begun.owner.clone(), begun.until, at);
+            effect.set_lifetime(lifetime);
+            if let Some(hash) = &begun.request_hash {
+                effect.details.get_or_insert_default().request_hash = Some(hash.clone());
+            }
+            effect.expires_at = effect.lifetime().after(begun.until);
+            effect.pin = pin;
+            // What is past its window gives way, swept or not.
+            self.store.remove(&begun.identity);
+            self.store.insert(&begun.identity, effect);
+            return Ok(());
+        };
+        if known.status.is_final() && !faults.planted(Fault::BeginAfterSuccessExecutes) {
+            return Err(Contradiction("grant of an effect that has ended"));
+        }
+        if Some(begun.token) <= known.token && !faults.planted(Fault::TakeoverKeepsToken) {
+            return Err(Contradiction("grant that is not newer than the one before"));
+        }
+        self.store.change(&begun.identity, |effect| {
+            if let Some(lifetime) = begun.lifetime {
+                effect.set_lifetime(lifetime);
+            }
+            effect.status = EffectStatus::InProgress;
+            effect.finished = false;
+            effect.attempt = effect.attempt.saturating_add(1);
+            effect.token = Some(begun.token);
+            effect.owner = Some(begun.owner.clone());
+            effect.lease_until = begun.until;
+            effect.result = None;
+            effect.updated_at = at;
+            effect.expires_at = effect.lifetime().after(begun.until);
+            if pin.is_some() {
+                effect.pin = pin;
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn effect_finished(
+        &mut self,
+        identity: &Identity,
+        outcome: &Outcome,
+        at: Timestamp,
+        faults: &impl Faults,
+    ) -> Result<(), Contradiction> {
+        let effect = self.effect(identity, at).ok_or(Contradiction("no such effect"))?;
+        let by_ack_alone = effect.committed && !effect.finished && outcome.status == EffectStatus::Succeeded;
+        let open = effect.status == EffectStatus::InProgress || by_ack_alone;
+        if (!open && !faults.planted(Fault::FinishIgnoresToken)) || outcome.status == EffectStatus::InProgress {
+            return Err(Contradiction("end of an effect that has ended"));
+        }
+        self.store.change(identity, |effect| {
+            let begun_at = effect.updated_at;
+            effect.finish(outcome, at);
+            if faults.planted(Fault::TtlFromBegin) {
+                effect.expires_at = effect.lifetime().after(begun_at);
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn effect_renewed(
+        &mut self,
+        identity: &Identity,
+        until: Timestamp,
+        at: Timestamp,
+    ) -> Result<(), Contradiction> {
+        let effect = self.effect(identity, at).ok_or(Contradiction("no such effect"))?;
+        if effect.status != EffectStatus::InProgress {
+            return Err(Contradiction("longer lease of an effect that has ended"));
+        }
+        self.store.change(identity, |effect| {
+            effect.lease_until = until;
+            effect.updated_at = at;
+            effect.expires_at = effect.lifetime().after(until);
+        });
+        Ok(())
+    }
+
+    /// Looks at the first `count` effects of a realm: forgets them, or puts them off while their message can still come.
+    pub(super) fn effects_expired(
+        &mut self,
+        realm: &Realm,
+        count: u64,
+        at: Timestamp,
+        faults: &impl Faults,
+    ) -> Result<(), Contradiction> {
+        let table = self.store.table(realm).ok_or(Contradiction("no such effects"));
+        let table = match table {
+            Err(_) if faults.planted(Fault::EffectLostOnReplay) => return Ok(()),
+            table => table?,
+        };
+        if table.due(at, count) != count && !faults.planted(Fault::EffectLostOnReplay) {
+            return Err(Contradiction("end of effects that are in their window"));
+        }
+        let is_pinned = |effect| match realm {
+            Realm::Shared => false,
+            Realm::Group(topic, group) => self.is_pinned(topic, group, effect),
+        };
+        let due = table.first_looks(count).filter(|(look_at, ..)| *look_at <= at);
+        let due: Vec<_> = due.map(|(_, key, effect)| (key.clone(), is_pinned(effect))).collect();
+        for (key, is_pinned) in due {
+            match is_pinned {
+                true => drop(self.store.change_key(realm, &key, |effect| {
+                    effect.pin.as_mut().expect("just seen").look_at = at.after(NEXT_LOOK);
+                })),
+                false => drop(self.store.remove_key(realm, &key)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A message that is not done goes back to its queue: an effect of its identity stays until it is.
+    pub(super) fn pin_effect(&mut self, place: &Place) {
+        let Some((identity, _)) = self.identity_at(place) else { return };
+        let (partition, position) = (place.partition, place.position);
+        self.store.change(&identity, |effect| {
+            if effect.pin.as_ref().is_none_or(|pin| (pin.partition, pin.position) != (partition, position)) {
+                effect.pin = Some(pinned_to((partition, position)));
+            }
+        });
+    }
+
+    /// An ack says that whatever the message was to bring about is done.
+    pub(super) fn commit_effect(&mut self, place: &Place, window: Millis, at: Timestamp) -> Result<(), Contradiction> {
+        let (identity, known) =
+            self.identity_at(place).ok_or(Contradiction("commit of a message without an identity"))?;
+        if !known || self.effect(&identity, at).is_none() {
+            self.store.remove(&identity);
+            self.store.insert(&identity, Effect::acked(window, at));
+            return Ok(());
+        }
+        self.store.change(&identity, |effect| {
+            effect.committed = true;
+            effect.updated_at = at;
+            look_in_time(effect);
+            if !effect.status.is_final() {
+                effect.status = EffectStatus::Succeeded;
+                effect.expires_at = at.after(window);
+                effect.note(0, "");
+            }
+        });
+        Ok(())
+    }
+
+    /// A completed step says the same, and with what result.
+    fn conclude_effect(&mut self, place: &Place, ended: &Concluded, at: Timestamp) -> Result<(), Contradiction> {
+        let (identity, known) = self.identity_at(place).ok_or(Contradiction("end of an effect without an identity"))?;
+        if !known || self.effect(&identity, at).is_none() {
+            let effect = Effect { finished: true, result: ended.result.clone(), ..Effect::acked(ended.window, at) };
+            self.store.remove(&identity);
+            self.store.insert(&identity, effect);
+            return Ok(());
+        }
+        self.store.change(&identity, |effect| {
+            effect.committed = true;
+            effect.updated_at = at;
+            look_in_time(effect);
+            if !effect.finished {
+                let status = EffectStatus::Succeeded;
+                let result = ended.result.clone();
+                effect.finish(&Outcome { status, response_code: 0, result, last_error: "".into() }, at);
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn complete(
+        &mut self,
+        step: &Completed,
+        at: Timestamp,
+        mode: Mode,
+        faults: &impl Faults,
+    ) -> Result<(), Contradiction> {
+        let offset = self.entry_mut(&step.place)?.offset;
+        if !faults.planted(Fault::CompleteWithoutProduce) {
+            for output in &step.outputs {
+                let Some(Stored { topic, gate, body }) = &output.stored else { continue };
+                self.store_message(*topic, (output.partition, output.offset), body, gate.as_ref(), at, mode, faults)?;
+            }
+        }
+        if !faults.planted(Fault::CompleteWithoutAck) {
+            if let Some(ended) = &step.effect {
+                self.conclude_effect(&step.place, ended, at)?;
+            }
+            self.finish(&step.place)?;
+        }
+        let answer = step.outputs.iter().map(|output| StepOutput {
+            topic: output.asked.clone(),
+            partition: output.partition,
+            offset: output.offset,
+            duplicate: output.stored.is_none(),
+        });
+        let completion = Completion { place: step.place, offset, produced: answer.collect(), until: step.until };
+        match unshared(&mut self.completions).keep(step.token, completion) {
+            true => Ok(()),
+            false if faults.planted(Fault::CompleteWithoutAck) => Ok(()),
+            false => Err(Contradiction("a step completed twice")),
+        }
+    }
+
+    pub(super) fn completions_expired(&mut self, count: u64) -> Result<(), Contradiction> {
+        let swept = unshared(&mut self.completions).sweep(count);
+        if swept { Ok(()) } else { Err(Contradiction("end of more answers than there are")) }
+    }
+
+    /// The identity of the effect of a group's work on a message, and whether the store has ever heard of it.
+    fn identity_at(&self, place: &Place) -> Option<(Identity, bool)> {
+        let topic = self.topics.get(&place.topic)?;
+        let message = topic.partition(place.partition)?.message(place.position)?;
+        let (tenant, key) = message.body.identity()?;
+        let group = topic.group(place.group)?.name();
+        let scope = Scope::Consume { topic: topic.name().clone(), group: group.clone() };
+        let identity = Identity::new(tenant, scope, key);
+        let known = self.store.get(&identity).is_some();
+        Some((identity, known))
+    }
+
+    /// Forgets the effects of a topic, or of one of its groups.
+    pub(super) fn forget_effects(&mut self, topic: &Topic, group: Option<&GroupName>) {
+        match group {
+            Some(group) => self.store.drop_table(&topic.name, group),
+            None => self.store.drop_topic(&topic.name),
+        }
+    }
+
+    pub(super) fn restore_effect(&mut self, identity: &Identity, effect: &Effect) -> Result<(), Contradiction> {
+        if self.store.get(identity).is_some() {
+            return Err(Contradiction("two memories of one effect"));
+        }
+        if identity.key.is_empty() {
+            return Err(Contradiction("an effect without a key"));
+        }
+        let sound = match effect.token {
+            Some(token) => token.boot <= self.boot && effect.attempt > 0 && effect.owner.is_some(),
+            None => effect.status.is_final() && effect.committed && effect.attempt == 0 && effect.owner.is_none(),
+        };
+        if !sound {
+            return Err(Contradiction("an effect that nobody was granted"));
+        }
+        if let Some(pin) = &effect.pin
+            && !self.has_position(&identity.scope, pin)
+        {
+            return Err(Contradiction("an effect of a message that was never there"));
+        }
+        self.store.insert(identity, effect.clone());
+        Ok(())
+    }
+
+    /// Whether a message ever stood where a pin says. Where the topic or the group is gone, nothing is pinned.
+    fn has_position(&self, scope: &Scope, pin: &Pin) -> bool {
+        let Scope::Consume { topic, .. } = scope else { return false };
+        let Some(topic) = self.topic_named(topic) else { return true };
+        topic.partition(pin.partition).is_some_and(|partition| pin.position < partition.next_position())
+    }
+
+    pub(super) fn restore_completion(
+        &mut self,
+        token: crate::types::LeaseToken,
+        completion: &Completion,
+    ) -> Result<(), Contradiction> {
+        if token.boot > self.boot {
+            return Err(Contradiction("token of a boot that is still to come"));
+        }
+        match Arc::make_mut(&mut self.completions).keep(token, completion.clone()) {
+            true => Ok(()),
+            false => Err(Contradiction("a step completed twice")),
+        }
+    }
+}
+
+fn pinned_to((partition, position): (PartitionId, Position)) -> Box<Pin> {
+    Box::new(Pin { partition, position, look_at: Timestamp(0) })
+}
+
+/// The message behind an effect is done: it may be forgotten when its window ends, or now, if that is over.
+fn look_in_time(effect: &mut Effect) {
+    if let Some(pin) = &mut effect.pin {
+        pin.look_at = Timestamp(0);
+    }
+}
