@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 use crate::rig::{SOON, Server, config_file, driftqd, until, within};
 
 /// Small files, so that a small disk is soon full.
-const SMALL: &str = "[storage]\nsegment_bytes = 1048576\nreserve_bytes = 131072\nsnapshot_every_bytes = 268435456\n\
+pub const SMALL: &str = "[storage]\nsegment_bytes = 1048576\nreserve_bytes = 131072\nsnapshot_every_bytes = 268435456\n\
                      [limits]\nmessage_bytes_max = 65536\nkey_bytes_max = 1024\nmetadata_bytes_max = 16384\n";
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn has(tool: &str) -> bool {
+pub fn has(tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.is_ok_and(|status| status.success())
 }
