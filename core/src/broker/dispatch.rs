@@ -94,14 +94,15 @@ impl<F: Faults> Broker<F> {
         Ok(true)
     }
 
-    /// Whether the group is done with another message of the same identity. What a seek is to replay is replayed.
+    /// Whether the group is done with another message of the same identity. What a seek is to replay is replayed; and dead letters
+    /// are each to be seen: one message can die more than once, in one group and in several.
     fn is_done_already(&self, place: &Place, body: &Body) -> bool {
         let topic = self.state.topic(place.topic).expect("work is listed for topics that are there");
         let group = topic.group(place.group).expect("work is listed for groups that are there");
         let replayed =
             group.progress(place.partition).is_some_and(|progress| place.position < progress.replayed_below());
         let effect = self.state.effect_of(topic.name(), group.name(), body, self.now);
-        !replayed && effect.is_some_and(|effect| effect.committed)
+        !replayed && !topic.name().is_dead_letter() && effect.is_some_and(|effect| effect.committed)
     }
 
     /// The planted bug: the token of the delivery whose lease has ended.

@@ -187,7 +187,7 @@ impl<F: Faults> Desk<'_, F> {
     }
 
     fn check_identity(&self, identity: &Identity) -> Result<(), Refusal> {
-        bounded("key", identity.key.len(), self.limits.idempotency_key_bytes_max)?;
+        bounded("idempotency key", identity.key.len(), self.limits.idempotency_key_bytes_max)?;
         bounded("tenant id", identity.tenant().len(), self.limits.id_bytes_max)?;
         let required = match &identity.scope {
             Scope::Consume { .. } | Scope::Tenant => return Ok(()),
