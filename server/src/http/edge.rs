@@ -156,7 +156,7 @@ async fn serve(socket: TcpStream, api: Rc<Api>, mut builder: auto::Builder<Here>
             if request.version() < Version::HTTP_2 {
                 timer.take_turn();
             }
-            Rc::clone(&api).answer(request, timer.clone())
+            api.answer(request, &timer)
         })
     };
     let turn = patience.timer();

@@ -55,10 +55,15 @@ impl<'a> Head<'a> {
         head
     }
 
+    /// Whether it says anything about a message that comes with it.
+    pub(super) fn is_about_message(&self) -> bool {
+        self.idempotency_key.is_some() || self.traceparent.is_some()
+    }
+
     /// Whether the request comes line by line.
     pub(super) fn is_ndjson(&self) -> bool {
-        let Some(kind) = self.content_type.and_then(|kind| kind.to_str().ok()) else { return false };
-        let kind = kind.split(';').next().unwrap_or_default().trim();
-        kind.eq_ignore_ascii_case("application/x-ndjson")
+        let Some(kind) = self.content_type else { return false };
+        let name = kind.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        name.eq_ignore_ascii_case(b"application/x-ndjson") && kind.to_str().is_ok()
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Patience {
     timer: Pin<Box<tokio::time::Sleep>>,
     /// When the timer goes off, or [`NOTHING`].
     set_to_ms: u64,
+    /// The timer knows whom to wake. A task's waker stays the same.
+    is_running: bool,
 }
 
 /// What hyper is given to wait with.
@@ -53,7 +55,12 @@ impl Patience {
             our_turn: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         };
-        Self { owed: Arc::new(owed), timer: Box::pin(tokio::time::sleep(limit)), set_to_ms: until_ms }
+        Self {
+            owed: Arc::new(owed),
+            timer: Box::pin(tokio::time::sleep(limit)),
+            set_to_ms: until_ms,
+            is_running: false,
+        }
     }
 
     pub(super) fn timer(&self) -> PatienceTimer {
@@ -69,6 +76,9 @@ impl Patience {
         if owed < self.set_to_ms {
             self.set(owed);
         }
+        if self.is_running && !self.timer.is_elapsed() {
+            return Poll::Pending;
+        }
         while self.timer.as_mut().poll(context).is_ready() {
             let owed = self.owed.until_ms.load(Ordering::Relaxed);
             if owed == NOTHING {
@@ -81,11 +91,13 @@ impl Patience {
             }
             self.set(owed);
         }
+        self.is_running = true;
         Poll::Pending
     }
 
     fn set(&mut self, at_ms: u64) {
         self.set_to_ms = at_ms;
+        self.is_running = false;
         self.timer.as_mut().reset((self.owed.began + Duration::from_millis(at_ms)).into());
     }
 }
