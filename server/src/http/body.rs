@@ -114,7 +114,7 @@ impl Inflow {
     /// The next piece of it, or its end.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ApiError>> {
         loop {
-            match pin!(&mut self.incoming).poll_frame(context) {
+            match self.poll_frame(context) {
                 Poll::Ready(None) => return Poll::Ready(Ok(None)),
                 Poll::Ready(Some(Err(error))) => {
                     return Poll::Ready(Err(ApiError::invalid(format!("the body ended early: {error}")).closing()));
@@ -133,6 +133,19 @@ impl Inflow {
                 Poll::Pending => return self.wait(context),
             }
         }
+    }
+
+    /// The next frame. To take one rings for hyper to hand on more; of a body that is complete there is no more.
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let incoming = pin!(&mut self.incoming);
+        // In HTTP/2, where no connection has a turn, it may also ring for room to be given back.
+        if !self.turn.is_ours() {
+            return incoming.poll_frame(context);
+        }
+        self.turn.bell().hold();
+        let polled = incoming.poll_frame(context);
+        self.turn.bell().release(!self.incoming.is_end_stream());
+        polled
     }
 
     fn wait(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ApiError>> {

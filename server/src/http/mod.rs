@@ -5,6 +5,7 @@
 
 mod answer;
 mod batch;
+mod bell;
 mod body;
 mod consume;
 pub(crate) mod edge;
@@ -232,7 +233,8 @@ impl Asked {
 
 /// Names for requests that come without one.
 struct RequestIds {
-    seed: u64,
+    /// Which all of them begin with.
+    seed: Vec<u8>,
     next: Cell<u64>,
     /// Those that are made and not given out.
     ready: RefCell<Bytes>,
@@ -240,7 +242,9 @@ struct RequestIds {
 
 impl RequestIds {
     fn new(seed: u64) -> Self {
-        Self { seed, next: Cell::new(0), ready: RefCell::default() }
+        let mut digits = Vec::new();
+        hex(seed, 16, &mut digits);
+        Self { seed: digits, next: Cell::new(0), ready: RefCell::default() }
     }
 
     /// The request's own id, or a new one.
@@ -264,7 +268,7 @@ impl RequestIds {
         for _ in 0..REQUEST_IDS_AT_ONCE {
             let number = self.next.get();
             self.next.set(number.wrapping_add(1));
-            hex(self.seed, 16, &mut text);
+            text.extend_from_slice(&self.seed);
             hex(number, 16, &mut text);
         }
         text.into()
