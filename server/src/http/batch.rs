@@ -14,9 +14,10 @@ use bytes::{Buf, Bytes};
 use driftq_core::command::Produce;
 use driftq_core::types::TopicName;
 use driftq_core::{Command, Reply};
-use hyper::{Response, StatusCode};
+use hyper::StatusCode;
 
 use super::Api;
+use super::answer::{Answer, lines};
 use super::body::{Inflow, ReplyBody};
 use super::error::ApiError;
 use super::fields::{AckFields, ProduceFields, ProduceHead, from_json};
@@ -71,7 +72,7 @@ impl BatchBody {
 
     /// The answer to the batch. One that has come whole and is soon answered gets all its lines at once, in one write; a sender
     /// that waits for the answer before it goes on gets its head, and lines as they come.
-    pub(crate) async fn answer(mut self) -> Response<ReplyBody> {
+    pub(crate) async fn answer(mut self) -> Answer {
         let mut grace = None;
         let whole = std::future::poll_fn(|context| {
             self.take_lines(context);
@@ -91,18 +92,18 @@ impl BatchBody {
             Poll::Pending
         });
         match whole.await {
-            Some(lines) => super::body::lines(ReplyBody::Whole(lines.into())),
-            None => super::body::lines(ReplyBody::Batch(Box::new(self))),
+            Some(whole) => lines(ReplyBody::Whole(whole.into())),
+            None => lines(ReplyBody::Batch(Box::new(self))),
         }
     }
 
     /// More answers, or the end of them.
-    pub(crate) fn poll_lines(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(crate) fn poll_lines(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         self.take_lines(context);
         let mut answers = self.answers.inner.borrow_mut();
         if !answers.out.is_empty() {
             self.has_answered = true;
-            return Poll::Ready(Some(std::mem::take(&mut answers.out).into()));
+            return Poll::Ready(Some(std::mem::take(&mut answers.out)));
         }
         if self.is_answered(&answers) {
             return Poll::Ready(None);

@@ -1,15 +1,15 @@
 //! Bodies: those that are read, within limits of size and time, and those that are sent.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::io::Cursor;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Response, StatusCode};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::batch::BatchBody;
@@ -17,12 +17,14 @@ use super::consume::StreamBody;
 use super::error::ApiError;
 use super::patience::PatienceTimer;
 use crate::config::HttpSettings;
-use crate::json::Json;
 
 /// How much of a body that was refused for its length is still taken, to be thrown away,
 const REST_BYTES_MAX: u64 = 64 << 20;
 /// and for how long.
 const REST_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// A piece of what is sent. Nobody shares it, so it need not be counted who does.
+pub(crate) type Piece = Cursor<Cow<'static, [u8]>>;
 
 /// What a response carries.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ pub(crate) enum ReplyBody {
     /// Nothing.
     Empty,
     /// All of it, at once: head and body leave in one write.
-    Whole(Bytes),
+    Whole(Cow<'static, [u8]>),
     /// Messages as they come.
     Stream(Box<StreamBody>),
     /// The answers to a batch as they come.
@@ -38,10 +40,10 @@ pub(crate) enum ReplyBody {
 }
 
 impl Body for ReplyBody {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
         let this = self.get_mut();
         let data = match this {
             Self::Empty => None,
@@ -49,10 +51,10 @@ impl Body for ReplyBody {
                 Self::Whole(bytes) if !bytes.is_empty() => Some(bytes),
                 _ => None,
             },
-            Self::Stream(stream) => std::task::ready!(stream.poll_lines(context)),
-            Self::Batch(batch) => std::task::ready!(batch.poll_lines(context)),
+            Self::Stream(stream) => std::task::ready!(stream.poll_lines(context)).map(Cow::Owned),
+            Self::Batch(batch) => std::task::ready!(batch.poll_lines(context)).map(Cow::Owned),
         };
-        Poll::Ready(data.map(|data| Ok(Frame::data(data))))
+        Poll::Ready(data.map(|data| Ok(Frame::data(Cursor::new(data)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -70,45 +72,6 @@ impl Body for ReplyBody {
             Self::Stream(_) | Self::Batch(_) => SizeHint::default(),
         }
     }
-}
-
-/// The type of everything that is one JSON object.
-const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
-/// The type of everything that is one JSON object per line.
-const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson; charset=utf-8");
-
-fn with_type(status: StatusCode, kind: HeaderValue, body: ReplyBody) -> Response<ReplyBody> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    response
-}
-
-/// A JSON object.
-pub(crate) fn json(status: StatusCode, json: Json) -> Response<ReplyBody> {
-    with_type(status, JSON, ReplyBody::Whole(json.into_bytes()))
-}
-
-/// A JSON document that is kept ready.
-pub(crate) fn json_text(text: &'static str) -> Response<ReplyBody> {
-    with_type(StatusCode::OK, JSON, ReplyBody::Whole(Bytes::from_static(text.as_bytes())))
-}
-
-/// Text of another kind.
-pub(crate) fn text(kind: &'static str, text: String) -> Response<ReplyBody> {
-    with_type(StatusCode::OK, HeaderValue::from_static(kind), ReplyBody::Whole(text.into()))
-}
-
-/// Lines that follow as they come.
-pub(crate) fn lines(body: ReplyBody) -> Response<ReplyBody> {
-    with_type(StatusCode::OK, NDJSON, body)
-}
-
-/// 204.
-pub(crate) fn nothing() -> Response<ReplyBody> {
-    let mut response = Response::new(ReplyBody::Empty);
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    response
 }
 
 /// How slow a body may be.
@@ -151,7 +114,7 @@ impl Inflow {
     /// The next piece of it, or its end.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ApiError>> {
         loop {
-            match pin!(&mut self.incoming).poll_frame(context) {
+            match self.poll_frame(context) {
                 Poll::Ready(None) => return Poll::Ready(Ok(None)),
                 Poll::Ready(Some(Err(error))) => {
                     return Poll::Ready(Err(ApiError::invalid(format!("the body ended early: {error}")).closing()));
@@ -170,6 +133,19 @@ impl Inflow {
                 Poll::Pending => return self.wait(context),
             }
         }
+    }
+
+    /// The next frame. To take one rings for hyper to hand on more; of a body that is complete there is no more.
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let incoming = pin!(&mut self.incoming);
+        // In HTTP/2, where no connection has a turn, it may also ring for room to be given back.
+        if !self.turn.is_ours() {
+            return incoming.poll_frame(context);
+        }
+        self.turn.bell().hold();
+        let polled = incoming.poll_frame(context);
+        self.turn.bell().release(!self.incoming.is_end_stream());
+        polled
     }
 
     fn wait(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ApiError>> {

@@ -8,17 +8,16 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use driftq_core::Command;
 use driftq_core::command::{OnDisconnect, Subscribe};
 use driftq_core::record::GroupStart;
 use driftq_core::types::{ConsumerId, GroupName, Offset, OwnerName, PartitionId, TopicName};
-use hyper::Response;
 use serde::Deserialize;
 use tokio::time::{Instant, Sleep};
 
 use super::Api;
-use super::body::{ReplyBody, lines};
+use super::answer::{Answer, lines};
+use super::body::ReplyBody;
 use super::error::ApiError;
 use super::fields::{Fields, Str, required, span};
 use super::query::Query;
@@ -97,7 +96,7 @@ impl ConsumeFields<'_> {
 }
 
 /// Connects the stream and answers with its head.
-pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<Answer, ApiError> {
     let asked = fields.subscribe(api.settings.prefetch)?;
     let wait = span("wait_ms", fields.wait_ms)?.map(|wait| Duration::from_millis(wait.0));
     let topic = asked.topic.clone();
@@ -142,7 +141,7 @@ pub(crate) struct StreamBody {
 }
 
 impl StreamBody {
-    pub(crate) fn poll_lines(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(crate) fn poll_lines(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         let mut out = Vec::new();
         if self.left == Some(0) {
             self.finished = true;
@@ -165,14 +164,14 @@ impl StreamBody {
         if !out.is_empty() {
             self.delivered_at = Instant::now();
             self.sent_at = self.delivered_at;
-            return Poll::Ready(Some(out.into()));
+            return Poll::Ready(Some(out));
         }
         if over { Poll::Ready(None) } else { self.poll_idle(context) }
     }
 
     /// Nothing to tell: a blank line now and then, or the end of a stream that waits no longer. The timer is not moved at every
     /// message; it goes off too early and is then set anew.
-    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         while self.timer.as_mut().poll(context).is_ready() {
             let (now, blank_at) = (Instant::now(), self.sent_at + self.keep_alive);
             let end_at = self.wait.and_then(|wait| self.delivered_at.checked_add(wait));
@@ -182,7 +181,7 @@ impl StreamBody {
             }
             if blank_at <= now {
                 self.sent_at = now;
-                return Poll::Ready(Some(Bytes::from_static(b"\n")));
+                return Poll::Ready(Some(b"\n".to_vec()));
             }
             self.timer.as_mut().reset(end_at.map_or(blank_at, |end_at| end_at.min(blank_at)));
         }

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -147,7 +147,8 @@ fn builder(api: &Api) -> auto::Builder<Here> {
 async fn serve(socket: TcpStream, api: Rc<Api>, mut builder: auto::Builder<Here>, stop: Rc<Stop>) {
     // Answers are written whole; waiting to fill a segment would only delay them.
     let _ = socket.set_nodelay(true);
-    let mut patience = Patience::begin(api.settings.http.head_timeout);
+    let task = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    let mut patience = Patience::begin(api.settings.http.head_timeout, task);
     builder.http1().timer(patience.timer());
     let service = {
         let timer = patience.timer();
@@ -156,12 +157,13 @@ async fn serve(socket: TcpStream, api: Rc<Api>, mut builder: auto::Builder<Here>
             if request.version() < Version::HTTP_2 {
                 timer.take_turn();
             }
-            Rc::clone(&api).answer(request, timer.clone())
+            api.answer(request, &timer)
         })
     };
     let turn = patience.timer();
     let socket = Socket::new(socket, turn.clone());
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
+    let bell = patience.waker();
     let mut seat = Seat { stop: &stop, key: None };
     let mut stopping = false;
     let ended = poll_fn(|context| {
@@ -170,16 +172,17 @@ async fn serve(socket: TcpStream, api: Rc<Api>, mut builder: auto::Builder<Here>
             stopping = true;
             connection.as_mut().graceful_shutdown();
         }
-        if let Poll::Ready(ended) = connection.as_mut().poll(context) {
+        let hyper = &mut Context::from_waker(&bell);
+        if let Poll::Ready(ended) = connection.as_mut().poll(hyper) {
             return Poll::Ready(ended);
         }
         if turn.is_closed() && !turn.is_ours() {
             // The peer went before it was known that it would be needed: hyper looks again and sees.
-            return connection.as_mut().poll(context);
+            return connection.as_mut().poll(hyper);
         }
         std::task::ready!(patience.poll(context));
         // Hyper takes notice, if it is hyper that waits; it is not while nobody has said which HTTP is spoken.
-        match connection.as_mut().poll(context) {
+        match connection.as_mut().poll(hyper) {
             Poll::Ready(ended) => Poll::Ready(ended),
             Poll::Pending => Poll::Ready(Err("its sender kept quiet".into())),
         }

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use driftq_core::Refusal;
 use driftq_core::types::{Millis, NameError};
-use hyper::header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER};
-use hyper::{Response, StatusCode};
+use hyper::StatusCode;
+use hyper::header::{ALLOW, HeaderValue, RETRY_AFTER};
 
-use super::body::ReplyBody;
+use super::answer::{Answer, json};
 use crate::driver::Unready;
 use crate::json::Json;
 
@@ -106,21 +106,18 @@ impl ApiError {
     }
 
     /// The whole answer.
-    pub(crate) fn into_response(self) -> Response<ReplyBody> {
-        let mut json = Json::object();
-        self.write_fields(&mut json);
-        let mut response = super::body::json(self.status, json);
-        let headers = response.headers_mut();
+    pub(crate) fn into_answer(self) -> Answer {
+        let mut out = Json::object();
+        self.write_fields(&mut out);
+        let mut answer = json(self.status, out);
         if let Some(Retry { after, .. }) = self.retry {
-            headers.insert(RETRY_AFTER, HeaderValue::from(after.0.div_ceil(1_000)));
+            answer.more.push((RETRY_AFTER, HeaderValue::from(after.0.div_ceil(1_000))));
         }
         if let Some(allow) = self.allow {
-            headers.insert(ALLOW, HeaderValue::from_static(allow));
+            answer.more.push((ALLOW, HeaderValue::from_static(allow)));
         }
-        if self.closes {
-            headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        response
+        answer.closes = self.closes;
+        answer
     }
 }
 

@@ -3,13 +3,13 @@
 use driftq_core::command::SeekTo;
 use driftq_core::types::{GroupName, Offset, TopicName};
 use driftq_core::{Command, Reply};
-use hyper::{Response, StatusCode};
+use hyper::StatusCode;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Unexpected};
 use serde::{Deserialize, Deserializer};
 
 use super::Api;
-use super::body::{ReplyBody, json, nothing};
+use super::answer::{Answer, json, nothing};
 use super::consume::group_start;
 use super::error::ApiError;
 use super::fields::{Fields, Str, moment_in, required};
@@ -54,7 +54,7 @@ impl GroupFields<'_> {
 }
 
 /// `GET /v1/groups?topic=`.
-pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<Answer, ApiError> {
     let topic = TopicName::new(required("topic", query.text("topic")?)?)?;
     match api.driver.ask(Command::ListGroups { topic }).await?? {
         Reply::Groups(groups) => {
@@ -67,7 +67,7 @@ pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<Response<ReplyB
 }
 
 /// `POST /v1/groups`.
-pub(crate) async fn create(api: &Api, fields: GroupFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn create(api: &Api, fields: GroupFields<'_>) -> Result<Answer, ApiError> {
     let (topic, group) = fields.names()?;
     let start = group_start(fields.from.as_deref())?;
     api.driver.ask(Command::CreateGroup { topic: topic.clone(), group: group.clone(), start }).await??;
@@ -79,21 +79,21 @@ pub(crate) async fn create(api: &Api, fields: GroupFields<'_>) -> Result<Respons
 }
 
 /// `DELETE /v1/groups?topic=&group=`.
-pub(crate) async fn delete(api: &Api, fields: GroupFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn delete(api: &Api, fields: GroupFields<'_>) -> Result<Answer, ApiError> {
     let (topic, group) = fields.names_alone()?;
     api.driver.ask(Command::DeleteGroup { topic, group }).await??;
     Ok(nothing())
 }
 
 /// `POST /v1/groups/pause`.
-pub(crate) async fn pause(api: &Api, fields: GroupFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn pause(api: &Api, fields: GroupFields<'_>) -> Result<Answer, ApiError> {
     let (topic, group) = fields.names_alone()?;
     api.driver.ask(Command::Pause { topic, group }).await??;
     Ok(nothing())
 }
 
 /// `POST /v1/groups/resume`.
-pub(crate) async fn resume(api: &Api, fields: GroupFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn resume(api: &Api, fields: GroupFields<'_>) -> Result<Answer, ApiError> {
     let (topic, group) = fields.names_alone()?;
     api.driver.ask(Command::Resume { topic, group }).await??;
     Ok(nothing())
@@ -169,7 +169,7 @@ impl<'a> Fields<'a> for SeekFields<'a> {
 }
 
 /// `POST /v1/groups/seek`.
-pub(crate) async fn seek(api: &Api, fields: SeekFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn seek(api: &Api, fields: SeekFields<'_>) -> Result<Answer, ApiError> {
     let topic = TopicName::new(required("topic", fields.topic.as_deref())?)?;
     let group = GroupName::new(required("group", fields.group.as_deref())?)?;
     let to = match required("to", fields.to)? {

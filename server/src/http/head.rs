@@ -9,6 +9,9 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
+/// The type of a body of lines.
+const NDJSON: &[u8] = b"application/x-ndjson";
+
 /// The headers that matter. Of one that is given more than once this is the first, and the count says so.
 #[derive(Debug, Default)]
 pub(super) struct Head<'a> {
@@ -55,10 +58,39 @@ impl<'a> Head<'a> {
         head
     }
 
+    /// Whether it says anything about a message that comes with it.
+    pub(super) fn is_about_message(&self) -> bool {
+        self.idempotency_key.is_some() || self.traceparent.is_some()
+    }
+
     /// Whether the request comes line by line.
     pub(super) fn is_ndjson(&self) -> bool {
-        let Some(kind) = self.content_type.and_then(|kind| kind.to_str().ok()) else { return false };
-        let kind = kind.split(';').next().unwrap_or_default().trim();
-        kind.eq_ignore_ascii_case("application/x-ndjson")
+        let Some(kind) = self.content_type else { return false };
+        let Some((name, rest)) = kind.as_bytes().trim_ascii().split_at_checked(NDJSON.len()) else { return false };
+        let ends = rest.trim_ascii_start().first().is_none_or(|byte| *byte == b';');
+        ends && name.eq_ignore_ascii_case(NDJSON) && kind.to_str().is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_told_by_their_type_whatever_its_case_and_parameters() {
+        let is_ndjson = |kind: &[u8]| {
+            let kind = HeaderValue::from_bytes(kind).expect("a value");
+            Head { content_type: Some(&kind), ..Head::default() }.is_ndjson()
+        };
+        for kind in ["application/x-ndjson", "Application/X-NDJSON", "application/x-ndjson ; charset=utf-8"] {
+            assert!(is_ndjson(kind.as_bytes()), "{kind}");
+        }
+        for kind in
+            ["", "application/json", "application/x-ndjsons", "application/x-ndjson x; y", "; application/x-ndjson"]
+        {
+            assert!(!is_ndjson(kind.as_bytes()), "{kind}");
+        }
+        assert!(!is_ndjson(b"application/x-ndjson; \xff"), "not text");
+        assert!(!Head::default().is_ndjson());
     }
 }

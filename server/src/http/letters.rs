@@ -3,11 +3,11 @@
 use driftq_core::command::Redrivable;
 use driftq_core::types::{Offset, PartitionId, TopicName};
 use driftq_core::{Command, Reply};
-use hyper::{Response, StatusCode};
+use hyper::StatusCode;
 use serde::Deserialize;
 
 use super::Api;
-use super::body::{ReplyBody, json};
+use super::answer::{Answer, json};
 use super::error::ApiError;
 use super::fields::{Fields, Str, required};
 use super::query::Query;
@@ -24,7 +24,7 @@ const PEEK_BYTES_MAX: u64 = 16 << 20;
 const OFFSETS_MAX: usize = 10_000;
 
 /// `GET /v1/peek?topic=&partition=&offset=&limit=`.
-pub(crate) async fn peek(api: &Api, query: &Query<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn peek(api: &Api, query: &Query<'_>) -> Result<Answer, ApiError> {
     let topic = TopicName::new(required("topic", query.text("topic")?)?)?;
     let partition = PartitionId(required("partition", query.value("partition")?)?);
     let offset = Offset(required("offset", query.value("offset")?)?);
@@ -70,7 +70,7 @@ impl<'a> Fields<'a> for RedriveFields<'a> {
 }
 
 /// `POST /v1/dlq/redrive`. The broker takes a large number of them in portions, between which others have their turn.
-pub(crate) async fn redrive(api: &Api, fields: RedriveFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn redrive(api: &Api, fields: RedriveFields<'_>) -> Result<Answer, ApiError> {
     let topic = TopicName::new(required("topic", fields.topic.as_deref())?)?;
     if let Some(offsets) = fields.offsets.as_ref().filter(|offsets| offsets.len() > OFFSETS_MAX) {
         return Err(ApiError::invalid(format!(

@@ -7,10 +7,12 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep, Timer};
+
+use super::bell::Bell;
 
 /// Nothing is awaited.
 const NOTHING: u64 = u64::MAX;
@@ -27,6 +29,18 @@ struct Owed {
     our_turn: AtomicBool,
     /// The peer has closed its side.
     closed: AtomicBool,
+    /// Wakes the connection's task.
+    bell: Bell,
+}
+
+impl Wake for Owed {
+    fn wake(self: Arc<Self>) {
+        self.bell.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.bell.ring();
+    }
 }
 
 /// The watch over one connection.
@@ -36,6 +50,8 @@ pub(super) struct Patience {
     timer: Pin<Box<tokio::time::Sleep>>,
     /// When the timer goes off, or [`NOTHING`].
     set_to_ms: u64,
+    /// The timer knows whom to wake. A task's waker stays the same.
+    is_running: bool,
 }
 
 /// What hyper is given to wait with.
@@ -43,8 +59,8 @@ pub(super) struct Patience {
 pub(crate) struct PatienceTimer(Arc<Owed>);
 
 impl Patience {
-    /// The first head is owed within `limit`.
-    pub(super) fn begin(limit: Duration) -> Self {
+    /// The first head is owed within `limit`; the connection is `task`'s.
+    pub(super) fn begin(limit: Duration, task: Waker) -> Self {
         let until_ms = u64::try_from(limit.as_millis()).unwrap_or(NOTHING - 1);
         let owed = Owed {
             began: Instant::now(),
@@ -52,12 +68,23 @@ impl Patience {
             overdue: AtomicBool::new(false),
             our_turn: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            bell: Bell::new(task),
         };
-        Self { owed: Arc::new(owed), timer: Box::pin(tokio::time::sleep(limit)), set_to_ms: until_ms }
+        Self {
+            owed: Arc::new(owed),
+            timer: Box::pin(tokio::time::sleep(limit)),
+            set_to_ms: until_ms,
+            is_running: false,
+        }
     }
 
     pub(super) fn timer(&self) -> PatienceTimer {
         PatienceTimer(Arc::clone(&self.owed))
+    }
+
+    /// What hyper is to wake the connection's task with.
+    pub(super) fn waker(&self) -> Waker {
+        Arc::clone(&self.owed).into()
     }
 
     /// To be polled whenever the connection has nothing to do: ready when its sender has kept quiet for too long.
@@ -68,6 +95,9 @@ impl Patience {
         }
         if owed < self.set_to_ms {
             self.set(owed);
+        }
+        if self.is_running && !self.timer.is_elapsed() {
+            return Poll::Pending;
         }
         while self.timer.as_mut().poll(context).is_ready() {
             let owed = self.owed.until_ms.load(Ordering::Relaxed);
@@ -81,11 +111,13 @@ impl Patience {
             }
             self.set(owed);
         }
+        self.is_running = true;
         Poll::Pending
     }
 
     fn set(&mut self, at_ms: u64) {
         self.set_to_ms = at_ms;
+        self.is_running = false;
         self.timer.as_mut().reset((self.owed.began + Duration::from_millis(at_ms)).into());
     }
 }
@@ -104,6 +136,11 @@ impl PatienceTimer {
     /// The answer is a stream, for which somebody must be there.
     pub(super) fn give_turn(&self) {
         self.0.our_turn.store(false, Ordering::Relaxed);
+    }
+
+    /// What hyper rings when it is to look at the connection.
+    pub(super) fn bell(&self) -> &Bell {
+        &self.0.bell
     }
 
     /// The peer has closed its side.

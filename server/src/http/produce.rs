@@ -6,10 +6,10 @@ use driftq_core::command::Produce;
 use driftq_core::reply::Produced;
 use driftq_core::types::TopicName;
 use driftq_core::{Command, Reply};
-use hyper::{Response, StatusCode};
+use hyper::StatusCode;
 
 use super::Api;
-use super::body::{ReplyBody, json};
+use super::answer::{Answer, json};
 use super::error::ApiError;
 use super::fields::{ProduceFields, ProduceHead, read};
 use super::head::Head;
@@ -46,7 +46,7 @@ pub(crate) fn asked(body: &[u8], query: &Query<'_>, head: &Head<'_>) -> Result<B
 }
 
 /// Stores a message.
-pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<Answer, ApiError> {
     if !api.router.is_empty() {
         produce = routed(Rc::clone(api), produce).await;
     }

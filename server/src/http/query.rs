@@ -20,7 +20,8 @@ impl<'a> Query<'a> {
     /// Takes a query apart.
     pub(crate) fn parse(query: Option<&'a str>) -> Result<Self, ApiError> {
         let mut pairs = Vec::new();
-        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let Some(query) = query else { return Ok(Self { pairs }) };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             if pairs.len() == PARAMETERS_MAX {
                 return Err(ApiError::invalid(format!("more than {PARAMETERS_MAX} query parameters")));
             }

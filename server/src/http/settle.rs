@@ -3,22 +3,22 @@
 use driftq_core::command::Claim;
 use driftq_core::types::Text;
 use driftq_core::{Command, Reply};
-use hyper::{Response, StatusCode};
+use hyper::StatusCode;
 
 use super::Api;
-use super::body::{ReplyBody, json, nothing};
+use super::answer::{Answer, json, nothing};
 use super::error::ApiError;
 use super::fields::{AckFields, ExtendFields, NackFields, required, span};
 use crate::json::Json;
 
 /// `POST /v1/ack`.
-pub(crate) async fn ack(api: &Api, claim: Claim) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn ack(api: &Api, claim: Claim) -> Result<Answer, ApiError> {
     api.driver.ask(Command::Ack(claim)).await??;
     Ok(nothing())
 }
 
 /// `POST /v1/nack`.
-pub(crate) async fn nack(api: &Api, fields: NackFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn nack(api: &Api, fields: NackFields<'_>) -> Result<Answer, ApiError> {
     let claim = fields.claim()?;
     let delay = span("delay_ms", fields.delay_ms)?;
     let reason = Text::from(fields.reason.unwrap_or_default());
@@ -27,7 +27,7 @@ pub(crate) async fn nack(api: &Api, fields: NackFields<'_>) -> Result<Response<R
 }
 
 /// `POST /v1/extend`.
-pub(crate) async fn extend(api: &Api, fields: ExtendFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn extend(api: &Api, fields: ExtendFields<'_>) -> Result<Answer, ApiError> {
     let claim = fields.claim()?;
     let lease = span("lease_ms", Some(required("lease_ms", fields.lease_ms)?))?;
     match api.driver.ask(Command::Extend { claim, lease }).await?? {
@@ -41,7 +41,7 @@ pub(crate) async fn extend(api: &Api, fields: ExtendFields<'_>) -> Result<Respon
 }
 
 /// `POST /v1/release`.
-pub(crate) async fn release(api: &Api, fields: AckFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn release(api: &Api, fields: AckFields<'_>) -> Result<Answer, ApiError> {
     api.driver.ask(Command::Release(fields.claim()?)).await??;
     Ok(nothing())
 }

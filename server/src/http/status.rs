@@ -1,23 +1,23 @@
 //! How the broker is: alive, ready, which version, and its figures.
 
+use hyper::StatusCode;
 use hyper::header::{ACCEPT, HeaderMap, HeaderValue};
-use hyper::{Response, StatusCode};
 
 use super::Api;
-use super::body::{ReplyBody, json, json_text, text};
+use super::answer::{Answer, Kind, json, json_text, text};
 use super::error::ApiError;
 use crate::json::Json;
 use crate::metrics::plain;
 
 /// `GET /v1/healthz`: the process is there and its reactor turns.
-pub(crate) fn healthz() -> Response<ReplyBody> {
+pub(crate) fn healthz() -> Answer {
     let mut out = Json::object();
     out.text("status", "ok");
     json(StatusCode::OK, out)
 }
 
 /// `GET /v1/readyz`: commands are taken.
-pub(crate) fn readyz(api: &Api) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) fn readyz(api: &Api) -> Result<Answer, ApiError> {
     if let Some(unready) = api.driver.unready() {
         return Err(unready.into());
     }
@@ -27,7 +27,7 @@ pub(crate) fn readyz(api: &Api) -> Result<Response<ReplyBody>, ApiError> {
 }
 
 /// `GET /v1/version`.
-pub(crate) fn version(api: &Api) -> Response<ReplyBody> {
+pub(crate) fn version(api: &Api) -> Answer {
     let mut out = Json::object();
     out.text("version", env!("CARGO_PKG_VERSION"));
     out.text("commit", option_env!("DRIFTQ_COMMIT").unwrap_or("unknown"));
@@ -36,16 +36,16 @@ pub(crate) fn version(api: &Api) -> Response<ReplyBody> {
 }
 
 /// `GET /v1/openapi.json`.
-pub(crate) fn openapi() -> Response<ReplyBody> {
+pub(crate) fn openapi() -> Answer {
     json_text(crate::openapi::document())
 }
 
 /// `GET /metrics`: OpenMetrics for whoever asks for it, else Prometheus' own text.
-pub(crate) fn metrics(api: &Api, headers: &HeaderMap) -> Response<ReplyBody> {
+pub(crate) fn metrics(api: &Api, headers: &HeaderMap) -> Answer {
     let figures = api.metrics.render(&api.driver);
     let accepts = |kind: &HeaderValue| kind.to_str().is_ok_and(|kind| kind.contains("application/openmetrics-text"));
     if headers.get_all(ACCEPT).iter().any(accepts) {
-        return text("application/openmetrics-text; version=1.0.0; charset=utf-8", figures);
+        return text(Kind::OpenMetrics, figures);
     }
-    text("text/plain; version=0.0.4; charset=utf-8", plain(&figures))
+    text(Kind::Prometheus, plain(&figures))
 }

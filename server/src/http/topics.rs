@@ -4,18 +4,18 @@ use driftq_core::record::Retention;
 use driftq_core::reply::{GroupInfo, PartitionInfo, ProgressInfo, TopicInfo};
 use driftq_core::types::TopicName;
 use driftq_core::{Command, Reply};
-use hyper::{Response, StatusCode};
+use hyper::StatusCode;
 use serde::Deserialize;
 
 use super::Api;
-use super::body::{ReplyBody, json, nothing};
+use super::answer::{Answer, json, nothing};
 use super::error::ApiError;
 use super::fields::{Fields, Str, required, span};
 use super::query::Query;
 use crate::json::{Json, object, string};
 
 /// `GET /v1/topics`.
-pub(crate) async fn list(api: &Api) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn list(api: &Api) -> Result<Answer, ApiError> {
     match api.driver.ask(Command::ListTopics).await?? {
         Reply::Topics(topics) => {
             let mut out = Json::object();
@@ -49,7 +49,7 @@ impl<'a> Fields<'a> for TopicFields<'a> {
 }
 
 /// `POST /v1/topics`.
-pub(crate) async fn create(api: &Api, fields: TopicFields<'_>) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn create(api: &Api, fields: TopicFields<'_>) -> Result<Answer, ApiError> {
     let name = TopicName::new(required("name", fields.name.as_deref())?)?;
     let partitions = match fields.partitions {
         None => None,
@@ -73,7 +73,7 @@ pub(crate) async fn create(api: &Api, fields: TopicFields<'_>) -> Result<Respons
 const DESCRIBED_MAX: usize = 100_000;
 
 /// `GET /v1/topics/{topic}`.
-pub(crate) async fn describe(api: &Api, name: TopicName) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn describe(api: &Api, name: TopicName) -> Result<Answer, ApiError> {
     let lines = api.driver.look(|pipeline| {
         pipeline.state().topic_named(&name).map(|topic| topic.group_count() * topic.partition_count() as usize)
     });
@@ -89,7 +89,7 @@ pub(crate) async fn describe(api: &Api, name: TopicName) -> Result<Response<Repl
 }
 
 /// `DELETE /v1/topics/{topic}`.
-pub(crate) async fn delete(api: &Api, name: TopicName) -> Result<Response<ReplyBody>, ApiError> {
+pub(crate) async fn delete(api: &Api, name: TopicName) -> Result<Answer, ApiError> {
     api.driver.ask(Command::DeleteTopic { name }).await??;
     Ok(nothing())
 }
