@@ -5,6 +5,7 @@
 
 mod batch;
 mod body;
+mod complete;
 mod consume;
 pub(crate) mod edge;
 mod error;
@@ -12,6 +13,7 @@ mod fields;
 mod groups;
 mod guard;
 mod head;
+mod idempotency;
 mod letters;
 mod patience;
 mod produce;
@@ -112,6 +114,8 @@ impl Api {
             Route::DeleteTopic(name) => return topics::delete(self, name).await,
             Route::ListGroups => return groups::list(self, &query).await,
             Route::Peek => return letters::peek(self, &query).await,
+            Route::GetEffect => return idempotency::get(self, &query).await,
+            Route::ForgetEffect => return idempotency::forget(self, &query).await,
             _ => {}
         }
         let body = self.body(incoming, turn.clone()).await.inspect_err(|error| self.note(&route, error))?;
@@ -132,6 +136,23 @@ impl Api {
                 drop(query);
                 drop((body, parts));
                 settle::ack(self, claim).await
+            }
+            Route::Begin | Route::Finish | Route::Reacquire | Route::Renew => {
+                let asked = match &route {
+                    Route::Begin => idempotency::begin(&body),
+                    Route::Finish => idempotency::finish(&body),
+                    Route::Reacquire => idempotency::reacquire(&body),
+                    _ => idempotency::renew(&body),
+                }?;
+                drop(query);
+                drop((body, parts));
+                idempotency::ask(self, asked).await
+            }
+            Route::Complete => {
+                let step = complete::asked(&body, &Head::of(&parts.headers))?;
+                drop(query);
+                drop((body, parts));
+                complete::complete(self, step).await
             }
             Route::Consume => {
                 let stream = consume::consume(self, read(&body, &query)?).await;
