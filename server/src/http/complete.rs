@@ -96,8 +96,7 @@ async fn all_routed(api: &Rc<Api>, messages: Vec<Produce>) -> Vec<Produce> {
     let mut messages = messages.into_iter().peekable();
     while messages.peek().is_some() {
         let portion = messages.by_ref().take(QUESTIONS_MAX);
-        let asked: Vec<_> =
-            portion.map(|message| spawn_local(routed(Rc::clone(api), Box::new(message)))).collect();
+        let asked: Vec<_> = portion.map(|message| spawn_local(routed(Rc::clone(api), Box::new(message)))).collect();
         for question in asked {
             done.push(*question.await.expect("a question is neither cancelled nor panics"));
         }

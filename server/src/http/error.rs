@@ -134,10 +134,9 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         match refusal {
-            Refusal::UnknownTopic(_)
-            | Refusal::UnknownGroup(_)
-            | Refusal::UnknownConsumer
-            | Refusal::UnknownEffect => Self::not_found(message),
+            Refusal::UnknownTopic(_) | Refusal::UnknownGroup(_) | Refusal::UnknownConsumer | Refusal::UnknownEffect => {
+                Self::not_found(message)
+            }
             Refusal::TopicExists { .. } => Self::new(StatusCode::CONFLICT, "ALREADY_EXISTS", message),
             Refusal::TooLarge { what: "key" | "message" | "key and value" | "result", .. } => Self::too_large(message),
             Refusal::NotOwner | Refusal::StaleLease | Refusal::OtherOutcome | Refusal::NotRetryable { .. } => {
