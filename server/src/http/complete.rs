@@ -9,7 +9,7 @@ use driftq_core::{Command, Reply};
 use hyper::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::task::spawn_local;
+use tokio::task::JoinSet;
 
 use super::Api;
 use super::body::{ReplyBody, json};
@@ -93,13 +93,17 @@ fn write_output(output: &StepOutput, json: &mut Json) {
 /// The messages, in their order, with what the router says about each.
 async fn all_routed(api: &Rc<Api>, messages: Vec<Produce>) -> Vec<Produce> {
     let mut done = Vec::with_capacity(messages.len());
-    let mut messages = messages.into_iter().peekable();
+    let mut messages = messages.into_iter().enumerate().peekable();
     while messages.peek().is_some() {
-        let portion = messages.by_ref().take(QUESTIONS_MAX);
-        let asked: Vec<_> = portion.map(|message| spawn_local(routed(Rc::clone(api), Box::new(message)))).collect();
-        for question in asked {
-            done.push(*question.await.expect("a question is neither cancelled nor panics"));
+        // Whoever goes away before the answers come takes the questions along.
+        let mut questions = JoinSet::new();
+        for (at, message) in messages.by_ref().take(QUESTIONS_MAX) {
+            let question = routed(Rc::clone(api), Box::new(message));
+            questions.spawn_local(async move { (at, *question.await) });
         }
+        let mut answered = questions.join_all().await;
+        answered.sort_unstable_by_key(|(at, _)| *at);
+        done.extend(answered.into_iter().map(|(_, message)| message));
     }
     done
 }
