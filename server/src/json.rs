@@ -86,6 +86,12 @@ impl Json {
         self.out.extend_from_slice(if value { b"true" } else { b"false" });
     }
 
+    /// A field with a value in it that is JSON already.
+    pub(crate) fn raw(&mut self, name: &str, value: &str) {
+        self.name(name);
+        self.out.extend_from_slice(value.as_bytes());
+    }
+
     /// A field that holds nothing.
     pub(crate) fn null(&mut self, name: &str) {
         self.name(name);
@@ -192,7 +198,7 @@ pub(crate) fn peeked(partition: PartitionId, peeked: &Peeked, out: &mut Vec<u8>)
 
 impl Json {
     /// As the token's own text, without going through a formatter for every delivery.
-    fn token(&mut self, name: &str, token: LeaseToken) {
+    pub(crate) fn token(&mut self, name: &str, token: LeaseToken) {
         self.name(name);
         self.out.push(b'"');
         hex(u64::from(token.boot.0), 8, &mut self.out);

@@ -210,15 +210,26 @@ fn observe(pipeline: &Pipeline, now: &mut Registry) {
         ("messages_nacked", "Failures reported by workers", tally.nacked),
         ("messages_expired", "Leases that ended in silence", tally.expired),
         ("messages_deduplicated", "Produces answered with an earlier message's place", tally.deduplicated),
-        ("messages_skipped", "Messages finished unseen because their identity was already committed", 0),
+        ("messages_skipped", "Messages finished unseen because their identity was already committed", tally.skipped),
         ("messages_released", "Messages given back unharmed", tally.released),
         ("messages_redriven", "Dead letters made live again", tally.redriven),
         ("leases_extended", "Leases that were prolonged", tally.extended),
+        ("steps_completed", "Steps that were completed", tally.completed),
+        ("idempotency_begun", "Questions whether an effect may be run", tally.begun),
+        ("idempotency_executed", "Grants to run an effect", tally.executed),
+        ("idempotency_replayed", "Questions answered with what had come of the effect before", tally.replayed),
+        ("idempotency_in_progress", "Questions refused as somebody was running the effect", tally.in_progress),
+        ("idempotency_mismatched", "Questions refused as their key was used for another request", tally.mismatched),
+        ("idempotency_stale", "Tokens shown to the store that were not the newest", tally.stale),
         ("log_records", "Records appended to the log", tally.appended),
         ("log_refusals", "Records the log had no room for", tally.refused),
     ] {
         now.register(name, help, ConstCounter::new(value));
     }
+    let gauge = |value: usize| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+    let state = pipeline.state();
+    now.register("idempotency_records", "Effects that are remembered", gauge(state.store().len()));
+    now.register("completions_kept", "Answers of completed steps that are repeated", gauge(state.completions().len()));
     let dead: Family<Labels<2>, Counter> = Family::default();
     for ((topic, reason), count) in pipeline.broker().dead_lettered() {
         dead.get_or_create(&[("topic", topic.to_string()), ("reason", reason.as_str().to_owned())]).inc_by(*count);

@@ -143,6 +143,29 @@ fn serve_and_config_take_the_same_flags_and_wal_has_its_own() {
 }
 
 #[test]
+fn what_the_idempotency_store_may_keep_can_be_said_by_variables() {
+    let names = [
+        "DRIFTQ_MAX_RESULT_BYTES",
+        "DRIFTQ_EFFECT_TTL_MS",
+        "DRIFTQ_JOB_TTL_MS",
+        "DRIFTQ_ACK_TTL_MS",
+        "DRIFTQ_MAX_EFFECTS",
+        "DRIFTQ_COMPLETION_TTL_MS",
+        "DRIFTQ_MAX_COMPLETIONS",
+        "DRIFTQ_MAX_OUTPUTS",
+    ];
+    let env: Vec<_> = names.into_iter().zip(["1", "2", "3", "4", "5", "6", "7", "8"]).collect();
+    let limits = load("", &env, Some("[limits]\neffects_max = 9\n")).unwrap().limits;
+    assert_eq!((limits.result_bytes_max, limits.effect_ttl, limits.job_ttl), (1, Millis(2), Millis(3)));
+    assert_eq!((limits.ack_ttl, limits.effects_max, limits.completion_ttl), (Millis(4), 5, Millis(6)));
+    assert_eq!((limits.completions_max, limits.outputs_max), (7, 8));
+    for name in names {
+        let words = refusal(load("", &[(name, "0")], None));
+        assert!(words.starts_with(&format!("{name}: 0 is not a whole number from 1")), "{words}");
+    }
+}
+
+#[test]
 fn the_measuring_delay_is_a_flag_alone() {
     assert_eq!(load("--sync-delay-ms 5", &[], None).unwrap().sync_delay, Duration::from_millis(5));
     assert!(file("sync_delay_ms = 5").is_err());
@@ -157,6 +180,14 @@ fn unusual() -> Settings {
     settings.prefetch = 3;
     settings.limits.lease_default = Millis(1_234);
     settings.limits.message_bytes_max = 1 << 20;
+    settings.limits.result_bytes_max = 1 << 10;
+    settings.limits.effect_ttl = Millis(1);
+    settings.limits.job_ttl = Millis(2);
+    settings.limits.ack_ttl = Millis(3);
+    settings.limits.effects_max = 4;
+    settings.limits.completion_ttl = Millis(5);
+    settings.limits.completions_max = 6;
+    settings.limits.outputs_max = 7;
     settings.storage.segment_bytes = 3 << 20;
     settings.storage.reserve_bytes = 1 << 20;
     settings.storage.snapshot_every_bytes = 9 << 20;
@@ -250,6 +281,12 @@ fn a_wrong_value_is_refused_with_its_key_and_what_is_allowed() {
         ("[limits]\nin_flight_max = -1", "limits.in_flight_max: -1 is not a whole number from 1 to 4294967295"),
         ("[limits]\npartitions_max = 65537", "limits.partitions_max: 65537 is not a whole number from 1 to 65536"),
         (
+            "[limits]\nresult_bytes_max = 4194305",
+            "limits.result_bytes_max: 4194305 is not a whole number from 1 to 4194304",
+        ),
+        ("[limits]\neffects_max = 0", "limits.effects_max: 0 is not a whole number from 1 up"),
+        ("[limits]\noutputs_max = 100001", "limits.outputs_max: 100001 is not a whole number from 1 to 100000"),
+        (
             "[limits]\nmessage_bytes_max = 25165825",
             "limits.message_bytes_max: 25165825 is not a whole number from 1 to 25165824",
         ),
@@ -334,6 +371,11 @@ fn settings_that_exclude_each_other_are_refused() {
     for (text, part) in [
         ("[storage]\nsegment_bytes = 65536\nreserve_bytes = 65536", "must be less than storage.segment_bytes"),
         ("[storage]\nsegment_bytes = 16777216", "must hold the largest record"),
+        (
+            "[storage]\nsegment_bytes = 262144\nreserve_bytes = 65536\n[limits]\nmessage_bytes_max = 1024\nkey_bytes_max = 10\n\
+             metadata_bytes_max = 10\nresult_bytes_max = 131072",
+            "or limits.result_bytes_max (131072)",
+        ),
         (
             "[limits]\nkey_bytes_max = 2048\nmetadata_bytes_max = 10\nmessage_bytes_max = 1024",
             "limits.key_bytes_max (2048) must not exceed",

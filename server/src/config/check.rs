@@ -56,12 +56,14 @@ fn sizes(settings: &Settings) -> Result<(), ConfigError> {
             "storage.reserve_bytes ({reserve}) must be less than storage.segment_bytes ({segment})"
         ));
     }
-    let largest = (limits.message_bytes_max + limits.error_text_bytes_max) as u64 + RECORD_SPARE_BYTES;
+    // A step's record, which may carry many messages, is refused where it is too long for the log; a message or a result never is.
+    let carried = limits.message_bytes_max.max(limits.result_bytes_max);
+    let largest = (carried + limits.error_text_bytes_max) as u64 + RECORD_SPARE_BYTES;
     if segment - reserve < largest {
         return contradiction(format!(
             "storage.segment_bytes ({segment}) less storage.reserve_bytes ({reserve}) must hold the largest record, {largest} \
-             bytes; raise it or lower limits.message_bytes_max ({})",
-            limits.message_bytes_max
+             bytes; raise it or lower limits.message_bytes_max ({}) or limits.result_bytes_max ({})",
+            limits.message_bytes_max, limits.result_bytes_max
         ));
     }
     Ok(())

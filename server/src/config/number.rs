@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use driftq_core::types::Millis;
-use driftq_core::types::limits::{ERROR_TEXT_BYTES_CEILING, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING};
+use driftq_core::types::limits::{
+    ERROR_TEXT_BYTES_CEILING, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING,
+};
 
 use super::Settings;
 use super::error::{ConfigError, Origin};
@@ -53,6 +55,14 @@ pub(super) const NUMBERS: &[Number] = &[
     number!("limits.id_bytes_max", limits.id_bytes_max, 1, 64 << 10),
     number!("limits.metadata_bytes_max", limits.metadata_bytes_max, 1, MESSAGE),
     number!("limits.error_text_bytes_max", limits.error_text_bytes_max, 1, ERROR_TEXT_BYTES_CEILING as u64),
+    number!("limits.result_bytes_max", limits.result_bytes_max, 1, RESULT_BYTES_CEILING as u64),
+    number!("limits.effect_ttl_ms", limits.effect_ttl, 1, YEAR_MS),
+    number!("limits.job_ttl_ms", limits.job_ttl, 1, YEAR_MS),
+    number!("limits.ack_ttl_ms", limits.ack_ttl, 1, YEAR_MS),
+    number!("limits.effects_max", limits.effects_max, 1, MOST),
+    number!("limits.completion_ttl_ms", limits.completion_ttl, 1, YEAR_MS),
+    number!("limits.completions_max", limits.completions_max, 1, COUNT),
+    number!("limits.outputs_max", limits.outputs_max, 1, 100_000),
     number!("limits.partitions_max", limits.partitions_max, 1, PARTITIONS_CEILING as u64),
     number!("limits.topics_max", limits.topics_max, 1, COUNT),
     number!("limits.groups_max", limits.groups_max, 1, COUNT),

@@ -10,6 +10,18 @@ use super::{LogFormat, Profile, Settings, address, logging};
 /// The environment, as a function so that tests need not change the real one.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// Limits of the idempotency store and of completed steps that a variable sets, and no flag.
+const EFFECT_VARIABLES: [(&str, &str); 8] = [
+    ("DRIFTQ_MAX_RESULT_BYTES", "limits.result_bytes_max"),
+    ("DRIFTQ_EFFECT_TTL_MS", "limits.effect_ttl_ms"),
+    ("DRIFTQ_JOB_TTL_MS", "limits.job_ttl_ms"),
+    ("DRIFTQ_ACK_TTL_MS", "limits.ack_ttl_ms"),
+    ("DRIFTQ_MAX_EFFECTS", "limits.effects_max"),
+    ("DRIFTQ_COMPLETION_TTL_MS", "limits.completion_ttl_ms"),
+    ("DRIFTQ_MAX_COMPLETIONS", "limits.completions_max"),
+    ("DRIFTQ_MAX_OUTPUTS", "limits.outputs_max"),
+];
+
 /// A value on its way into the settings.
 pub(super) struct Given {
     pub(super) origin: Origin,
@@ -90,6 +102,11 @@ pub(super) fn apply(settings: &mut Settings, flags: &Flags, env: Environment<'_>
         ),
     ] {
         let Some(given) = given(flag.as_ref(), names, env) else { continue };
+        let Some(number) = Number::find(key) else { unreachable!("{key} is in the table") };
+        number.set(settings, &given.origin, given.number(number.bounds())?)?;
+    }
+    for (variable, key) in EFFECT_VARIABLES {
+        let Some(given) = given(None, ("", variable), env) else { continue };
         let Some(number) = Number::find(key) else { unreachable!("{key} is in the table") };
         number.set(settings, &given.origin, given.number(number.bounds())?)?;
     }

@@ -26,7 +26,8 @@ pub(crate) struct ApiError {
 /// Try again, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Retry {
-    reason: &'static str,
+    /// The field that says why, and what it says.
+    why: (&'static str, &'static str),
     after: Millis,
 }
 
@@ -67,6 +68,11 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", message)
     }
 
+    /// 409: not by this caller, or not as things stand.
+    fn precondition(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::CONFLICT, "FAILED_PRECONDITION", message)
+    }
+
     fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message)
     }
@@ -79,7 +85,7 @@ impl ApiError {
     /// The word for it in `produce_rejected_total`.
     pub(crate) fn reason(&self) -> &'static str {
         match (self.retry, self.code) {
-            (Some(retry), _) => retry.reason,
+            (Some(retry), _) => retry.why.1,
             (None, "INVALID_ARGUMENT") => "invalid",
             (None, "NOT_FOUND") => "not_found",
             (None, "PAYLOAD_TOO_LARGE") => "too_large",
@@ -99,8 +105,8 @@ impl ApiError {
     pub(crate) fn write_fields(&self, json: &mut Json) {
         json.text("error", self.code);
         json.text("message", &self.message);
-        if let Some(Retry { reason, after }) = self.retry {
-            json.text("reason", reason);
+        if let Some(Retry { why: (name, word), after }) = self.retry {
+            json.text(name, word);
             json.number("retry_after_ms", after.0);
         }
     }
@@ -125,12 +131,21 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         match refusal {
-            Refusal::UnknownTopic(_) | Refusal::UnknownGroup(_) | Refusal::UnknownConsumer => Self::not_found(message),
+            Refusal::UnknownTopic(_) | Refusal::UnknownGroup(_) | Refusal::UnknownConsumer | Refusal::UnknownEffect => {
+                Self::not_found(message)
+            }
             Refusal::TopicExists { .. } => Self::new(StatusCode::CONFLICT, "ALREADY_EXISTS", message),
-            Refusal::TooLarge { what: "key" | "message" | "key and value", .. } => Self::too_large(message),
-            Refusal::NotOwner | Refusal::StaleLease => Self::new(StatusCode::CONFLICT, "FAILED_PRECONDITION", message),
+            Refusal::TooLarge { what: "key" | "message" | "key and value" | "result", .. } => Self::too_large(message),
+            Refusal::NotOwner | Refusal::StaleLease | Refusal::OtherOutcome | Refusal::NotRetryable { .. } => {
+                Self::precondition(message)
+            }
+            Refusal::InProgress { retry_after } => Self {
+                retry: Some(Retry { why: ("decision", "IN_PROGRESS"), after: retry_after }),
+                ..Self::precondition(message)
+            },
+            Refusal::HashMismatch => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH", message),
             Refusal::Overloaded { reason, retry_after } => Self {
-                retry: Some(Retry { reason: reason.code(), after: retry_after }),
+                retry: Some(Retry { why: ("reason", reason.code()), after: retry_after }),
                 ..Self::new(StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED", message)
             },
             Refusal::StorageFull => Self::new(StatusCode::INSUFFICIENT_STORAGE, "STORAGE_FULL", message),

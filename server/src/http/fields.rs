@@ -82,7 +82,8 @@ pub(crate) fn from_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Api
 }
 
 /// Fields that must stand in an object. Left alone, they would also be taken from a list, one after the other.
-struct Object<T>(T);
+#[derive(Debug)]
+pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -103,7 +104,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 }
 
 /// An object within an object, or nothing.
-fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Ok(Option::deserialize(deserializer)?.map(|Object(fields)| fields))
 }
 
@@ -122,7 +123,7 @@ pub(crate) fn required<T>(name: &'static str, value: Option<T>) -> Result<T, Api
 }
 
 /// Text, unless it is empty.
-fn given(text: Option<Str<'_>>) -> Option<Text> {
+pub(super) fn given(text: Option<Str<'_>>) -> Option<Text> {
     text.filter(|text| !text.is_empty()).map(|text| Text::from(&*text))
 }
 

@@ -7,6 +7,7 @@ mod answer;
 mod batch;
 mod bell;
 mod body;
+mod complete;
 mod consume;
 pub(crate) mod edge;
 mod error;
@@ -14,6 +15,7 @@ mod fields;
 mod groups;
 mod guard;
 mod head;
+mod idempotency;
 mod letters;
 mod patience;
 mod produce;
@@ -100,6 +102,8 @@ impl Api {
                 }
                 Ok(Route::Produce) => api.produce(&mut asked, incoming).await,
                 Ok(Route::Ack) => api.ack(&mut asked, incoming).await,
+                Ok(route @ (Route::Begin | Route::Finish)) => api.ask_store(&route, &mut asked, incoming).await,
+                Ok(Route::Complete) => Box::pin(api.complete(&mut asked, incoming)).await,
                 Ok(route) => Box::pin(api.dispatch(route, &asked, incoming)).await,
                 Err(error) => Err(error),
             };
@@ -132,6 +136,25 @@ impl Api {
         settle::ack(self, claim).await
     }
 
+    async fn ask_store(&self, route: &Route, asked: &mut Asked, incoming: Incoming) -> Result<Answer, ApiError> {
+        let body = self.body(incoming, &asked.turn).await?;
+        let command = match route {
+            Route::Begin => idempotency::begin(&body),
+            _ => idempotency::finish(&body),
+        }?;
+        drop(body);
+        asked.let_go();
+        idempotency::ask(self, command).await
+    }
+
+    async fn complete(self: &Rc<Self>, asked: &mut Asked, incoming: Incoming) -> Result<Answer, ApiError> {
+        let body = self.body(incoming, &asked.turn).await?;
+        let step = complete::asked(&body, &asked.head())?;
+        drop(body);
+        asked.let_go();
+        complete::complete(self, step).await
+    }
+
     /// Answers where there is less haste.
     async fn dispatch(&self, route: Route, asked: &Asked, incoming: Incoming) -> Result<Answer, ApiError> {
         let query = Query::parse(asked.uri.query())?;
@@ -146,6 +169,8 @@ impl Api {
             Route::DeleteTopic(name) => return topics::delete(self, name).await,
             Route::ListGroups => return groups::list(self, &query).await,
             Route::Peek => return letters::peek(self, &query).await,
+            Route::GetEffect => return idempotency::get(self, &query).await,
+            Route::ForgetEffect => return idempotency::forget(self, &query).await,
             _ => {}
         }
         let body = self.body(incoming, &asked.turn).await?;
@@ -154,6 +179,8 @@ impl Api {
                 let stream = consume::consume(self, read(&body, &query)?).await;
                 stream.inspect(|_| asked.turn.give_turn())
             }
+            Route::Reacquire => idempotency::ask(self, idempotency::reacquire(&body)?).await,
+            Route::Renew => idempotency::ask(self, idempotency::renew(&body)?).await,
             Route::Nack => settle::nack(self, read(&body, &query)?).await,
             Route::Extend => settle::extend(self, read(&body, &query)?).await,
             Route::Release => settle::release(self, read(&body, &query)?).await,

@@ -32,6 +32,13 @@ pub(crate) enum Route {
     Resume,
     Peek,
     Redrive,
+    Complete,
+    Begin,
+    Finish,
+    Reacquire,
+    Renew,
+    GetEffect,
+    ForgetEffect,
 }
 
 impl Route {
@@ -46,6 +53,11 @@ impl Route {
             "/v1/nack" => post(Self::Nack),
             "/v1/extend" => post(Self::Extend),
             "/v1/release" => post(Self::Release),
+            "/v1/complete" => post(Self::Complete),
+            "/v1/idempotency/begin" => post(Self::Begin),
+            "/v1/idempotency/finish" => post(Self::Finish),
+            "/v1/idempotency/reacquire" => post(Self::Reacquire),
+            "/v1/idempotency/renew" => post(Self::Renew),
             "/v1/healthz" => get(Self::Healthz),
             "/v1/readyz" => get(Self::Readyz),
             "/v1/version" => get(Self::Version),
@@ -66,6 +78,11 @@ impl Route {
                 Method::POST => Ok(Self::CreateGroup),
                 Method::DELETE => Ok(Self::DeleteGroup),
                 _ => Err(ApiError::method_not_allowed("GET, POST, DELETE")),
+            },
+            "/v1/idempotency" => match *method {
+                Method::GET => Ok(Self::GetEffect),
+                Method::DELETE => Ok(Self::ForgetEffect),
+                _ => Err(ApiError::method_not_allowed("GET, DELETE")),
             },
             other => match other.strip_prefix("/v1/topics/").filter(|name| !name.is_empty() && !name.contains('/')) {
                 Some(name) => Self::topic(method, name),
@@ -145,10 +162,16 @@ mod tests {
             "/v1/topics",
             "/v1/groups",
             "/v1/topics/orders",
+            "/v1/complete",
+            "/v1/idempotency",
+            "/v1/idempotency/begin",
+            "/v1/idempotency/finish",
+            "/v1/idempotency/reacquire",
+            "/v1/idempotency/renew",
         ] {
             assert!(described.contains(path), "{path}");
         }
-        assert_eq!(described.len(), 19);
+        assert_eq!(described.len(), 25);
     }
 
     #[test]

@@ -3,8 +3,10 @@
 
 mod ask;
 mod batch;
+mod complete;
 mod consume;
 mod durable;
+mod effects;
 mod faults;
 mod groups;
 mod guide;

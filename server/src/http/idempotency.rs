@@ -1,0 +1,363 @@
+//! The idempotency store: may an effect be run, how did it end, what came of it.
+
+use std::sync::Arc;
+
+use driftq_core::command::{Begin, DeliveryClaim, OnExpired, StoreCommand, TokenClaim};
+use driftq_core::idempotency::{Effect, EffectStatus, Identity, Lifetime, Outcome, Scope};
+use driftq_core::reply::StoreReply;
+use driftq_core::types::{GroupName, Millis, Offset, OwnerName, PartitionId, Text, TopicName};
+use driftq_core::{Command, Reply};
+use hyper::StatusCode;
+use hyper::header::{HeaderName, HeaderValue};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Api;
+use super::answer::{Answer, json, nothing};
+use super::error::ApiError;
+use super::fields::{Str, from_json, given, moment_in, object, required, span};
+use super::query::Query;
+use crate::json::Json;
+
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+/// What a key is unique within, as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScopeFields<'a> {
+    #[serde(borrow)]
+    kind: Option<Str<'a>>,
+    #[serde(borrow)]
+    topic: Option<Str<'a>>,
+    #[serde(borrow)]
+    group: Option<Str<'a>>,
+    #[serde(borrow)]
+    id: Option<Str<'a>>,
+    #[serde(borrow)]
+    principal: Option<Str<'a>>,
+    #[serde(borrow)]
+    method: Option<Str<'a>>,
+}
+
+impl<'a> ScopeFields<'a> {
+    /// Reads it from a query, where a parameter that is empty counts as not given.
+    fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
+        let text = |name| query.any(&[name]).map(|text| text.map(Str::from));
+        Ok(Self {
+            kind: text("kind")?,
+            topic: text("topic")?,
+            group: text("group")?,
+            id: text("id")?,
+            principal: text("principal")?,
+            method: text("method")?,
+        })
+    }
+
+    /// The scope, with all that its kind has and nothing that another has.
+    fn scope(&self) -> Result<Scope, ApiError> {
+        let kind = required("scope.kind", self.kind.as_deref())?;
+        let own: &[&str] = match kind {
+            "consume" => &["topic", "group"],
+            "tenant" => &[],
+            "job" | "task" => &["id"],
+            "rpc" => &["principal", "method"],
+            _ => return Err(ApiError::invalid("scope.kind must be consume, tenant, job, task or rpc")),
+        };
+        let given = [
+            ("topic", &self.topic),
+            ("group", &self.group),
+            ("id", &self.id),
+            ("principal", &self.principal),
+            ("method", &self.method),
+        ];
+        if let Some((name, _)) = given.iter().find(|(name, text)| text.is_some() && !own.contains(name)) {
+            return Err(ApiError::invalid(format!("a scope of kind {kind} has no {name}")));
+        }
+        let id = || required("scope.id", self.id.as_deref()).map(Text::from);
+        Ok(match kind {
+            "consume" => Scope::Consume {
+                topic: TopicName::new(required("scope.topic", self.topic.as_deref())?)?,
+                group: GroupName::new(required("scope.group", self.group.as_deref())?)?,
+            },
+            "job" => Scope::Job { id: id()? },
+            "task" => Scope::Task { id: id()? },
+            "rpc" => Scope::Rpc {
+                principal: required("scope.principal", self.principal.as_deref())?.into(),
+                method: required("scope.method", self.method.as_deref())?.into(),
+            },
+            _ => Scope::Tenant,
+        })
+    }
+}
+
+/// Defines a request about one effect: its identity, and what else it says.
+macro_rules! effect_fields {
+    ($(#[$doc:meta])* $name:ident { $($(#[$serde:meta])* $field:ident: $type:ty),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct $name<'a> {
+            #[serde(borrow)]
+            tenant_id: Option<Str<'a>>,
+            #[serde(borrow, default, deserialize_with = "object")]
+            scope: Option<ScopeFields<'a>>,
+            #[serde(borrow)]
+            key: Option<Str<'a>>,
+            $($(#[$serde])* $field: $type,)*
+        }
+
+        impl $name<'_> {
+            /// Which effect it is about.
+            fn identity(&self) -> Result<Identity, ApiError> {
+                identity(self.tenant_id.as_deref(), self.scope.as_ref(), self.key.as_deref())
+            }
+        }
+    };
+}
+
+effect_fields! {
+    /// `POST /v1/idempotency/begin`.
+    BeginFields {
+        #[serde(borrow)]
+        owner: Option<Str<'a>>,
+        lease_ms: Option<i64>,
+        ttl_ms: Option<i64>,
+        #[serde(borrow)]
+        expires_at: Option<Str<'a>>,
+        #[serde(borrow)]
+        request_hash: Option<Str<'a>>,
+        #[serde(borrow)]
+        on_expired: Option<Str<'a>>,
+        #[serde(borrow, default, deserialize_with = "object")]
+        delivery: Option<DeliveryFields<'a>>,
+    }
+}
+effect_fields! {
+    /// `POST /v1/idempotency/finish`.
+    FinishFields {
+        #[serde(borrow)]
+        lease_token: Option<Str<'a>>,
+        #[serde(borrow)]
+        status: Option<Str<'a>>,
+        response_code: Option<i64>,
+        #[serde(borrow)]
+        result: Option<&'a RawValue>,
+        #[serde(borrow)]
+        last_error: Option<Str<'a>>,
+    }
+}
+effect_fields! {
+    /// `POST /v1/idempotency/reacquire`.
+    ReacquireFields {
+        #[serde(borrow)]
+        owner: Option<Str<'a>>,
+        lease_ms: Option<i64>,
+    }
+}
+effect_fields! {
+    /// `POST /v1/idempotency/renew`.
+    RenewFields {
+        #[serde(borrow)]
+        lease_token: Option<Str<'a>>,
+        lease_ms: Option<i64>,
+    }
+}
+
+/// The delivery on whose behalf a worker asks.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeliveryFields<'a> {
+    partition: Option<u32>,
+    offset: Option<u64>,
+    #[serde(borrow)]
+    lease_token: Option<Str<'a>>,
+}
+
+impl DeliveryFields<'_> {
+    fn claim(&self) -> Result<DeliveryClaim, ApiError> {
+        Ok(DeliveryClaim {
+            partition: PartitionId(required("delivery.partition", self.partition)?),
+            offset: Offset(required("delivery.offset", self.offset)?),
+            token: TokenClaim::read(Some(required("delivery.lease_token", self.lease_token.as_deref())?)),
+        })
+    }
+}
+
+fn identity(tenant: Option<&str>, scope: Option<&ScopeFields<'_>>, key: Option<&str>) -> Result<Identity, ApiError> {
+    let scope = required("scope", scope)?.scope()?;
+    Ok(Identity::new(tenant.unwrap_or_default(), scope, required("key", key)?))
+}
+
+fn owner(name: Option<&str>) -> Result<OwnerName, ApiError> {
+    Ok(OwnerName::new(required("owner", name)?)?)
+}
+
+fn token(text: Option<&str>) -> Result<TokenClaim, ApiError> {
+    Ok(TokenClaim::read(Some(required("lease_token", text)?)))
+}
+
+/// A JSON value as it was written; `null` is none.
+pub(super) fn kept(result: Option<&RawValue>) -> Option<Arc<str>> {
+    result.map(|result| result.get().into())
+}
+
+/// How long an effect is to be remembered, if that was said.
+fn lifetime(ttl_ms: Option<i64>, expires_at: Option<&str>) -> Result<Option<Lifetime>, ApiError> {
+    match (ttl_ms, expires_at) {
+        (None, None) => Ok(None),
+        (Some(ttl), None) => match u64::try_from(ttl) {
+            Ok(ttl @ 1..) => Ok(Some(Lifetime::Window(Millis(ttl)))),
+            _ => Err(ApiError::invalid("ttl_ms must be greater than 0")),
+        },
+        (None, Some(moment)) => Ok(Some(Lifetime::Until(moment_in("expires_at", moment)?))),
+        (Some(_), Some(_)) => Err(ApiError::invalid("give ttl_ms or expires_at, not both")),
+    }
+}
+
+fn on_expired(word: &str) -> Result<OnExpired, ApiError> {
+    match word {
+        "report" => Ok(OnExpired::Report),
+        "take_over" | "takeover" => Ok(OnExpired::TakeOver),
+        _ => Err(ApiError::invalid("on_expired must be report or take_over")),
+    }
+}
+
+fn ending(word: &str) -> Result<EffectStatus, ApiError> {
+    let known = EffectStatus::ALL.into_iter().find(|status| status.as_str() == word);
+    let ending = known.filter(|status| *status != EffectStatus::InProgress);
+    ending.ok_or_else(|| ApiError::invalid("status must be SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE"))
+}
+
+/// What `POST /v1/idempotency/begin` asks.
+pub(crate) fn begin(body: &[u8]) -> Result<Box<StoreCommand>, ApiError> {
+    let fields: BeginFields<'_> = from_json(body)?;
+    Ok(Box::new(StoreCommand::Begin(Begin {
+        identity: fields.identity()?,
+        owner: owner(fields.owner.as_deref())?,
+        lease: span("lease_ms", fields.lease_ms)?,
+        lifetime: lifetime(fields.ttl_ms, fields.expires_at.as_deref())?,
+        request_hash: given(fields.request_hash),
+        on_expired: fields.on_expired.as_deref().map(on_expired).transpose()?,
+        delivery: fields.delivery.as_ref().map(DeliveryFields::claim).transpose()?,
+    })))
+}
+
+/// What `POST /v1/idempotency/finish` says.
+pub(crate) fn finish(body: &[u8]) -> Result<Box<StoreCommand>, ApiError> {
+    let fields: FinishFields<'_> = from_json(body)?;
+    let outcome = Outcome {
+        status: ending(required("status", fields.status.as_deref())?)?,
+        response_code: fields.response_code.unwrap_or(0),
+        result: kept(fields.result),
+        last_error: fields.last_error.as_deref().unwrap_or_default().into(),
+    };
+    let (identity, token) = (fields.identity()?, token(fields.lease_token.as_deref())?);
+    Ok(Box::new(StoreCommand::Finish { identity, token, outcome }))
+}
+
+/// What `POST /v1/idempotency/reacquire` asks.
+pub(crate) fn reacquire(body: &[u8]) -> Result<Box<StoreCommand>, ApiError> {
+    let fields: ReacquireFields<'_> = from_json(body)?;
+    let (identity, owner) = (fields.identity()?, owner(fields.owner.as_deref())?);
+    Ok(Box::new(StoreCommand::Reacquire { identity, owner, lease: span("lease_ms", fields.lease_ms)? }))
+}
+
+/// What `POST /v1/idempotency/renew` asks.
+pub(crate) fn renew(body: &[u8]) -> Result<Box<StoreCommand>, ApiError> {
+    let fields: RenewFields<'_> = from_json(body)?;
+    let (identity, token) = (fields.identity()?, token(fields.lease_token.as_deref())?);
+    Ok(Box::new(StoreCommand::Renew { identity, token, lease: span("lease_ms", fields.lease_ms)? }))
+}
+
+/// Puts a question to the store, or tells it something, and gives its answer.
+pub(crate) async fn ask(api: &Api, asked: Box<StoreCommand>) -> Result<Answer, ApiError> {
+    match api.driver.ask(Command::Store(asked)).await?? {
+        Reply::Done => {
+            let mut out = Json::object();
+            out.flag("ok", true);
+            Ok(json(StatusCode::OK, out))
+        }
+        Reply::Store(reply) => Ok(answer(&reply)),
+        other => unreachable!("the store was asked: {other:?}"),
+    }
+}
+
+/// `GET /v1/idempotency`.
+pub(crate) async fn get(api: &Api, query: &Query<'_>) -> Result<Answer, ApiError> {
+    let identity = queried(query)?;
+    ask(api, Box::new(StoreCommand::Get { identity })).await
+}
+
+/// `DELETE /v1/idempotency`.
+pub(crate) async fn forget(api: &Api, query: &Query<'_>) -> Result<Answer, ApiError> {
+    let identity = queried(query)?;
+    api.driver.ask(Command::Store(Box::new(StoreCommand::Forget { identity }))).await??;
+    Ok(nothing())
+}
+
+fn queried(query: &Query<'_>) -> Result<Identity, ApiError> {
+    let scope = ScopeFields::from_query(query)?;
+    identity(query.text("tenant_id")?, Some(&scope), query.text("key")?)
+}
+
+fn answer(reply: &StoreReply) -> Answer {
+    let mut out = Json::object();
+    match reply {
+        StoreReply::Execute { attempt, token, lease_until, idempotent } => {
+            out.plain("decision", "EXECUTE");
+            out.number("attempt", *attempt);
+            out.token("lease_token", *token);
+            out.moment("lease_until", *lease_until);
+            write_status(&mut out, EffectStatus::InProgress);
+            out.flag("idempotent", *idempotent);
+        }
+        StoreReply::Replay(outcome) => {
+            out.plain("decision", "REPLAY");
+            write_status(&mut out, outcome.status);
+            write_outcome(&mut out, outcome);
+            let mut replay = json(StatusCode::OK, out);
+            replay.more.push((REPLAYED, HeaderValue::from_static("true")));
+            return replay;
+        }
+        StoreReply::Retryable { attempt, status, last_error } => {
+            out.plain("decision", "RETRYABLE");
+            out.number("attempt", *attempt);
+            out.text("last_error", last_error);
+            write_status(&mut out, *status);
+        }
+        StoreReply::Renewed { lease_until } => out.moment("lease_until", *lease_until),
+        StoreReply::Effect(effect) => write_effect(&mut out, effect),
+    }
+    json(StatusCode::OK, out)
+}
+
+fn write_status(out: &mut Json, status: EffectStatus) {
+    out.plain("status", status.as_str());
+    out.plain("status_v1", status.as_v1());
+}
+
+fn write_outcome(out: &mut Json, outcome: &Outcome) {
+    out.number("response_code", outcome.response_code);
+    match &outcome.result {
+        Some(result) => out.raw("result", result),
+        None => out.null("result"),
+    }
+    out.text("last_error", &outcome.last_error);
+}
+
+fn write_effect(out: &mut Json, effect: &Effect) {
+    write_status(out, effect.status);
+    out.number("attempt", effect.attempt);
+    out.plain("owner", effect.owner.as_ref().map_or("", OwnerName::as_str));
+    match effect.status {
+        EffectStatus::InProgress => out.moment("lease_until", effect.lease_until),
+        _ => out.null("lease_until"),
+    }
+    write_outcome(out, &effect.outcome());
+    match effect.request_hash() {
+        Some(hash) => out.text("request_hash", hash),
+        None => out.null("request_hash"),
+    }
+    out.moment("updated_at", effect.updated_at);
+    out.moment("expires_at", effect.expires_at);
+}
