@@ -118,9 +118,9 @@ fn single_produces_are_counted_and_timed() {
 #[test]
 fn a_ceiling_ends_the_output_with_a_ratio() {
     let fake = Fake::start(Fault::None);
-    for batch in ["1", "20"] {
-        let args = ["produce", "--url", &fake.url(), "--ceiling", "--seconds", "0.2", "--batch", batch];
-        let ran = load(&args);
+    let runs = [&["produce"][..], &["produce", "--batch", "20"], &["effects", "--connections", "4"]];
+    for run in runs {
+        let ran = load(&[run, &["--url", &fake.url(), "--ceiling", "--seconds", "0.2"]].concat());
         ran.expect_success();
         let ratio = ran.last_line().strip_prefix("ratio ").expect("a ratio");
         assert_eq!(ratio.len() - ratio.find('.').expect("decimals"), 3, "{ratio}");
@@ -174,6 +174,89 @@ fn a_backlog_is_drained() {
 }
 
 #[test]
+fn every_effect_is_begun_and_finished() {
+    let fake = Fake::start(Fault::None);
+    let pid = std::process::id().to_string();
+    let args = ["effects", "--url", &fake.url(), "--pid", &pid, "--connections", "4", "--seconds", "0.2"];
+    let ran = load(&[&args[..], &["--result-size", "6"]].concat());
+    ran.expect_success();
+    for expected in
+        ["pairs/s", "requests/s", "begin:  p50", "finish: p50", "pair:   p50", "per million requests", "RSS"]
+    {
+        assert!(ran.stdout.contains(expected), "{expected} is missing in\n{}", ran.stdout);
+    }
+    let (finished, as_told) = fake.effects_with("rrrr");
+    assert!(finished > 0);
+    assert_eq!(finished, as_told);
+}
+
+#[test]
+fn live_records_are_weighed_beside_an_empty_store() {
+    let folder = TempDir::new().expect("a folder");
+    let disk = TempDir::new().expect("a folder");
+    let program = fake_program(folder.path());
+    let args = ["effects", "--records", "3000", "--connections", "4", "--seconds", "0.2"];
+    let ran = load(&[&args[..], &["--driftqd", path_str(&program), "--dir", path_str(disk.path())]].concat());
+    ran.expect_success();
+    for expected in ["3,000 live ones", "beyond key and result: ", "B each", "× that of the empty store"] {
+        assert!(ran.stdout.contains(expected), "{expected} is missing in\n{}", ran.stdout);
+    }
+    assert_empty(disk.path());
+}
+
+#[test]
+fn every_step_hands_on_all_its_messages() {
+    for (plain, keyed) in [(&[][..], true), (&["--plain"][..], false)] {
+        let fake = Fake::start(Fault::None);
+        let args = ["steps", "--url", &fake.url(), "--workers", "3", "--outputs", "3", "--seconds", "0.1"];
+        let ran = load(&[&args[..], &["--partitions", "4"], plain].concat());
+        ran.expect_success();
+        assert!(ran.stdout.contains("exactly as many as the steps made"), "{}", ran.stdout);
+        for expected in ["steps/s", "complete: p50"] {
+            assert!(ran.stdout.contains(expected), "{expected} is missing in\n{}", ran.stdout);
+        }
+        let (produced, completed) = fake.produced_and_acked();
+        assert!(completed > 0);
+        let filled = produced - 3 * completed;
+        assert_eq!(fake.idempotency_keys() as u64, if keyed { filled } else { 0 });
+    }
+}
+
+#[test]
+fn steps_end_when_there_is_nothing_left_to_do() {
+    let fake = Fake::start(Fault::None);
+    load(&["steps", "--url", &fake.url(), "--seconds", "600", "--messages", "300"]).expect_success();
+    let (produced, completed) = fake.produced_and_acked();
+    assert!(completed >= 300);
+    assert_eq!(produced, 3 * completed, "each message was completed with two more");
+}
+
+#[test]
+fn a_lost_output_is_noticed() {
+    let fake = Fake::start(Fault::EveryTenthOutput);
+    let ran = load(&["steps", "--url", &fake.url(), "--workers", "2", "--seconds", "0.1"]);
+    assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("× output topic with "), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("exactly as many"), "{}", ran.stdout);
+}
+
+#[test]
+fn the_modes_of_effects_and_steps_explain_themselves() {
+    for (mode, options) in [
+        ("effects", &["--connections", "--seconds", "--ceiling", "--records", "--result-size", "--url"][..]),
+        ("steps", &["--workers", "--outputs", "--seconds", "--size", "--partitions", "--under-way", "--driftqd"][..]),
+    ] {
+        let ran = load(&[mode, "--help"]);
+        assert_eq!(ran.code, Some(0));
+        for option in options {
+            assert!(ran.stdout.contains(option), "{option} is missing in\n{}", ran.stdout);
+        }
+    }
+    let ran = load(&["effects", "--ceiling", "--records", "5"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+}
+
+#[test]
 fn failed_requests_are_named_and_the_exit_code_tells() {
     let cases = [
         (Fault::EveryTenthProduce, &["produce", "--connections", "2", "--seconds", "0.1"][..], "500 INTERNAL"),
@@ -187,6 +270,13 @@ fn failed_requests_are_named_and_the_exit_code_tells() {
             Fault::EveryTenthAck,
             &["consume", "--messages", "200", "--ack", "single", "--give-up-seconds", "0.6"][..],
             "409 FAILED_PRECONDITION",
+        ),
+        (Fault::EveryTenthAck, &["steps", "--workers", "2", "--seconds", "0.1"][..], "409 FAILED_PRECONDITION"),
+        (Fault::EveryTenthReplayed, &["effects", "--connections", "2", "--seconds", "0.1"][..], "begin 200 REPLAY"),
+        (
+            Fault::EveryTenthFinish,
+            &["effects", "--connections", "2", "--seconds", "0.1"][..],
+            "finish 409 FAILED_PRECONDITION",
         ),
     ];
     for (fault, args, name) in cases {
@@ -237,8 +327,8 @@ fn the_table_has_every_row_and_tells_which_one_broke_off() {
              FAKE_ARGS=\"$*\" exec '{own}' --exact stands_in_for_driftqd --ignored --nocapture"
         ),
     );
-    let args = ["table", "--seconds", "0.1", "--backlog", "500", "--streams", "10", "--driftqd", path_str(&program)];
-    let ran = load(&[&args[..], &["--dir", path_str(disk.path())]].concat());
+    let args = ["table", "--seconds", "0.1", "--backlog", "500", "--streams", "10", "--records", "500"];
+    let ran = load(&[&args[..], &["--driftqd", path_str(&program), "--dir", path_str(disk.path())]].concat());
     assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
     let rows: Vec<&str> = ran.stdout.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
     let works = [
@@ -252,6 +342,9 @@ fn the_table_has_every_row_and_tells_which_one_broke_off() {
         "server CPU, single produces",
         "10 idle streams",
         "idle broker",
+        "begin + finish of an effect, 64 keep-alive connections",
+        "500 live idempotency records",
+        "complete with two outputs, 16 workers",
         "single produces, sync slowed to 2 ms",
     ];
     assert_eq!(rows.len(), works.len(), "{}", ran.stdout);

@@ -1,9 +1,9 @@
-//! A broker just good enough to be put under load: topics, produces, streams and acks, in memory and without promises.
+//! A broker just good enough to be put under load: topics, produces, streams, acks, steps and effects, in memory and without promises.
 //!
 //! It runs inside a test on a thread of its own ([`Fake`]), or as a process that takes `driftqd`'s arguments
 //! ([`serve_as_process`]); then it writes what was produced into its data folder and finds it again when restarted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::Write;
@@ -34,8 +34,14 @@ pub(crate) enum Fault {
     None,
     /// Every tenth produce is answered with 500.
     EveryTenthProduce,
-    /// Every tenth ack is answered with 409.
+    /// Every tenth ack, or complete, is answered with 409.
     EveryTenthAck,
+    /// Every tenth effect is said to have been run before.
+    EveryTenthReplayed,
+    /// Every tenth finish is answered with 409.
+    EveryTenthFinish,
+    /// Every tenth complete is answered with success, and its first message is lost.
+    EveryTenthOutput,
 }
 
 #[derive(Debug, Default)]
@@ -54,12 +60,23 @@ struct Group {
     acked: u64,
 }
 
+#[derive(Debug)]
+struct Effect {
+    token: String,
+    /// What it ended with, once it has.
+    result: Option<Value>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     topics: BTreeMap<String, Topic>,
     fault: Fault,
     produces: u64,
     acks: u64,
+    effects: BTreeMap<String, Effect>,
+    begins: u64,
+    finishes: u64,
+    idempotency_keys: BTreeSet<String>,
     journal: Option<File>,
 }
 
@@ -109,6 +126,18 @@ impl Fake {
             }
         }
         counts
+    }
+
+    /// Effects that were begun and ended, and those of them whose result is this.
+    pub(crate) fn effects_with(&self, result: &str) -> (usize, usize) {
+        let state = lock(&self.state);
+        let results = || state.effects.values().filter_map(|effect| effect.result.as_ref());
+        (results().count(), results().filter(|stored| **stored == result).count())
+    }
+
+    /// Distinct idempotency keys of the messages it holds, of all topics.
+    pub(crate) fn idempotency_keys(&self) -> usize {
+        lock(&self.state).idempotency_keys.len()
     }
 
     /// Messages produced and acks taken, of all topics.
@@ -170,7 +199,14 @@ async fn answer(request: Request<Incoming>, state: Shared) -> Result<Answer, Inf
         let Ok(line) = serde_json::from_slice::<Value>(line) else {
             return (400, json!({"error": "INVALID_ARGUMENT"}));
         };
-        if head.uri.path() == "/v1/ack" { lock(&state).ack(&line) } else { lock(&state).produce(&line) }
+        let mut state = lock(&state);
+        match head.uri.path() {
+            "/v1/ack" => state.ack(&line),
+            "/v1/complete" => state.complete(&line),
+            "/v1/idempotency/begin" => state.begin(&line),
+            "/v1/idempotency/finish" => state.finish(&line),
+            _ => state.produce(&line),
+        }
     };
     Ok(match (&head.method, head.uri.path()) {
         (&Method::GET, "/v1/readyz") => whole(200, "{}".to_owned()),
@@ -190,9 +226,16 @@ async fn answer(request: Request<Incoming>, state: Shared) -> Result<Answer, Inf
             });
             whole(200, answers.collect())
         }
-        (&Method::POST, "/v1/produce" | "/v1/ack") => {
+        (
+            &Method::POST,
+            "/v1/produce" | "/v1/ack" | "/v1/complete" | "/v1/idempotency/begin" | "/v1/idempotency/finish",
+        ) => {
             let (status, answer) = handle(&body);
             whole(status, if status == 204 { String::new() } else { answer.to_string() })
+        }
+        (&Method::GET, path) if path.starts_with("/v1/topics/") => {
+            let (status, answer) = lock(&state).describe(path.trim_start_matches("/v1/topics/"));
+            whole(status, answer.to_string())
         }
         (&Method::GET, "/v1/consume") => stream(head.uri.query().unwrap_or_default(), state),
         _ => whole(404, json!({"error": "NOT_FOUND"}).to_string()),
@@ -211,6 +254,9 @@ impl State {
         }
         if let Some(journal) = &mut self.journal {
             writeln!(journal, "{message}").expect("a journal that can be written");
+        }
+        if let Some(key) = message["envelope"]["idempotency_key"].as_str() {
+            self.idempotency_keys.insert(key.to_owned());
         }
         let text = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
         let (name, key, value) = (text("topic"), text("key"), text("value"));
@@ -240,6 +286,58 @@ impl State {
             }
             _ => (409, json!({"error": "FAILED_PRECONDITION"})),
         }
+    }
+
+    /// Acks a message and produces others.
+    fn complete(&mut self, step: &Value) -> (u16, Value) {
+        let (status, answer) = self.ack(step);
+        if status != 204 {
+            return (status, answer);
+        }
+        let outputs = step["produce"].as_array().cloned().unwrap_or_default();
+        let lost = usize::from(self.fault == Fault::EveryTenthOutput && self.acks.is_multiple_of(10));
+        let produced: Vec<Value> = outputs.iter().skip(lost).map(|output| self.produce(output).1).collect();
+        (200, json!({"produced": produced}))
+    }
+
+    fn begin(&mut self, asked: &Value) -> (u16, Value) {
+        self.begins += 1;
+        let known = self.effects.get(asked["key"].as_str().unwrap_or_default());
+        if let Some(effect) = known
+            && effect.result.is_none()
+        {
+            return (409, json!({"error": "FAILED_PRECONDITION", "decision": "IN_PROGRESS"}));
+        }
+        if known.is_some() || self.fault == Fault::EveryTenthReplayed && self.begins.is_multiple_of(10) {
+            return (200, json!({"decision": "REPLAY", "status": "SUCCEEDED"}));
+        }
+        // Tokens of several lengths: nobody may rely on one.
+        let token = format!("t{}", self.begins);
+        let effect = Effect { token: token.clone(), result: None };
+        self.effects.insert(asked["key"].as_str().unwrap_or_default().to_owned(), effect);
+        (200, json!({"decision": "EXECUTE", "attempt": 1, "lease_token": token, "status": "IN_PROGRESS"}))
+    }
+
+    fn finish(&mut self, word: &Value) -> (u16, Value) {
+        self.finishes += 1;
+        let refused = self.fault == Fault::EveryTenthFinish && self.finishes.is_multiple_of(10);
+        let well_formed = word["status"] == "SUCCEEDED" && word["scope"]["kind"] == "tenant";
+        match self.effects.get_mut(word["key"].as_str().unwrap_or_default()) {
+            Some(effect) if !refused && well_formed && word["lease_token"] == *effect.token => {
+                effect.result = Some(word["result"].clone());
+                (200, json!({"ok": true}))
+            }
+            _ => (409, json!({"error": "FAILED_PRECONDITION"})),
+        }
+    }
+
+    fn describe(&self, name: &str) -> (u16, Value) {
+        let Some(topic) = self.topics.get(name) else { return (404, json!({"error": "NOT_FOUND"})) };
+        let partitions = (0..topic.partitions).map(|partition| {
+            let count = topic.messages.iter().filter(|(of, ..)| *of == partition).count();
+            json!({"partition": partition, "messages": count})
+        });
+        (200, json!({"name": name, "partitions": partitions.collect::<Vec<_>>()}))
     }
 
     /// Leases as many messages to a stream as its prefetch allows, and returns them as lines.

@@ -83,6 +83,22 @@ impl Broker {
         }
         Ok(topic)
     }
+
+    /// How many messages a topic holds that are not done in every group; without a group that is all of them.
+    pub(crate) async fn messages_of(&self, topic: &str) -> Result<u64> {
+        let mut connection = Connection::connect(self.addr).await?;
+        let request = get(self.addr, &format!("/v1/topics/{topic}"));
+        let status = tokio::time::timeout(PATIENCE, connection.exchange(&request)).await??;
+        let said = String::from_utf8_lossy(connection.body());
+        let counted = (status == 200).then(|| messages_in(connection.body())).flatten();
+        counted.ok_or_else(|| format!("the topic's messages cannot be told: {status} {said}").into())
+    }
+}
+
+/// The messages that a topic holds by its description, over all partitions. Offsets do not tell: they count per topic.
+fn messages_in(description: &[u8]) -> Option<u64> {
+    let description: serde_json::Value = serde_json::from_slice(description).ok()?;
+    description["partitions"].as_array()?.iter().map(|partition| partition["messages"].as_u64()).sum()
 }
 
 /// The status of a GET on a connection of its own.
@@ -91,8 +107,8 @@ pub(crate) async fn get_status(addr: SocketAddr, target: &str) -> Result<u16> {
     Ok(tokio::time::timeout(PATIENCE, exchange).await??)
 }
 
-/// A topic's name that no other run and no earlier topic of this run has.
-fn unused_name() -> String {
+/// A name that no other run has, and nothing earlier in this run.
+pub(crate) fn unused_name() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     format!("load-{now}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
@@ -110,6 +126,14 @@ fn address_of(url: &str) -> Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_topics_messages_are_those_of_all_its_partitions() {
+        let description = br#"{"name":"t","partitions":[{"partition":0,"messages":3},{"partition":1,"messages":4}]}"#;
+        assert_eq!(messages_in(description), Some(7));
+        assert_eq!(messages_in(br#"{"partitions":[{"partition":0}]}"#), None);
+        assert_eq!(messages_in(b"no json"), None);
+    }
 
     #[test]
     fn a_url_is_an_address_and_a_port() {

@@ -1,7 +1,7 @@
 //! The ceiling: a bare hyper server that answers as the broker does and does nothing else.
 //!
 //! It runs as a process of its own, on one thread, as a good small server would. It reads each body whole, looks at
-//! nothing but the content type, and answers with bytes as long as the broker's. What it reaches is what HTTP, this
+//! nothing but the path and the content type, and answers with bytes as long as the broker's. What it reaches is what HTTP, this
 //! machine and this client leave to be reached.
 
 use std::convert::Infallible;
@@ -28,6 +28,14 @@ use crate::procfs::{self, Memory};
 const ANSWER: &str = r#"{"status":"produced","topic":"load-1700000000000-0","partition":0,"offset":123456}"#;
 /// As long as the broker's answer to a line of a batch.
 const LINE: &str = "{\"status\":200,\"topic\":\"load-1700000000000-0\",\"partition\":0,\"offset\":123456}\n";
+
+/// As long as the broker's answer to a begin, with a token as long as the broker's.
+const GRANT: &str = concat!(
+    r#"{"decision":"EXECUTE","attempt":1,"lease_token":"000000010000000000123456","#,
+    r#""lease_until":"2026-01-01T00:00:00.000Z","status":"IN_PROGRESS","status_v1":"PENDING","idempotent":true}"#
+);
+/// The broker's answer to a finish.
+const FINISHED: &str = r#"{"ok":true}"#;
 
 /// A running ceiling server; ends with its guard, and by itself when this process is gone.
 #[derive(Debug)]
@@ -87,12 +95,17 @@ pub(crate) async fn serve() -> Result<()> {
 
 async fn answer(request: Request<Incoming>) -> std::result::Result<Response<Full<Bytes>>, Infallible> {
     let batch = request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == crate::client::NDJSON);
+    let single = match request.uri().path() {
+        "/v1/idempotency/begin" => GRANT,
+        "/v1/idempotency/finish" => FINISHED,
+        _ => ANSWER,
+    };
     let body = request.into_body().collect().await.map(Collected::to_bytes).unwrap_or_default();
     let (kind, answer) = if batch {
         let lines = body.iter().filter(|&&byte| byte == b'\n').count();
         (crate::client::NDJSON, Bytes::from(LINE.repeat(lines)))
     } else {
-        ("application/json; charset=utf-8", Bytes::from_static(ANSWER.as_bytes()))
+        ("application/json; charset=utf-8", Bytes::from_static(single.as_bytes()))
     };
     let mut response = Response::new(Full::new(answer));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -26,6 +26,10 @@ pub(crate) enum Command {
     Backlog(BacklogOptions),
     /// Many idle streams: memory of each, and CPU of a broker that has nothing to do
     Idle(IdleOptions),
+    /// Begins and finishes effects in the idempotency store; with --records a store that holds many
+    Effects(EffectsOptions),
+    /// Workers that complete a step for each delivery, with messages for the next one
+    Steps(StepsOptions),
     /// Every row of the table of goals, as markdown
     Table(TableOptions),
     /// The bare hyper server that --ceiling starts
@@ -42,6 +46,8 @@ impl Command {
             Command::Consume(options) => Some(&mut options.broker),
             Command::Backlog(options) => Some(&mut options.broker),
             Command::Idle(options) => Some(&mut options.broker),
+            Command::Effects(options) => Some(&mut options.broker),
+            Command::Steps(options) => Some(&mut options.broker),
             Command::Table(options) => Some(&mut options.broker),
             Command::CeilingServe => None,
         }
@@ -197,6 +203,62 @@ pub(crate) struct IdleOptions {
     pub(crate) broker: BrokerOptions,
 }
 
+/// `load effects`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EffectsOptions {
+    /// Keep-alive connections, each with one request under way
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub(crate) connections: u32,
+    /// How long to drive; with --ceiling or --records, each of the two for so long
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Bytes of each result, as JSON
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=65_536))]
+    pub(crate) result_size: u32,
+    /// Drive a bare hyper server in alternating slices too; the last line is then the ratio
+    #[arg(long, conflicts_with = "records")]
+    pub(crate) ceiling: bool,
+    /// Fill in so many records first, weigh them, and drive an empty store in alternating slices too
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) records: Option<u64>,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// `load steps`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StepsOptions {
+    /// Workers, each with a stream
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=5_000))]
+    pub(crate) workers: u32,
+    /// Messages that each step hands on
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub(crate) outputs: u32,
+    /// How long the workers work, unless they run out of work before
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Bytes of each value, of what is read and of what is handed on
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(16..=8_000_000))]
+    pub(crate) size: u32,
+    /// Partitions of either topic
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) partitions: u32,
+    /// Completes that a worker may have under way, each on a connection of its own
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) under_way: u32,
+    /// Live leases a stream may hold [default: the broker's]
+    #[arg(long)]
+    pub(crate) prefetch: Option<u32>,
+    /// Messages to fill in first [default: more than are completed in that time]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) messages: Option<u64>,
+    /// Messages without an idempotency key, so that no step's result is stored
+    #[arg(long)]
+    pub(crate) plain: bool,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
 /// `load table`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TableOptions {
@@ -209,6 +271,9 @@ pub(crate) struct TableOptions {
     /// Streams of the idle row; the goal is meant for the default
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=500_000))]
     pub(crate) streams: u32,
+    /// Records of the idempotency store's row; the goal is meant for the default
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) records: u64,
     #[command(flatten)]
     pub(crate) broker: BrokerOptions,
 }

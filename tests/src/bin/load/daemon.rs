@@ -20,6 +20,9 @@ const READY_POLL: Duration = Duration::from_millis(1);
 /// A run may bring more messages than a partition keeps by default, and is not meant to measure refusals.
 const ROOM_FOR_ANY_RUN: [&str; 4] = ["--max-partition-msgs", "1000000000", "--max-partition-bytes", "1000000000000"];
 
+/// The same for effects that are remembered.
+const ROOM_FOR_EFFECTS: (&str, &str) = ("DRIFTQ_MAX_EFFECTS", "1000000000");
+
 /// A child process that does not outlive its guard.
 #[derive(Debug)]
 pub(crate) struct Guarded(pub(crate) Child);
@@ -125,6 +128,7 @@ fn spawn(program: &Path, args: &[String], folder: &Path) -> Result<Guarded> {
         .args(args)
         .arg("--data-dir")
         .arg(folder.join("data"))
+        .env(ROOM_FOR_EFFECTS.0, ROOM_FOR_EFFECTS.1)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)

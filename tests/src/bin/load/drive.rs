@@ -1,13 +1,14 @@
-//! Driving producers: every connection sends, waits for the answer, and sends again, for a time or a number of messages.
+//! Driving: every connection sends, waits for the answer, and sends again, for a time or a number of messages.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::client::{Connection, ProduceRequest, text_field};
+use crate::client::{Connection, MessageShape, ProduceRequest, text_field};
 use crate::report::{Failures, Tally};
 use crate::{Error, Result};
 
@@ -18,17 +19,80 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// Numbers of two lanes do not meet before a lane has sent so many.
 const NUMBERS_PER_LANE: u64 = 1 << 20;
 
-/// What the messages look like and how they are spread.
+/// What a lane does over and over.
+pub(crate) trait Work: Sized + Send + 'static {
+    /// What all lanes are told alike.
+    type Shape;
+
+    /// The work of one lane, whose numbers begin at `sequence`.
+    fn new(addr: SocketAddr, shape: &Self::Shape, sequence: u64) -> Self;
+
+    /// What one turn counts for if all goes well.
+    fn messages(&self) -> u64;
+
+    /// One turn, begun just now: sends, reads the answers and records them. Returns when the last of them was there; an
+    /// error is one of the connection.
+    fn turn(
+        &mut self,
+        connection: &mut Connection,
+        begun: Instant,
+        shared: &Shared,
+    ) -> impl Future<Output = io::Result<Instant>> + Send;
+}
+
+/// Which messages are produced, and by how many in a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
-    /// Where they go.
-    pub(crate) topic: String,
-    /// Bytes of each value.
-    pub(crate) size: u32,
+    /// What each looks like.
+    pub(crate) message: MessageShape,
     /// Messages in a request.
     pub(crate) batch: u32,
-    /// Partitions they are spread over.
-    pub(crate) partitions: u32,
+    /// What stands in front of the values.
+    pub(crate) stamp: Stamp,
+}
+
+/// Produces: one request is a turn.
+#[derive(Debug)]
+pub(crate) struct Produces {
+    request: ProduceRequest,
+    stamp: Stamp,
+    sequence: u64,
+}
+
+impl Work for Produces {
+    type Shape = Shape;
+
+    fn new(addr: SocketAddr, shape: &Shape, sequence: u64) -> Self {
+        Self { request: ProduceRequest::new(addr, &shape.message, shape.batch), stamp: shape.stamp, sequence }
+    }
+
+    fn messages(&self) -> u64 {
+        self.request.messages()
+    }
+
+    async fn turn(&mut self, connection: &mut Connection, begun: Instant, shared: &Shared) -> io::Result<Instant> {
+        let messages = self.request.messages();
+        let bytes = match self.stamp {
+            Stamp::Number => self.request.numbered(self.sequence),
+            Stamp::NanosSince(epoch) => {
+                let nanos = u64::try_from(begun.duration_since(epoch).as_nanos()).unwrap_or(u64::MAX);
+                self.request.stamped(self.sequence, nanos)
+            }
+        };
+        self.sequence += messages;
+        let status = connection.exchange(bytes).await?;
+        let now = Instant::now();
+        let tally = &mut *shared.tally();
+        tally.record(now - begun);
+        if status != 200 {
+            tally.failures.answered(status, connection.body());
+        } else if messages == 1 {
+            tally.messages += 1;
+        } else {
+            tally.messages += count_lines(connection.body(), messages, &mut tally.failures);
+        }
+        Ok(now)
+    }
 }
 
 /// When a drive ends.
@@ -56,27 +120,23 @@ pub(crate) struct Drive {
     pub(crate) until: Until,
     /// Messages per second over all lanes at the most. Due messages that are late are sent as soon as they can be.
     pub(crate) rate: Option<f64>,
-    /// What stands in front of the values.
-    pub(crate) stamp: Stamp,
 }
 
-/// A connection and the request it sends over and over.
+/// A connection and what is done on it over and over.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct Lane<W> {
     addr: SocketAddr,
     connection: Connection,
-    request: ProduceRequest,
-    sequence: u64,
+    work: W,
 }
 
-impl Lane {
+impl<W: Work> Lane<W> {
     /// Connects so many lanes.
-    pub(crate) async fn connect(addr: SocketAddr, shape: &Shape, count: u32) -> Result<Vec<Self>> {
+    pub(crate) async fn connect(addr: SocketAddr, shape: &W::Shape, count: u32) -> Result<Vec<Self>> {
         let mut lanes = Vec::with_capacity(count as usize);
         for index in 0..count {
             let connection = Connection::connect(addr).await?;
-            let request = ProduceRequest::new(addr, &shape.topic, shape.size, shape.batch, shape.partitions);
-            lanes.push(Self { addr, connection, request, sequence: u64::from(index) * NUMBERS_PER_LANE });
+            lanes.push(Self { addr, connection, work: W::new(addr, shape, u64::from(index) * NUMBERS_PER_LANE) });
         }
         Ok(lanes)
     }
@@ -97,28 +157,18 @@ impl Lane {
                 due += interval;
             }
             if deadline.is_some_and(|deadline| begun >= deadline)
-                || !shared.take_turn(drive.until, self.request.messages())
+                || !shared.take_turn(drive.until, self.work.messages())
             {
                 return self;
             }
-            let bytes = match drive.stamp {
-                Stamp::Number => self.request.numbered(self.sequence),
-                Stamp::NanosSince(epoch) => {
-                    let nanos = u64::try_from(begun.duration_since(epoch).as_nanos()).unwrap_or(u64::MAX);
-                    self.request.stamped(self.sequence, nanos)
-                }
-            };
-            let answer = self.connection.exchange(bytes).await;
-            let now = Instant::now();
-            self.sequence += self.request.messages();
-            match answer {
-                Ok(status) => shared.answered(status, self.connection.body(), self.request.messages(), now - begun),
+            begun = match self.work.turn(&mut self.connection, begun, &shared).await {
+                Ok(ended) => ended,
                 Err(error) => {
                     shared.tally().failures.named(&format!("connection: {error}"));
                     self.reconnect(&shared).await;
+                    Instant::now()
                 }
-            }
-            begun = now;
+            };
         }
     }
 
@@ -134,16 +184,17 @@ impl Lane {
 
 /// What the lanes of one drive have in common.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     begun: Instant,
-    /// Between two requests of one lane.
+    /// Between two turns of one lane.
     interval: Option<Duration>,
     sent: AtomicU64,
     tally: Mutex<Tally>,
 }
 
 impl Shared {
-    fn tally(&self) -> std::sync::MutexGuard<'_, Tally> {
+    /// What they have counted.
+    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,18 +203,6 @@ impl Shared {
         match until {
             Until::Elapsed(_) => true,
             Until::Messages(wanted) => self.sent.fetch_add(messages, Ordering::Relaxed) < wanted,
-        }
-    }
-
-    fn answered(&self, status: u16, body: &[u8], messages: u64, took: Duration) {
-        let tally = &mut *self.tally();
-        tally.record(took);
-        if status != 200 {
-            tally.failures.answered(status, body);
-        } else if messages == 1 {
-            tally.messages += 1;
-        } else {
-            tally.messages += count_lines(body, messages, &mut tally.failures);
         }
     }
 }
@@ -190,10 +229,10 @@ pub(crate) fn count_lines(body: &[u8], expected: u64, failures: &mut Failures) -
 }
 
 /// Drives the lanes, and returns them with what they counted and how long it took.
-pub(crate) async fn drive(lanes: Vec<Lane>, drive: Drive) -> Result<(Vec<Lane>, Tally, Duration)> {
+pub(crate) async fn drive<W: Work>(lanes: Vec<Lane<W>>, drive: Drive) -> Result<(Vec<Lane<W>>, Tally, Duration)> {
     let count = u32::try_from(lanes.len())?.max(1);
-    let per_request = lanes.first().map_or(1, |lane| lane.request.messages());
-    let apart = drive.rate.map(|rate| Duration::from_secs_f64(per_request as f64 / rate.max(0.001)));
+    let per_turn = lanes.first().map_or(1, |lane| lane.work.messages());
+    let apart = drive.rate.map(|rate| Duration::from_secs_f64(per_turn as f64 / rate.max(0.001)));
     let shared = Arc::new(Shared {
         begun: Instant::now(),
         interval: apart.map(|apart| apart * count),
@@ -213,7 +252,7 @@ pub(crate) async fn drive(lanes: Vec<Lane>, drive: Drive) -> Result<(Vec<Lane>, 
             Ok(None) => break,
             Err(_) => {
                 // A long drive is fine as long as answers come in; silence is not.
-                let answers = shared.tally().latency.len();
+                let answers = shared.tally().answers();
                 if answers == answers_before {
                     return Err(Error::from(format!("no answer within {ANSWER_WITHIN:?}")));
                 }

@@ -75,6 +75,8 @@ async fn run(command: Command) -> Result<Failures> {
         Command::Consume(options) => modes::consume::run(&options).await,
         Command::Backlog(options) => modes::backlog::run(&options).await,
         Command::Idle(options) => modes::idle::run(&options).await,
+        Command::Effects(options) => modes::effects::run(&options).await,
+        Command::Steps(options) => modes::steps::run(&options).await,
         Command::Table(options) => modes::table::run(&options).await,
         Command::CeilingServe => ceiling::serve().await.map(|()| Failures::default()),
     }

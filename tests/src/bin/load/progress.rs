@@ -24,6 +24,11 @@ impl Spinner {
         bar.enable_steady_tick(Duration::from_millis(250));
         Self { bar }
     }
+
+    /// Says something else from now on.
+    pub(crate) fn say(&self, doing: &str) {
+        self.bar.set_message(doing.to_owned());
+    }
 }
 
 impl Drop for Spinner {

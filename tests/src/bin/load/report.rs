@@ -67,31 +67,60 @@ impl fmt::Display for Failures {
 /// What a part of a run has counted.
 #[derive(Debug, Clone)]
 pub(crate) struct Tally {
-    /// Messages that were answered with success.
+    /// Messages, or requests that are no messages, that were answered with success.
     pub(crate) messages: u64,
-    /// How long each request took, or each message was under way, in nanoseconds.
+    /// How long each turn took, or each message was under way, in nanoseconds.
     pub(crate) latency: Histogram<u64>,
+    /// How long each request of a turn took, where a turn has several.
+    pub(crate) parts: Vec<Histogram<u64>>,
     /// Requests and lines that were not answered with success.
     pub(crate) failures: Failures,
 }
 
 impl Default for Tally {
     fn default() -> Self {
-        let latency = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("these bounds are allowed");
-        Self { messages: 0, latency, failures: Failures::default() }
+        Self { messages: 0, latency: no_latencies(), parts: Vec::new(), failures: Failures::default() }
     }
+}
+
+fn no_latencies() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("these bounds are allowed")
+}
+
+fn record(latencies: &mut Histogram<u64>, took: Duration) {
+    latencies.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
 }
 
 impl Tally {
     /// Records a latency.
     pub(crate) fn record(&mut self, took: Duration) {
-        self.latency.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        record(&mut self.latency, took);
+    }
+
+    /// Records the latency of one of a turn's requests, the first being number 0.
+    pub(crate) fn record_part(&mut self, part: usize, took: Duration) {
+        record(self.part_mut(part), took);
+    }
+
+    fn part_mut(&mut self, part: usize) -> &mut Histogram<u64> {
+        if self.parts.len() <= part {
+            self.parts.resize_with(part + 1, no_latencies);
+        }
+        &mut self.parts[part]
+    }
+
+    /// Answers recorded so far.
+    pub(crate) fn answers(&self) -> u64 {
+        self.latency.len() + self.parts.iter().map(Histogram::len).sum::<u64>()
     }
 
     /// Takes over what another slice has counted.
     pub(crate) fn merge(&mut self, other: &Tally) {
         self.messages += other.messages;
         self.latency += &other.latency;
+        for (part, latencies) in other.parts.iter().enumerate() {
+            *self.part_mut(part) += latencies;
+        }
         self.failures.merge(&other.failures);
     }
 
@@ -102,14 +131,19 @@ impl Tally {
 
     /// The latencies, in one line.
     pub(crate) fn latencies(&self) -> String {
-        format!(
-            "p50 {}  p99 {}  p99.9 {}  max {}",
-            time(self.quantile(0.5)),
-            time(self.quantile(0.99)),
-            time(self.quantile(0.999)),
-            time(Duration::from_nanos(self.latency.max())),
-        )
+        latencies(&self.latency)
     }
+
+    /// The latencies of one of a turn's requests, in one line.
+    pub(crate) fn part_latencies(&self, part: usize) -> String {
+        self.parts.get(part).map_or_else(|| "none".to_owned(), latencies)
+    }
+}
+
+fn latencies(nanos: &Histogram<u64>) -> String {
+    let at = |quantile| time(Duration::from_nanos(nanos.value_at_quantile(quantile)));
+    let max = time(Duration::from_nanos(nanos.max()));
+    format!("p50 {}  p99 {}  p99.9 {}  max {max}", at(0.5), at(0.99), at(0.999))
 }
 
 /// What one driven server did, over all of its slices.
@@ -150,7 +184,13 @@ impl Side {
     pub(crate) fn print(&self, name: &str) {
         println!("{name:<8} {} messages/s", grouped(self.rate() as u64));
         println!("         {}", self.tally.latencies());
-        print_cost(self.cpu_per_million(), per_million(self.client_cpu, self.tally.messages), self.memory);
+        self.print_cost_and_failures("messages");
+    }
+
+    /// Prints what its messages cost, whatever they are called, and which failed.
+    pub(crate) fn print_cost_and_failures(&self, unit: &str) {
+        let client = per_million(self.client_cpu, self.tally.messages);
+        print_cost(unit, self.cpu_per_million(), client, self.memory);
         if let Some(cores) = self.others_cores() {
             println!("         other programs took {:.0} % of a core meanwhile", cores * 100.0);
         }
@@ -158,9 +198,9 @@ impl Side {
     }
 }
 
-/// Prints what messages cost in CPU and the server in memory, as far as it is known.
-pub(crate) fn print_cost(server: Option<f64>, client: Option<f64>, memory: Option<Memory>) {
-    let server = server.map(|seconds| format!("server CPU {seconds:.2} s per million messages"));
+/// Prints what messages, or what else was counted, cost in CPU and the server in memory, as far as it is known.
+pub(crate) fn print_cost(unit: &str, server: Option<f64>, client: Option<f64>, memory: Option<Memory>) {
+    let server = server.map(|seconds| format!("server CPU {seconds:.2} s per million {unit}"));
     let client = client.map(|seconds| format!("client CPU {seconds:.2} s per million"));
     let known: Vec<String> = [server, client, memory.map(|memory| memory.to_string())].into_iter().flatten().collect();
     if !known.is_empty() {
@@ -264,8 +304,12 @@ mod tests {
         for millis in 1..=100 {
             let mut slice = Tally { messages: 2, ..Tally::default() };
             slice.record(Duration::from_millis(millis));
+            slice.record_part(1, Duration::from_millis(millis));
             all.merge(&slice);
         }
+        assert_eq!(all.answers(), 200);
+        assert_eq!(all.part_latencies(1), all.latencies());
+        assert_eq!(all.part_latencies(2), "none");
         assert_eq!(all.messages, 200);
         assert!(all.quantile(0.5).abs_diff(Duration::from_millis(50)) < Duration::from_millis(1));
         let side = Side { tally: all, driven: Duration::from_secs(2), ..Side::default() };

@@ -5,6 +5,7 @@
 //! broker are driven by this same code.
 
 mod decoder;
+mod effect;
 mod item;
 mod request;
 
@@ -17,8 +18,9 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use decoder::Decoder;
 pub(crate) use decoder::Progress;
+pub(crate) use effect::{EffectRequests, EffectShape};
 pub(crate) use item::{Item, text_field};
-pub(crate) use request::{NDJSON, ProduceRequest, get, post, post_into};
+pub(crate) use request::{Effect, MessageShape, NDJSON, ProduceRequest, StepRequest, get, post, post_into};
 
 /// Larger than any answer to a single request, so that one read takes it whole and tokio knows the socket is empty.
 const INPUT_BYTES: usize = 16 * 1024;

@@ -36,76 +36,174 @@ pub(crate) fn post_into(request: &mut Vec<u8>, addr: SocketAddr, target: &str, c
     request.extend_from_slice(body);
 }
 
-/// A produce of one message, or an NDJSON batch of several, that is sent again and again with other stamps.
-#[derive(Debug, Clone)]
-pub(crate) struct ProduceRequest {
-    bytes: Vec<u8>,
-    /// Where each message's stamp and, if it has one, key stand.
-    places: Vec<(usize, Option<usize>)>,
+/// Whether a message stands for an effect that happens once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// It has no idempotency key.
+    None,
+    /// It has an idempotency key of its own.
+    Keyed,
 }
 
-impl ProduceRequest {
-    /// `batch` messages with values of `size` bytes; with a key of its own each if there are partitions to spread over.
-    pub(crate) fn new(addr: SocketAddr, topic: &str, size: u32, batch: u32, partitions: u32) -> Self {
-        let size = (size as usize).max(STAMP_DIGITS);
-        let mut body = Vec::new();
-        let mut places = Vec::new();
-        for _ in 0..batch.max(1) {
-            body.extend_from_slice(format!(r#"{{"topic":"{topic}","key":""#).as_bytes());
-            let key = (partitions > 1).then_some(body.len());
-            body.resize(body.len() + if partitions > 1 { KEY_LETTERS } else { 0 }, b'A');
-            body.extend_from_slice(br#"","value":""#);
-            places.push((body.len(), key));
-            body.resize(body.len() + STAMP_DIGITS, b'0');
-            body.resize(body.len() + size - STAMP_DIGITS, b'x');
-            body.extend_from_slice(b"\"}");
-            if batch > 1 {
-                body.push(b'\n');
+/// What all messages of a request look like.
+#[derive(Debug, Clone)]
+pub(crate) struct MessageShape {
+    /// Where they go.
+    pub(crate) topic: String,
+    /// Bytes of each value.
+    pub(crate) size: u32,
+    /// Partitions they are spread over: where there are several, every message has a key of its own.
+    pub(crate) partitions: u32,
+    /// Whether each has an effect.
+    pub(crate) effect: Effect,
+}
+
+/// Messages as JSON objects one behind the other, patched in place where they have to differ.
+#[derive(Debug, Clone)]
+struct Messages {
+    bytes: Vec<u8>,
+    places: Vec<Places>,
+}
+
+/// Where a message's parts stand that are its own.
+#[derive(Debug, Clone, Copy)]
+struct Places {
+    stamp: usize,
+    key: Option<usize>,
+    idempotency_key: Option<usize>,
+}
+
+impl Messages {
+    fn new(shape: &MessageShape, count: u32, between: u8) -> Self {
+        let size = (shape.size as usize).max(STAMP_DIGITS);
+        let (mut bytes, mut places) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            if index > 0 {
+                bytes.push(between);
             }
-        }
-        let mut bytes = Vec::new();
-        post_into(&mut bytes, addr, "/v1/produce", if batch > 1 { NDJSON } else { JSON }, &body);
-        let head = bytes.len() - body.len();
-        for (stamp, key) in &mut places {
-            *stamp += head;
-            *key = key.map(|key| key + head);
+            bytes.extend_from_slice(format!(r#"{{"topic":"{}","key":""#, shape.topic).as_bytes());
+            let key = (shape.partitions > 1).then(|| grow(&mut bytes, KEY_LETTERS, b'A'));
+            bytes.extend_from_slice(br#"","value":""#);
+            let stamp = grow(&mut bytes, STAMP_DIGITS, b'0');
+            grow(&mut bytes, size - STAMP_DIGITS, b'x');
+            bytes.push(b'"');
+            let idempotency_key = (shape.effect == Effect::Keyed).then(|| {
+                bytes.extend_from_slice(br#","envelope":{"idempotency_key":""#);
+                let at = grow(&mut bytes, STAMP_DIGITS, b'0');
+                bytes.extend_from_slice(b"\"}");
+                at
+            });
+            bytes.push(b'}');
+            places.push(Places { stamp, key, idempotency_key });
         }
         Self { bytes, places }
     }
 
+    /// Numbers the messages from `sequence` on; each is stamped with what `stamp` makes of its number.
+    fn patch(&mut self, sequence: u64, stamp: impl Fn(u64) -> u64) {
+        for (number, places) in (sequence..).zip(&self.places) {
+            write_hex(&mut self.bytes[places.stamp..][..STAMP_DIGITS], stamp(number));
+            if let Some(at) = places.key {
+                // The letters' low four bits are all different, so that any hash of the key spreads evenly.
+                write_digits(&mut self.bytes[at..][..KEY_LETTERS], number, b"ABCDEFGHIJKLMNOP");
+            }
+            if let Some(at) = places.idempotency_key {
+                write_hex(&mut self.bytes[at..][..STAMP_DIGITS], number);
+            }
+        }
+    }
+}
+
+/// Appends so many equal bytes, and says where they begin.
+fn grow(bytes: &mut Vec<u8>, count: usize, byte: u8) -> usize {
+    let at = bytes.len();
+    bytes.resize(at + count, byte);
+    at
+}
+
+/// A produce of one message, or an NDJSON batch of several, that is sent again and again with other stamps.
+#[derive(Debug, Clone)]
+pub(crate) struct ProduceRequest {
+    messages: Messages,
+}
+
+impl ProduceRequest {
+    /// A request of `batch` messages.
+    pub(crate) fn new(addr: SocketAddr, shape: &MessageShape, batch: u32) -> Self {
+        let mut messages = Messages::new(shape, batch.max(1), b'\n');
+        if batch > 1 {
+            messages.bytes.push(b'\n');
+        }
+        let body = std::mem::take(&mut messages.bytes);
+        post_into(&mut messages.bytes, addr, "/v1/produce", if batch > 1 { NDJSON } else { JSON }, &body);
+        let head = messages.bytes.len() - body.len();
+        for places in &mut messages.places {
+            places.stamp += head;
+            places.key = places.key.map(|key| key + head);
+            places.idempotency_key = places.idempotency_key.map(|key| key + head);
+        }
+        Self { messages }
+    }
+
     /// Messages in one request.
     pub(crate) fn messages(&self) -> u64 {
-        self.places.len() as u64
+        self.messages.places.len() as u64
     }
 
     /// The request, its messages numbered from `sequence` on.
     pub(crate) fn numbered(&mut self, sequence: u64) -> &[u8] {
-        for index in 0..self.places.len() {
-            let number = sequence + index as u64;
-            self.patch(index, number, number);
-        }
-        &self.bytes
+        self.messages.patch(sequence, |number| number);
+        &self.messages.bytes
     }
 
     /// The request, its messages keyed from `sequence` on and all stamped alike.
     pub(crate) fn stamped(&mut self, sequence: u64, stamp: u64) -> &[u8] {
-        for index in 0..self.places.len() {
-            self.patch(index, sequence + index as u64, stamp);
-        }
-        &self.bytes
+        self.messages.patch(sequence, |_| stamp);
+        &self.messages.bytes
+    }
+}
+
+/// A complete of a step: the claim of an ack, and with it a result and the next step's messages.
+#[derive(Debug)]
+pub(crate) struct StepRequest {
+    addr: SocketAddr,
+    outputs: Messages,
+    body: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl StepRequest {
+    /// A request with so many messages.
+    pub(crate) fn new(addr: SocketAddr, shape: &MessageShape, outputs: u32) -> Self {
+        Self { addr, outputs: Messages::new(shape, outputs, b','), body: Vec::new(), bytes: Vec::new() }
     }
 
-    fn patch(&mut self, index: usize, key_number: u64, stamp: u64) {
-        let (stamp_at, key_at) = self.places[index];
-        for (place, digit) in self.bytes[stamp_at..stamp_at + STAMP_DIGITS].iter_mut().rev().zip(nibbles(stamp)) {
-            *place = b"0123456789abcdef"[digit];
-        }
-        if let Some(key_at) = key_at {
-            // The letters' low four bits are all different, so that any hash of the key spreads evenly.
-            for (place, digit) in self.bytes[key_at..key_at + KEY_LETTERS].iter_mut().rev().zip(nibbles(key_number)) {
-                *place = b"ABCDEFGHIJKLMNOP"[digit];
-            }
-        }
+    /// Messages in one request.
+    pub(crate) fn outputs(&self) -> u64 {
+        self.outputs.places.len() as u64
+    }
+
+    /// The request for this claim, a JSON object, its messages numbered from `sequence` on.
+    pub(crate) fn completing(&mut self, claim: &[u8], sequence: u64) -> &[u8] {
+        self.outputs.patch(sequence, |number| number);
+        self.body.clear();
+        self.body.extend_from_slice(claim.strip_suffix(b"}").unwrap_or(claim));
+        self.body.extend_from_slice(br#","result":{"step":"done"},"produce":["#);
+        self.body.extend_from_slice(&self.outputs.bytes);
+        self.body.extend_from_slice(b"]}");
+        post_into(&mut self.bytes, self.addr, "/v1/complete", JSON, &self.body);
+        &self.bytes
+    }
+}
+
+/// Writes a number in hexadecimal digits, as many as there is room for.
+pub(super) fn write_hex(room: &mut [u8], number: u64) {
+    write_digits(room, number, b"0123456789abcdef");
+}
+
+fn write_digits(room: &mut [u8], number: u64, digits: &[u8; 16]) {
+    for (place, digit) in room.iter_mut().rev().zip(nibbles(number)) {
+        *place = digits[digit];
     }
 }
 
@@ -115,30 +213,34 @@ fn nibbles(number: u64) -> impl Iterator<Item = usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn addr() -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 8080))
     }
 
-    fn body_of(request: &[u8]) -> &str {
+    pub(in crate::client) fn body_of(request: &[u8]) -> &str {
         let text = std::str::from_utf8(request).expect("text");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head");
         assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
         body
     }
 
+    fn shape(size: u32, partitions: u32) -> MessageShape {
+        MessageShape { topic: "t".to_owned(), size, partitions, effect: Effect::None }
+    }
+
     #[test]
     fn a_single_produce_carries_its_number_in_front_of_its_value() {
-        let mut request = ProduceRequest::new(addr(), "t", 20, 1, 1);
+        let mut request = ProduceRequest::new(addr(), &shape(20, 1), 1);
         assert_eq!(body_of(request.numbered(0x1f)), r#"{"topic":"t","key":"","value":"000000000000001fxxxx"}"#);
         assert_eq!(body_of(request.numbered(2)), r#"{"topic":"t","key":"","value":"0000000000000002xxxx"}"#);
     }
 
     #[test]
     fn a_batch_numbers_and_keys_each_of_its_lines() {
-        let mut request = ProduceRequest::new(addr(), "t", 16, 2, 4);
+        let mut request = ProduceRequest::new(addr(), &shape(16, 4), 2);
         assert_eq!(
             body_of(request.numbered(15)),
             "{\"topic\":\"t\",\"key\":\"AAAAAAAP\",\"value\":\"000000000000000f\"}\n\
@@ -149,9 +251,37 @@ mod tests {
     }
 
     #[test]
+    fn a_message_with_an_effect_has_an_idempotency_key_of_its_own() {
+        let shape = MessageShape { effect: Effect::Keyed, ..shape(16, 1) };
+        let mut request = ProduceRequest::new(addr(), &shape, 1);
+        assert_eq!(
+            body_of(request.stamped(0x1f, 1)),
+            r#"{"topic":"t","key":"","value":"0000000000000001","envelope":{"idempotency_key":"000000000000001f"}}"#
+        );
+    }
+
+    #[test]
+    fn a_step_says_its_claim_its_result_and_its_messages() {
+        let mut request = StepRequest::new(addr(), &shape(16, 4), 2);
+        for claim in [r#"{"offset":1}"#, r#"{"offset":23}"#] {
+            assert_eq!(
+                body_of(request.completing(claim.as_bytes(), 15)),
+                format!(
+                    r#"{},"result":{{"step":"done"}},"produce":[{{"topic":"t","key":"AAAAAAAP","value":"{:016x}"}},{{"topic":"t","key":"AAAAAABA","value":"{:016x}"}}]}}"#,
+                    &claim[..claim.len() - 1],
+                    15,
+                    16
+                )
+            );
+        }
+        let mut request = StepRequest::new(addr(), &shape(16, 1), 0);
+        assert!(body_of(request.completing(b"{}", 0)).ends_with(r#""produce":[]}"#));
+    }
+
+    #[test]
     fn keys_spread_evenly_over_sixteen_partitions() {
         let mut counts = [0u32; 16];
-        let mut request = ProduceRequest::new(addr(), "t", 16, 1, 16);
+        let mut request = ProduceRequest::new(addr(), &shape(16, 16), 1);
         for sequence in 0..1600 {
             let body = body_of(request.numbered(sequence)).to_owned();
             let key = text_key(&body);

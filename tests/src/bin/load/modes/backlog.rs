@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::broker::{Broker, get_status};
 use crate::cli::BacklogOptions;
-use crate::client::{Connection, Item, Progress, get};
-use crate::drive::Shape;
+use crate::client::{Connection, Effect, Item, MessageShape, Progress, get};
+use crate::drive::{Produces, Shape, Stamp};
 use crate::modes::consumers::consume_target;
 use crate::modes::fill;
-use crate::modes::produce::Driven;
+use crate::modes::turns::Driven;
 use crate::procfs::Memory;
 use crate::progress::Spinner;
 use crate::report::{Failures, Side, grouped, time};
@@ -79,7 +79,7 @@ pub(crate) async fn measure(options: &BacklogOptions) -> Result<Figures> {
     let mut broker = Broker::open(&options.broker, &[]).await?;
     broker.daemon_mut()?;
     let topic = broker.new_topic(options.partitions).await?;
-    let filled = fill(&broker, &topic, options.messages, options.size, options.partitions).await?;
+    let filled = fill(&broker, message(options, topic.clone()), options.messages).await?;
     let memory = broker.memory().ok_or("the broker's memory cannot be read")?;
     let mut failures = filled.failures.clone();
 
@@ -104,14 +104,18 @@ pub(crate) async fn measure(options: &BacklogOptions) -> Result<Figures> {
     Ok(Figures { messages: filled.messages, memory, empty, full, ready_after, delivery_after, memory_after, failures })
 }
 
+fn message(options: &BacklogOptions, topic: String) -> MessageShape {
+    MessageShape { topic, size: options.size, partitions: options.partitions, effect: Effect::None }
+}
+
 /// Drives an empty broker and the full one in turns, by single produces on one connection.
 async fn compare(options: &BacklogOptions, full: &Broker, topic: &str) -> Result<(Side, Side)> {
     let _spinner = Spinner::new("comparing with an empty broker");
     let empty = Broker::open(&options.broker, &[]).await?;
-    let shape = |topic| Shape { topic, size: options.size, batch: 1, partitions: options.partitions };
+    let shape = |topic| Shape { message: message(options, topic), batch: 1, stamp: Stamp::Number };
     let empty_topic = empty.new_topic(options.partitions).await?;
-    let mut empty_side = Driven::with(empty.addr(), &shape(empty_topic), 1, None).await?;
-    let mut full_side = Driven::with(full.addr(), &shape(topic.to_owned()), 1, None).await?;
+    let mut empty_side = Driven::<Produces>::connect(empty.addr(), &shape(empty_topic), 1, None).await?;
+    let mut full_side = Driven::<Produces>::connect(full.addr(), &shape(topic.to_owned()), 1, None).await?;
     let slice = Duration::from_secs_f64(options.seconds.max(0.04)) / SLICES;
     for _ in 0..SLICES {
         empty_side.slice(slice, || empty.cpu()).await?;

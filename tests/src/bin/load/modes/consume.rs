@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::broker::Broker;
 use crate::cli::ConsumeOptions;
-use crate::modes::consumers::{Consumers, Plan};
+use crate::client::{Effect, MessageShape};
+use crate::modes::consumers::{Consumers, Plan, Settle};
 use crate::modes::fill;
 use crate::procfs;
 use crate::progress::Spinner;
@@ -15,12 +16,15 @@ use crate::report::{Failures, grouped, per_million, print_cost};
 pub(crate) async fn run(options: &ConsumeOptions) -> Result<Failures> {
     let mut broker = Broker::open(&options.broker, &[]).await?;
     let topic = broker.new_topic(options.partitions).await?;
-    let filled = fill(&broker, &topic, options.messages, options.size, options.partitions).await?;
+    let (size, partitions) = (options.size, options.partitions);
+    let message = MessageShape { topic: topic.clone(), size, partitions, effect: Effect::None };
+    let filled = fill(&broker, message, options.messages).await?;
     println!("filled   {} messages", grouped(filled.messages));
 
     let _spinner = Spinner::new("draining");
     let (cpu_before, own_before, begun) = (broker.cpu(), procfs::own_cpu_time(), Instant::now());
-    let plan = Plan { topic, consumers: options.consumers, ack: options.ack, prefetch: options.prefetch, epoch: None };
+    let settle = Settle::Ack(options.ack);
+    let plan = Plan { topic, consumers: options.consumers, settle, prefetch: options.prefetch, epoch: None };
     let consumers = Consumers::start(broker.addr(), &plan).await?;
     let limit = Duration::from_secs_f64(options.give_up_seconds.max(0.0));
     let drained = consumers.wait_for_acks(filled.messages, limit).await;
@@ -39,7 +43,8 @@ pub(crate) async fn run(options: &ConsumeOptions) -> Result<Failures> {
     println!("acked    {} messages/s", grouped((acked as f64 / took.as_secs_f64()) as u64));
     let (delivered, again) = (grouped(deliveries.messages), grouped(again));
     println!("         {delivered} delivered ({again} of them again), {} acked", grouped(acked));
-    print_cost(cpu.and_then(|cpu| per_million(cpu, acked)), per_million(client_cpu, acked), broker.memory());
+    let (server, client) = (cpu.and_then(|cpu| per_million(cpu, acked)), per_million(client_cpu, acked));
+    print_cost("messages", server, client, broker.memory());
     println!("         failures: {failures}");
     Ok(failures)
 }

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::broker::Broker;
 use crate::cli::{AckKind, EndToEndOptions};
-use crate::drive::{Drive, Lane, Shape, Stamp, Until, drive};
-use crate::modes::consumers::{Consumers, Plan};
+use crate::client::{Effect, MessageShape};
+use crate::drive::{Drive, Lane, Produces, Shape, Stamp, Until, drive};
+use crate::modes::consumers::{Consumers, Plan, Settle};
 use crate::procfs::{self, Memory};
 use crate::progress::Spinner;
 use crate::report::{Failures, Tally, grouped, per_million, print_cost};
@@ -53,7 +54,7 @@ impl Figures {
         println!("         produce to delivery: {}", self.deliveries.latencies());
         let (delivered, again) = (grouped(self.deliveries.messages), grouped(self.again));
         println!("         {delivered} delivered ({again} of them again), {} acked", grouped(self.acked));
-        print_cost(self.server_cpu, self.client_cpu, self.memory);
+        print_cost("messages", self.server_cpu, self.client_cpu, self.memory);
         println!("         failures: {}", self.failures);
     }
 }
@@ -70,18 +71,19 @@ pub(crate) async fn measure(options: &EndToEndOptions) -> Result<Figures> {
     let plan = Plan {
         topic: topic.clone(),
         consumers: options.consumers,
-        ack: options.ack,
+        settle: Settle::Ack(options.ack),
         prefetch: options.prefetch,
         epoch: Some(epoch),
     };
     let consumers = Consumers::start(broker.addr(), &plan).await?;
-    let shape = Shape { topic, size: options.size, batch: 1, partitions: options.partitions };
-    let lanes = Lane::connect(broker.addr(), &shape, options.producers).await?;
+    let (size, partitions) = (options.size, options.partitions);
+    let message = MessageShape { topic, size, partitions, effect: Effect::None };
+    let shape = Shape { message, batch: 1, stamp: Stamp::NanosSince(epoch) };
+    let lanes = Lane::<Produces>::connect(broker.addr(), &shape, options.producers).await?;
 
     let (cpu_before, own_before, begun) = (broker.cpu(), procfs::own_cpu_time(), Instant::now());
     let until = Until::Elapsed(Duration::from_secs_f64(options.seconds.max(0.01)));
-    let (_, produces, took) =
-        drive(lanes, Drive { until, rate: options.rate, stamp: Stamp::NanosSince(epoch) }).await?;
+    let (_, produces, took) = drive(lanes, Drive { until, rate: options.rate }).await?;
     let drained = consumers.wait_for_acks(produces.messages, DRAIN_WITHIN).await;
     let whole = begun.elapsed();
     let cpu = cpu_before.zip(broker.cpu()).map(|(before, after)| after.saturating_sub(before));

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use crate::Result;
-use crate::cli::{AckKind, BacklogOptions, BrokerOptions, EndToEndOptions, IdleOptions, ProduceOptions, TableOptions};
-use crate::modes::{backlog, end_to_end, idle, produce};
-use crate::report::{Failures, Row, grouped, markdown, time};
+use crate::cli::{
+    AckKind, BacklogOptions, BrokerOptions, EffectsOptions, EndToEndOptions, IdleOptions, ProduceOptions, StepsOptions,
+    TableOptions,
+};
+use crate::modes::{backlog, effects, end_to_end, idle, produce, steps, turns};
+use crate::report::{Failures, Row, Side, grouped, markdown, time};
 
 /// Half the goal of NDJSON acks: the rate at which latency is judged.
 const HALF_RATE: f64 = 15_000.0;
@@ -56,6 +59,12 @@ pub(crate) async fn run(options: &TableOptions) -> Result<Failures> {
     table.add("server CPU, single produces", "≤ 20 s per million", measured, cpu.is_some_and(|cpu| cpu <= 20.0));
     let outcome = idling(options, &mut table).await;
     table.note("idle streams and idle broker", outcome);
+    let outcome = begin_and_finish(options, &mut table).await;
+    table.note("begin + finish of an effect", outcome);
+    let outcome = with_records(options, &mut table).await;
+    table.note("live idempotency records", outcome);
+    let outcome = completing(options, &mut table).await;
+    table.note("complete with two outputs", outcome);
     let outcome = slow_sync(options, &mut table).await;
     table.note("single produces, sync slowed to 2 ms", outcome);
     println!("\n{}", markdown(&table.rows));
@@ -81,10 +90,10 @@ async fn measure_produce(
     options: &ProduceOptions,
     daemon_args: &[&str],
     table: &mut Table,
-) -> Result<produce::Figures> {
+) -> Result<turns::Figures> {
     println!("\n# {name}");
     let figures = produce::measure(options, daemon_args).await?;
-    figures.print();
+    figures.print(Side::print);
     table.failures.merge(&figures.server.tally.failures);
     Ok(figures)
 }
@@ -238,6 +247,74 @@ async fn idling(options: &TableOptions, table: &mut Table) -> Result<()> {
         "< 0.5 % of a core",
         format!("{:.2} % ({:.2} % with the streams open)", figures.cpu_without * 100.0, figures.cpu_with * 100.0),
         figures.cpu_without < 0.005,
+    );
+    Ok(())
+}
+
+fn effects_options(options: &TableOptions) -> EffectsOptions {
+    EffectsOptions {
+        connections: 64,
+        seconds: options.seconds,
+        result_size: 20,
+        ceiling: true,
+        records: None,
+        broker: options.broker.clone(),
+    }
+}
+
+async fn begin_and_finish(options: &TableOptions, table: &mut Table) -> Result<()> {
+    println!("\n# begin + finish, 64 connections");
+    let figures = effects::measure(&effects_options(options)).await?;
+    figures.print(effects::print_side);
+    table.failures.merge(&figures.server.tally.failures);
+    let ratio = figures.ratio().unwrap_or_default();
+    table.add(
+        "begin + finish of an effect, 64 keep-alive connections",
+        "≥ 0.60 of the bare-hyper ceiling",
+        format!("{ratio:.2} ({} requests/s)", grouped(figures.server.rate() as u64)),
+        ratio >= 0.60,
+    );
+    Ok(())
+}
+
+async fn with_records(options: &TableOptions, table: &mut Table) -> Result<()> {
+    println!("\n# live idempotency records");
+    let figures = effects::measure_records(&effects_options(options), options.records).await?;
+    figures.print();
+    table.failures.merge(&figures.failures);
+    let (bytes, cpu, p50) = (figures.bytes_beyond(), figures.cpu_ratio(), figures.p50_ratio());
+    let cpu_said = cpu.map_or_else(|| "unknown".to_owned(), |cpu| format!("{cpu:.2} ×"));
+    table.add(
+        &format!("{} live idempotency records", grouped(options.records)),
+        "≤ 300 B each beyond key and result; cost per call within 2 × of empty",
+        format!("{bytes:.0} B; server CPU {cpu_said}, p50 {p50:.2} ×"),
+        bytes <= 300.0 && cpu.is_none_or(|cpu| cpu <= 2.0) && p50 <= 2.0,
+    );
+    Ok(())
+}
+
+async fn completing(options: &TableOptions, table: &mut Table) -> Result<()> {
+    println!("\n# complete with two outputs, 16 workers");
+    let figures = steps::measure(&StepsOptions {
+        workers: 16,
+        outputs: 2,
+        seconds: options.seconds,
+        size: 200,
+        partitions: 16,
+        under_way: 4,
+        prefetch: None,
+        messages: None,
+        plain: false,
+        broker: options.broker.clone(),
+    })
+    .await?;
+    figures.print();
+    table.failures.merge(&figures.failures);
+    table.add(
+        "complete with two outputs, 16 workers",
+        "≥ 15,000 steps/s",
+        format!("{} steps/s", grouped(figures.rate as u64)),
+        figures.rate >= 15_000.0,
     );
     Ok(())
 }

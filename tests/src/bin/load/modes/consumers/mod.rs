@@ -1,7 +1,9 @@
-//! Consumers: each reads a stream and acks what it brings on a connection of its own, as fast as answers come.
+//! Consumers: each reads a stream and acks or completes what it brings on connections of its own, as fast as answers come.
+
+mod completer;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,9 +12,10 @@ use tokio::task::JoinSet;
 
 use crate::Result;
 use crate::cli::AckKind;
-use crate::client::{Connection, Item, NDJSON, Progress, get, post_into};
+use crate::client::{Connection, Item, MessageShape, NDJSON, Progress, get, post_into};
 use crate::drive::count_lines;
 use crate::report::Tally;
+use completer::Completer;
 
 const GROUP: &str = "load";
 /// Longer than any run keeps a message waiting for its ack, so that a slow machine causes no second delivery.
@@ -25,6 +28,26 @@ pub(crate) fn consume_target(topic: &str, group: &str, owner: &str, prefetch: Op
     format!("/v1/consume?topic={topic}&group={group}&owner={owner}&lease_ms={LEASE_MS}&from=earliest{prefetch}")
 }
 
+/// What consumers do with what they are handed.
+#[derive(Debug, Clone)]
+pub(crate) enum Settle {
+    /// They ack it.
+    Ack(AckKind),
+    /// They complete it as a step, with messages for the next one.
+    Complete(Steps),
+}
+
+/// How steps are completed.
+#[derive(Debug, Clone)]
+pub(crate) struct Steps {
+    /// What a step's messages look like.
+    pub(crate) output: MessageShape,
+    /// How many messages a step has.
+    pub(crate) outputs: u32,
+    /// Completes a consumer may have under way, each on a connection of its own.
+    pub(crate) under_way: u32,
+}
+
 /// How a set of consumers works.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -32,8 +55,8 @@ pub(crate) struct Plan {
     pub(crate) topic: String,
     /// How many there are.
     pub(crate) consumers: u32,
-    /// How they ack.
-    pub(crate) ack: AckKind,
+    /// What becomes of what they read.
+    pub(crate) settle: Settle,
     /// Leases a stream may hold.
     pub(crate) prefetch: Option<u32>,
     /// The moment the values' stamps count from; `None` where they carry no times.
@@ -44,7 +67,9 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) struct Consumers {
     counts: Arc<Counts>,
+    queues: Vec<Arc<Acks>>,
     tasks: JoinSet<()>,
+    completers: JoinSet<()>,
 }
 
 /// What all consumers have counted.
@@ -55,9 +80,17 @@ struct Counts {
     acked: AtomicU64,
     /// Deliveries' latencies, and everybody's failures.
     tally: Mutex<Tally>,
+    /// The completes' latencies.
+    completes: Mutex<Tally>,
+    /// No further complete is to be sent.
+    stopped: AtomicBool,
 }
 
 impl Counts {
+    fn completes(&self) -> MutexGuard<'_, Tally> {
+        self.completes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,39 +99,56 @@ impl Counts {
 impl Consumers {
     /// Opens all streams and starts to read them.
     pub(crate) async fn start(addr: SocketAddr, plan: &Plan) -> Result<Self> {
-        let counts = Arc::new(Counts::default());
-        let mut tasks = JoinSet::new();
+        let mut consumers =
+            Self { counts: Arc::default(), queues: Vec::new(), tasks: JoinSet::new(), completers: JoinSet::new() };
         for index in 0..plan.consumers {
-            let owner = format!("c{index}");
-            let mut stream = Connection::connect_for_stream(addr).await?;
-            let target = consume_target(&plan.topic, GROUP, &owner, plan.prefetch);
-            let status = stream.open_stream(&get(addr, &target)).await?;
-            if status != 200 {
-                let said = String::from_utf8_lossy(stream.body());
-                return Err(format!("a stream was refused: {status} {said}").into());
-            }
-            let acks = Arc::new(Acks::default());
-            let reader = Reader {
-                stream,
-                ack_front: format!(r#"{{"topic":"{}","group":"{GROUP}","owner":"{owner}","partition":"#, plan.topic),
-                epoch: plan.epoch,
-                acks: Arc::clone(&acks),
-                counts: Arc::clone(&counts),
-            };
-            let connection = Connection::connect(addr).await?;
-            let acker = Acker { addr, connection, kind: plan.ack, acks, counts: Arc::clone(&counts) };
-            tasks.spawn(reader.run());
-            tasks.spawn(acker.run());
+            consumers.start_one(addr, plan, index).await?;
         }
-        Ok(Self { counts, tasks })
+        Ok(consumers)
     }
 
-    /// Messages acked with success so far.
+    async fn start_one(&mut self, addr: SocketAddr, plan: &Plan, index: u32) -> Result<()> {
+        let owner = format!("c{index}");
+        let mut stream = Connection::connect_for_stream(addr).await?;
+        let target = consume_target(&plan.topic, GROUP, &owner, plan.prefetch);
+        let status = stream.open_stream(&get(addr, &target)).await?;
+        if status != 200 {
+            let said = String::from_utf8_lossy(stream.body());
+            return Err(format!("a stream was refused: {status} {said}").into());
+        }
+        let acks = Arc::new(Acks::default());
+        match &plan.settle {
+            Settle::Ack(kind) => {
+                let connection = Connection::connect(addr).await?;
+                let (acks, counts) = (Arc::clone(&acks), Arc::clone(&self.counts));
+                self.tasks.spawn(Acker { addr, connection, kind: *kind, acks, counts }.run());
+            }
+            Settle::Complete(steps) => {
+                for lane in 0..steps.under_way {
+                    let number = u64::from(index * steps.under_way + lane);
+                    let (acks, counts) = (Arc::clone(&acks), Arc::clone(&self.counts));
+                    self.completers.spawn(Completer::connect(addr, steps, number, acks, counts).await?.run());
+                }
+            }
+        }
+        self.queues.push(Arc::clone(&acks));
+        let reader = Reader {
+            stream,
+            ack_front: format!(r#"{{"topic":"{}","group":"{GROUP}","owner":"{owner}","partition":"#, plan.topic),
+            epoch: plan.epoch,
+            acks,
+            counts: Arc::clone(&self.counts),
+        };
+        self.tasks.spawn(reader.run());
+        Ok(())
+    }
+
+    /// Messages acked or completed with success so far.
     pub(crate) fn acked(&self) -> u64 {
         self.counts.acked.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many messages are acked, but not longer than the limit; whether they were.
+    /// Waits until so many messages are acked or completed, but not longer than the limit; whether they were.
     pub(crate) async fn wait_for_acks(&self, wanted: u64, limit: Duration) -> bool {
         let give_up = Instant::now() + limit;
         while self.acked() < wanted {
@@ -110,26 +160,78 @@ impl Consumers {
         true
     }
 
+    /// Lets the completes under way end, and begins no other; whether all of them were answered within the limit.
+    pub(crate) async fn stop_completing(&mut self, limit: Duration) -> bool {
+        self.counts.stopped.store(true, Ordering::Relaxed);
+        for queue in &self.queues {
+            queue.wake.notify_one();
+        }
+        let all = async { while self.completers.join_next().await.is_some() {} };
+        tokio::time::timeout(limit, all).await.is_ok()
+    }
+
+    /// The completes so far: how long each took.
+    pub(crate) fn completes(&self) -> Tally {
+        self.counts.completes().clone()
+    }
+
     /// Ends the consumers and returns what they counted: the messages of the tally are those delivered. The second
     /// number is how many of these were not a message's first delivery.
     pub(crate) async fn finish(mut self) -> (Tally, u64) {
         self.tasks.shutdown().await;
+        self.completers.shutdown().await;
         let mut tally = self.counts.tally().clone();
         tally.messages = self.counts.delivered.load(Ordering::Relaxed);
         (tally, self.counts.again.load(Ordering::Relaxed))
     }
 }
 
-/// Acks on their way from a reader to its acker: bodies, a line each.
+/// Acks on their way from a reader to who sends them.
 #[derive(Debug, Default)]
 struct Acks {
-    lines: Mutex<Vec<u8>>,
+    lines: Mutex<Lines>,
     wake: Notify,
 }
 
 impl Acks {
-    fn lines(&self) -> MutexGuard<'_, Vec<u8>> {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The bodies of acks, a line each, oldest first.
+#[derive(Debug, Default)]
+struct Lines {
+    bytes: Vec<u8>,
+    /// Bytes at the front that were taken already.
+    taken: usize,
+}
+
+impl Lines {
+    /// The place to append lines to.
+    fn end(&mut self) -> &mut Vec<u8> {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
+        &mut self.bytes
+    }
+
+    /// Takes all lines in exchange for an empty buffer.
+    fn take_all(&mut self, empty: &mut Vec<u8>) {
+        std::mem::swap(self.end(), empty);
+    }
+
+    /// Takes the oldest line, without its end; whether there was one.
+    fn take_one(&mut self, line: &mut Vec<u8>) -> bool {
+        line.clear();
+        let waiting = &self.bytes[self.taken..];
+        let Some(end) = waiting.iter().position(|&byte| byte == b'\n') else { return false };
+        line.extend_from_slice(&waiting[..end]);
+        self.taken += end + 1;
+        true
+    }
+
+    fn is_empty(&self) -> bool {
+        self.taken == self.bytes.len()
     }
 }
 
@@ -164,7 +266,8 @@ impl Reader {
         let Some(end) = body.iter().rposition(|&byte| byte == b'\n') else { return };
         let now = Instant::now();
         let mut tally = self.counts.tally();
-        let mut acks = self.acks.lines();
+        let mut lines = self.acks.lines();
+        let acks = lines.end();
         let (mut delivered, mut again) = (0, 0);
         for line in body[..end].split(|&byte| byte == b'\n') {
             // A blank line says that the stream is alive.
@@ -194,7 +297,7 @@ impl Reader {
             }
             acks.extend_from_slice(b"}\n");
         }
-        drop((tally, acks));
+        drop((tally, lines));
         self.stream.consume_body(end + 1);
         self.counts.delivered.fetch_add(delivered, Ordering::Relaxed);
         self.counts.again.fetch_add(again, Ordering::Relaxed);
@@ -217,7 +320,7 @@ impl Acker {
     async fn run(mut self) {
         let (mut lines, mut request) = (Vec::new(), Vec::new());
         loop {
-            std::mem::swap(&mut *self.acks.lines(), &mut lines);
+            self.acks.lines().take_all(&mut lines);
             if lines.is_empty() {
                 self.acks.wake.notified().await;
                 continue;
@@ -256,5 +359,25 @@ impl Acker {
             self.counts.tally().failures.answered(status, body);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_singly_in_order_or_all_at_once() {
+        let (mut lines, mut taken) = (Lines::default(), Vec::new());
+        assert!(!lines.take_one(&mut taken));
+        lines.end().extend_from_slice(b"one\ntwo\n");
+        assert!(lines.take_one(&mut taken) && taken == b"one");
+        lines.end().extend_from_slice(b"three\n");
+        assert!(lines.take_one(&mut taken) && taken == b"two");
+        assert!(!lines.is_empty());
+        taken.clear();
+        lines.take_all(&mut taken);
+        assert_eq!(taken, b"three\n");
+        assert!(lines.is_empty());
     }
 }
