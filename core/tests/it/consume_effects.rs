@@ -469,10 +469,7 @@ fn a_seek_lifts_the_skip_for_what_it_replays_and_for_nothing_else() {
 #[test]
 fn a_deleted_group_or_topic_takes_its_effects_along() {
     for way in RESTARTS {
-        for deletion in [
-            (|rig| rig.delete_group("t", "g")) as fn(&mut Rig),
-            |rig| rig.delete_topic("t"),
-        ] {
+        for deletion in [(|rig| rig.delete_group("t", "g")) as fn(&mut Rig), |rig| rig.delete_topic("t")] {
             let mut rig = rig();
             let first = delivered(&mut rig, "first");
             ack(&mut rig, &first);

@@ -381,11 +381,7 @@ impl<F: Faults> Rig<F> {
         self.begin_with(identity, |_| {})
     }
 
-    pub fn begin_with(
-        &mut self,
-        identity: &Identity,
-        change: impl FnOnce(&mut Begin),
-    ) -> Result<StoreReply, Refusal> {
+    pub fn begin_with(&mut self, identity: &Identity, change: impl FnOnce(&mut Begin)) -> Result<StoreReply, Refusal> {
         let mut asked = Begin::new(identity.clone(), owner("w"));
         change(&mut asked);
         self.ask(StoreCommand::Begin(asked))
