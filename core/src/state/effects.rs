@@ -75,7 +75,8 @@ impl State {
         let pin = begun.message.map(pinned_to);
         let Some(known) = self.effect(&begun.identity, at) else {
             let lifetime = begun.lifetime.ok_or(Contradiction("a new effect without a lifetime"))?;
-            let mut effect = Effect::granted(begun.token, begun.owner.clone(), begun.until, at);
+            let owner = self.store.share_owner(&begun.owner);
+            let mut effect = Effect::granted(begun.token, owner, begun.until, at);
             effect.set_lifetime(lifetime);
             if let Some(hash) = &begun.request_hash {
                 effect.details.get_or_insert_default().request_hash = Some(hash.clone());
@@ -94,6 +95,7 @@ impl State {
             return Err(Contradiction("grant that is not newer than the one before"));
         }
         let keeps_pin = self.is_pinned_in(&begun.identity.scope, known);
+        let owner = self.store.share_owner(&begun.owner);
         self.store.change(&begun.identity, |effect| {
             if let Some(lifetime) = begun.lifetime {
                 effect.set_lifetime(lifetime);
@@ -102,7 +104,7 @@ impl State {
             (effect.finished, effect.committed) = (false, false);
             effect.attempt = effect.attempt.saturating_add(1);
             effect.token = Some(begun.token);
-            effect.owner = Some(begun.owner.clone());
+            effect.owner = Some(owner);
             effect.lease_until = begun.until;
             effect.result = None;
             effect.updated_at = at;
@@ -342,7 +344,8 @@ impl State {
         {
             return Err(Contradiction("an effect of a message that was never there"));
         }
-        self.store.insert(identity, effect.clone());
+        let owner = effect.owner.as_ref().map(|owner| self.store.share_owner(owner));
+        self.store.insert(identity, Effect { owner, ..effect.clone() });
         Ok(())
     }
 
