@@ -95,7 +95,7 @@ fn emptied_chunks_go_away_from_the_front() {
 
 #[test]
 fn keys_that_ascend_between_two_chunks_leave_chunks_behind_that_are_mostly_full() {
-    let mut map = map_of(0..CHUNK as u64);
+    let mut map = map_of(0..CHUNK as u32);
     for key in (1_000_000..1_001_000).chain(1_000..11_000) {
         map.insert(key, key);
     }
