@@ -7,6 +7,7 @@ mod support;
 
 use std::process::Command;
 
+use driftq_core::types::{Millis, TopicName};
 use support::{PLAIN, Shape, World};
 
 /// Two runs of different length; their difference leaves out what does not depend on it.
@@ -24,8 +25,8 @@ fn main() {
         println!("instructions: not counted, valgrind is not installed");
         return;
     }
-    println!("instructions per message (produce + deliver + ack, log included)");
-    for name in ["plain", "identity", "wide", "recovery"] {
+    println!("instructions per message (produce + deliver + ack, log included), per effect (begin + finish), per step");
+    for name in ["plain", "identity", "wide", "recovery", "effect", "step"] {
         let (short, long) = (count(name, SHORT), count(name, LONG));
         let messages = ((LONG - SHORT) * support::BATCH) as u64;
         println!("{name:<12} {:>8}", (long - short) / messages);
@@ -40,8 +41,19 @@ fn child(name: &str, batches: usize) {
         _ => PLAIN,
     };
     let mut world = if name == "recovery" { World::kept(shape) } else { World::new(shape) };
+    let next = TopicName::new("next").unwrap();
+    if name == "step" {
+        let (partitions, retention) = (Some(1), Default::default());
+        world.send(driftq_core::Command::CreateTopic { name: next.clone(), partitions, retention });
+    }
     for _ in 0..batches {
-        world.batch();
+        match name {
+            "effect" => world.effect_batch(Millis(10)),
+            "step" => assert_eq!(world.step_batch(&next), support::BATCH),
+            _ => {
+                world.batch();
+            }
+        }
     }
     if name == "recovery" {
         driftq_core::pipeline::inspect(&mut *world.storage, None, &driftq_core::faults::NoFaults).unwrap();

@@ -7,9 +7,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use driftq_core::Command;
 use driftq_core::faults::NoFaults;
 use driftq_core::pipeline::inspect;
-use support::{BATCH, PLAIN, Shape, VALUE, World, cpu_time};
+use driftq_core::record::Retention;
+use driftq_core::types::TopicName;
+use support::{BATCH, PLAIN, RESULT, Shape, VALUE, World, cpu_time};
 
 mod support;
 
@@ -169,12 +172,103 @@ fn snapshot_pause() {
         during.extend(world.calls(1));
         batches += 1;
     }
-    for (name, mut calls) in [("without", plain), (&*format!("while one is written beside {batches} batches"), during)]
-    {
-        calls.sort_unstable();
-        let at = |part: f64| calls[((calls.len() - 1) as f64 * part) as usize].as_micros();
-        println!("{name:<58} {:>10} {:>10} {:>10}", at(0.99), at(0.999), at(1.0));
+    call_row("without", plain);
+    call_row(&format!("while one is written beside {batches} batches"), during);
+}
+
+/// The longest of many calls, and those that few exceed, in microseconds.
+fn call_row(name: &str, mut calls: Vec<Duration>) {
+    calls.sort_unstable();
+    let at = |part: f64| calls[((calls.len() - 1) as f64 * part) as usize].as_micros();
+    println!("{name:<58} {:>10} {:>10} {:>10}", at(0.99), at(0.999), at(1.0));
+}
+
+const MILLION: usize = 1_000_000;
+
+fn effects() {
+    println!("\neffects: begin + finish, both of them, and their forgetting, synced in batches of {BATCH}");
+    let mut empty = World::new(PLAIN);
+    let base = empty.effect_rounds(6, 60_000);
+    row("on an empty store", base, base);
+    let before = LIVE.load(Relaxed);
+    let mut world = World::new(PLAIN);
+    let world_itself = LIVE.load(Relaxed) - before;
+    world.begun(MILLION);
+    let grants = world.grants.capacity() * size_of_val(&world.grants[0]);
+    let begun = LIVE.load(Relaxed) - before - world_itself - grants;
+    let base = empty.effect_rounds(3, 60_000);
+    let kept = std::mem::take(&mut world.grants);
+    let ns = world.effect_rounds(6, 60_000);
+    row("beside 1,000,000 in progress", ns, base);
+    world.grants = kept;
+    world.finish_all();
+    let finished = LIVE.load(Relaxed) - before - world_itself;
+    let base = empty.effect_rounds(3, 60_000);
+    let ns = world.effect_rounds(6, 60_000);
+    row("beside 1,000,000 finished", ns, base);
+
+    println!("\neffects: bytes each at 1,000,000, beyond key and result");
+    let key = "order-0000000000000000".len();
+    let each = |bytes: usize| bytes as f64 / MILLION as f64;
+    println!("{:<58} {:>10.1}", "in progress", each(begun) - key as f64);
+    println!("{:<58} {:>10.1}", "finished", each(finished) - (key + RESULT.len()) as f64);
+
+    println!("\na snapshot of 1,000,000 effects beside the running broker: how long single calls take, in us");
+    println!("{:<58} {:>10} {:>10} {:>10}", "", "99 %", "99.9 %", "longest");
+    call_row("without", world.effect_calls(700));
+    let wanted = world.pipeline.snapshots().len() + 1;
+    world.pipeline.request_snapshot();
+    let (mut during, mut batches) = (Vec::new(), 0);
+    while world.pipeline.snapshots().len() < wanted {
+        during.extend(world.effect_calls(1));
+        batches += 1;
     }
+    call_row(&format!("while one is written beside {batches} batches"), during);
+}
+
+fn steps() {
+    println!("\nproduce + deliver + complete with two messages of 100 bytes, per step");
+    let mut world = World::new(PLAIN);
+    let base = world.rounds(4, 60_000);
+    let next = TopicName::new("next").unwrap();
+    world.send(Command::CreateTopic { name: next.clone(), partitions: Some(1), retention: Retention::default() });
+    let mut best = f64::MAX;
+    for _ in 0..4 {
+        let (mut done, start) = (0, cpu_time());
+        while done < 60_000 {
+            done += world.step_batch(&next);
+        }
+        best = best.min((cpu_time() - start).as_nanos() as f64 / done as f64);
+    }
+    row("against produce + deliver + ack", best, base);
+}
+
+fn effect_recovery() {
+    println!("\nrecovery of effects from memory");
+    let mut world = World::kept(PLAIN);
+    world.begun(MILLION / 2);
+    world.finish_all();
+    let took = (0..3).map(|_| {
+        let start = cpu_time();
+        let (state, found) = inspect(&mut *world.storage, None, &NoFaults).unwrap();
+        assert_eq!(state.store().len(), MILLION / 2);
+        (cpu_time() - start, found.frames_read)
+    });
+    let (took, frames) = took.min().unwrap();
+    let name = "500,000 begun and finished";
+    println!("{name:<58} {:>10.0} records/s", frames as f64 / took.as_secs_f64());
+    world.pipeline.request_snapshot();
+    while world.pipeline.snapshots().is_empty() {
+        world.flush();
+    }
+    let took = (0..3).map(|_| {
+        let start = cpu_time();
+        let (state, _) = inspect(&mut *world.storage, None, &NoFaults).unwrap();
+        assert_eq!(state.store().len(), MILLION / 2);
+        cpu_time() - start
+    });
+    let each = took.min().unwrap().as_nanos() / (MILLION as u128 / 2);
+    println!("{:<58} {each:>10} ns each", "the same from a snapshot");
 }
 
 fn main() {
@@ -194,5 +288,14 @@ fn main() {
     }
     if runs("snapshot") {
         snapshot_pause();
+    }
+    if runs("effects") {
+        effects();
+    }
+    if runs("steps") {
+        steps();
+    }
+    if runs("effect-recovery") {
+        effect_recovery();
     }
 }

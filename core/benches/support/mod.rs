@@ -10,10 +10,12 @@
 
 use std::time::{Duration, Instant};
 
-use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
+use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim};
 use driftq_core::faults::NoFaults;
+use driftq_core::idempotency::{EffectStatus, Identity, Lifetime, Outcome, Scope};
 use driftq_core::log::{FileId, FileInfo, LogId, MemoryStorage, Storage, StorageFault, WriteAt};
 use driftq_core::record::{GroupStart, Retention};
+use driftq_core::reply::StoreReply;
 use driftq_core::types::*;
 use driftq_core::{Command, Lane, Output, Pipeline, PipelineConfig, Reply};
 
@@ -21,6 +23,8 @@ pub const NOW: Timestamp = Timestamp(1_700_000_000_000);
 pub const VALUE: [u8; 100] = [b'v'; 100];
 /// Messages handled between two syncs, as a busy broker gathers them.
 pub const BATCH: usize = 64;
+/// What the benches' effects come to.
+pub const RESULT: &str = "{\"charged\":123456789}";
 
 pub struct World {
     pub pipeline: Pipeline,
@@ -33,6 +37,10 @@ pub struct World {
     pub with_identity: bool,
     pub with_run: bool,
     pub deliveries: Vec<(ConsumerId, PartitionId, Offset, LeaseToken)>,
+    /// How many effects were begun, and the grants not finished yet.
+    pub effects: u64,
+    pub beginning: u64,
+    pub grants: Vec<(u64, LeaseToken)>,
     /// Moves with every batch, as it would.
     pub now: Timestamp,
     pub group_of: std::collections::BTreeMap<ConsumerId, usize>,
@@ -81,6 +89,9 @@ impl World {
             with_identity: shape.with_identity,
             with_run: shape.with_run,
             deliveries: Vec::new(),
+            effects: 0,
+            beginning: 0,
+            grants: Vec::new(),
             now: NOW,
             group_of: Default::default(),
         };
@@ -134,7 +145,14 @@ impl World {
             self.pipeline.drive(self.now, &mut *self.storage);
             while let Some(output) = self.pipeline.poll_output() {
                 match output {
-                    Output::Reply { result, .. } => last = Some(result.unwrap()),
+                    Output::Reply { result, .. } => {
+                        let reply = result.unwrap();
+                        if let Reply::Store(StoreReply::Execute { token, .. }) = &reply {
+                            self.grants.push((self.effects - self.beginning, *token));
+                            self.beginning -= 1;
+                        }
+                        last = Some(reply);
+                    }
                     Output::Deliver { consumer, delivery } => {
                         self.deliveries.push((consumer, delivery.partition, delivery.offset, delivery.token));
                     }
@@ -239,6 +257,114 @@ impl World {
         self.ack_all()
     }
 
+    /// Begins an effect that is remembered for so long after its end; the grant comes with the next flush.
+    pub fn begin(&mut self, window: Millis) {
+        let mut asked = Begin::new(charge(self.effects), OwnerName::new("worker-1").unwrap());
+        (asked.lease, asked.lifetime) = (Some(Millis(3_600_000)), Some(Lifetime::Window(window)));
+        self.effects += 1;
+        self.beginning += 1;
+        self.pipeline.handle(self.now, Command::Store(Box::new(StoreCommand::Begin(asked))));
+    }
+
+    pub fn finish(&mut self, (number, token): (u64, LeaseToken)) {
+        let (status, result, last_error) = (EffectStatus::Succeeded, Some(RESULT.into()), Default::default());
+        let outcome = Outcome { status, response_code: 0, result, last_error };
+        let (identity, token) = (charge(number), TokenClaim::Shown(token));
+        let asked = StoreCommand::Finish { identity, token, outcome };
+        self.pipeline.handle(self.now, Command::Store(Box::new(asked)));
+    }
+
+    /// A batch of effects begun and finished.
+    pub fn effect_batch(&mut self, window: Millis) {
+        self.now = self.now.after(Millis(1));
+        for _ in 0..BATCH {
+            self.begin(window);
+        }
+        self.flush();
+        for grant in std::mem::take(&mut self.grants) {
+            self.finish(grant);
+        }
+        self.flush();
+    }
+
+    /// Begin and finish of effects that are soon forgotten; nanoseconds for both, the best of several runs.
+    pub fn effect_rounds(&mut self, rounds: usize, effects: usize) -> f64 {
+        let mut best = f64::MAX;
+        for _ in 0..rounds {
+            let start = cpu_time();
+            for _ in 0..effects / BATCH {
+                self.effect_batch(Millis(10));
+            }
+            best = best.min((cpu_time() - start).as_nanos() as f64 / (effects / BATCH * BATCH) as f64);
+        }
+        best
+    }
+
+    /// Leaves `count` effects behind that were begun and not finished.
+    pub fn begun(&mut self, count: usize) {
+        for i in 0..count {
+            self.begin(Millis(86_400_000));
+            if i % 1_024 == 0 {
+                self.flush();
+            }
+        }
+        self.flush();
+    }
+
+    /// Finishes all that were begun.
+    pub fn finish_all(&mut self) {
+        for (i, grant) in std::mem::take(&mut self.grants).into_iter().enumerate() {
+            self.finish(grant);
+            if i % 1_024 == 0 {
+                self.flush();
+            }
+        }
+        self.flush();
+    }
+
+    /// A batch of messages produced, delivered and completed, each with two messages for `next`.
+    pub fn step_batch(&mut self, next: &TopicName) -> usize {
+        self.now = self.now.after(Millis(1));
+        for _ in 0..BATCH {
+            self.produce();
+        }
+        self.flush();
+        let deliveries = std::mem::take(&mut self.deliveries);
+        for handed_out in &deliveries {
+            let produce = vec![Produce::new(next.clone(), "key-1", VALUE); 2];
+            let asked = Complete { claim: self.claim(handed_out), result: None, produce };
+            self.pipeline.handle(self.now, Command::Complete(Box::new(asked)));
+        }
+        self.flush();
+        deliveries.len()
+    }
+
+    /// How long every single call takes in `batches` batches of begin and finish, each with one job of either lane.
+    pub fn effect_calls(&mut self, batches: usize) -> Vec<Duration> {
+        let mut calls = Vec::new();
+        for _ in 0..batches {
+            self.now = self.now.after(Millis(1));
+            for _ in 0..BATCH {
+                timed(&mut calls, || self.begin(Millis(10)));
+            }
+            timed(&mut calls, || self.pipeline.handle_timeout(self.now));
+            for lane in [Lane::Log, Lane::Background] {
+                if let Some(job) = timed(&mut calls, || self.pipeline.poll_job(lane)) {
+                    let result = job.perform(&mut *self.storage);
+                    timed(&mut calls, || self.pipeline.complete(self.now, job, result));
+                }
+            }
+            while let Some(output) = self.pipeline.poll_output() {
+                if let Output::Reply { result: Ok(Reply::Store(StoreReply::Execute { token, .. })), .. } = output {
+                    let number = self.effects - self.beginning;
+                    self.beginning -= 1;
+                    timed(&mut calls, || self.finish((number, token)));
+                }
+            }
+        }
+        calls
+    }
+
     /// Leaves `count` messages behind that nobody is handed.
     pub fn backlog(&mut self, count: usize) {
         for i in 0..count {
@@ -306,6 +432,11 @@ fn order(mut number: u64) -> Text {
         number /= 10;
     }
     std::str::from_utf8(&name).unwrap().into()
+}
+
+/// The effect of that number.
+fn charge(number: u64) -> Identity {
+    Identity::new("", Scope::Tenant, &order(number))
 }
 
 fn timed<T>(calls: &mut Vec<Duration>, call: impl FnOnce() -> T) -> T {

@@ -102,25 +102,27 @@ impl<F: Faults> Broker<F> {
     }
 
     fn complete(&mut self, mut asked: Box<Complete>, log: &mut impl LogSink) -> Result<Reply, Refusal> {
-        if self.state.completions().len() >= self.limits.completions_max && self.limits.completions_max > 0 {
-            // Kept for want of nothing but memory: the oldest are the least likely to be asked for.
-            let count = (self.limits.completions_max as u64).div_ceil(COMPLETIONS_FREED_SHARE);
-            self.commit_for(Event::CompletionsExpired { count }, Need::Drain, log)?;
-        }
         let decision = complete::complete(&self.state, &self.limits, self.now, &mut asked, &self.faults)?;
         let stores = matches!(&decision.event, Some(Event::Completed(step)) if step.outputs.iter().any(|output| output.stored.is_some()));
         let need = if stores { Need::Growth } else { Need::Drain };
-        self.answer(decision, need, log)
+        let answered = self.answer(decision, need, log)?;
+        if self.state.completions().len() > self.limits.completions_max {
+            // The oldest are the least likely to be asked for. What the log has no room for now goes the next time.
+            let count = (self.limits.completions_max as u64).div_ceil(COMPLETIONS_FREED_SHARE).max(1);
+            let _ = self.commit(Event::CompletionsExpired { count }, Need::Drain, log);
+        }
+        Ok(answered)
     }
 
     fn ask_store(&mut self, asked: &StoreCommand, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         let token = self.next_token();
         let (need, begins) = match asked {
             StoreCommand::Begin(_) => (Need::Growth, true),
-            StoreCommand::Reacquire { .. } | StoreCommand::Renew { .. } => (Need::Motion, false),
-            StoreCommand::Finish { .. } | StoreCommand::Get { .. } | StoreCommand::Forget { .. } => {
-                (Need::Drain, false)
+            // Nothing is the less for being finished: results must not use up what acks need.
+            StoreCommand::Reacquire { .. } | StoreCommand::Renew { .. } | StoreCommand::Finish { .. } => {
+                (Need::Motion, false)
             }
+            StoreCommand::Get { .. } | StoreCommand::Forget { .. } => (Need::Drain, false),
         };
         if let StoreCommand::Begin(begin) = asked
             && self.faults.planted(Fault::QuotaEvictsLive)

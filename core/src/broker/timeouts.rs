@@ -11,19 +11,25 @@ use crate::types::{PartitionId, Timestamp, TopicId};
 /// How many alarms one call handles. The rest follow in the next, which is asked for at once.
 const ALARMS_PER_CALL: usize = 1_024;
 
+/// How many of them a sweep takes the place of: it does as much as many.
+const ALARMS_PER_SWEEP: usize = 256;
+
 /// How many produce identities, effects or done messages one record lets go of.
 const SWEPT_PER_RECORD: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
     /// Does what is due now.
     pub(super) fn run_due(&mut self, log: &mut impl LogSink) {
-        for _ in 0..ALARMS_PER_CALL {
+        let mut handled = 0;
+        while handled < ALARMS_PER_CALL {
             if self.stalled_until.is_some() {
                 return;
             }
             let done = if let Some((at, alarm)) = self.index.timers.due(self.now) {
+                handled += 1;
                 self.ring(at, alarm, log)
             } else if let Some(sweep) = self.index.timers.take_due_sweep(self.now) {
+                handled += ALARMS_PER_SWEEP;
                 self.sweep(&sweep, log)
             } else {
                 return;

@@ -8,7 +8,7 @@ use crate::body::Body;
 use crate::idempotency::{Completion, Details, Effect, EffectStatus, Identity, Lifetime, Outcome, Pin, Realm, Scope};
 use crate::record::{Completed, Concluded, EffectBegun, Produced, Stored};
 use crate::reply::StepOutput;
-use crate::types::{Millis, Offset, PartitionId, Position, Text, Timestamp, TopicId};
+use crate::types::{Millis, Offset, OwnerName, PartitionId, Position, Text, Timestamp, TopicId};
 
 const CONSUME: u8 = 0;
 const TENANT: u8 = 1;
@@ -135,7 +135,7 @@ pub(super) fn put_effect(out: &mut Vec<u8>, effect: &Effect) {
         }
     }
     put_varint(out, effect.lease_until.0);
-    put_text(out, effect.owner.as_ref().map(|owner| owner.as_str()));
+    put_text(out, effect.owner.as_ref().map(OwnerName::as_str));
     put_text(out, effect.result.as_deref());
     match &effect.details {
         None => out.push(0),

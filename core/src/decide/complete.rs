@@ -11,7 +11,7 @@ use crate::idempotency::{Effect, EffectStatus};
 use crate::record::{Completed, Concluded, Event, Place, Produced, Stored};
 use crate::reply::{self, Refusal, Reply, StepOutput};
 use crate::state::State;
-use crate::types::{LeaseToken, Limits, Timestamp, TopicName};
+use crate::types::{Limits, Timestamp, TopicName};
 
 /// Decides a complete. What `asked` would produce is used up.
 pub(crate) fn complete(
@@ -26,13 +26,14 @@ pub(crate) fn complete(
         let (len, max) = (asked.produce.len() as u64, limits.outputs_max as u64);
         return Err(Refusal::TooMany { what: "messages", len, max });
     }
-    let standing = standing(state, &asked.claim, faults)?;
-    let TokenClaim::Shown(token) = asked.claim.token else { return Err(Refusal::StaleLease) };
-    if let Some(answer) = answered(state, now, asked, token)
+    // Whatever has become of the message since, a seek included: who has won is told so.
+    if let Some(answer) = answered(state, now, asked)
         && !faults.planted(Fault::CompleteWithoutAck)
     {
         return Ok(Decision::nothing(Reply::Completed(answer)));
     }
+    let standing = standing(state, &asked.claim, faults)?;
+    let TokenClaim::Shown(token) = asked.claim.token else { return Err(Refusal::StaleLease) };
     let Standing::Newest(place, _) = standing else { return Err(Refusal::StaleLease) };
     let effect = conclude(state, limits, now, &place, asked)?;
     let mut pending = Pending::default();
@@ -57,7 +58,8 @@ pub(crate) fn complete(
 }
 
 /// The answer this very step was given before.
-fn answered(state: &State, now: Timestamp, asked: &Complete, token: LeaseToken) -> Option<Arc<[StepOutput]>> {
+fn answered(state: &State, now: Timestamp, asked: &Complete) -> Option<Arc<[StepOutput]>> {
+    let TokenClaim::Shown(token) = asked.claim.token else { return None };
     let completion = state.completions().get(token, now)?;
     let topic = state.topic_named(&asked.claim.topic)?;
     let group = topic.group_named(&asked.claim.group)?;

@@ -1,5 +1,7 @@
 //! Accepting a message: where it goes, whether it was here before, whether there is room.
 
+use std::collections::BTreeMap;
+
 use super::{Decision, topic};
 use crate::body::Body;
 use crate::command::Produce;
@@ -15,40 +17,42 @@ use crate::types::{Envelope, Limits, Metadata, Offset, PartitionId, Timestamp, T
 /// Messages that are decided and not yet stored: those before in the same step.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    stored: Vec<(TopicId, PartitionId, Load)>,
-    accepted: Vec<(TopicName, IdentityKey, Accepted)>,
+    stored: BTreeMap<(TopicId, PartitionId), Load>,
+    messages: BTreeMap<TopicId, u64>,
+    accepted: BTreeMap<TopicName, BTreeMap<IdentityKey, Accepted>>,
 }
 
 impl Pending {
     /// Notes what was decided.
     pub(super) fn add(&mut self, event: &Event) {
         let Event::Produced { topic, partition, offset, body, gate } = event else { return };
-        self.stored.push((*topic, *partition, Load { messages: 1, bytes: body.payload_len() }));
+        let one = Load { messages: 1, bytes: body.payload_len() };
+        let load = self.with(*topic, *partition, one);
+        self.stored.insert((*topic, *partition), load);
+        *self.messages.entry(*topic).or_default() += 1;
         if let (Some(gate), Some((tenant, key))) = (gate, body.identity()) {
             let accepted = Accepted { partition: *partition, offset: *offset, expires_at: gate.expires_at };
-            self.accepted.push((gate.scope.clone(), IdentityKey::new(tenant, key), accepted));
+            let of_scope = self.accepted.entry(gate.scope.clone()).or_default();
+            of_scope.insert(IdentityKey::new(tenant, key), accepted);
         }
     }
 
     fn accepted(&self, scope: &TopicName, key: &IdentityKey) -> Option<Accepted> {
-        self.accepted.iter().find(|(of, known, _)| of == scope && known == key).map(|(.., accepted)| *accepted)
+        self.accepted.get(scope)?.get(key).copied()
     }
 
     fn identities(&self, scope: &TopicName) -> u64 {
-        self.accepted.iter().filter(|(of, ..)| of == scope).count() as u64
+        self.accepted.get(scope).map_or(0, |accepted| accepted.len() as u64)
     }
 
     fn messages(&self, topic: TopicId) -> u64 {
-        self.stored.iter().filter(|(of, ..)| *of == topic).count() as u64
+        self.messages.get(&topic).copied().unwrap_or(0)
     }
 
     /// What the partition will hold more, `load` included.
     fn with(&self, topic: TopicId, partition: PartitionId, load: Load) -> Load {
-        let same = self.stored.iter().filter(|(of, at, _)| (*of, *at) == (topic, partition));
-        same.fold(load, |sum, (.., load)| Load {
-            messages: sum.messages + load.messages,
-            bytes: sum.bytes + load.bytes,
-        })
+        let before = self.stored.get(&(topic, partition)).copied().unwrap_or_default();
+        Load { messages: before.messages + load.messages, bytes: before.bytes + load.bytes }
     }
 }
 

@@ -226,10 +226,28 @@ impl Effect {
         self.ended(at);
     }
 
-    /// It has ended, or changed after its end: its window begins.
-    pub(super) fn ended(&mut self, at: Timestamp) {
+    /// It has ended: its window begins.
+    fn ended(&mut self, at: Timestamp) {
         self.updated_at = at;
         self.expires_at = self.lifetime().after(at);
+    }
+
+    /// An ack or a complete has finished the message behind it. What that message alone had kept alive so far is remembered for
+    /// `window` from now, as if it were new: else the commit would be forgotten as it is made.
+    pub(crate) fn commit(&mut self, window: Millis, at: Timestamp) {
+        self.committed = true;
+        self.updated_at = at;
+        self.look_in_time();
+        if self.expires_at <= at {
+            self.expires_at = at.after(window);
+        }
+    }
+
+    /// The message behind it is done: it may be forgotten when its window ends, or now, if that is over.
+    pub(crate) fn look_in_time(&mut self) {
+        if let Some(pin) = &mut self.pin {
+            pin.look_at = Timestamp(0);
+        }
     }
 
     pub(crate) fn set_lifetime(&mut self, lifetime: Lifetime) {

@@ -1,6 +1,6 @@
 //! All tables together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::effect::Effect;
@@ -8,7 +8,7 @@ use super::identity::{Identity, Scope};
 use super::table::{Table, count_down, count_up};
 use crate::state::IdentityKey;
 use crate::state::shared::unshared;
-use crate::types::{GroupName, Text, TopicName};
+use crate::types::{GroupName, OwnerName, Text, TopicName};
 
 /// Which table an effect stands in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,8 +55,13 @@ pub struct Store {
     shared: Arc<Table>,
     groups: BTreeMap<TopicName, BTreeMap<GroupName, Arc<Table>>>,
     tenants: BTreeMap<Text, u64>,
+    /// Names of owners seen lately: many effects are of few workers, and need not have a name each.
+    owners: BTreeSet<OwnerName>,
     len: usize,
 }
+
+/// How many names of owners are kept to be shared.
+const OWNERS_MAX: usize = 1_024;
 
 impl Store {
     /// The effect of `identity`, whether or not it is past its window.
@@ -120,6 +125,18 @@ impl Store {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The same name, in memory that effects share where they can.
+    pub(crate) fn share_owner(&mut self, owner: &OwnerName) -> OwnerName {
+        if let Some(known) = self.owners.get(owner) {
+            return known.clone();
+        }
+        if self.owners.len() >= OWNERS_MAX {
+            self.owners.clear();
+        }
+        self.owners.insert(owner.clone());
+        owner.clone()
     }
 
     /// Adds an effect that is not there.

@@ -104,9 +104,16 @@ impl Table {
         Some(effect)
     }
 
-    /// The effects in the order they were first granted, each piece of memory let go of once it is read.
+    /// The effects in the order they were first granted. Memory is let go of piece by piece as they are read, that of the other
+    /// maps included.
     pub(crate) fn into_effects(self) -> impl Iterator<Item = (IdentityKey, Effect)> + Send {
-        self.effects.into_chunks().flat_map(|chunk| chunk.iter().map(|(_, entry)| entry.clone()).collect::<Vec<_>>())
+        let (mut known, mut looks) = (self.known.into_chunks(), self.looks.into_chunks());
+        self.effects.into_chunks().flat_map(move |chunk| {
+            // Sparse as their chunks may be, there are at most four times as many.
+            known.by_ref().take(4).for_each(drop);
+            looks.by_ref().take(4).for_each(drop);
+            chunk.iter().map(|(_, entry)| entry.clone()).collect::<Vec<_>>()
+        })
     }
 }
 

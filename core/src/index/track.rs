@@ -90,6 +90,7 @@ impl<F: Faults> Index<F> {
             Event::Expired { .. } if self.faults.planted(Fault::StuckAfterExpiry) => {}
             Event::Nacked { place, .. } | Event::Expired { place, .. } | Event::Released { place } => {
                 self.requeued(state, place);
+                self.watch_effects_at(state, place);
             }
             Event::Acked { place, commits } => {
                 self.closed(state, place.topic, place.partition, place.position);
@@ -107,6 +108,7 @@ impl<F: Faults> Index<F> {
             Event::CompletionsExpired { .. } => self.set_sweep(state, &Sweep::Completions),
             Event::DeadLettered { place, dead_topic, dead_partition, .. } => {
                 self.closed(state, place.topic, place.partition, place.position);
+                self.watch_effects_at(state, place);
                 match self.topics.contains_key(dead_topic) {
                     true => self.added(state, *dead_topic, *dead_partition),
                     false => self.add_topic(state.topic(*dead_topic).expect("came with its first dead letter"), now),
@@ -147,8 +149,11 @@ impl<F: Faults> Index<F> {
         self.set_sweep(state, &Sweep::Effects(Realm::of(&identity.scope)));
     }
 
-    /// The same for the effect of a group's work.
+    /// The same for the effect of a group's work, if there are such.
     fn watch_effects_at(&mut self, state: &State, place: &Place) {
+        if state.store().is_empty() {
+            return;
+        }
         let topic = state.topic(place.topic).expect("a message's topic outlives it");
         let group = topic.group(place.group).expect("a group that finishes a message is there");
         self.set_sweep(state, &Sweep::Effects(Realm::Group(topic.name().clone(), group.name().clone())));

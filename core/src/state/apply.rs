@@ -130,6 +130,7 @@ impl State {
             }
             Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error } => {
                 let body = self.dead_letter(place, *reason, last_error, at)?;
+                self.unpin_effect(place);
                 self.make_dead_letter_topic(place, *dead_topic)?;
                 if faults.planted(Fault::DeadLetterWrittenTwice) {
                     self.topic_mut(*dead_topic)?.store(*dead_partition, *dead_offset, at, body.clone())?;

@@ -287,19 +287,20 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
     }
 
     /// Makes room by a new chunk: past the last key an empty one, so that ascending keys leave full chunks behind, and
-    /// elsewhere the upper half of the one that is full.
+    /// elsewhere the upper half of the one that is full; behind its last key a quarter, as more may be to come there.
     fn insert_into_full(&mut self, index: usize, at: usize, key: K, value: V) {
         if at == CHUNK && index + 1 == self.slots.len() {
             self.slots.push_back(Slot { first: key.clone(), chunk: Chunk::of_one(key, value, SPARSE) });
             return;
         }
+        let kept = if at == CHUNK { CHUNK - SPARSE } else { CHUNK / 2 };
         let lower = unshared(&mut self.slots[index].chunk);
-        let mut upper = Chunk { entries: lower.entries.split_off(CHUNK / 2) };
+        let mut upper = Chunk { entries: lower.entries.split_off(kept) };
         let first = upper.entries[0].0.clone();
-        if at <= CHUNK / 2 {
+        if at <= kept {
             lower.insert(at, key, value);
         } else {
-            upper.insert(at - CHUNK / 2, key, value);
+            upper.insert(at - kept, key, value);
         }
         self.slots.insert(index + 1, Slot { first, chunk: Arc::new(upper) });
     }

@@ -11,7 +11,7 @@ use crate::faults::{Fault, Faults};
 use crate::idempotency::{Completion, Effect, EffectStatus, Identity, Outcome, Pin, Realm, Scope};
 use crate::record::{Completed, Concluded, EffectBegun, Place, Stored};
 use crate::reply::StepOutput;
-use crate::types::{GroupName, Millis, PartitionId, Position, Timestamp, TopicName};
+use crate::types::{GroupName, LeaseToken, Millis, PartitionId, Position, Timestamp, TopicName};
 
 /// When an effect whose window has ended, but whose message can still come, is looked at again.
 const NEXT_LOOK: Millis = Millis(10 * 60 * 1_000);
@@ -37,11 +37,14 @@ impl State {
     }
 
     fn counts(&self, scope: &Scope, effect: &Effect, now: Timestamp) -> bool {
-        let is_pinned = || match scope {
+        now < effect.expires_at || self.is_pinned_in(scope, effect)
+    }
+
+    fn is_pinned_in(&self, scope: &Scope, effect: &Effect) -> bool {
+        match scope {
             Scope::Consume { topic, group } => self.is_pinned(topic, group, effect),
             _ => false,
-        };
-        now < effect.expires_at || is_pinned()
+        }
     }
 
     /// Whether the message behind an effect can still be delivered to the group.
@@ -63,10 +66,17 @@ impl State {
         if begun.token.boot != self.boot && !faults.planted(Fault::TakeoverKeepsToken) {
             return Err(Contradiction("token of another boot"));
         }
+        if begun.identity.key.is_empty() {
+            return Err(Contradiction("an effect without a key"));
+        }
+        if begun.message.is_some_and(|message| !self.has_position(&begun.identity.scope, message)) {
+            return Err(Contradiction("an effect of a message that was never there"));
+        }
         let pin = begun.message.map(pinned_to);
         let Some(known) = self.effect(&begun.identity, at) else {
             let lifetime = begun.lifetime.ok_or(Contradiction("a new effect without a lifetime"))?;
-            let mut effect = Effect::granted(begun.token, begun.owner.clone(), begun.until, at);
+            let owner = self.store.share_owner(&begun.owner);
+            let mut effect = Effect::granted(begun.token, owner, begun.until, at);
             effect.set_lifetime(lifetime);
             if let Some(hash) = &begun.request_hash {
                 effect.details.get_or_insert_default().request_hash = Some(hash.clone());
@@ -84,20 +94,22 @@ impl State {
         if Some(begun.token) <= known.token && !faults.planted(Fault::TakeoverKeepsToken) {
             return Err(Contradiction("grant that is not newer than the one before"));
         }
+        let keeps_pin = self.is_pinned_in(&begun.identity.scope, known);
+        let owner = self.store.share_owner(&begun.owner);
         self.store.change(&begun.identity, |effect| {
             if let Some(lifetime) = begun.lifetime {
                 effect.set_lifetime(lifetime);
             }
             effect.status = EffectStatus::InProgress;
-            effect.finished = false;
+            (effect.finished, effect.committed) = (false, false);
             effect.attempt = effect.attempt.saturating_add(1);
             effect.token = Some(begun.token);
-            effect.owner = Some(begun.owner.clone());
+            effect.owner = Some(owner);
             effect.lease_until = begun.until;
             effect.result = None;
             effect.updated_at = at;
             effect.expires_at = effect.lifetime().after(begun.until);
-            if pin.is_some() {
+            if pin.is_some() && !keeps_pin {
                 effect.pin = pin;
             }
         });
@@ -178,32 +190,42 @@ impl State {
         Ok(())
     }
 
-    /// A message that is not done goes back to its queue: an effect of its identity stays until it is.
+    /// A message that is not done goes back to its queue: an effect of its identity stays until it is. One that stays for another
+    /// message of the identity already goes on doing so.
     pub(super) fn pin_effect(&mut self, place: &Place) {
-        let Some((identity, _)) = self.identity_at(place) else { return };
-        let (partition, position) = (place.partition, place.position);
-        self.store.change(&identity, |effect| {
-            if effect.pin.as_ref().is_none_or(|pin| (pin.partition, pin.position) != (partition, position)) {
-                effect.pin = Some(pinned_to((partition, position)));
-            }
-        });
+        let Some(identity) = self.identity_at(place) else { return };
+        let Some(effect) = self.store.get(&identity) else { return };
+        if !self.is_pinned_in(&identity.scope, effect) {
+            let pin = pinned_to((place.partition, place.position));
+            self.store.change(&identity, |effect| effect.pin = Some(pin));
+        }
+    }
+
+    /// A message is done without a word about its effect, which need not stay for its sake any more.
+    pub(super) fn unpin_effect(&mut self, place: &Place) {
+        let Some(identity) = self.identity_at(place) else { return };
+        let is_its = |pin: &Pin| (pin.partition, pin.position) == (place.partition, place.position);
+        let pin = self.store.get(&identity).and_then(|effect| effect.pin.as_deref());
+        if pin.is_some_and(|pin| is_its(pin) && pin.look_at > Timestamp(0)) {
+            self.store.change(&identity, Effect::look_in_time);
+        }
     }
 
     /// An ack says that whatever the message was to bring about is done.
     pub(super) fn commit_effect(&mut self, place: &Place, window: Millis, at: Timestamp) -> Result<(), Contradiction> {
-        let (identity, known) =
-            self.identity_at(place).ok_or(Contradiction("commit of a message without an identity"))?;
-        if !known || self.effect(&identity, at).is_none() {
+        let identity = self.identity_at(place).ok_or(Contradiction("commit of a message without an identity"))?;
+        if self.effect(&identity, at).is_none() {
             self.store.remove(&identity);
             self.store.insert(&identity, Effect::acked(window, at));
             return Ok(());
         }
         self.store.change(&identity, |effect| {
-            effect.committed = true;
-            effect.updated_at = at;
-            look_in_time(effect);
+            effect.commit(window, at);
             if !effect.status.is_final() {
+                // What an earlier try has failed with is no result.
                 effect.status = EffectStatus::Succeeded;
+                effect.finished = false;
+                effect.result = None;
                 effect.expires_at = at.after(window);
                 effect.note(0, "");
             }
@@ -213,18 +235,16 @@ impl State {
 
     /// A completed step says the same, and with what result.
     fn conclude_effect(&mut self, place: &Place, ended: &Concluded, at: Timestamp) -> Result<(), Contradiction> {
-        let (identity, known) = self.identity_at(place).ok_or(Contradiction("end of an effect without an identity"))?;
-        if !known || self.effect(&identity, at).is_none() {
+        let identity = self.identity_at(place).ok_or(Contradiction("end of an effect without an identity"))?;
+        if self.effect(&identity, at).is_none() {
             let effect = Effect { finished: true, result: ended.result.clone(), ..Effect::acked(ended.window, at) };
             self.store.remove(&identity);
             self.store.insert(&identity, effect);
             return Ok(());
         }
         self.store.change(&identity, |effect| {
-            effect.committed = true;
-            effect.updated_at = at;
-            look_in_time(effect);
-            if !effect.finished {
+            effect.commit(ended.window, at);
+            if !effect.finished || !effect.status.is_final() {
                 let status = EffectStatus::Succeeded;
                 let result = ended.result.clone();
                 effect.finish(&Outcome { status, response_code: 0, result, last_error: "".into() }, at);
@@ -240,7 +260,11 @@ impl State {
         mode: Mode,
         faults: &impl Faults,
     ) -> Result<(), Contradiction> {
-        let offset = self.entry_mut(&step.place)?.offset;
+        let entry = self.entry_mut(&step.place)?;
+        let offset = entry.offset;
+        if entry.token != step.token && !faults.planted(Fault::SkipTokenCheck) {
+            return Err(Contradiction("a step completed under another token than the newest delivery's"));
+        }
         if !faults.planted(Fault::CompleteWithoutProduce) {
             for output in &step.outputs {
                 let Some(Stored { topic, gate, body }) = &output.stored else { continue };
@@ -272,16 +296,14 @@ impl State {
         if swept { Ok(()) } else { Err(Contradiction("end of more answers than there are")) }
     }
 
-    /// The identity of the effect of a group's work on a message, and whether the store has ever heard of it.
-    fn identity_at(&self, place: &Place) -> Option<(Identity, bool)> {
+    /// The identity of the effect of a group's work on a message.
+    fn identity_at(&self, place: &Place) -> Option<Identity> {
         let topic = self.topics.get(&place.topic)?;
         let message = topic.partition(place.partition)?.message(place.position)?;
         let (tenant, key) = message.body.identity()?;
         let group = topic.group(place.group)?.name();
         let scope = Scope::Consume { topic: topic.name().clone(), group: group.clone() };
-        let identity = Identity::new(tenant, scope, key);
-        let known = self.store.get(&identity).is_some();
-        Some((identity, known))
+        Some(Identity::new(tenant, scope, key))
     }
 
     /// Forgets the effects of a topic, or of one of its groups.
@@ -299,32 +321,46 @@ impl State {
         if identity.key.is_empty() {
             return Err(Contradiction("an effect without a key"));
         }
-        let sound = match effect.token {
+        let granted = match effect.token {
             Some(token) => token.boot <= self.boot && effect.attempt > 0 && effect.owner.is_some(),
             None => effect.status.is_final() && effect.committed && effect.attempt == 0 && effect.owner.is_none(),
         };
-        if !sound {
+        if !granted {
             return Err(Contradiction("an effect that nobody was granted"));
         }
+        let ended = match effect.status {
+            EffectStatus::InProgress => !effect.finished && !effect.committed,
+            EffectStatus::Succeeded => effect.finished || effect.committed,
+            EffectStatus::FailedFinal | EffectStatus::FailedRetryable => effect.finished,
+        };
+        if !ended {
+            return Err(Contradiction("an effect that has ended and has not"));
+        }
+        if effect.committed && !matches!(identity.scope, Scope::Consume { .. }) {
+            return Err(Contradiction("an ack of what is no message"));
+        }
         if let Some(pin) = &effect.pin
-            && !self.has_position(&identity.scope, pin)
+            && !self.has_position(&identity.scope, (pin.partition, pin.position))
         {
             return Err(Contradiction("an effect of a message that was never there"));
         }
-        self.store.insert(identity, effect.clone());
+        let owner = effect.owner.as_ref().map(|owner| self.store.share_owner(owner));
+        self.store.insert(identity, Effect { owner, ..effect.clone() });
         Ok(())
     }
 
-    /// Whether a message ever stood where a pin says. Where the topic or the group is gone, nothing is pinned.
-    fn has_position(&self, scope: &Scope, pin: &Pin) -> bool {
-        let Scope::Consume { topic, .. } = scope else { return false };
-        let Some(topic) = self.topic_named(topic) else { return true };
-        topic.partition(pin.partition).is_some_and(|partition| pin.position < partition.next_position())
+    /// Whether a message that the group of `scope` could be handed ever stood there.
+    fn has_position(&self, scope: &Scope, (partition, position): (PartitionId, Position)) -> bool {
+        let Scope::Consume { topic, group } = scope else { return false };
+        let Some(topic) = self.topic_named(topic).filter(|topic| topic.group_named(group).is_some()) else {
+            return false;
+        };
+        topic.partition(partition).is_some_and(|partition| position < partition.next_position())
     }
 
     pub(super) fn restore_completion(
         &mut self,
-        token: crate::types::LeaseToken,
+        token: LeaseToken,
         completion: &Completion,
     ) -> Result<(), Contradiction> {
         if token.boot > self.boot {
@@ -339,11 +375,4 @@ impl State {
 
 fn pinned_to((partition, position): (PartitionId, Position)) -> Box<Pin> {
     Box::new(Pin { partition, position, look_at: Timestamp(0) })
-}
-
-/// The message behind an effect is done: it may be forgotten when its window ends, or now, if that is over.
-fn look_in_time(effect: &mut Effect) {
-    if let Some(pin) = &mut effect.pin {
-        pin.look_at = Timestamp(0);
-    }
 }

@@ -174,20 +174,20 @@ impl View {
                 Task::Identities(mut scopes) => {
                     let Some((scope, identities)) = scopes.next() else { continue };
                     self.tasks.push(Task::Identities(scopes));
-                    let images = Identities::clone(&identities).in_order();
+                    let images = Arc::unwrap_or_clone(identities).in_order();
                     let images = images.map(move |(key, accepted)| identity(&scope, &key, accepted));
                     self.tasks.push(Task::Many(Box::new(images)));
                 }
                 Task::Effects(mut tables) => {
                     let Some((realm, table)) = tables.next() else { continue };
                     self.tasks.push(Task::Effects(tables));
-                    let images = Table::clone(&table).into_effects();
+                    let images = Arc::unwrap_or_clone(table).into_effects();
                     self.tasks.push(Task::Many(Box::new(
                         images.map(move |(key, effect)| Image::Effect { identity: realm.identity(&key), effect }),
                     )));
                 }
                 Task::Completions(completions) => {
-                    let images = Completions::clone(&completions).in_order();
+                    let images = Arc::unwrap_or_clone(completions).in_order();
                     self.tasks.push(Task::Many(Box::new(
                         images.map(|(token, completion)| Image::Completion { token, completion }),
                     )));

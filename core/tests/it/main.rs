@@ -4,10 +4,13 @@
 mod acks;
 mod backpressure;
 mod boot_and_time;
+mod complete;
+mod consume_effects;
 mod damage;
 mod dead_letters;
 mod deadlines;
 mod durability;
+mod effects;
 mod expiry;
 mod groups;
 mod leases_and_fencing;

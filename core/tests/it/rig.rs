@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use driftq_core::command::{Claim, OnDisconnect, Produce, SeekTo, Subscribe, TokenClaim};
+use driftq_core::command::{
+    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, SeekTo, StoreCommand, Subscribe, TokenClaim,
+};
 use driftq_core::faults::{Faults, NoFaults};
+use driftq_core::idempotency::{Effect, EffectStatus, Identity, Outcome, Scope};
 use driftq_core::log::{LogId, MemoryStorage, Recovered};
 use driftq_core::record::{GroupStart, Retention};
-use driftq_core::reply::{CloseCause, Delivery, Overload, PartitionInfo, Peeked, Produced, ProgressInfo, TopicInfo};
+use driftq_core::reply::{
+    CloseCause, Delivery, Overload, PartitionInfo, Peeked, Produced, ProgressInfo, StepOutput, StoreReply, TopicInfo,
+};
 use driftq_core::types::*;
 use driftq_core::{Command, Output, Pipeline, PipelineConfig, Refusal, Reply};
 
@@ -364,6 +369,104 @@ impl<F: Faults> Rig<F> {
         }
     }
 
+    /// Asks the idempotency store for something that has an answer of its own.
+    pub fn ask(&mut self, asked: StoreCommand) -> Result<StoreReply, Refusal> {
+        match self.send(Command::Store(Box::new(asked)))? {
+            Reply::Store(reply) => Ok(reply),
+            other => panic!("the store answers with {other:?}"),
+        }
+    }
+
+    pub fn begin(&mut self, identity: &Identity) -> Result<StoreReply, Refusal> {
+        self.begin_with(identity, |_| {})
+    }
+
+    pub fn begin_with(&mut self, identity: &Identity, change: impl FnOnce(&mut Begin)) -> Result<StoreReply, Refusal> {
+        let mut asked = Begin::new(identity.clone(), owner("w"));
+        change(&mut asked);
+        self.ask(StoreCommand::Begin(asked))
+    }
+
+    /// Begins on behalf of a delivery.
+    pub fn begin_for(&mut self, identity: &Identity, delivery: &Delivery) -> Result<StoreReply, Refusal> {
+        let token = TokenClaim::Shown(delivery.token);
+        let claim = DeliveryClaim { partition: delivery.partition, offset: delivery.offset, token };
+        self.begin_with(identity, |asked| asked.delivery = Some(claim))
+    }
+
+    pub fn finish(&mut self, identity: &Identity, token: LeaseToken, outcome: Outcome) -> Result<(), Refusal> {
+        self.finish_by(identity, TokenClaim::Shown(token), outcome)
+    }
+
+    pub fn finish_by(&mut self, identity: &Identity, token: TokenClaim, outcome: Outcome) -> Result<(), Refusal> {
+        let asked = StoreCommand::Finish { identity: identity.clone(), token, outcome };
+        self.send(Command::Store(Box::new(asked))).map(|reply| assert_eq!(reply, Reply::Done))
+    }
+
+    pub fn reacquire(&mut self, identity: &Identity) -> Result<StoreReply, Refusal> {
+        self.ask(StoreCommand::Reacquire { identity: identity.clone(), owner: owner("other"), lease: None })
+    }
+
+    pub fn renew(&mut self, identity: &Identity, token: LeaseToken, lease: u64) -> Result<StoreReply, Refusal> {
+        let (identity, token, lease) = (identity.clone(), TokenClaim::Shown(token), Some(Millis(lease)));
+        self.ask(StoreCommand::Renew { identity, token, lease })
+    }
+
+    pub fn forget(&mut self, identity: &Identity) -> Result<(), Refusal> {
+        let asked = StoreCommand::Forget { identity: identity.clone() };
+        self.send(Command::Store(Box::new(asked))).map(|reply| assert_eq!(reply, Reply::Done))
+    }
+
+    /// What the store tells about an effect, if it knows of it.
+    pub fn effect(&mut self, identity: &Identity) -> Option<Effect> {
+        match self.ask(StoreCommand::Get { identity: identity.clone() }) {
+            Ok(StoreReply::Effect(effect)) => Some(*effect),
+            Err(Refusal::UnknownEffect) => None,
+            other => panic!("a get is answered with {other:?}"),
+        }
+    }
+
+    pub fn status(&mut self, identity: &Identity) -> Option<EffectStatus> {
+        self.effect(identity).map(|effect| effect.status)
+    }
+
+    pub fn complete(
+        &mut self,
+        claim: Claim,
+        result: Option<&str>,
+        produce: Vec<Produce>,
+    ) -> Result<Vec<StepOutput>, Refusal> {
+        let asked = Complete { claim, result: result.map(Into::into), produce };
+        match self.send(Command::Complete(Box::new(asked)))? {
+            Reply::Completed(outputs) => Ok(outputs.to_vec()),
+            other => panic!("a complete is answered with {other:?}"),
+        }
+    }
+
+    /// Does something that is refused, and sees that nothing has changed by it.
+    pub fn refused<T: std::fmt::Debug>(&mut self, asked: impl FnOnce(&mut Self) -> Result<T, Refusal>) -> Refusal {
+        let digest = self.digest();
+        let refusal = asked(self).expect_err("it is refused");
+        assert_eq!(self.digest(), digest, "{refusal} changes nothing");
+        refusal
+    }
+
+    /// How many effects a tenant has, having seen that all counts are what counting gives.
+    pub fn effects_of(&self, tenant: &str) -> u64 {
+        let store = self.pipeline.state().store();
+        let mut counted = BTreeMap::<String, u64>::new();
+        for (realm, table) in store.tables() {
+            assert!(!table.is_empty(), "an empty table is let go of");
+            for (key, _) in table.effects() {
+                *counted.entry(realm.identity(key).tenant().to_owned()).or_default() += 1;
+            }
+        }
+        assert_eq!(store.len() as u64, counted.values().sum::<u64>());
+        counted.iter().for_each(|(tenant, count)| assert_eq!(store.len_of(tenant), *count, "of {tenant}"));
+        assert_eq!(store.len_of(tenant), counted.get(tenant).copied().unwrap_or(0));
+        store.len_of(tenant)
+    }
+
     pub fn digest(&self) -> u64 {
         self.pipeline.state().digest()
     }
@@ -455,4 +558,44 @@ pub fn identified(to: &str, value: &str, key: &str) -> Produce {
     let mut asked = Produce::new(topic(to), "", value);
     asked.envelope.idempotency_key = Some(key.into());
     asked
+}
+
+/// The effect of a key of the default tenant's.
+pub fn effect(key: &str) -> Identity {
+    Identity::new("", Scope::Tenant, key)
+}
+
+/// The effect of a call.
+pub fn call(key: &str) -> Identity {
+    Identity::new("", Scope::Rpc { principal: "p".into(), method: "m".into() }, key)
+}
+
+/// The effect of the work of group `name` on the messages of topic `of` with this key.
+pub fn work(of: &str, name: &str, key: &str) -> Identity {
+    Identity::new("", Scope::Consume { topic: topic(of), group: group(name) }, key)
+}
+
+pub fn outcome(status: EffectStatus, result: Option<&str>, last_error: &str) -> Outcome {
+    Outcome { status, response_code: 0, result: result.map(Into::into), last_error: last_error.into() }
+}
+
+pub fn success(result: &str) -> Outcome {
+    outcome(EffectStatus::Succeeded, Some(result), "")
+}
+
+pub fn final_failure(error: &str) -> Outcome {
+    outcome(EffectStatus::FailedFinal, None, error)
+}
+
+pub fn retryable_failure(error: &str) -> Outcome {
+    outcome(EffectStatus::FailedRetryable, None, error)
+}
+
+/// The token of a grant, which this must be.
+#[track_caller]
+pub fn granted(reply: Result<StoreReply, Refusal>) -> LeaseToken {
+    match reply {
+        Ok(StoreReply::Execute { token, idempotent: true, .. }) => token,
+        other => panic!("not granted but {other:?}"),
+    }
 }

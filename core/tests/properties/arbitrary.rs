@@ -4,7 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use driftq_core::Body;
-use driftq_core::record::{Event, Gate, GroupStart, Image, Place, Record, Retention, RunImage};
+use driftq_core::idempotency::{
+    Completion, Details, Effect, EffectStatus, Identity, Lifetime, Outcome, Pin, Realm, Scope,
+};
+use driftq_core::record::{
+    Completed, Concluded, EffectBegun, Event, Gate, GroupStart, Image, Place, Produced, Record, Retention, RunImage,
+    Stored,
+};
+use driftq_core::reply::StepOutput;
 use driftq_core::state::entry::{Entry, LastError, Phase};
 use driftq_core::types::*;
 use proptest::collection::{btree_map, vec};
@@ -230,7 +237,8 @@ fn of_deliveries() -> BoxedStrategy<Event> {
             owner,
             until
         }),
-        place().prop_map(|place| Event::Acked { place, commits: None }),
+        (place(), of(number())).prop_map(|(place, window)| Event::Acked { place, commits: window.map(Millis) }),
+        place().prop_map(|place| Event::Skipped { place }),
         place().prop_map(|place| Event::Released { place }),
         (place(), of(shared_text()), time()).prop_map(|(place, reason, not_before)| Event::Nacked {
             place,
@@ -253,15 +261,128 @@ fn of_deliveries() -> BoxedStrategy<Event> {
     .boxed()
 }
 
+fn scope() -> BoxedStrategy<Scope> {
+    prop_oneof![
+        (topic_name(), group_name()).prop_map(|(topic, group)| Scope::Consume { topic, group }),
+        Just(Scope::Tenant),
+        text().prop_map(|id| Scope::Job { id }),
+        text().prop_map(|id| Scope::Task { id }),
+        (text(), text()).prop_map(|(principal, method)| Scope::Rpc { principal, method }),
+    ]
+    .boxed()
+}
+
+fn effect_identity() -> BoxedStrategy<Identity> {
+    (text(), scope(), text()).prop_map(|(tenant, scope, key)| Identity::new(&tenant, scope, &key)).boxed()
+}
+
+fn status() -> BoxedStrategy<EffectStatus> {
+    proptest::sample::select(&EffectStatus::ALL[..]).boxed()
+}
+
+fn outcome() -> BoxedStrategy<Outcome> {
+    (status(), any::<i64>(), of(shared_text()), text())
+        .prop_map(|(status, response_code, result, last_error)| Outcome { status, response_code, result, last_error })
+        .boxed()
+}
+
+fn effect() -> BoxedStrategy<Effect> {
+    let details =
+        (of(text()), any::<i64>(), text(), of(time())).prop_map(|(request_hash, response_code, last_error, until)| {
+            Box::new(Details { request_hash, response_code, last_error, until })
+        });
+    let pin = (partition(), position(), time())
+        .prop_map(|(partition, position, look_at)| Box::new(Pin { partition, position, look_at }));
+    let moments = (time(), number(), time(), time());
+    let marks = (status(), any::<bool>(), any::<bool>(), number32());
+    (marks, of(token()), moments, of(owner_name()), of(shared_text()), of(details), of(pin))
+        .prop_map(|(marks, token, moments, owner, result, details, pin)| {
+            let ((status, committed, finished, attempt), (lease_until, window, updated_at, expires_at)) =
+                (marks, moments);
+            let window = Millis(window);
+            Effect {
+                status,
+                committed,
+                finished,
+                attempt,
+                token,
+                lease_until,
+                owner,
+                result,
+                details,
+                window,
+                updated_at,
+                expires_at,
+                pin,
+            }
+        })
+        .boxed()
+}
+
+fn begun() -> BoxedStrategy<EffectBegun> {
+    let lifetime =
+        prop_oneof![number().prop_map(|window| Lifetime::Window(Millis(window))), time().prop_map(Lifetime::Until),];
+    let rest = (of(lifetime), of(text()), of((partition(), position())));
+    (effect_identity(), token(), owner_name(), time(), rest)
+        .prop_map(|(identity, token, owner, until, (lifetime, request_hash, message))| EffectBegun {
+            identity,
+            token,
+            owner,
+            until,
+            lifetime,
+            request_hash,
+            message,
+        })
+        .boxed()
+}
+
+fn gate() -> BoxedStrategy<Gate> {
+    (topic_name(), time()).prop_map(|(scope, expires_at)| Gate { scope, expires_at }).boxed()
+}
+
+fn completed() -> BoxedStrategy<Completed> {
+    let stored = (topic(), of(gate()), body()).prop_map(|(topic, gate, body)| Stored { topic, gate, body });
+    let output = (topic_name(), partition(), offset(), of(stored))
+        .prop_map(|(asked, partition, offset, stored)| Produced { asked, partition, offset, stored });
+    let ended = (of(shared_text()), number()).prop_map(|(result, window)| Concluded { result, window: Millis(window) });
+    (place(), token(), time(), of(ended), vec(output, 0..4))
+        .prop_map(|(place, token, until, effect, outputs)| Completed { place, token, until, effect, outputs })
+        .boxed()
+}
+
+fn completion() -> BoxedStrategy<Completion> {
+    let output = (topic_name(), partition(), offset(), any::<bool>())
+        .prop_map(|(topic, partition, offset, duplicate)| StepOutput { topic, partition, offset, duplicate });
+    (place(), offset(), vec(output, 0..4), time())
+        .prop_map(|(place, offset, produced, until)| Completion { place, offset, produced: produced.into(), until })
+        .boxed()
+}
+
+fn of_effects() -> BoxedStrategy<Event> {
+    let realm = prop_oneof![
+        Just(Realm::Shared),
+        (topic_name(), group_name()).prop_map(|(topic, group)| Realm::Group(topic, group)),
+    ];
+    prop_oneof![
+        begun().prop_map(|begun| Event::EffectBegun(Box::new(begun))),
+        (effect_identity(), outcome()).prop_map(|(identity, outcome)| Event::EffectFinished { identity, outcome }),
+        (effect_identity(), time()).prop_map(|(identity, until)| Event::EffectRenewed { identity, until }),
+        effect_identity().prop_map(|identity| Event::EffectForgotten { identity }),
+        (realm, number()).prop_map(|(realm, count)| Event::EffectsExpired { realm, count }),
+        completed().prop_map(|step| Event::Completed(Box::new(step))),
+        number().prop_map(|count| Event::CompletionsExpired { count }),
+    ]
+    .boxed()
+}
+
 fn of_topics() -> BoxedStrategy<Event> {
-    let gate = (topic_name(), time()).prop_map(|(scope, expires_at)| Gate { scope, expires_at });
     prop_oneof![
         boot().prop_map(|boot| Event::Booted { boot }),
         (topic(), topic_name(), number32(), retention()).prop_map(|(topic, name, partitions, retention)| {
             Event::TopicCreated { topic, name, partitions, retention }
         }),
         topic().prop_map(|topic| Event::TopicDeleted { topic }),
-        ((topic(), partition(), offset()), body(), of(gate)).prop_map(|((topic, partition, offset), body, gate)| {
+        ((topic(), partition(), offset()), body(), of(gate())).prop_map(|((topic, partition, offset), body, gate)| {
             Event::Produced { topic, partition, offset, body, gate }
         }),
         (topic(), partition(), position()).prop_map(|(topic, partition, through)| Event::RetainedOut {
@@ -379,13 +500,21 @@ fn image() -> BoxedStrategy<Image> {
         }),
         (place(), entry()).prop_map(|(place, entry)| Image::Entry { place, entry }),
         identity,
+        (group_of(), partition(), position()).prop_map(|((topic, group), partition, below)| Image::Replayed {
+            topic,
+            group,
+            partition,
+            below
+        }),
+        (effect_identity(), effect()).prop_map(|(identity, effect)| Image::Effect { identity, effect }),
+        (token(), completion()).prop_map(|(token, completion)| Image::Completion { token, completion }),
     ]
     .boxed()
 }
 
 /// Any record.
 pub fn record() -> BoxedStrategy<Record> {
-    let event = prop_oneof![of_topics(), of_groups(), of_deliveries()];
+    let event = prop_oneof![of_topics(), of_groups(), of_deliveries(), of_effects()];
     prop_oneof![
         2 => (time(), event).prop_map(|(at, event)| Record { at, event }),
         1 => image().prop_map(|image| Record { at: Timestamp::default(), event: Event::Restored(image) }),

@@ -14,8 +14,8 @@ use super::arbitrary;
 use super::cases::{judge, runner};
 
 /// Every kind there is, in the log and in snapshots.
-const KINDS: std::ops::RangeInclusive<u8> = 1..=20;
-const IMAGES: std::ops::RangeInclusive<u8> = 0x80..=0x89;
+const KINDS: std::ops::RangeInclusive<u8> = 1..=29;
+const IMAGES: std::ops::RangeInclusive<u8> = 0x80..=0x8C;
 
 fn encoded(record: &Record) -> (u8, Vec<u8>) {
     let mut bytes = Vec::new();

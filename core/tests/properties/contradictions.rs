@@ -2,6 +2,7 @@
 //! words.
 
 use driftq_core::faults::NoFaults;
+use driftq_core::idempotency::{self, EffectStatus, Realm, Scope};
 use driftq_core::log::RecoveryError;
 use driftq_core::pipeline::inspect;
 use driftq_core::record::{Event, Image, Record, Retention, RunImage};
@@ -18,9 +19,9 @@ type Kind = fn(&Image) -> bool;
 
 /// A [`Change`] of what looks like this.
 macro_rules! change {
-    ($pattern:pat => $change:expr) => {
+    ($pattern:pat $(if $guard:expr)? => $change:expr) => {
         |event: &mut Event| match event {
-            $pattern => {
+            $pattern $(if $guard)? => {
                 $change;
                 true
             }
@@ -31,8 +32,8 @@ macro_rules! change {
 
 /// The same of a piece of the snapshot.
 macro_rules! piece {
-    ($pattern:pat => $change:expr) => {
-        change!(Event::Restored($pattern) => $change)
+    ($pattern:pat $(if $guard:expr)? => $change:expr) => {
+        change!(Event::Restored($pattern) $(if $guard)? => $change)
     };
 }
 
@@ -164,7 +165,7 @@ fn numbers_of_one_piece_that_another_contradicts_are_named() {
 fn a_piece_that_the_pieces_before_it_leave_no_place_for_is_named() {
     use Image::*;
     let cases: [(&str, Change); 9] = [
-        ("topic number is still to be given", piece!(Topic { topic: id @ DEAD, .. } => *id = TopicId(4))),
+        ("topic number is still to be given", piece!(Topic { topic: id @ DEAD, .. } => *id = TopicId(5))),
         (
             "trimmed beyond the end",
             piece!(Partition { topic: DEAD, trimmed_floor, .. } => *trimmed_floor = Position(3)),
@@ -205,7 +206,7 @@ fn a_piece_that_is_missing_or_one_too_many_is_named() {
             pieces.push(pieces[at].clone());
         }
     };
-    let cases: [(&str, Kind); 7] = [
+    let cases: [(&str, Kind); 9] = [
         ("two accounts of one partition", |image| matches!(image, Image::Partition { .. })),
         ("two messages at one position", |image| matches!(image, Image::Message { .. })),
         ("group exists or is still to be numbered", |image| matches!(image, Image::Group { .. })),
@@ -213,6 +214,8 @@ fn a_piece_that_is_missing_or_one_too_many_is_named() {
         ("run within or beside what is done already", |image| matches!(image, Image::DoneRun { .. })),
         ("two histories of one message", |image| matches!(image, Image::Entry { .. })),
         ("two memories of one identity", |image| matches!(image, Image::Identity { .. })),
+        ("two memories of one effect", |image| matches!(image, Image::Effect { .. })),
+        ("a step completed twice", |image| matches!(image, Image::Completion { .. })),
     ];
     for (phrase, of) in cases {
         let refusal = refusal_of_snapshot(twice(of));
@@ -324,4 +327,134 @@ fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
         records.insert(at + 1, again);
     });
     assert_eq!(refusal, "record contradicts the state: identity accepted twice in its window");
+}
+
+#[test]
+fn a_piece_about_effects_that_contradicts_itself_or_the_rest_is_named() {
+    use Image::*;
+    let cases: [(&str, Change); 13] = [
+        ("replay beyond the end", piece!(Replayed { below, .. } => *below = Position(99))),
+        ("replay beyond the end", piece!(Replayed { partition, .. } => *partition = PartitionId(9))),
+        ("an effect without a key", piece!(Effect { identity, .. } => identity.key = "".into())),
+        (
+            "an effect that nobody was granted",
+            piece!(Effect { effect, .. } if effect.token.is_some() => effect.attempt = 0),
+        ),
+        (
+            "an effect that nobody was granted",
+            piece!(Effect { effect, .. } if effect.token.is_some() => effect.owner = None),
+        ),
+        (
+            "an effect that nobody was granted",
+            piece!(Effect { effect, .. } if effect.token.is_some() => effect.token = None),
+        ),
+        (
+            "an effect that nobody was granted",
+            piece!(Effect { effect: idempotency::Effect { token: Some(token), .. }, .. } => token.boot = Boot(9)),
+        ),
+        (
+            "an effect that has ended and has not",
+            piece!(Effect { effect, .. } if effect.status == EffectStatus::InProgress => effect.finished = true),
+        ),
+        (
+            "an effect that has ended and has not",
+            piece!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => effect.finished = false),
+        ),
+        (
+            "an ack of what is no message",
+            piece!(Effect { identity, effect } if identity.scope == Scope::Tenant => effect.committed = true),
+        ),
+        (
+            "an effect of a message that was never there",
+            piece!(Effect { effect: idempotency::Effect { pin: Some(pin), .. }, .. } => pin.position = Position(99)),
+        ),
+        (
+            "an effect of a message that was never there",
+            piece!(Effect { identity, effect } if effect.pin.is_some() && !effect.committed => identity.scope = Scope::Tenant),
+        ),
+        ("token of a boot that is still to come", piece!(Completion { token, .. } => token.boot = Boot(9))),
+    ];
+    for (phrase, change) in cases {
+        let refusal = refusal_of_snapshot(|pieces| make(pieces, change));
+        assert_eq!(refusal, format!("record contradicts the state: {phrase}"));
+    }
+}
+
+#[test]
+fn a_record_about_effects_that_does_not_follow_is_named() {
+    let cases: [(&str, Change); 19] = [
+        ("token of another boot", change!(Event::EffectBegun(begun) => begun.token.boot = Boot(0))),
+        ("an effect without a key", change!(Event::EffectBegun(begun) => begun.identity.key = "".into())),
+        ("a new effect without a lifetime", change!(Event::EffectBegun(begun) => begun.lifetime = None)),
+        (
+            "an effect of a message that was never there",
+            change!(Event::EffectBegun(begun) if begun.message.is_some() => begun.message = Some((FIRST, Position(99)))),
+        ),
+        (
+            "an effect of a message that was never there",
+            change!(Event::EffectBegun(begun) if begun.message.is_none() => begun.message = Some((FIRST, Position(0)))),
+        ),
+        ("no such effect", change!(Event::EffectFinished { identity, .. } => identity.key = "other".into())),
+        (
+            "end of an effect that has ended",
+            change!(Event::EffectFinished { outcome, .. } => outcome.status = EffectStatus::InProgress),
+        ),
+        ("no such effect", change!(Event::EffectRenewed { identity, .. } => identity.key = "other".into())),
+        ("no such effect", change!(Event::EffectForgotten { identity } => identity.key = "other".into())),
+        ("end of effects that are in their window", change!(Event::EffectsExpired { count, .. } => *count += 1)),
+        (
+            "no such effects",
+            change!(Event::EffectsExpired { realm, .. } => {
+                *realm = Realm::Group(TopicName::new("x").expect("a name"), GroupName::new("y").expect("a name"));
+            }),
+        ),
+        (
+            "commit of a message without an identity",
+            change!(Event::Acked { commits, .. } => *commits = Some(Millis(1))),
+        ),
+        ("end of a message that is done", change!(Event::Skipped { place } => place.position = Position(0))),
+        ("no such delivery", change!(Event::Completed(step) => step.place.position = Position(0))),
+        (
+            "a step completed under another token than the newest delivery's",
+            change!(Event::Completed(step) => step.token.counter += 1),
+        ),
+        ("an offset that is not the next", change!(Event::Completed(step) => step.outputs[0].offset.0 += 1)),
+        ("no such partition", change!(Event::Completed(step) => step.outputs[2].partition = PartitionId(2))),
+        (
+            "window of a message without an identity",
+            change!(Event::Completed(step) => {
+                let stored = step.outputs[0].stored.as_mut().expect("is new");
+                stored.body = driftq_core::Body::pack(&Metadata::default(), b"", b"v");
+            }),
+        ),
+        ("end of more answers than there are", change!(Event::CompletionsExpired { count } => *count += 1)),
+    ];
+    for (phrase, change) in cases {
+        let refusal = refusal_of_log(|records| make(records, change));
+        assert_eq!(refusal, format!("record contradicts the state: {phrase}"));
+    }
+    let again = |of: fn(&Event) -> bool| {
+        refusal_of_log(move |records| {
+            let at = records.iter().position(|record| of(&record.event)).expect("there is such a one");
+            records.insert(at + 1, records[at].clone());
+        })
+    };
+    let not_newer = "record contradicts the state: grant that is not newer than the one before";
+    assert_eq!(again(|event| matches!(event, Event::EffectBegun(_))), not_newer);
+    let ended = "record contradicts the state: end of an effect that has ended";
+    assert_eq!(again(|event| matches!(event, Event::EffectFinished { .. })), ended);
+    assert_eq!(again(|event| matches!(event, Event::Completed(_))), "record contradicts the state: no such delivery");
+    // A grant behind the end of the effect.
+    let refusal = refusal_of_log(|records| {
+        let of = |record: &Record| matches!(&record.event, Event::EffectFinished { outcome, .. } if outcome.status == EffectStatus::Succeeded);
+        let at = records.iter().position(of).expect("one succeeds");
+        let Event::EffectFinished { identity, .. } = records[at].event.clone() else { return };
+        let begun = |record: &&Record| matches!(&record.event, Event::EffectBegun(begun) if begun.identity == identity);
+        let mut again = records.iter().find(begun).expect("was begun").clone();
+        if let Event::EffectBegun(begun) = &mut again.event {
+            begun.token.counter += 1_000;
+        }
+        records.insert(at + 1, again);
+    });
+    assert_eq!(refusal, "record contradicts the state: grant of an effect that has ended");
 }

@@ -3,8 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use driftq_core::codec::record as codec;
-use driftq_core::command::{Claim, OnDisconnect, Produce, Redrivable, SeekTo, Subscribe, TokenClaim};
+use driftq_core::command::{
+    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, Redrivable, SeekTo, StoreCommand, Subscribe,
+    TokenClaim,
+};
 use driftq_core::faults::NoFaults;
+use driftq_core::idempotency::{EffectStatus, Identity, Outcome, Scope};
 use driftq_core::log::{
     FileId, LogId, MemoryStorage, RecoveryError, SegmentHeader, SnapshotHead, SnapshotWriter, Storage, read_snapshot,
 };
@@ -106,8 +110,39 @@ impl Tried {
             groups.push(GroupName::new("newcomer").expect("a name"));
             self.of_topic(topic, &groups);
         }
+        self.of_effects();
         for topic in topics.into_iter().step_by(2) {
             self.say(Command::DeleteTopic { name: topic });
+        }
+        self.now = self.now.after(Millis(10 * 86_400_000));
+        self.settle();
+        self.of_effects();
+    }
+
+    /// Every word about effects that are known, and about one that is not.
+    fn of_effects(&mut self) {
+        let store = self.pipeline.state().store();
+        let known = store.tables().flat_map(|(realm, table)| {
+            let effects = table.effects().take(8).map(|(key, effect)| (realm.identity(key), effect.token));
+            effects.collect::<Vec<_>>()
+        });
+        let unknown = (Identity::new("", Scope::Tenant, "never seen"), None);
+        for (nth, (identity, token)) in known.chain([unknown]).collect::<Vec<_>>().into_iter().enumerate() {
+            let token = token.map_or(TokenClaim::Absent, TokenClaim::Shown);
+            let status = EffectStatus::ALL[1 + nth % 3];
+            let outcome = Outcome { status, response_code: 1, result: Some("1".into()), last_error: "".into() };
+            for asked in [
+                StoreCommand::Begin(Begin::new(identity.clone(), owner())),
+                StoreCommand::Renew { identity: identity.clone(), token, lease: None },
+                StoreCommand::Finish { identity: identity.clone(), token, outcome },
+                StoreCommand::Reacquire { identity: identity.clone(), owner: owner(), lease: None },
+                StoreCommand::Get { identity: identity.clone() },
+            ] {
+                self.say(Command::Store(Box::new(asked)));
+            }
+            if nth % 4 == 3 {
+                self.say(Command::Store(Box::new(StoreCommand::Forget { identity })));
+            }
         }
     }
 
@@ -134,10 +169,18 @@ impl Tried {
             for (nth, (_, token, partition, offset)) in std::mem::take(&mut self.held).into_iter().enumerate() {
                 let (topic, group, token) = (topic.clone(), group.clone(), TokenClaim::Shown(token));
                 let claim = Claim { topic, group, partition, offset, owner: owner(), token };
-                self.say(match nth % 3 {
+                let scope = Scope::Consume { topic: claim.topic.clone(), group: claim.group.clone() };
+                let mut begin = Begin::new(Identity::new("", scope, "effect-1"), owner());
+                begin.delivery = Some(DeliveryClaim { partition, offset, token });
+                self.say(Command::Store(Box::new(StoreCommand::Begin(begin))));
+                self.say(match nth % 4 {
                     0 => Command::Ack(claim),
                     1 => Command::Nack { claim, reason: "no".into(), delay: None },
-                    _ => Command::Release(claim),
+                    2 => Command::Release(claim),
+                    _ => {
+                        let produce = vec![Produce::new(claim.topic.clone(), "k", "what came of it")];
+                        Command::Complete(Box::new(Complete { claim, result: Some("1".into()), produce }))
+                    }
                 });
             }
         }

@@ -6,11 +6,15 @@
 use std::collections::BTreeMap;
 
 use driftq_core::codec::record as codec;
-use driftq_core::command::{Claim, OnDisconnect, Produce, Redrivable, SeekTo, Subscribe, TokenClaim};
+use driftq_core::command::{
+    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, Redrivable, SeekTo, StoreCommand, Subscribe,
+    TokenClaim,
+};
 use driftq_core::faults::NoFaults;
+use driftq_core::idempotency::{EffectStatus, Identity, Lifetime, Outcome, Scope};
 use driftq_core::log::{FileId, HEADER_BYTES, LogId, Malformed, MemoryStorage, Replay, Storage, recover};
 use driftq_core::record::{GroupStart, Record, Retention};
-use driftq_core::reply::Delivery;
+use driftq_core::reply::{Delivery, StoreReply};
 use driftq_core::state::State;
 use driftq_core::state::apply::Mode;
 use driftq_core::types::*;
@@ -22,7 +26,14 @@ const START: Timestamp = Timestamp(1_700_000_000_000);
 
 fn config() -> PipelineConfig {
     PipelineConfig {
-        limits: Limits { dedupe_ttl: Millis(5_000), ..Limits::production() },
+        limits: Limits {
+            dedupe_ttl: Millis(5_000),
+            effect_ttl: Millis(4_000),
+            job_ttl: Millis(60_000),
+            ack_ttl: Millis(2_000),
+            completion_ttl: Millis(3_000),
+            ..Limits::production()
+        },
         segment_bytes: HEADER_BYTES as u64 + 2_400,
         reserve_bytes: 100,
         snapshot_every_bytes: u64::MAX,
@@ -39,6 +50,9 @@ pub struct Story {
     /// The streams, and those that are not answered yet.
     streams: BTreeMap<ConsumerId, (TopicName, GroupName, OwnerName)>,
     subscribing: BTreeMap<Ticket, (TopicName, GroupName, OwnerName)>,
+    /// The newest grant of each effect, and those that are not answered yet.
+    grants: BTreeMap<Identity, LeaseToken>,
+    beginning: BTreeMap<Ticket, Identity>,
     refusals: Vec<Refusal>,
 }
 
@@ -59,7 +73,9 @@ impl Story {
         let mut storage = MemoryStorage::new();
         let (pipeline, _) = Pipeline::open(&mut storage, config(), Some(LOG), START, NoFaults).expect("opens");
         let (deliveries, streams, subscribing, refusals) = Default::default();
-        let mut story = Self { storage, pipeline, now: START, deliveries, streams, subscribing, refusals };
+        let (grants, beginning) = Default::default();
+        let mut story =
+            Self { storage, pipeline, now: START, deliveries, streams, subscribing, grants, beginning, refusals };
         story.settle();
         story
     }
@@ -86,6 +102,9 @@ impl Story {
                     Output::Deliver { consumer, delivery } => self.deliveries.push((consumer, *delivery)),
                     Output::Reply { ticket, result: Ok(Reply::Subscribed { consumer }) } => {
                         self.streams.extend(self.subscribing.remove(&ticket).map(|stream| (consumer, stream)));
+                    }
+                    Output::Reply { ticket, result: Ok(Reply::Store(StoreReply::Execute { token, .. })) } => {
+                        self.grants.extend(self.beginning.remove(&ticket).map(|identity| (identity, token)));
                     }
                     Output::Reply { result, .. } => self.refusals.extend(result.err()),
                     Output::Closed { .. } => {}
@@ -169,6 +188,82 @@ impl Story {
         self.say(Command::Nack { claim: self.claim(name, value), reason: reason.into(), delay: None });
     }
 
+    /// Asks whether an effect may be run.
+    pub fn begin_effect(&mut self, identity: Identity, change: impl FnOnce(&mut Begin)) {
+        let mut asked = Begin::new(identity.clone(), OwnerName::new("worker").expect("a name"));
+        change(&mut asked);
+        let ticket = self.pipeline.handle(self.now, Command::Store(Box::new(StoreCommand::Begin(asked))));
+        self.beginning.insert(ticket, identity);
+        self.settle();
+    }
+
+    /// Says something under the newest grant of an effect; nothing, if there was none.
+    pub fn of_effect(&mut self, identity: Identity, word: impl FnOnce(Identity, TokenClaim) -> StoreCommand) {
+        if let Some(token) = self.grants.get(&identity) {
+            let said = word(identity, TokenClaim::Shown(*token));
+            self.say(Command::Store(Box::new(said)));
+        }
+    }
+
+    fn finish_effect(&mut self, identity: Identity, status: EffectStatus, result: Option<&str>, last_error: &str) {
+        let (response_code, result, last_error) = (-3, result.map(Into::into), last_error.into());
+        let outcome = Outcome { status, response_code, result, last_error };
+        self.of_effect(identity, |identity, token| StoreCommand::Finish { identity, token, outcome });
+    }
+
+    /// Effects and completed steps, in a topic of their own.
+    fn effects_part(&mut self) {
+        let keyed = |key: &'static str| move |asked: &mut Produce| asked.envelope.idempotency_key = Some(key.into());
+        let of_work = |key: &str| Identity::new("", Scope::Consume { topic: topic("steps"), group: group("g") }, key);
+        self.topic("steps", 2, Retention::default());
+        self.subscribe("steps", "g", 100);
+        self.produce("steps", "", "first", keyed("effect-1"));
+        self.produce("steps", "", "second", keyed("effect-2"));
+        self.produce("steps", "", "third", keyed("effect-3"));
+        for (key, value) in [("effect-1", "first"), ("effect-3", "third")] {
+            let Claim { partition, offset, token, .. } = self.claim("g", value);
+            self.begin_effect(of_work(key), |asked| {
+                asked.delivery = Some(DeliveryClaim { partition, offset, token });
+                asked.request_hash = Some("sha-of-it".into());
+            });
+        }
+        self.ack("g", "first");
+        // The gate knows it by the topic its producer meant, the group by its own.
+        self.produce("audit", "", "first again", |asked| {
+            asked.envelope.idempotency_key = Some("effect-1".into());
+            let (target_topic, partition_override) = (Some(topic("steps")), None);
+            asked.routing = Some(RoutingDecision { routing: Routing::default(), target_topic, partition_override });
+        });
+        let claim = self.claim("g", "second");
+        let mut produce: Vec<_> =
+            ["out", "out", "late"].iter().map(|value| Produce::new(topic("steps"), "user:1", *value)).collect();
+        produce[..2].iter_mut().for_each(keyed("effect-4"));
+        produce[2].delay = Some(Millis(50_000));
+        self.say(Command::Complete(Box::new(Complete { claim, result: Some("{\"n\":1}".into()), produce })));
+        self.nack("g", "out", "again, please");
+
+        let tenant = Identity::new("acme", Scope::Tenant, "t-1");
+        self.begin_effect(tenant.clone(), |asked| {
+            asked.lifetime = Some(Lifetime::Until(asked_until()));
+        });
+        self.of_effect(tenant.clone(), |identity, token| StoreCommand::Renew { identity, token, lease: None });
+        self.finish_effect(tenant, EffectStatus::Succeeded, Some("[1,2]"), "");
+        let call = Identity::new("", Scope::Rpc { principal: "p".into(), method: "m".into() }, "r-1");
+        self.begin_effect(call.clone(), |asked| asked.lifetime = Some(Lifetime::Window(Millis(1_000))));
+        self.finish_effect(call, EffectStatus::FailedRetryable, None, "busy");
+        let task = Identity::new("", Scope::Task { id: "task".into() }, "k");
+        self.begin_effect(task.clone(), |_| {});
+        self.finish_effect(task, EffectStatus::FailedFinal, None, "never");
+        let job = Identity::new("", Scope::Job { id: "job".into() }, "k");
+        self.begin_effect(job.clone(), |_| {});
+        self.begin_effect(Identity::new("", Scope::Job { id: "job".into() }, "forgotten"), |_| {});
+        let forgotten = Identity::new("", Scope::Job { id: "job".into() }, "forgotten");
+        self.say(Command::Store(Box::new(StoreCommand::Forget { identity: forgotten })));
+
+        self.say(Command::CreateGroup { topic: topic("steps"), group: group("h"), start: GroupStart::Earliest });
+        self.say(Command::Seek { topic: topic("steps"), group: group("h"), to: SeekTo::Latest });
+    }
+
     fn first_part(&mut self) {
         self.topic("orders", 2, Retention::default());
         self.topic("audit", 1, Retention { age: Some(Millis(1_000)), bytes: Some(40) });
@@ -243,11 +338,17 @@ impl Story {
     }
 }
 
+/// The moment until which an effect of the story is remembered.
+fn asked_until() -> Timestamp {
+    START.after(Millis(600_000))
+}
+
 /// The whole story: three boots, a snapshot in the middle, and at the end a mark that says everything is synced.
 pub fn told() -> MemoryStorage {
     let mut story = Story::begin();
     story.first_part();
     story.second_part();
+    story.effects_part();
     story.snapshot();
     story.third_part();
     story.pipeline.close();
@@ -340,7 +441,7 @@ fn the_story_tells_of_every_kind_of_record_and_of_every_piece_of_a_snapshot() {
     };
     let whole = Read::from(&without_snapshots(&storage));
     let read = Read::from(&storage);
-    assert_eq!(kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()), (1..=20).collect::<Vec<_>>());
-    assert_eq!(kinds(read.restored.iter().collect()), (0x80..=0x89).collect::<Vec<_>>());
+    assert_eq!(kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()), (1..=29).collect::<Vec<_>>());
+    assert_eq!(kinds(read.restored.iter().collect()), (0x80..=0x8C).collect::<Vec<_>>());
     assert_eq!(read.state.digest(), whole.state.digest());
 }
