@@ -191,10 +191,10 @@ impl State {
     }
 
     /// A message that is not done goes back to its queue: an effect of its identity stays until it is. One that stays for another
-    /// message of the identity already goes on doing so.
-    pub(super) fn pin_effect(&mut self, place: &Place) {
+    /// message of the identity already goes on doing so, and one that is past its window does not come back by this.
+    pub(super) fn pin_effect(&mut self, place: &Place, at: Timestamp) {
         let Some(identity) = self.identity_at(place) else { return };
-        let Some(effect) = self.store.get(&identity) else { return };
+        let Some(effect) = self.effect(&identity, at) else { return };
         if !self.is_pinned_in(&identity.scope, effect) {
             let pin = pinned_to((place.partition, place.position));
             self.store.change(&identity, |effect| effect.pin = Some(pin));
@@ -245,6 +245,10 @@ impl State {
         self.store.change(&identity, |effect| {
             effect.commit(ended.window, at);
             if !effect.finished || !effect.status.is_final() {
+                if effect.token.is_none() {
+                    // What only another message's ack had made has a worker behind it now.
+                    effect.window = ended.window;
+                }
                 let status = EffectStatus::Succeeded;
                 let result = ended.result.clone();
                 effect.finish(&Outcome { status, response_code: 0, result, last_error: "".into() }, at);

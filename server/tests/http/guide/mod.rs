@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use self::service::{Answer, handle, retry};
 use self::worker::{Failure, Step, Worker};
-use super::rig::Server;
+use super::rig::{Server, until};
 
 /// Whoever takes requests.
 pub trait Broker {
@@ -31,9 +31,19 @@ fn produce(server: &Server, topic: &str, key: &str) {
 }
 
 fn deliveries(server: &Server, owner: &str, lease_ms: u64) -> Vec<Value> {
-    let query = format!("topic=orders&group=billing&owner={owner}&lease_ms={lease_ms}&wait_ms=300");
+    let query = format!("topic=orders&group=billing&owner={owner}&lease_ms={lease_ms}&max=1&wait_ms=200");
     let mut stream = server.consume(&query);
     std::iter::from_fn(|| stream.item()).collect()
+}
+
+/// A delivery, as soon as there is one.
+fn delivery(server: &Server, owner: &str, lease_ms: u64) -> Value {
+    let mut found = None;
+    until("a delivery", || {
+        found = deliveries(server, owner, lease_ms).pop();
+        found.is_some()
+    });
+    found.expect("just seen")
 }
 
 fn worker<'a>(server: &'a Server, name: &'a str) -> Worker<'a> {
@@ -62,7 +72,7 @@ fn a_worker_that_asks_first_runs_its_effect_once_though_it_dies_after_it() {
         Ok(json!({ "charged": 12 }))
     };
     // The first worker charges and records that, and then the machine goes before the message is acked.
-    let item = deliveries(&server, "w1", 200).remove(0);
+    let item = delivery(&server, "w1", 1_500);
     let begin = json!({
         "tenant_id": "acme", "scope": { "kind": "consume", "topic": "orders", "group": "billing" }, "key": "order-1",
         "owner": "w1", "lease_ms": 60_000,
@@ -78,7 +88,7 @@ fn a_worker_that_asks_first_runs_its_effect_once_though_it_dies_after_it() {
     assert_eq!(Broker::post(&server, "/v1/idempotency/finish", finish).0, 200);
     let server = server.crash_and_restart();
     // The second gets the message again, and the result instead of the right to charge.
-    let again = deliveries(&server, "w2", 60_000).remove(0);
+    let again = delivery(&server, "w2", 60_000);
     assert_eq!(again["attempts"], 2);
     assert_eq!(worker(&server, "w2").work(&again, charge, receipts), Step::Done);
     assert_eq!(ledger.into_inner(), [json!(1)], "charged once, by the first attempt");
@@ -94,10 +104,10 @@ fn a_worker_that_fails_is_tried_again_and_one_that_gives_up_is_not() {
     server.create("orders", 1);
     server.create("receipts", 1);
     produce(&server, "orders", "order-1");
-    let item = deliveries(&server, "w1", 60_000).remove(0);
+    let item = delivery(&server, "w1", 60_000);
     let busy = |_: &Value| Err(Failure::Retryable("the bank is busy".to_owned()));
     assert_eq!(worker(&server, "w1").work(&item, busy, receipts), Step::Failed);
-    let item = deliveries(&server, "w1", 60_000).remove(0);
+    let item = delivery(&server, "w1", 60_000);
     assert_eq!((&item["attempts"], &item["last_error"]), (&json!(2), &json!("the bank is busy")));
     let no = |_: &Value| Err(Failure::Final("no such account".to_owned()));
     assert_eq!(worker(&server, "w1").work(&item, no, receipts), Step::Failed);
