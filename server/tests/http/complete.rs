@@ -296,7 +296,6 @@ fn a_completed_identity_is_replayed_and_skipped() {
 }
 
 #[test]
-#[ignore = "the core lets a retryable failure stand that was recorded before the step, and drops the step's result"]
 fn a_step_ends_an_effect_that_had_failed_retryably() {
     let identity = |topic: &str| json!({ "tenant_id": "acme", "scope": { "kind": "consume", "topic": topic, "group": "g" }, "key": "k" });
     let prepare = |server: &Server, topic: &str| {
