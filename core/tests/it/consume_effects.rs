@@ -201,6 +201,7 @@ fn another_message_of_the_identity_does_not_take_the_pin_away() {
         let first = rig.one();
         let token = granted(rig.begin_for(&k(), &first));
         rig.finish(&k(), token, success("1")).unwrap();
+        rig.nack_with_delay(claim("t", "g", "w", &first), 4 * DAY).unwrap();
         rig.pass(1);
         let mut dying = identified("t", "second", "k");
         dying.envelope.retry_policy = Some(policy(2, 0, 0));
