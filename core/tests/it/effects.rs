@@ -531,7 +531,7 @@ fn texts_that_are_too_long_are_refused_by_name() {
     let mut rig = Rig::with_limits(|limits| (limits.result_bytes_max, limits.error_text_bytes_max) = (100, 50));
     let long = "x".repeat(256);
     let too_large = |what, len, max| Refusal::TooLarge { what, len, max };
-    assert_eq!(rig.refused(|rig| rig.begin(&effect(&long))), too_large("key", 256, 255));
+    assert_eq!(rig.refused(|rig| rig.begin(&effect(&long))), too_large("idempotency key", 256, 255));
     let tenant = Identity::new(&long, Scope::Tenant, "k");
     assert_eq!(rig.refused(|rig| rig.begin(&tenant)), too_large("tenant id", 256, 255));
     assert_eq!(rig.refused(|rig| rig.begin(&job(&long, "k"))), too_large("job id", 256, 255));
