@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use self::service::{Answer, handle, retry};
 use self::worker::{Failure, Step, Worker};
+use super::ask::with;
 use super::rig::{Server, until};
 
 /// Whoever takes requests.

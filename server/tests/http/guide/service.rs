@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Broker;
+use super::{Broker, with};
 
 /// What a caller is told.
 #[derive(Debug, PartialEq)]
@@ -42,7 +42,7 @@ pub fn handle(
         (200, Some("EXECUTE")) => finish(broker, caller, key, &begun["lease_token"], run(request)),
         (200, Some("REPLAY")) => Answer::Result(begun["result"].clone()),
         (200, Some("RETRYABLE")) => Answer::WillBeRetried,
-        (409, Some("IN_PROGRESS")) => Answer::Later(begun["retry_after_ms"].as_u64().unwrap()),
+        (409, Some("IN_PROGRESS")) => Answer::Later(begun["retry_after_ms"].as_u64().unwrap_or(1_000)),
         (422, _) => Answer::Misused,
         other => panic!("begin: {other:?} {begun}"),
     }
@@ -70,7 +70,7 @@ pub fn retry(
 }
 
 fn finish(broker: &dyn Broker, caller: &str, key: &str, token: &Value, ran: Result<Value, String>) -> Answer {
-    let mut body = json!({
+    let body = json!({
         "scope": { "kind": "rpc", "principal": caller, "method": "/payments.Payments/Charge" },
         "key": key,
         "lease_token": token,
@@ -79,8 +79,7 @@ fn finish(broker: &dyn Broker, caller: &str, key: &str, token: &Value, ran: Resu
         Ok(result) => json!({ "status": "SUCCEEDED", "result": result }),
         Err(why) => json!({ "status": "FAILED_RETRYABLE", "last_error": why }),
     };
-    body.as_object_mut().unwrap().extend(outcome.as_object().unwrap().clone());
-    match (broker.post("/v1/idempotency/finish", body), ran) {
+    match (broker.post("/v1/idempotency/finish", with(body, outcome)), ran) {
         ((200, _), Ok(result)) => Answer::Result(result),
         ((200, _), Err(_)) => Answer::WillBeRetried,
         // The lease ran out and somebody else was granted the request: this outcome is nobody's.

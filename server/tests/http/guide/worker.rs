@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Broker;
+use super::{Broker, with};
 
 /// How an effect went wrong.
 #[derive(Debug)]
@@ -59,12 +59,12 @@ impl Worker<'_> {
         );
         match (status, begun["decision"].as_str()) {
             (200, Some("EXECUTE")) => match effect(item) {
-                Ok(result) => self.complete(item, &result, next(&result)),
+                Ok(result) => self.complete(item, &result, &next(&result)),
                 Err(failure) => self.fail(item, &begun, failure),
             },
             // Done before: the effect is skipped, the rest of the step is not.
             (200, Some("REPLAY")) if begun["status"] == "SUCCEEDED" => {
-                self.complete(item, &begun["result"], next(&begun["result"]))
+                self.complete(item, &begun["result"], &next(&begun["result"]))
             }
             (200, Some("REPLAY")) => self.settle("/v1/ack", item, json!({}), Step::Failed),
             (409, Some("IN_PROGRESS")) => self.settle("/v1/release", item, json!({}), Step::Elsewhere),
@@ -74,7 +74,7 @@ impl Worker<'_> {
     }
 
     /// Ack, result and the next step's messages: one record in the log, so all of it or none.
-    fn complete(&self, item: &Value, result: &Value, produce: Vec<Value>) -> Step {
+    fn complete(&self, item: &Value, result: &Value, produce: &[Value]) -> Step {
         self.settle("/v1/complete", item, json!({ "result": result, "produce": produce }), Step::Done)
     }
 
@@ -104,7 +104,7 @@ impl Worker<'_> {
 
     /// Says what became of the message, with the token that came with it.
     fn settle(&self, path: &str, item: &Value, more: Value, then: Step) -> Step {
-        let mut body = json!({
+        let body = json!({
             "topic": self.topic,
             "group": self.group,
             "partition": item["partition"],
@@ -112,8 +112,7 @@ impl Worker<'_> {
             "owner": self.name,
             "lease_token": item["lease_token"],
         });
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        match self.broker.post(path, body) {
+        match self.broker.post(path, with(body, more)) {
             (200 | 204, _) => then,
             (409, _) => Step::Fenced,
             other => panic!("{path}: {other:?}"),
