@@ -8,7 +8,6 @@ use super::{Ending, Misuse, say};
 use crate::life::{Conditions, Life, relive};
 use crate::report::{grouped, span};
 use crate::trace::Trace;
-use crate::world::Checks;
 
 pub(super) fn replay(args: &Replay) -> Result<Ending, Misuse> {
     let source = Source::read(&args.source)?;
@@ -17,7 +16,7 @@ pub(super) fn replay(args: &Replay) -> Result<Ending, Misuse> {
     let mut life = source.live(fault);
     if let Some(most) = args.stop_at.filter(|most| *most < life.steps.len()) {
         say!("stopped after {most} of {} steps", life.steps.len());
-        life = relive(&life.setup, &life.steps[..most], Conditions { fault, checks: Checks::default() });
+        life = relive(&life.setup, &life.steps[..most], Conditions { fault, ..Conditions::default() });
     }
     if let Some(path) = &args.trace {
         write(path, &Trace::of(&life, source.seed(), fault))?;

@@ -13,7 +13,6 @@ use crate::report::{figures, grouped, missed, sometimes_table, span};
 use crate::run::{Extent, Failure, Plan, REPEATABLE, repeat};
 use crate::shrink::shrink;
 use crate::trace::Trace;
-use crate::world::Checks;
 
 /// How many seeds are lived where nobody says.
 const SEEDS: u64 = 1_000;
@@ -23,7 +22,7 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
         start: args.start,
         extent: args.time.map_or(Extent::Seeds(args.seeds.unwrap_or(SEEDS)), Extent::For),
         jobs: args.jobs.unwrap_or_else(cores),
-        conditions: Conditions { fault: args.mutant, checks: Checks::default() },
+        conditions: Conditions { fault: args.mutant, ..Conditions::default() },
         failures_max: args.failures,
     };
     say!("{}", command(args, &plan));
@@ -78,7 +77,7 @@ fn tell(failure: &Failure, args: &Run) -> Result<(), Misuse> {
     say!("  invariant {}: {}", violation.invariant, violation.sentence);
     say!("  found: {}", violation.found);
     let begun = Instant::now();
-    let conditions = Conditions { fault: args.mutant, checks: Checks::default() };
+    let conditions = Conditions { fault: args.mutant, ..Conditions::default() };
     let again = "cargo run --release -p driftq-sim -- replay";
     if let Some(shrunk) = shrink(&life.setup, &life.steps, conditions) {
         let path = args.out_dir.join(match args.mutant {

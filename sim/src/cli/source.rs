@@ -8,7 +8,6 @@ use super::Misuse;
 use super::args::{Choice, seed};
 use crate::life::{Conditions, Life, live};
 use crate::trace::Trace;
-use crate::world::Checks;
 
 /// A life to look at.
 #[derive(Clone, Debug)]
@@ -41,7 +40,7 @@ impl Source {
 
     pub(super) fn live(&self, fault: Option<Fault>) -> Life {
         match self {
-            Self::Seed(seed) => live(*seed, Conditions { fault, checks: Checks::default() }),
+            Self::Seed(seed) => live(*seed, Conditions { fault, ..Conditions::default() }),
             Self::Trace(trace) => trace.relive(fault),
         }
     }

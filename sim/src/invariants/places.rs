@@ -84,7 +84,8 @@ pub(super) fn end_is_justified(waiting: &Waiting<'_>, offset: Offset, known: &Kn
         Start::Below(first) => offset < first,
     };
     let other = known.visible_to.is_some_and(|group| group != waiting.group.id());
-    let fine = word || start || other || book.dead.contains_key(&offset) || known.redriven.is_some();
+    let skipped = book.skipped.contains(&offset);
+    let fine = word || start || other || skipped || book.dead.contains_key(&offset) || known.redriven.is_some();
     laws::END_IS_JUSTIFIED.holds(fine, || format!("{known:?} for {}: {book:?}", waiting.group.name()))
 }
 

@@ -37,12 +37,34 @@ impl Observer {
                 }
             }
         }
+        let skips = pipeline.broker().tally().skipped;
+        if skips > self.skips {
+            self.note_skips(state);
+        }
+        self.skips = skips;
         if is_new || self.has_heard {
             let now = pipeline.broker().now();
             state.topics().try_for_each(|topic| self.ends(topic, lsn, now))?;
         }
         (self.looked_at, self.has_heard) = (Some(lsn), false);
         Ok(())
+    }
+
+    /// Messages were passed over because others of their identity are done: what has one and is done may be one of them.
+    fn note_skips(&mut self, state: &State) {
+        for ((topic, group), book) in &mut self.groups {
+            let (Some(known), Some(topic)) = (self.topics.get(topic), state.topic(*topic)) else { continue };
+            let Some(group) = topic.group(*group) else { continue };
+            let is_done = |known: &Known| {
+                let progress = group.progress(known.partition);
+                progress.is_some_and(|progress| progress.done().contains(known.position))
+            };
+            let here = known.here.iter().filter(|offset| {
+                let known = &known.known[*offset];
+                known.body.traits().has_identity && is_done(known)
+            });
+            book.skipped.extend(here);
+        }
     }
 
     /// Topics and groups that are new get a book.
@@ -83,6 +105,9 @@ impl Observer {
             let number = known.number;
             book.add(message.offset, known);
             let meta = message.body.metadata();
+            if meta.dead_letter.is_none() && meta.redrive.is_none() {
+                self.made(number)?;
+            }
             match (&meta.dead_letter, meta.redrive) {
                 (Some(dead), _) => self.died(state, message, dead, lsn)?,
                 (None, Some(redrive)) => {
@@ -180,6 +205,7 @@ impl Observer {
             match &asked.command {
                 Command::Seek { .. } => waiting.is_sought = true,
                 Command::Ack(claim) => waiting.acks.push(claim.offset),
+                Command::Complete(asked) => waiting.acks.push(asked.claim.offset),
                 _ => {}
             }
         }
@@ -218,6 +244,8 @@ impl Observer {
 
     /// What was restored is never behind what workers saw. For right after a restart.
     pub(crate) fn restored(&mut self, state: &State) -> Verdict {
+        self.boot = state.boot();
+        self.mended(state)?;
         for topic in state.topics() {
             for group in topic.groups() {
                 // Of a group that nobody was told of, deliveries may have gone unseen.
