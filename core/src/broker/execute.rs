@@ -102,15 +102,22 @@ impl<F: Faults> Broker<F> {
     }
 
     fn complete(&mut self, mut asked: Box<Complete>, log: &mut impl LogSink) -> Result<Reply, Refusal> {
-        if self.state.completions().len() >= self.limits.completions_max && self.limits.completions_max > 0 {
-            // Kept for want of nothing but memory: the oldest are the least likely to be asked for.
-            let count = (self.limits.completions_max as u64).div_ceil(COMPLETIONS_FREED_SHARE);
-            self.commit_for(Event::CompletionsExpired { count }, Need::Drain, log)?;
-        }
         let decision = complete::complete(&self.state, &self.limits, self.now, &mut asked, &self.faults)?;
         let stores = matches!(&decision.event, Some(Event::Completed(step)) if step.outputs.iter().any(|output| output.stored.is_some()));
         let need = if stores { Need::Growth } else { Need::Drain };
-        self.answer(decision, need, log)
+        let answer = self.answer(decision, need, log)?;
+        self.keep_fewer_completions(log);
+        Ok(answer)
+    }
+
+    /// Lets go of the oldest answers of completed steps where there are too many: the least likely to be asked for. What the
+    /// log has no room for stays until the next step is completed.
+    fn keep_fewer_completions(&mut self, log: &mut impl LogSink) {
+        let max = self.limits.completions_max;
+        if self.state.completions().len() > max {
+            let count = (max as u64).div_ceil(COMPLETIONS_FREED_SHARE).max(1);
+            let _ = self.commit(Event::CompletionsExpired { count }, Need::Drain, log);
+        }
     }
 
     fn ask_store(&mut self, asked: &StoreCommand, log: &mut impl LogSink) -> Result<Reply, Refusal> {

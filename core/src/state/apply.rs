@@ -97,7 +97,7 @@ impl State {
                 }
             }
             Event::Nacked { place, reason, not_before } => {
-                self.pin_effect(place);
+                self.pin_effect(place, at);
                 self.requeue(place, |entry| {
                     entry.failures = entry.failures.saturating_add(1);
                     if let Some(reason) = reason {
@@ -110,7 +110,7 @@ impl State {
                 self.entry_mut(place)?.last_error = LastError::Reason(reason.clone());
             }
             Event::Expired { place, not_before } => {
-                self.pin_effect(place);
+                self.pin_effect(place, at);
                 self.requeue(place, |entry| {
                     entry.failures = entry.failures.saturating_add(1);
                     entry.last_error = match faults.planted(Fault::ExpiryOverwritesReason) {
@@ -122,7 +122,7 @@ impl State {
             }
             Event::Extended { place, until } => self.extend(place, *until)?,
             Event::Released { place } => {
-                self.pin_effect(place);
+                self.pin_effect(place, at);
                 self.requeue(place, |entry| {
                     entry.failures += u32::from(faults.planted(Fault::ReleaseCountsAsFailure));
                     Phase::Queued { not_before: at }

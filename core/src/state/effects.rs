@@ -178,15 +178,17 @@ impl State {
         Ok(())
     }
 
-    /// A message that is not done goes back to its queue: an effect of its identity stays until it is.
-    pub(super) fn pin_effect(&mut self, place: &Place) {
+    /// A message that is not done goes back to its queue: an effect of its identity stays until it is. One that is past its window
+    /// does not come back by this.
+    pub(super) fn pin_effect(&mut self, place: &Place, at: Timestamp) {
         let Some((identity, _)) = self.identity_at(place) else { return };
-        let (partition, position) = (place.partition, place.position);
-        self.store.change(&identity, |effect| {
-            if effect.pin.as_ref().is_none_or(|pin| (pin.partition, pin.position) != (partition, position)) {
-                effect.pin = Some(pinned_to((partition, position)));
-            }
-        });
+        let Some(effect) = self.effect(&identity, at) else { return };
+        // The message it was granted for comes first: while that can come again, another does not take its place.
+        let Scope::Consume { topic, group } = &identity.scope else { return };
+        if self.is_pinned(topic, group, effect) {
+            return;
+        }
+        self.store.change(&identity, |effect| effect.pin = Some(pinned_to((place.partition, place.position))));
     }
 
     /// An ack says that whatever the message was to bring about is done.
@@ -224,7 +226,8 @@ impl State {
             effect.committed = true;
             effect.updated_at = at;
             look_in_time(effect);
-            if !effect.finished {
+            // A failure that may be tried again was not the last word.
+            if !effect.finished || !effect.status.is_final() {
                 let status = EffectStatus::Succeeded;
                 let result = ended.result.clone();
                 effect.finish(&Outcome { status, response_code: 0, result, last_error: "".into() }, at);
