@@ -10,7 +10,7 @@ use crate::report::{grouped, span};
 use crate::trace::Trace;
 
 pub(super) fn replay(args: &Replay) -> Result<Ending, Misuse> {
-    let source = Source::read(&args.source)?;
+    let source = Source::read(&args.source, args.profile)?;
     let fault = source.mutant(args.mutant);
     say!("{}", source.describe(fault));
     let mut life = source.live(fault);

@@ -11,7 +11,7 @@ use crate::report::span;
 use crate::trace::Trace;
 
 pub(super) fn shrink(args: &Shrink) -> Result<Ending, Misuse> {
-    let source = Source::read(&args.source)?;
+    let source = Source::read(&args.source, args.profile)?;
     let fault = source.mutant(args.mutant);
     say!("{}", source.describe(fault));
     let life = source.live(fault);

@@ -101,9 +101,14 @@ impl Clients {
         clients
     }
 
-    /// What every world begins with.
+    /// What every world begins with, and what was drawn ahead.
     pub(super) fn prelude(&mut self) -> Option<Step> {
         self.prelude.pop()
+    }
+
+    /// What happens after the step that is being drawn.
+    pub(super) fn next_is(&mut self, step: Step) {
+        self.prelude.push(step);
     }
 
     pub(super) fn step<F: Faults>(&mut self, family: Family, world: &World<F>) -> Step {

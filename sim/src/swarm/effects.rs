@@ -63,6 +63,9 @@ impl Clients {
     /// run it, say how it ended, be done with the message. Between any two of these it may be slow, or never go on.
     fn work<F: Faults>(&mut self, world: &World<F>) -> Option<Step> {
         let worker = self.worker();
+        if world.edge().unread(worker) > 0 && self.users.source.one_in(2) {
+            return Some(Step::Read { worker, count: 1 });
+        }
         let with_effect = |held: &&Held| held.effect.is_some() && !self.is_settled(held.token);
         let open: Vec<&Held> = world.edge().read_by(worker).filter(with_effect).collect();
         let held = *open.get(self.users.source.below(open.len() as u64) as usize)?;
@@ -87,6 +90,7 @@ impl Clients {
             None => {
                 let right = right(worker, held, world);
                 let delivery = (!self.users.source.one_in(3)).then_some(right);
+                self.wait();
                 Some(Step::Ask(Ask::Begin(Beginning { delivery, ..self.beginning(worker, effect, world) })))
             }
         }
@@ -111,7 +115,10 @@ impl Clients {
                 }
             },
             Some(_) if source.one_in(3) => Step::Ask(Ask::Reacquire { worker, effect, lease_ms }),
-            _ => Step::Ask(Ask::Begin(self.beginning(worker, effect, world))),
+            _ => {
+                self.wait();
+                Step::Ask(Ask::Begin(self.beginning(worker, effect, world)))
+            }
         })
     }
 
@@ -168,6 +175,13 @@ impl Clients {
         match self.users.source.one_in(2) {
             true => self.completion(worker, held, world),
             false => Ask::Ack(self.settle(worker, held, world)),
+        }
+    }
+
+    /// Most wait for an answer before they go on: all I/O is done then, and nothing else happens meanwhile.
+    fn wait(&mut self) {
+        if !self.users.source.one_in(3) {
+            self.next_is(Step::Settle);
         }
     }
 

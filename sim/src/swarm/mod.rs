@@ -10,6 +10,7 @@ mod effects;
 mod family;
 mod shape;
 
+use clap::ValueEnum;
 use driftq_core::faults::Faults;
 
 use self::clients::Clients;
@@ -21,13 +22,24 @@ use crate::steps::{Damage, IoFault, Lane, Loss, Step};
 use crate::world::World;
 
 /// What is in fashion among the worlds of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Profile {
-    /// Everything, half of it off in every world.
+    /// Everything, about half of it off in every world
     #[default]
     Default,
-    /// The idempotency store, in every world and above all.
+    /// Workers that use the idempotency store, in every world and above all
     Effects,
+}
+
+impl Profile {
+    /// Its name on a command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Effects => "effects",
+        }
+    }
 }
 
 /// What happens in one world.

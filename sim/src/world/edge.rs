@@ -304,6 +304,7 @@ impl<F: Faults> World<F> {
         self.tally.effects += 1;
         let before = self.edge.ledger.iter().filter(|ran| ran.identity == wanted).map(|ran| ran.token).max();
         self.tally.reruns += u64::from(before.is_some());
+        self.sometimes.hit_if(before.is_some(), Point::Rerun);
         self.edge.ledger.push(Ran { identity: wanted.clone(), token, attempt, after: self.tally.events });
         self.observer.ran(&wanted, before, token)
     }
@@ -351,7 +352,6 @@ impl<F: Faults> World<F> {
                         self.tally.replays += u64::from(matches!(reply, StoreReply::Replay(_)));
                         self.edge.begun(ticket, &reply);
                     }
-                    Ok(Reply::Produced(produced)) => self.tally.messages += u64::from(!produced.duplicate),
                     _ => {}
                 }
                 self.edge.connecting.remove(&ticket);

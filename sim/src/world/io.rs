@@ -105,6 +105,7 @@ impl<F: Faults> World<F> {
                 self.chain.mix(at.position ^ (bytes.len() as u64) << 32);
                 for record in self.shadow.appended(*file, at.position, bytes) {
                     met::record(&mut self.sometimes, self.broker.as_ref(), record);
+                    self.tally.count(&record.event);
                 }
                 let deciding = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
                 self.sometimes.hit_if(deciding && self.lanes[0].is_some(), Point::ManyBatches);

@@ -52,6 +52,8 @@ pub(super) fn record<F: Faults>(met: &mut Sometimes, broker: Option<&Pipeline<F>
             let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), place)) else { return };
             let first = progress.done().floor();
             met.hit_if(overtakes(progress, partition, place.position, first), Point::PriorityFirst);
+            let sought = place.position < progress.replayed_below();
+            met.hit_if(sought && broker.is_some_and(|b| is_committed(b.state(), place)), Point::SkipLifted);
         }
         _ => {}
     }
@@ -87,6 +89,17 @@ pub(super) fn delivery(met: &mut Sometimes, delivery: &Delivery) {
             DeadReason::DeadlineExceeded => Point::DeadByDeadline,
         });
     }
+}
+
+/// Whether the group is done with a message of the same identity.
+fn is_committed(state: &State, place: &Place) -> bool {
+    let effect = || {
+        let topic = state.topic(place.topic)?;
+        let message = topic.partition(place.partition)?.message(place.position)?;
+        let identity = message.body.traits().has_identity.then(|| message.body.identity()).flatten()?;
+        state.store().consumed(topic.name(), topic.group(place.group)?.name(), identity)
+    };
+    effect().is_some_and(|effect| effect.committed)
 }
 
 fn find<'a>(state: &'a State, place: &Place) -> Option<(&'a Progress, &'a Partition)> {

@@ -14,6 +14,7 @@ mod probe;
 use driftq_core::command::{Begin, StoreCommand};
 use driftq_core::faults::Faults;
 use driftq_core::log::LogId;
+use driftq_core::record::Event;
 use driftq_core::types::{Ticket, Timestamp};
 use driftq_core::{Command, Pipeline};
 
@@ -66,7 +67,7 @@ pub struct Tally {
     pub predicted: u64,
     /// Messages handed out.
     pub deliveries: u64,
-    /// Messages whose producers were told of them, and those made by completed steps.
+    /// Messages that were stored.
     pub messages: u64,
     /// Effects that workers had on the world outside.
     pub effects: u64,
@@ -89,6 +90,19 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Counts what was written.
+    fn count(&mut self, event: &Event) {
+        match event {
+            Event::Produced { .. } => self.messages += 1,
+            Event::Skipped { .. } => self.skips += 1,
+            Event::Completed(step) => {
+                self.completed += 1;
+                self.messages += step.outputs.iter().filter(|output| output.stored.is_some()).count() as u64;
+            }
+            _ => {}
+        }
+    }
+
     /// Adds another world's.
     pub fn add(&mut self, other: &Self) {
         self.events += other.events;

@@ -182,7 +182,10 @@ impl Observer {
                 });
                 self.granted(asked, &begin.identity, Some(begin), delivery, reply)
             }
-            (StoreCommand::Reacquire { identity, .. }, _) => self.granted(asked, identity, None, None, reply),
+            (StoreCommand::Reacquire { identity, .. }, _) => {
+                self.met.hit(Point::Reacquired);
+                self.granted(asked, identity, None, None, reply)
+            }
             (StoreCommand::Begin(begin), Reply::Store(StoreReply::Replay(outcome))) => {
                 let Some(book) = self.effects.get(&begin.identity) else { return Ok(()) };
                 let end = book.end();

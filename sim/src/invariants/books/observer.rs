@@ -233,7 +233,7 @@ impl Observer {
                         ground.bears(asked.before, || format!("{:?}", asked.command))?;
                         refused_is_nothing(&asked, refusal)?;
                         if let Command::Complete(complete) = &asked.command {
-                            self.step_refused(complete)?;
+                            self.step_refused(complete, refusal)?;
                         }
                         refused_when_full(&asked, refusal)
                     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use driftq_core::command::{Complete, Produce, StoreCommand, TokenClaim};
-use driftq_core::reply::{Produced, RouterUse, StepOutput};
+use driftq_core::reply::{Overload, Produced, RouterUse, StepOutput};
 use driftq_core::state::State;
 use driftq_core::types::*;
-use driftq_core::{Command, Reply};
+use driftq_core::{Command, Refusal, Reply};
 
 use super::ledger::{Asked, Known, claim, number};
 use super::observer::{Observer, identity};
@@ -76,8 +76,12 @@ impl Observer {
     }
 
     /// A step was refused: nothing of it is there, unless it was completed before.
-    pub(super) fn step_refused(&mut self, complete: &Complete) -> Verdict {
+    pub(super) fn step_refused(&mut self, complete: &Complete, refusal: &Refusal) -> Verdict {
         let TokenClaim::Shown(token) = complete.claim.token else { return Ok(()) };
+        let full = matches!(refusal, Refusal::Overloaded { reason: Overload::Backlog, .. });
+        self.met.hit_if(full, Point::StepRefused);
+        let forgotten = *refusal == Refusal::StaleLease && self.steps.contains_key(&token);
+        self.met.hit_if(forgotten, Point::StepForgotten);
         if self.steps.contains_key(&token) || self.perhaps.contains(&token) {
             return Ok(());
         }
