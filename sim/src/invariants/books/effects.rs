@@ -104,39 +104,57 @@ impl EffectBook {
         newest.map_or(self.acked.as_ref(), |(_, grant)| grant.end.as_ref())
     }
 
-    /// The message is done, by an ack or with a result.
-    fn commit(&mut self, at: Timestamp, ack: Millis, completed: Option<(&Option<Arc<str>>, Millis)>) {
-        let lifetime = self.lifetime;
-        let outcome = |result: Option<Arc<str>>| Outcome {
-            status: EffectStatus::Succeeded,
-            response_code: 0,
-            result,
-            last_error: Text::default(),
-        };
-        let doubtful = self.grants.last_key_value().is_some_and(|(_, grant)| grant.unsure);
-        match self.grants.last_entry().map(std::collections::btree_map::OccupiedEntry::into_mut) {
-            Some(grant) if !grant.unsure => {
-                let told = grant.end.as_ref().is_some_and(|end| end.told);
-                match completed {
-                    Some((result, _)) if !told => {
-                        let expires_at = lifetime.map(|lifetime| after(lifetime, at));
-                        grant.end = Some(End { outcome: Some(outcome(result.clone())), expires_at, told: true });
-                    }
-                    None if grant.end.is_none() => {
-                        grant.end = Some(End { outcome: None, expires_at: Some(at.after(ack)), told: false });
-                    }
-                    _ => {}
-                }
+    /// Whether nobody can say that the newest grant, or its end, is still remembered at `at`.
+    fn may_be_forgotten(&self, at: Timestamp) -> bool {
+        let Some((_, grant)) = self.grants.last_key_value() else { return false };
+        grant.unsure
+            || match &grant.end {
+                Some(end) => !end.is_remembered(at),
+                None => self.lifetime.is_none_or(|lifetime| after(lifetime, grant.until) <= at),
             }
-            // Whatever was remembered of it before, what is remembered now is not certain.
-            _ if doubtful || self.acked.as_ref().is_some_and(|end| end.is_remembered(at)) => {}
-            _ => {
-                let (result, window) = completed.map_or((None, ack), |(result, window)| (result.clone(), window));
-                let expires_at = Some(at.after(window));
-                self.acked = Some(End { outcome: Some(outcome(result)), expires_at, told: completed.is_some() });
+    }
+
+    /// The message is done, by an ack, or by a step with a result.
+    fn commit(&mut self, at: Timestamp, windows: Windows, completed: Option<&Option<Arc<str>>>) {
+        if self.may_be_forgotten(at) {
+            self.doubt();
+            return;
+        }
+        let lifetime = self.lifetime;
+        let succeeded = |result: Option<Arc<str>>| {
+            Some(Outcome { status: EffectStatus::Succeeded, response_code: 0, result, last_error: Text::default() })
+        };
+        let by_ack = self.acked.take().filter(|end| end.is_remembered(at));
+        match (self.newest(), completed) {
+            (Some(grant), Some(result)) if !grant.end.as_ref().is_some_and(|end| end.told) => {
+                let expires_at = lifetime.map(|lifetime| after(lifetime, at));
+                grant.end = Some(End { outcome: succeeded(result.clone()), expires_at, told: true });
+            }
+            (Some(grant), None) if grant.end.is_none() => {
+                grant.end = Some(End { outcome: None, expires_at: Some(at.after(windows.ack)), told: false });
+            }
+            (Some(_), _) => {}
+            (None, completed) => {
+                let window = if completed.is_none() || by_ack.is_some() { windows.ack } else { windows.completed };
+                let told = completed.is_some();
+                let new = End {
+                    outcome: succeeded(completed.cloned().flatten()),
+                    expires_at: Some(at.after(window)),
+                    told,
+                };
+                self.acked = Some(by_ack.filter(|end| end.told || !told).unwrap_or(new));
             }
         }
     }
+}
+
+/// How long an effect is remembered that nobody has begun.
+#[derive(Clone, Copy)]
+struct Windows {
+    /// Where an ack said that it ended.
+    ack: Millis,
+    /// Where a step did.
+    completed: Millis,
 }
 
 impl Observer {
@@ -274,11 +292,11 @@ impl Observer {
     /// A message was acked or completed, which ends the effect of its identity.
     pub(super) fn committed(&mut self, asked: &Asked, offset: Offset) {
         let Some(identity) = self.identity_at(asked, offset) else { return };
-        let (ack, window) = (self.limits.ack_ttl, self.limits.effect_ttl);
+        let windows = Windows { ack: self.limits.ack_ttl, completed: self.limits.effect_ttl };
         let book = self.effects.entry(identity).or_default();
         match (&asked.command, asked.rightful) {
-            (Command::Complete(complete), Some(true)) => book.commit(asked.at, ack, Some((&complete.result, window))),
-            (_, Some(true)) => book.commit(asked.at, ack, None),
+            (Command::Complete(complete), Some(true)) => book.commit(asked.at, windows, Some(&complete.result)),
+            (_, Some(true)) => book.commit(asked.at, windows, None),
             (_, Some(false)) => {}
             // It may have come too late, and then it says nothing about what has begun since.
             (_, None) => book.doubt(),

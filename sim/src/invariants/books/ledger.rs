@@ -181,7 +181,9 @@ impl GroupBook {
             !deaths.is_empty()
         });
         let undone = std::mem::take(&mut self.acked);
-        *self = Self { starts, dead, undone, ..Self::new(self.name.clone(), self.since) };
+        // Some may have been passed over after the seek was decided and before anybody was told of it.
+        let skipped = std::mem::take(&mut self.skipped);
+        *self = Self { starts, dead, undone, skipped, ..Self::new(self.name.clone(), self.since) };
     }
 
     /// When the message last died for the group, if it did.
