@@ -190,6 +190,15 @@ impl Observer {
         book.named.push((token, named));
     }
 
+    /// A group is sought: a message that was done, and whose effect was forgotten then, may come again.
+    pub(super) fn bring_back(&mut self, of: &TopicName, of_group: &GroupName) {
+        for (identity, book) in &mut self.effects {
+            if matches!(&identity.scope, Scope::Consume { topic, group } if (topic, group) == (of, of_group)) {
+                book.named.clear();
+            }
+        }
+    }
+
     /// The store has answered.
     pub(super) fn store_answered(&mut self, asked: &Asked, command: &StoreCommand, reply: &Reply) -> Verdict {
         match (command, reply) {

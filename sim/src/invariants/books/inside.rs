@@ -38,13 +38,14 @@ impl Observer {
             }
         }
         let skips = pipeline.broker().tally().skipped;
-        if skips > self.skips {
+        let has_skipped = skips > self.skips;
+        if has_skipped {
             self.note_skips(state);
         }
         self.skips = skips;
         if is_new || self.has_heard {
             let now = pipeline.broker().now();
-            state.topics().try_for_each(|topic| self.ends(topic, lsn, now))?;
+            state.topics().try_for_each(|topic| self.ends(topic, lsn, now, has_skipped))?;
         }
         (self.looked_at, self.has_heard) = (Some(lsn), false);
         Ok(())
@@ -160,7 +161,7 @@ impl Observer {
     }
 
     /// Whatever is done for a group must have been ended by somebody's word, and whatever is gone must have been done.
-    fn ends(&mut self, topic: &Topic, lsn: Lsn, now: Timestamp) -> Verdict {
+    fn ends(&mut self, topic: &Topic, lsn: Lsn, now: Timestamp, has_skipped: bool) -> Verdict {
         let Some(book) = self.topics.get(&topic.id()) else { return Ok(()) };
         let groups: Vec<_> = topic.groups().filter_map(|group| self.waiting(topic, group)).collect();
         let mut gone = Vec::new();
@@ -189,7 +190,10 @@ impl Observer {
             // What is redriven leaves in any case, and pushes nothing out.
             let here = gone.iter().map(|offset| &book.known[offset]).filter(|known| known.partition == id);
             let Some(last) = here.rev().find(|known| known.redriven.is_none()) else { continue };
-            retained_while_asked(topic, partition, last, now)?;
+            // What was stored and passed over at once was never seen, and may have pushed others out.
+            if !has_skipped {
+                retained_while_asked(topic, partition, last, now)?;
+            }
         }
         if let Some(book) = self.topics.get_mut(&topic.id()) {
             book.gone(&gone, lsn);

@@ -146,6 +146,9 @@ impl Observer {
         }
         self.note_sent(&asked.command);
         self.name_delivery(pipeline.state(), &asked.command);
+        if let Command::Seek { topic, group, .. } = &asked.command {
+            self.bring_back(topic, group);
+        }
         self.note_redriven(pipeline.state(), &asked);
         asked.step = self.traces(pipeline.state(), &asked);
         self.pending.insert(ticket, asked);
