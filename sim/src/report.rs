@@ -60,7 +60,12 @@ pub fn effects(summary: &Summary) -> String {
     row(tally.replays, "times the answer was REPLAY");
     row(tally.skips, "messages were done undelivered, because another of their identity was");
     row(tally.completed, "steps were completed");
-    let broken = |number: u8| summary.failures.iter().any(|failure| failure.life.violation.as_ref().is_some_and(|found| found.invariant == number));
+    let broken = |number: u8| {
+        summary
+            .failures
+            .iter()
+            .any(|failure| failure.life.violation.as_ref().is_some_and(|found| found.invariant == number))
+    };
     lines.push_str(match ABOUT_EFFECTS.into_iter().any(broken) {
         true => "what \"once\" means was BROKEN; the failures below say how\n",
         false => {

@@ -54,7 +54,10 @@ fn text(path: &Path) -> &str {
 fn a_run_that_passes_says_so_last_and_its_options_first() {
     let ended = sim(&["run", "--seeds", "6", "--jobs", "2"]);
     assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
-    assert_eq!(ended.first(), "driftq-sim run --seeds 6 --start 0 --profile default --jobs 2 --failures 1 --out-dir sim-failures");
+    assert_eq!(
+        ended.first(),
+        "driftq-sim run --seeds 6 --start 0 --profile default --jobs 2 --failures 1 --out-dir sim-failures"
+    );
     let said =
         ["seed 0 lived twice", "events/s", "simulated time", "predicted", "peak memory", "sometimes", "a sync failed"];
     for words in said {

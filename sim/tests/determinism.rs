@@ -11,8 +11,7 @@ use driftq_sim::swarm::Profile;
 use driftq_sim::trace::{Broken, Trace, TraceError};
 use driftq_sim::world::Checks;
 
-const SOUND: Conditions =
-    Conditions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
+const SOUND: Conditions = Conditions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
 
 fn planted(fault: Fault) -> Conditions {
     Conditions { fault: Some(fault), ..SOUND }

@@ -30,6 +30,7 @@ laws! {
     1 OFFSETS_RISE offsets_rise: "offsets rise within a partition, below the topic's next one";
     1 ONE_PHASE one_phase: "for a group a message is done, or held, or waiting, or ready: exactly one of them";
     1 END_IS_JUSTIFIED end_is_justified: "a message is done for a group only by ack, skip, death, seek or start";
+    1 SKIPPED_IS_DONE skipped_is_done: "a message that is passed over because its identity is done is done as well";
     1 GONE_IS_GONE gone_is_gone: "what is trimmed does not come back";
     1 UNDONE_IS_KEPT undone_is_kept: "what a group is not done with is not trimmed";
     1 DONE_IS_LET_GO done_is_let_go: "what every group is done with is trimmed, unless done messages are to be kept";

@@ -41,7 +41,7 @@ pub mod laws;
 pub(crate) mod liveness;
 pub(crate) mod model;
 mod order;
-mod places;
+pub(crate) mod places;
 mod room;
 pub(crate) mod silence;
 pub(crate) mod time;

@@ -41,7 +41,8 @@ impl Model {
         }
 
         let before = (self.topics.clone(), self.scopes.clone(), self.sweeps.clone());
-        let produced = match self.put_all(&asked.produce).map_err(Stop::from).and_then(|all| Ok((self.record()?, all))) {
+        let produced = match self.put_all(&asked.produce).map_err(Stop::from).and_then(|all| Ok((self.record()?, all)))
+        {
             Ok(((), produced)) => produced,
             Err(stop) => {
                 (self.topics, self.scopes, self.sweeps) = before;

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use driftq_core::command::{Begin, DeliveryClaim, OnExpired, StoreCommand, TokenClaim};
 use driftq_core::idempotency::{Effect as Found, EffectStatus, Identity, Lifetime, Outcome, Realm, Scope};
 use driftq_core::reply::{Overload, StoreReply};
-use driftq_core::types::{
-    GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, Text, Timestamp, TopicName,
-};
+use driftq_core::types::{GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, Text, Timestamp, TopicName};
 use driftq_core::{Refusal, Reply};
 
 use super::due::Swept;
@@ -252,7 +250,8 @@ impl Model {
         let mut messages = self.topics[t].messages.iter();
         let message =
             messages.find(|message| (message.partition, message.offset) == (delivery.partition, delivery.offset));
-        if message.is_some_and(|message| tenant(message.content.metadata.envelope.tenant_id.as_deref()) != identity.tenant())
+        if message
+            .is_some_and(|message| tenant(message.content.metadata.envelope.tenant_id.as_deref()) != identity.tenant())
         {
             return Err(Refusal::Invalid("the delivered message is of another tenant"));
         }
@@ -274,8 +273,7 @@ impl Model {
         let effect = &self.effects[at];
         self.check_token(effect, token)?;
         let only_acked = effect.committed && !effect.finished;
-        let open = effect.status == EffectStatus::InProgress
-            || only_acked && outcome.status == EffectStatus::Succeeded;
+        let open = effect.status == EffectStatus::InProgress || only_acked && outcome.status == EffectStatus::Succeeded;
         if !open {
             let same = !only_acked && effect.outcome() == *outcome;
             return if same { Ok(Reply::Done) } else { Err(Refusal::OtherOutcome.into()) };

@@ -7,7 +7,8 @@ use driftq_core::types::limits::{
     ERROR_TEXT_BYTES_CEILING, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING,
 };
 use driftq_core::types::{
-    Boot, ConsumerId, GroupId, GroupName, LeaseToken, Limits, Millis, Offset, PartitionId, Ticket, Timestamp, TopicId, TopicName,
+    Boot, ConsumerId, GroupId, GroupName, LeaseToken, Limits, Millis, Offset, PartitionId, Ticket, Timestamp, TopicId,
+    TopicName,
 };
 use driftq_core::{Command, Refusal, Reply};
 

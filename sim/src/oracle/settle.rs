@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use driftq_core::command::{Claim, TokenClaim};
-use driftq_core::types::{
-    DeadReason, GroupName, Millis, Offset, PartitionId, RetryPolicy, Timestamp, TopicName,
-};
+use driftq_core::types::{DeadReason, GroupName, Millis, Offset, PartitionId, RetryPolicy, Timestamp, TopicName};
 use driftq_core::{Refusal, Reply};
 
 use super::model::{Model, OutOfFuel, Stop};

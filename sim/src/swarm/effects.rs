@@ -55,7 +55,7 @@ impl Clients {
             Family::Work => self.work(world),
             Family::Effect => self.any_effect(world),
             Family::OddEffect => self.odd_effect(world).map(Step::Ask),
-            _ => self.step_done(world).map(Step::Ask),
+            _ => Some(self.step_done(world)),
         }
     }
 
@@ -68,7 +68,9 @@ impl Clients {
         }
         let with_effect = |held: &&Held| held.effect.is_some() && !self.is_settled(held.token);
         let open: Vec<&Held> = world.edge().read_by(worker).filter(with_effect).collect();
-        let held = *open.get(self.users.source.below(open.len() as u64) as usize)?;
+        let Some(held) = open.get(self.users.source.below(open.len() as u64) as usize).copied() else {
+            return Some(self.look_for_work(worker, world));
+        };
         let effect = held.effect?;
         let grant = Grant { worker, effect, back: 0, twist: Twist::None };
         match world.edge().granted(&grant).filter(|granted| granted.token > held.token) {
@@ -143,7 +145,8 @@ impl Clients {
             3 => Ask::Reacquire { worker, effect, lease_ms: None },
             4 => Ask::Renew { grant, lease_ms: None },
             5 => {
-                let twists = [Twist::None, Twist::Unreadable, Twist::NoToken, Twist::WrongPartition, Twist::WrongOffset];
+                let twists =
+                    [Twist::None, Twist::Unreadable, Twist::NoToken, Twist::WrongPartition, Twist::WrongOffset];
                 let twist = source.pick(&twists);
                 let delivery = held.map(|held| Right { twist, ..right(worker, held, world) });
                 Ask::Begin(Beginning { delivery, ..self.beginning(worker, effect, world) })
@@ -154,20 +157,32 @@ impl Clients {
     }
 
     /// A worker completes a step, whether or not it has ever asked the store; sometimes once more.
-    fn step_done<F: Faults>(&mut self, world: &World<F>) -> Option<Ask> {
+    fn step_done<F: Faults>(&mut self, world: &World<F>) -> Step {
         let worker = self.worker();
         let again = self.users.source.one_in(6);
         let open = |held: &&Held| again || !self.is_settled(held.token);
         let open: Vec<&Held> = world.edge().read_by(worker).filter(open).collect();
-        let held = *open.get(self.users.source.below(open.len() as u64) as usize)?;
+        let Some(held) = open.get(self.users.source.below(open.len() as u64) as usize).copied() else {
+            return self.look_for_work(worker, world);
+        };
         let mut ask = self.completion(worker, held, world);
         if let Ask::Complete { right, .. } = &mut ask
             && self.users.source.one_in(10)
         {
-            let twists = [Twist::NoToken, Twist::Unreadable, Twist::WrongOwner, Twist::WrongGroup, Twist::WrongPartition];
+            let twists =
+                [Twist::NoToken, Twist::Unreadable, Twist::WrongOwner, Twist::WrongGroup, Twist::WrongPartition];
             right.twist = self.users.source.pick(&twists);
         }
-        Some(ask)
+        Step::Ask(ask)
+    }
+
+    /// A worker that has nothing to do reads what there is, or waits for something to come.
+    fn look_for_work<F: Faults>(&mut self, worker: Worker, world: &World<F>) -> Step {
+        match world.edge().unread(worker) {
+            0 if self.users.source.one_in(2) => Step::Wake,
+            0 => Step::Settle,
+            _ => Step::Read { worker, count: 1 },
+        }
     }
 
     /// The message is done: by an ack, or by a step that hands on the next.

@@ -75,7 +75,7 @@ families! {
 
 /// What only users of the idempotency store do, and how often at most.
 const STORE: &[(Family, u32)] =
-    &[(Family::Work, 30), (Family::Effect, 12), (Family::OddEffect, 6), (Family::Complete, 10)];
+    &[(Family::Work, 40), (Family::Effect, 16), (Family::OddEffect, 10), (Family::Complete, 20)];
 
 /// How often each kind of thing happens in one world.
 #[derive(Clone, Debug)]
@@ -94,12 +94,12 @@ impl Weights {
             // In eighths of the most, so that even the rarest can be rarer.
             on.push((*family, *most * (1 + source.below(8) as u32)));
         }
-        // Half of all worlds know nothing of the store.
-        if profile == Profile::Effects || store.one_in(2) {
+        // A third of all worlds know nothing of the store.
+        if profile == Profile::Effects || !store.one_in(3) {
             for (family, most) in STORE {
                 match profile {
-                    Profile::Effects => on.push((*family, *most * (8 + store.below(8) as u32))),
-                    Profile::Default if store.one_in(3) => {}
+                    Profile::Effects => on.push((*family, *most * (4 + store.below(5) as u32))),
+                    Profile::Default if store.one_in(4) => {}
                     Profile::Default => on.push((*family, *most * (1 + store.below(8) as u32))),
                 }
             }

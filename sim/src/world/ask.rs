@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use driftq_core::Command;
 use driftq_core::command::{
-    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, OnExpired, Produce, Redrivable, SeekTo, StoreCommand, Subscribe,
-    TokenClaim,
+    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, OnExpired, Produce, Redrivable, SeekTo, StoreCommand,
+    Subscribe, TokenClaim,
 };
 use driftq_core::faults::Faults;
 use driftq_core::idempotency::{EffectStatus, Identity, Lifetime, Outcome, Scope};
 use driftq_core::record::{GroupStart, Retention};
 use driftq_core::types::{
-    Deadline, Envelope, GroupName, Millis, Offset, OwnerName, PartitionId, Priority, RetryPolicy, Routing, RoutingDecision, Text,
-    Timestamp,
+    Deadline, Envelope, GroupName, Millis, Offset, OwnerName, PartitionId, Priority, RetryPolicy, Routing,
+    RoutingDecision, Text, Timestamp,
 };
 
 use super::edge::Asked;

@@ -20,8 +20,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 
 use self::steps::{Sequence, endless, sequences};
 
-const SOUND: Conditions =
-    Conditions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
+const SOUND: Conditions = Conditions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
 
 /// A runner that draws the same cases on every machine and on every day. `PROPTEST_CASES` scales how many: 512 draws twice
 /// as many, the first half of them the same. `DRIFTQ_SEQUENCES` draws others.

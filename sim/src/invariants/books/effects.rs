@@ -137,11 +137,8 @@ impl EffectBook {
             (None, completed) => {
                 let window = if completed.is_none() || by_ack.is_some() { windows.ack } else { windows.completed };
                 let told = completed.is_some();
-                let new = End {
-                    outcome: succeeded(completed.cloned().flatten()),
-                    expires_at: Some(at.after(window)),
-                    told,
-                };
+                let new =
+                    End { outcome: succeeded(completed.cloned().flatten()), expires_at: Some(at.after(window)), told };
                 self.acked = Some(by_ack.filter(|end| end.told || !told).unwrap_or(new));
             }
         }
@@ -253,8 +250,7 @@ impl Observer {
         grant_is_new(self.last_grant, *token)?;
         self.last_grant = Some(*token);
         let book = self.effects.entry(identity.clone()).or_default();
-        let grant =
-            Grant { at: asked.at, until: *lease_until, delivery, end: None, failed: false, unsure: false };
+        let grant = Grant { at: asked.at, until: *lease_until, delivery, end: None, failed: false, unsure: false };
         let given = Given { book, token: *token, grant: &grant, undone: &asked.undone };
         one_grant(given)?;
         ended_stays(given)?;

@@ -141,7 +141,6 @@ impl Observer {
         }
         Ok(())
     }
-
 }
 
 /// Whether a command may have undone what a step did before it.

@@ -20,6 +20,7 @@ const FIRST: &[(Law, Fault)] = &[
     (ONE_PHASE, Fault::TrimOneTooMany),
     (UNDONE_IS_KEPT, Fault::TrimOneTooMany),
     (END_IS_JUSTIFIED, Fault::HighestAckWatermark),
+    (SKIPPED_IS_DONE, Fault::SkipWithoutFinish),
     (DONE_IN_ADDS_UP, Fault::DeletedGroupCounted),
     (WAS_SENT, Fault::BodyTruncated),
     (ONE_BODY, Fault::ApplyReadsClock),
@@ -142,8 +143,7 @@ fn a_planted_bug_breaks_its_law_where_no_other_is_heard() {
 
 #[test]
 fn the_naive_model_knows_of_a_bug_that_no_other_law_sees() {
-    let breaks =
-        |seed| live(seed, Conditions { fault: Some(Fault::PauseIgnored), ..Conditions::default() }).violation;
+    let breaks = |seed| live(seed, Conditions { fault: Some(Fault::PauseIgnored), ..Conditions::default() }).violation;
     let seed = (0..SEEDS).find(|seed| breaks(*seed).is_some_and(|violation| MODEL_KNOWS.is(&violation)));
     assert!(seed.is_some(), "a paused group is served and the model does not mind");
 }
