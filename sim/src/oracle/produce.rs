@@ -53,7 +53,7 @@ impl Model {
                 return Ok(Weighed::Known(Produced { partition, offset, duplicate: true, router }));
             }
             let live = known.iter().filter(|identity| self.now < identity.expires_at).count() as u64;
-            if !known.is_empty() && live >= self.limits.dedupe_keys_max {
+            if live >= self.limits.dedupe_keys_max {
                 return Err(self.overloaded(Overload::Identities));
             }
         }

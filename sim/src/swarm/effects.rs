@@ -33,7 +33,7 @@ impl Users {
         let identity_one_in = if profile == Profile::Effects { 1 } else { source.pick(&[1, 2, 3]) };
         Self {
             keys: source.pick(&[1, 4, 12]),
-            requests: source.pick(&[1, 1, 2]),
+            requests: source.pick(&[1, 2, 2]),
             identity_one_in,
             source,
             told: BTreeSet::new(),
