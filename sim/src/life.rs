@@ -8,7 +8,7 @@ use crate::invariants::{Verdict, Violation, laws};
 use crate::setup::Setup;
 use crate::sometimes::Sometimes;
 use crate::steps::Step;
-use crate::swarm::Swarm;
+use crate::swarm::{Profile, Swarm};
 use crate::world::{Checks, Tally, World};
 
 /// How a life is lived.
@@ -18,6 +18,8 @@ pub struct Conditions {
     pub fault: Option<Fault>,
     /// Who watches.
     pub checks: Checks,
+    /// What is in fashion, where a life is drawn from a seed.
+    pub profile: Profile,
 }
 
 /// What a life was like.
@@ -41,8 +43,8 @@ pub struct Life {
 #[must_use]
 pub fn live(seed: u64, conditions: Conditions) -> Life {
     match conditions.fault {
-        None => live_with(seed, NoFaults, conditions.checks),
-        Some(fault) => live_with(seed, Planted(fault), conditions.checks),
+        None => live_with(seed, NoFaults, conditions),
+        Some(fault) => live_with(seed, Planted(fault), conditions),
     }
 }
 
@@ -55,8 +57,8 @@ pub fn relive(setup: &Setup, steps: &[Step], conditions: Conditions) -> Life {
     }
 }
 
-fn live_with<F: Faults>(seed: u64, faults: F, checks: Checks) -> Life {
-    let mut swarm = Swarm::new(seed);
+fn live_with<F: Faults>(seed: u64, faults: F, Conditions { checks, profile, .. }: Conditions) -> Life {
+    let mut swarm = Swarm::new(seed, profile);
     let setup = swarm.setup().clone();
     let mut left = swarm.steps();
     let mut drained = false;

@@ -41,6 +41,42 @@ pub fn figures(summary: &Summary, jobs: NonZeroUsize) -> String {
     lines
 }
 
+/// The invariants that are about effects and completed steps.
+const ABOUT_EFFECTS: [u8; 3] = [12, 24, 25];
+
+/// What was granted, run, replayed and skipped, a line each, and whether an effect was ever run again without a reason.
+#[must_use]
+pub fn effects(summary: &Summary) -> String {
+    let tally = &summary.tally;
+    let mut lines = String::from("effects\n");
+    let mut row = |count: u64, what: &str| {
+        let _ = writeln!(lines, "{:>12}  {what}", grouped(count));
+    };
+    row(tally.messages, "messages were stored");
+    row(tally.deliveries, "deliveries were made");
+    row(tally.grants, "times the answer was EXECUTE");
+    row(tally.effects, "effects were run, by the workers' ledger");
+    row(tally.reruns, "of them had been run before, each under a grant that allows it");
+    row(tally.replays, "times the answer was REPLAY");
+    row(tally.skips, "messages were done undelivered, because another of their identity was");
+    row(tally.completed, "steps were completed");
+    let broken = |number: u8| {
+        summary
+            .failures
+            .iter()
+            .any(|failure| failure.life.violation.as_ref().is_some_and(|found| found.invariant == number))
+    };
+    lines.push_str(match ABOUT_EFFECTS.into_iter().any(broken) {
+        true => "what \"once\" means was BROKEN; the failures below say how\n",
+        false => {
+            "what \"once\" means was held: no effect was run again but under a grant given after a lease had ended, a recorded failure, a \
+             newer delivery, a forget or the end of its window, and none that had succeeded within it; whatever a completed step made is \
+             there exactly once\n"
+        }
+    });
+    lines
+}
+
 /// How often each rare situation was met.
 #[must_use]
 pub fn sometimes_table(sometimes: &Sometimes) -> String {

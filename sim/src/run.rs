@@ -148,7 +148,7 @@ mod tests {
             start: 5,
             extent: Extent::Seeds(24),
             jobs: NonZeroUsize::new(jobs).expect("not zero"),
-            conditions: Conditions { fault: None, checks: Checks::default() },
+            conditions: Conditions::default(),
             failures_max: 1_000,
         };
         let (one, four) = (run(&plan(1), |_| {}), run(&plan(4), |_| {}));

@@ -20,6 +20,22 @@ pub struct Setup {
     pub dedupe_ttl_ms: u64,
     /// Produce identities per topic.
     pub dedupe_keys_max: u64,
+    /// How long an effect is remembered after its end.
+    pub effect_ttl_ms: u64,
+    /// The same for jobs and tasks.
+    pub job_ttl_ms: u64,
+    /// The same where only an ack said that it ended.
+    pub ack_ttl_ms: u64,
+    /// Effects of a tenant.
+    pub effects_max: u64,
+    /// Bytes of an effect's result.
+    pub result_bytes_max: usize,
+    /// How long the answer of a completed step is repeated.
+    pub completion_ttl_ms: u64,
+    /// Such answers.
+    pub completions_max: usize,
+    /// Messages of a completed step.
+    pub outputs_max: usize,
     /// Topics.
     pub topics_max: usize,
     /// Groups of a topic.
@@ -50,6 +66,14 @@ impl Setup {
             lease_default: Millis(self.lease_ms),
             dedupe_ttl: Millis(self.dedupe_ttl_ms),
             dedupe_keys_max: self.dedupe_keys_max,
+            effect_ttl: Millis(self.effect_ttl_ms),
+            job_ttl: Millis(self.job_ttl_ms),
+            ack_ttl: Millis(self.ack_ttl_ms),
+            effects_max: self.effects_max,
+            result_bytes_max: self.result_bytes_max,
+            completion_ttl: Millis(self.completion_ttl_ms),
+            completions_max: self.completions_max,
+            outputs_max: self.outputs_max,
             topics_max: self.topics_max,
             groups_max: self.groups_max,
             consumers_max: self.consumers_max,
@@ -79,6 +103,14 @@ impl Default for Setup {
             lease_ms: 2_000,
             dedupe_ttl_ms: 10_000,
             dedupe_keys_max: 64,
+            effect_ttl_ms: 60_000,
+            job_ttl_ms: 600_000,
+            ack_ttl_ms: 10_000,
+            effects_max: 64,
+            result_bytes_max: 64,
+            completion_ttl_ms: 10_000,
+            completions_max: 64,
+            outputs_max: 16,
             topics_max: 16,
             groups_max: 16,
             consumers_max: 64,

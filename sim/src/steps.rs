@@ -30,6 +30,8 @@ pub enum Step {
         /// How many at most.
         count: u8,
     },
+    /// A worker does what it was granted, once for every grant: the world outside sees it.
+    Run(Grant),
     /// Time passes.
     Pass {
         /// How much.
@@ -233,6 +235,58 @@ pub enum Ask {
     },
     /// A worker gives a message back.
     Release(Right),
+    /// A worker is done, says what came of it and hands on what is next.
+    Complete {
+        /// By what right.
+        right: Right,
+        /// Which of a few results; 0 for none.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        result: u8,
+        /// The next messages.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        produce: Vec<Made>,
+    },
+    /// May an effect be run?
+    Begin(Beginning),
+    /// An effect has ended.
+    Finish {
+        /// By which grant.
+        grant: Grant,
+        /// How.
+        #[serde(default)]
+        ended: Ended,
+        /// Which of a few results; 0 for none.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        result: u8,
+    },
+    /// Grant an effect again.
+    Reacquire {
+        /// To whom.
+        worker: Worker,
+        /// Which.
+        effect: Effect,
+        /// How long it may take.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease_ms: Option<u32>,
+    },
+    /// An effect takes longer.
+    Renew {
+        /// By which grant.
+        grant: Grant,
+        /// How long from now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease_ms: Option<u32>,
+    },
+    /// What is known about an effect?
+    Get {
+        /// Which.
+        effect: Effect,
+    },
+    /// Forget an effect.
+    Forget {
+        /// Which.
+        effect: Effect,
+    },
     /// Make a group.
     CreateGroup {
         /// The topic.
@@ -435,6 +489,112 @@ impl Twist {
     fn is_none(&self) -> bool {
         *self == Self::None
     }
+}
+
+/// An effect, by its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Effect {
+    /// What its key is unique within.
+    pub scope: Scope,
+    /// Of which of a few tenants; 0 for none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub tenant: u8,
+    /// Which of a few keys; 0 for none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub key: u8,
+}
+
+/// What a key is unique within. Of names 0 is the empty one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Scope {
+    /// The tenant.
+    #[default]
+    Tenant,
+    /// A group's work on a topic.
+    Consume {
+        /// The topic.
+        topic: Topic,
+        /// The group.
+        group: Group,
+    },
+    /// A job.
+    Job {
+        /// Which.
+        id: u8,
+    },
+    /// A task.
+    Task {
+        /// Which.
+        id: u8,
+    },
+    /// A call.
+    Rpc {
+        /// By whom.
+        principal: u8,
+        /// Of what.
+        method: u8,
+    },
+}
+
+/// The question whether an effect may be run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Beginning {
+    /// Who asks.
+    pub worker: Worker,
+    /// Which effect.
+    pub effect: Effect,
+    /// How long it may take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u32>,
+    /// How long it is remembered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u32>,
+    /// Until when it is remembered instead, counted from the beginning of the world.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<u64>,
+    /// Which of a few requests it is; 0 if that is not said.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub request: u8,
+    /// Where an earlier lease has ended without word: report that, or take it over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub report: Option<bool>,
+    /// By which delivery.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<Right>,
+}
+
+/// By what right a worker speaks about an effect: a grant it was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Grant {
+    /// Who speaks.
+    pub worker: Worker,
+    /// About which effect.
+    pub effect: Effect,
+    /// By which of the grants of it that the worker was given, counted back from the newest.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub back: u8,
+    /// What is odd about it: only what is odd about tokens makes a difference.
+    #[serde(skip_serializing_if = "Twist::is_none")]
+    pub twist: Twist,
+}
+
+/// How an effect ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// Well.
+    #[default]
+    Succeeded,
+    /// For good, and not well.
+    FailedFinal,
+    /// Not well, and it may be tried again.
+    FailedRetryable,
+    /// Not at all, which nobody may say.
+    InProgress,
 }
 
 /// Where to set a group's progress.

@@ -130,7 +130,7 @@ impl Trace {
     /// Lives it, with all checks, under the given bug.
     #[must_use]
     pub fn relive(&self, fault: Option<Fault>) -> Life {
-        relive(&self.head.setup, &self.steps, Conditions { fault, checks: Checks::default() })
+        relive(&self.head.setup, &self.steps, Conditions { fault, ..Conditions::default() })
     }
 
     /// Its lines.

@@ -54,12 +54,43 @@ fn text(path: &Path) -> &str {
 fn a_run_that_passes_says_so_last_and_its_options_first() {
     let ended = sim(&["run", "--seeds", "6", "--jobs", "2"]);
     assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
-    assert_eq!(ended.first(), "driftq-sim run --seeds 6 --start 0 --jobs 2 --failures 1 --out-dir sim-failures");
+    assert_eq!(
+        ended.first(),
+        "driftq-sim run --seeds 6 --start 0 --profile default --jobs 2 --failures 1 --out-dir sim-failures"
+    );
     let said =
         ["seed 0 lived twice", "events/s", "simulated time", "predicted", "peak memory", "sometimes", "a sync failed"];
     for words in said {
         assert!(ended.out.contains(words), "{words}: {}", ended.out);
     }
+}
+
+#[test]
+fn a_run_of_effects_tells_how_often_they_were_run() {
+    let ended = sim(&["run", "--seeds", "12", "--profile", "effects"]);
+    assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
+    let said = [
+        "times the answer was EXECUTE",
+        "effects were run, by the workers' ledger",
+        "had been run before, each under a grant that allows it",
+        "times the answer was REPLAY",
+        "messages were done undelivered",
+        "steps were completed",
+        "what \"once\" means was held",
+    ];
+    for words in said {
+        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    }
+    let counted = ended.out.lines().find(|line| line.ends_with("times the answer was EXECUTE")).expect("it was told");
+    assert!(!counted.trim_start().starts_with("0 "), "{counted}");
+    assert!(!sim(&["run", "--seeds", "2"]).out.contains("times the answer was EXECUTE"));
+}
+
+#[test]
+fn a_seed_means_another_life_in_another_profile() {
+    let digest = |profile| sim(&["replay", "2", "--profile", profile]).last().to_owned();
+    assert_ne!(digest("default"), digest("effects"));
+    assert_eq!(digest("default"), sim(&["replay", "2"]).last());
 }
 
 #[test]
@@ -177,6 +208,7 @@ fn misuse_is_refused_with_what_is_possible() {
     sim(&["run", "--for", "2 minutes"]).is_refused("2m");
     sim(&["run", "--start", "x"]).is_refused("seeds are numbers");
     sim(&["run", "--jobs", "0"]).is_refused("--jobs");
+    sim(&["run", "--profile", "nobody"]).is_refused("effects");
     sim(&["dance"]).is_refused("dance");
     let folder = folder("misuse");
     let bad = folder.join("bad.jsonl");

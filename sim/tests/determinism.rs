@@ -7,10 +7,11 @@ use driftq_sim::life::{Conditions, Life, live, relive};
 use driftq_sim::run::{Extent, Plan, repeat, run};
 use driftq_sim::shrink::shrink;
 use driftq_sim::steps::Step;
+use driftq_sim::swarm::Profile;
 use driftq_sim::trace::{Broken, Trace, TraceError};
 use driftq_sim::world::Checks;
 
-const SOUND: Conditions = Conditions { fault: None, checks: Checks { oracle: true } };
+const SOUND: Conditions = Conditions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
 
 fn planted(fault: Fault) -> Conditions {
     Conditions { fault: Some(fault), ..SOUND }

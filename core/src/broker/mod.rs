@@ -215,6 +215,12 @@ impl<F: Faults> Broker<F> {
         }
     }
 
+    /// Whether what has come due waits, because the log had no room for it.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.stalled_until.is_some()
+    }
+
     /// The durable state, to look at.
     #[must_use]
     pub fn state(&self) -> &State {

@@ -11,8 +11,8 @@ use crate::types::{PartitionId, Timestamp, TopicId};
 /// How many alarms one call handles. The rest follow in the next, which is asked for at once.
 const ALARMS_PER_CALL: usize = 1_024;
 
-/// How many of them a sweep takes the place of: it does as much as many.
-const ALARMS_PER_SWEEP: usize = 256;
+/// How much of what a sweep lets go of counts as one alarm.
+const SWEPT_PER_ALARM: u64 = 4;
 
 /// How many produce identities, effects or done messages one record lets go of.
 const SWEPT_PER_RECORD: u64 = 1_024;
@@ -29,8 +29,9 @@ impl<F: Faults> Broker<F> {
                 handled += 1;
                 self.ring(at, alarm, log)
             } else if let Some(sweep) = self.index.timers.take_due_sweep(self.now) {
-                handled += ALARMS_PER_SWEEP;
-                self.sweep(&sweep, log)
+                let swept = self.sweep(&sweep, log);
+                handled += 1 + swept.as_ref().map_or(0, |count| count / SWEPT_PER_ALARM) as usize;
+                swept.map(drop)
             } else {
                 return;
             };
@@ -87,25 +88,25 @@ impl<F: Faults> Broker<F> {
         self.commit_for(Event::RetainedOut { topic, partition, through }, Need::Drain, log)
     }
 
-    /// Lets go of what time lets go of.
-    fn sweep(&mut self, sweep: &Sweep, log: &mut impl LogSink) -> Result<(), Refusal> {
+    /// Lets go of what time lets go of, and says of how much.
+    fn sweep(&mut self, sweep: &Sweep, log: &mut impl LogSink) -> Result<u64, Refusal> {
         let (now, max) = (self.now, SWEPT_PER_RECORD);
-        let event = match sweep {
+        let (count, event) = match sweep {
             Sweep::Identities(scope) => {
                 let count = self.state.identities(scope).map_or(0, |identities| identities.expired(now, max));
-                (count > 0).then(|| Event::IdentitiesExpired { scope: scope.clone(), count })
+                (count, Event::IdentitiesExpired { scope: scope.clone(), count })
             }
             Sweep::Effects(realm) => {
                 let count = self.state.store().table(realm).map_or(0, |table| table.due(now, max));
-                (count > 0).then(|| Event::EffectsExpired { realm: realm.clone(), count })
+                (count, Event::EffectsExpired { realm: realm.clone(), count })
             }
             Sweep::Completions => {
                 let count = self.state.completions().expired(now, max);
-                (count > 0).then_some(Event::CompletionsExpired { count })
+                (count, Event::CompletionsExpired { count })
             }
         };
-        let swept = event.map_or(Ok(()), |event| self.commit_for(event, Need::Drain, log));
+        let swept = if count > 0 { self.commit_for(event, Need::Drain, log) } else { Ok(()) };
         self.index.set_sweep(&self.state, sweep);
-        swept
+        swept.map(|()| count)
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use driftq_core::faults::Fault;
 
+use crate::swarm::Profile;
 use crate::trace::mutant_named;
 
 /// Crashes a broker, lies to it about its disk and its clock, and checks what it promised.
@@ -24,6 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   driftq-sim run                                        a thousand seeds on all cores
   driftq-sim run --for 2m --start 1000000               two minutes, from another seed on
+  driftq-sim run --profile effects                      workers that run effects, above all
   driftq-sim replay 34                                  one seed, with its digest
   driftq-sim replay sim-failures/seed-34.jsonl          a trace, with no generator
   driftq-sim shrink 34 --out sim/regressions/x.jsonl    a short trace that breaks the same promise
@@ -45,12 +47,14 @@ pub(super) enum Command {
 ///
 /// The first seed is lived twice and compared by digest before anything else. The run ends at the first broken promise,
 /// shrinks it, writes the short trace to a file and prints the command that replays it. The last line is PASSED or FAILED. A
-/// run of 2,000 seeds or more also fails if one of the rare situations in its table was never met.
+/// run of 2,000 seeds or more also fails if one of the rare situations in its table was never met. With --profile effects it also
+/// tells how often effects were granted, run, replayed and skipped.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   driftq-sim run --seeds 5000
   driftq-sim run --for 2m --start 1000000 --jobs 1
+  driftq-sim run --profile effects
   driftq-sim run --mutant highest-ack-watermark")]
 pub(super) struct Run {
     /// How many seeds [default: 1000]
@@ -62,6 +66,9 @@ pub(super) struct Run {
     /// The first seed
     #[arg(long, value_name = "SEED", default_value = "0", value_parser = seed)]
     pub(super) start: u64,
+    /// What is in fashion in every world
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub(super) profile: Profile,
     /// On how many threads [default: one for every core]; the results do not depend on it
     #[arg(long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
@@ -91,6 +98,9 @@ pub(super) struct Replay {
     /// A seed, or a file with a trace
     #[arg(value_name = "SEED|TRACE")]
     pub(super) source: String,
+    /// The profile of the run that the seed is from
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub(super) profile: Profile,
     /// Live only the first N steps
     #[arg(long, value_name = "N")]
     pub(super) stop_at: Option<usize>,
@@ -117,6 +127,9 @@ pub(super) struct Shrink {
     /// A seed, or a file with a trace
     #[arg(value_name = "SEED|TRACE")]
     pub(super) source: String,
+    /// The profile of the run that the seed is from
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub(super) profile: Profile,
     /// A bug to plant in the broker, or "none"; an unknown name lists them
     #[arg(long, value_name = "NAME", value_parser = choice)]
     pub(super) mutant: Option<Choice>,

@@ -8,16 +8,15 @@ use super::{Ending, Misuse, say};
 use crate::life::{Conditions, Life, relive};
 use crate::report::{grouped, span};
 use crate::trace::Trace;
-use crate::world::Checks;
 
 pub(super) fn replay(args: &Replay) -> Result<Ending, Misuse> {
-    let source = Source::read(&args.source)?;
+    let source = Source::read(&args.source, args.profile)?;
     let fault = source.mutant(args.mutant);
     say!("{}", source.describe(fault));
     let mut life = source.live(fault);
     if let Some(most) = args.stop_at.filter(|most| *most < life.steps.len()) {
         say!("stopped after {most} of {} steps", life.steps.len());
-        life = relive(&life.setup, &life.steps[..most], Conditions { fault, checks: Checks::default() });
+        life = relive(&life.setup, &life.steps[..most], Conditions { fault, ..Conditions::default() });
     }
     if let Some(path) = &args.trace {
         write(path, &Trace::of(&life, source.seed(), fault))?;

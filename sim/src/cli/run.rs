@@ -9,11 +9,11 @@ use super::{Ending, Misuse, say};
 use crate::life::Conditions;
 use crate::parallel::cores;
 use crate::progress::Progress;
-use crate::report::{figures, grouped, missed, sometimes_table, span};
+use crate::report::{effects, figures, grouped, missed, sometimes_table, span};
 use crate::run::{Extent, Failure, Plan, REPEATABLE, repeat};
 use crate::shrink::shrink;
+use crate::swarm::Profile;
 use crate::trace::Trace;
-use crate::world::Checks;
 
 /// How many seeds are lived where nobody says.
 const SEEDS: u64 = 1_000;
@@ -23,7 +23,7 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
         start: args.start,
         extent: args.time.map_or(Extent::Seeds(args.seeds.unwrap_or(SEEDS)), Extent::For),
         jobs: args.jobs.unwrap_or_else(cores),
-        conditions: Conditions { fault: args.mutant, checks: Checks::default() },
+        conditions: Conditions { fault: args.mutant, profile: args.profile, ..Conditions::default() },
         failures_max: args.failures,
     };
     say!("{}", command(args, &plan));
@@ -42,6 +42,9 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
     });
     progress.end();
     say!("\n{}\n{}", figures(&summary, plan.jobs), sometimes_table(&summary.sometimes));
+    if args.profile == Profile::Effects {
+        say!("{}", effects(&summary));
+    }
     for failure in &summary.failures {
         tell(failure, args)?;
     }
@@ -63,7 +66,10 @@ fn command(args: &Run, plan: &Plan) -> String {
     };
     let Plan { start, jobs, failures_max, .. } = plan;
     let (out, mutant) = (args.out_dir.display(), option(args.mutant));
-    format!("driftq-sim run {extent} --start {start} --jobs {jobs} --failures {failures_max} --out-dir {out}{mutant}")
+    let profile = args.profile.name();
+    format!(
+        "driftq-sim run {extent} --start {start} --profile {profile} --jobs {jobs} --failures {failures_max} --out-dir {out}{mutant}"
+    )
 }
 
 fn option(mutant: Option<Fault>) -> String {
@@ -78,7 +84,7 @@ fn tell(failure: &Failure, args: &Run) -> Result<(), Misuse> {
     say!("  invariant {}: {}", violation.invariant, violation.sentence);
     say!("  found: {}", violation.found);
     let begun = Instant::now();
-    let conditions = Conditions { fault: args.mutant, checks: Checks::default() };
+    let conditions = Conditions { fault: args.mutant, ..Conditions::default() };
     let again = "cargo run --release -p driftq-sim -- replay";
     if let Some(shrunk) = shrink(&life.setup, &life.steps, conditions) {
         let path = args.out_dir.join(match args.mutant {
@@ -90,6 +96,10 @@ fn tell(failure: &Failure, args: &Run) -> Result<(), Misuse> {
         say!("  shrunk to {} steps in {}", shrunk.life.steps.len(), span(begun.elapsed()));
         say!("  replay the short trace: {again} {}", path.display());
     }
-    say!("  replay the seed: {again} {seed}{}", option(args.mutant));
+    let profile = match args.profile {
+        Profile::Default => String::new(),
+        profile => format!(" --profile {}", profile.name()),
+    };
+    say!("  replay the seed: {again} {seed}{profile}{}", option(args.mutant));
     Ok(())
 }

@@ -9,15 +9,14 @@ use super::{Ending, Misuse, say};
 use crate::life::Conditions;
 use crate::report::span;
 use crate::trace::Trace;
-use crate::world::Checks;
 
 pub(super) fn shrink(args: &Shrink) -> Result<Ending, Misuse> {
-    let source = Source::read(&args.source)?;
+    let source = Source::read(&args.source, args.profile)?;
     let fault = source.mutant(args.mutant);
     say!("{}", source.describe(fault));
     let life = source.live(fault);
     let begun = Instant::now();
-    let conditions = Conditions { fault, checks: Checks::default() };
+    let conditions = Conditions { fault, ..Conditions::default() };
     let Some(shrunk) = crate::shrink::shrink(&life.setup, &life.steps, conditions) else {
         say!("no promise is broken: there is nothing to shrink");
         return Ok(Ending::Passed);

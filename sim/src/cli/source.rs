@@ -7,20 +7,20 @@ use driftq_core::faults::Fault;
 use super::Misuse;
 use super::args::{Choice, seed};
 use crate::life::{Conditions, Life, live};
+use crate::swarm::Profile;
 use crate::trace::Trace;
-use crate::world::Checks;
 
 /// A life to look at.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    Seed(u64),
+    Seed(u64, Profile),
     Trace(Box<Trace>),
 }
 
 impl Source {
-    pub(super) fn read(text: &str) -> Result<Self, Misuse> {
+    pub(super) fn read(text: &str, profile: Profile) -> Result<Self, Misuse> {
         if let Ok(seed) = seed(text) {
-            return Ok(Self::Seed(seed));
+            return Ok(Self::Seed(seed, profile));
         }
         let path = Path::new(text);
         if !path.is_file() {
@@ -35,20 +35,20 @@ impl Source {
         match (named, self) {
             (Some(Choice(fault)), _) => fault,
             (None, Self::Trace(trace)) => trace.head.mutant,
-            (None, Self::Seed(_)) => None,
+            (None, Self::Seed(..)) => None,
         }
     }
 
     pub(super) fn live(&self, fault: Option<Fault>) -> Life {
         match self {
-            Self::Seed(seed) => live(*seed, Conditions { fault, checks: Checks::default() }),
+            Self::Seed(seed, profile) => live(*seed, Conditions { fault, profile: *profile, ..Conditions::default() }),
             Self::Trace(trace) => trace.relive(fault),
         }
     }
 
     pub(super) fn seed(&self) -> Option<u64> {
         match self {
-            Self::Seed(seed) => Some(*seed),
+            Self::Seed(seed, _) => Some(*seed),
             Self::Trace(trace) => trace.head.seed,
         }
     }
@@ -56,7 +56,8 @@ impl Source {
     /// What it is, in a few words.
     pub(super) fn describe(&self, fault: Option<Fault>) -> String {
         let what = match self {
-            Self::Seed(seed) => format!("seed {seed}"),
+            Self::Seed(seed, Profile::Default) => format!("seed {seed}"),
+            Self::Seed(seed, profile) => format!("seed {seed} of the profile {}", profile.name()),
             Self::Trace(trace) => {
                 // What is kept for a planted bug is about that bug, which is told anyway.
                 let about = trace.head.about.as_deref().filter(|_| fault.is_none() || fault != trace.head.mutant);

@@ -10,8 +10,15 @@ use super::laws::{self, sentence};
 use super::verdict::Verdict;
 
 #[doc = sentence!(accepted_is_kept)]
-pub(super) fn accepted_is_kept(produced: &Produced, number: Option<u64>, stored: Option<&Known>) -> Verdict {
-    let good = stored.is_some_and(|known| Some(known.number) == number);
+///
+/// Unless it was passed over at once, because another of its identity is done.
+pub(super) fn accepted_is_kept(
+    produced: &Produced,
+    number: Option<u64>,
+    stored: Option<&Known>,
+    is_skipped: bool,
+) -> Verdict {
+    let good = stored.map_or(is_skipped, |known| Some(known.number) == number);
     laws::ACCEPTED_IS_KEPT.holds(good, || format!("{produced:?} of produce {number:?} is {stored:?}"))
 }
 

@@ -29,7 +29,8 @@ laws! {
     1 ONE_PLACE one_place: "a stored message is kept or trimmed, never both, never neither";
     1 OFFSETS_RISE offsets_rise: "offsets rise within a partition, below the topic's next one";
     1 ONE_PHASE one_phase: "for a group a message is done, or held, or waiting, or ready: exactly one of them";
-    1 END_IS_JUSTIFIED end_is_justified: "a message is done for a group only by ack, death, seek or start";
+    1 END_IS_JUSTIFIED end_is_justified: "a message is done for a group only by ack, skip, death, seek or start";
+    1 SKIPPED_IS_DONE skipped_is_done: "a message that is passed over because its identity is done is done as well";
     1 GONE_IS_GONE gone_is_gone: "what is trimmed does not come back";
     1 UNDONE_IS_KEPT undone_is_kept: "what a group is not done with is not trimmed";
     1 DONE_IS_LET_GO done_is_let_go: "what every group is done with is trimmed, unless done messages are to be kept";
@@ -66,6 +67,9 @@ laws! {
 
     11 ONE_OFFSET one_offset: "one identity has one offset inside its window";
     11 WINDOW_ENDS window_ends: "outside its window an identity is new";
+
+    12 RUNS_FOR_A_REASON runs_for_a_reason: "an effect is run again only under a grant given after a lease ended, a failure, a newer delivery, or the end of its window";
+    12 MADE_ONCE made_once: "a message made by a completed step is stored exactly once";
 
     13 ATTEMPTS_RISE attempts_rise: "attempts rise by one for every delivery";
     13 ATTEMPTS_KEPT attempts_kept: "attempts and tokens are never behind what a worker saw";
@@ -115,6 +119,17 @@ laws! {
     23 FAILED_IS_SILENT failed_is_silent: "after a failed log nothing is released but what was durable before";
     23 FAILED_REFUSES failed_refuses: "what is asked after the log has failed is refused for that";
     23 ANSWERED_ONCE answered_once: "every command is answered once; after a failed log, only with that";
+
+    24 GRANT_IS_NEW grant_is_new: "a grant has a token that no other had";
+    24 ONE_GRANT one_grant: "an effect has one live grant";
+    24 ENDED_STAYS ended_stays: "an effect that has ended for good is not granted again before it may be forgotten";
+    24 NEWEST_ENDS newest_ends: "only the newest grant says how an effect has ended";
+    24 SAME_REQUEST same_request: "the request behind an effect never changes";
+    24 REPLAY_IS_TRUE replay_is_true: "a replay tells how the effect has ended";
+
+    25 WHOLE_STEP whole_step: "a completed step is all there: its message done, its effect ended, its messages stored";
+    25 NO_PART_OF_A_STEP no_part_of_a_step: "of a step that was not completed nothing is there";
+    25 SAME_ANSWER same_answer: "who has completed a step is given the same answer again";
 
     26 NOT_STUCK not_stuck: "what can be delivered is not left lying";
     26 NEVER_SPINS never_spins: "a broker that is told the time has done at some time";

@@ -13,6 +13,8 @@
 //! | `order` | what goes first |
 //! | `attempts` | what is counted and told of failures |
 //! | `identities` | produce identities |
+//! | `effects` | effects, their grants and their ends |
+//! | `completing` | steps that are done at once or not at all |
 //! | `dead_letters` | dying, and coming back by a redrive |
 //! | `time` | not too early, not too late |
 //! | `room` | limits, refusals and retention |
@@ -27,9 +29,11 @@
 mod attempts;
 mod bodies;
 mod books;
+mod completing;
 mod counting;
 mod dead_letters;
 pub(crate) mod durability;
+mod effects;
 mod fencing;
 mod identities;
 mod in_flight;
@@ -37,7 +41,7 @@ pub mod laws;
 pub(crate) mod liveness;
 pub(crate) mod model;
 mod order;
-mod places;
+pub(crate) mod places;
 mod room;
 pub(crate) mod silence;
 pub(crate) mod time;

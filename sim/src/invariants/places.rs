@@ -1,7 +1,9 @@
 //! Where a message is: kept or trimmed, and for each group done, held, waiting or ready. What is done was ended by somebody's
 //! word, and what is gone was done.
 
+use driftq_core::record::Place;
 use driftq_core::reply::Delivery;
+use driftq_core::state::State;
 use driftq_core::state::group::{Group, Progress};
 use driftq_core::state::partition::Message;
 use driftq_core::state::topic::Topic;
@@ -84,8 +86,20 @@ pub(super) fn end_is_justified(waiting: &Waiting<'_>, offset: Offset, known: &Kn
         Start::Below(first) => offset < first,
     };
     let other = known.visible_to.is_some_and(|group| group != waiting.group.id());
-    let fine = word || start || other || book.dead.contains_key(&offset) || known.redriven.is_some();
+    let skipped = book.skipped.contains(&offset);
+    let fine = word || start || other || skipped || book.dead.contains_key(&offset) || known.redriven.is_some();
     laws::END_IS_JUSTIFIED.holds(fine, || format!("{known:?} for {}: {book:?}", waiting.group.name()))
+}
+
+#[doc = sentence!(skipped_is_done)]
+///
+/// Unless a seek has brought it back since, or the group is gone.
+pub(crate) fn skipped_is_done(state: &State, place: &Place) -> Verdict {
+    let group = state.topic(place.topic).and_then(|topic| topic.group(place.group));
+    let progress = group.and_then(|group| group.progress(place.partition));
+    let is_done =
+        |progress: &Progress| place.position < progress.replayed_below() || progress.done().contains(place.position);
+    laws::SKIPPED_IS_DONE.holds(progress.is_none_or(is_done), || format!("{place:?} in {progress:?}"))
 }
 
 #[doc = sentence!(acked_is_done)]

@@ -10,35 +10,35 @@ use super::{Effort, Row};
 const BEGIN: &str = "<!-- kill matrix -->";
 const END: &str = "<!-- /kill matrix -->";
 
-/// The invariants, in a few words each, and why no planted bug can break one, where that is so.
-const INVARIANTS: &[(u8, &str, Option<&str>)] = &[
-    (0, "the broker never panics", None),
-    (1, "a message is in exactly one place", None),
-    (2, "counts sum to what was accepted", None),
-    (3, "nothing that was not accepted, byte for byte", None),
-    (4, "an offset never names another body", None),
-    (5, "nothing comes back after a confirmed ack", None),
-    (6, "a stale token changes nothing", None),
-    (7, "tokens rise across all crashes", None),
-    (8, "one live holder", None),
-    (9, "in flight within its limit", None),
-    (10, "first deliveries ascend, priorities first", None),
-    (11, "one offset per produce identity", None),
-    (12, "effects judged by the workers' ledger", Some("comes with the idempotency store")),
-    (13, "attempts rise by one", None),
-    (14, "dead letters and redrive", None),
-    (15, "not before its time, not past its deadline", None),
-    (16, "within caps; a refusal has no effect", None),
-    (17, "nothing seen that is not synced, nothing synced that is lost", None),
-    (18, "what is recovered is what was", None),
-    (19, "recovering twice changes nothing", None),
-    (20, "damage is refused or harmless; a sound disk is never refused", None),
-    (21, "every answer equals the naive model's", None),
-    (22, "same trace, same digest chain", None),
-    (23, "silence after a failed log", None),
-    (24, "one live token per idempotency identity", Some("comes with the idempotency store")),
-    (25, "a complete step is all or nothing", Some("comes with the idempotency store")),
-    (26, "in the end everything drains", None),
+/// The invariants, in a few words each.
+const INVARIANTS: &[(u8, &str)] = &[
+    (0, "the broker never panics"),
+    (1, "a message is in exactly one place"),
+    (2, "counts sum to what was accepted"),
+    (3, "nothing that was not accepted, byte for byte"),
+    (4, "an offset never names another body"),
+    (5, "nothing comes back after a confirmed ack"),
+    (6, "a stale token changes nothing"),
+    (7, "tokens rise across all crashes"),
+    (8, "one live holder"),
+    (9, "in flight within its limit"),
+    (10, "first deliveries ascend, priorities first"),
+    (11, "one offset per produce identity"),
+    (12, "effects judged by the workers' ledger"),
+    (13, "attempts rise by one"),
+    (14, "dead letters and redrive"),
+    (15, "not before its time, not past its deadline"),
+    (16, "within caps; a refusal has no effect"),
+    (17, "nothing seen that is not synced, nothing synced that is lost"),
+    (18, "what is recovered is what was"),
+    (19, "recovering twice changes nothing"),
+    (20, "damage is refused or harmless; a sound disk is never refused"),
+    (21, "every answer equals the naive model's"),
+    (22, "same trace, same digest chain"),
+    (23, "silence after a failed log"),
+    (24, "one live token per idempotency identity"),
+    (25, "a complete step is all or nothing"),
+    (26, "in the end everything drains"),
 ];
 
 /// The document has no place for the matrix.
@@ -109,13 +109,10 @@ fn by_invariant(rows: &[Row], effort: Effort) -> String {
          (21) if no other was broken at all.\n\n| invariant | planted bugs that it alone kills |\n|---|---|\n",
         effort.survey
     );
-    for (number, words, waiting) in INVARIANTS {
-        let kills = match (alone.get(number), waiting) {
-            (Some(faults), _) => {
-                faults.iter().map(|fault| format!("`{}`", fault.name())).collect::<Vec<_>>().join(", ")
-            }
-            (None, Some(waiting)) => (*waiting).to_owned(),
-            (None, None) => in_depth(rows, *number),
+    for (number, words) in INVARIANTS {
+        let kills = match alone.get(number) {
+            Some(faults) => faults.iter().map(|fault| format!("`{}`", fault.name())).collect::<Vec<_>>().join(", "),
+            None => in_depth(rows, *number),
         };
         let _ = writeln!(text, "| {number}: {words} | {kills} |");
     }

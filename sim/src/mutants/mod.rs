@@ -136,12 +136,12 @@ pub fn convict(fault: Fault, effort: Effort) -> Row {
 
 /// The life of a seed that the bug breaks, and the bug alone.
 fn kill(seed: u64, fault: Fault, checks: Checks) -> Option<Life> {
-    let mut life = live(seed, Conditions { fault: Some(fault), checks });
+    let mut life = live(seed, Conditions { fault: Some(fault), checks, ..Conditions::default() });
     if life.violation.is_none() {
-        life.violation = unrepeatable(seed, &life, Conditions { fault: Some(fault), checks });
+        life.violation = unrepeatable(seed, &life, Conditions { fault: Some(fault), checks, ..Conditions::default() });
     }
     life.violation.as_ref()?;
-    live(seed, Conditions { fault: None, checks }).violation.is_none().then_some(life)
+    live(seed, Conditions { checks, ..Conditions::default() }).violation.is_none().then_some(life)
 }
 
 /// A life in which nothing else is broken must be the same when it is lived again.
@@ -166,7 +166,7 @@ fn shorten(fault: Fault, first: &Broken, kills: &[(u64, Life)]) -> Option<Shorte
     let typical = kills.iter().filter(|(_, life)| is_typical(life));
     let (seed, life) = typical.min_by_key(|(_, life)| life.steps.len())?;
     let begun = Instant::now();
-    let conditions = Conditions { fault: Some(fault), checks: Checks::default() };
+    let conditions = Conditions { fault: Some(fault), ..Conditions::default() };
     let shrunk = shrink(&life.setup, &life.steps, conditions)?;
     let mut trace = Trace::of(&shrunk.life, Some(*seed), Some(fault));
     trace.head.about = Some(fault.sentence().to_owned());

@@ -43,6 +43,7 @@ impl Model {
         self.record()?;
         let mut topic = self.topics.remove(t);
         self.scopes.retain(|scope| scope.topic != *name);
+        self.forget_effects(name, None);
         topic.groups.sort_by(|a, b| a.name.cmp(&b.name));
         for group in &topic.groups {
             self.close_streams(topic.id, group.id, CloseCause::TopicDeleted);
@@ -68,8 +69,8 @@ impl Model {
             false => Progress::Done,
         });
         let (progress, name) = (progress.collect(), name.clone());
-        let (last_served, last_partition) = Default::default();
-        topic.groups.push(Group { id, name, paused: false, progress, last_served, last_partition });
+        let (last_served, last_partition, replayed_below) = Default::default();
+        topic.groups.push(Group { id, name, paused: false, progress, last_served, last_partition, replayed_below });
         self.tidy(t);
         Ok(())
     }
@@ -78,6 +79,7 @@ impl Model {
         let (t, g) = self.group(topic, group)?;
         self.record()?;
         let group = self.topics[t].groups.remove(g);
+        self.forget_effects(topic, Some(&group.name));
         self.tidy(t);
         self.close_streams(self.topics[t].id, group.id, CloseCause::GroupDeleted);
         Ok(Reply::Done)
@@ -100,6 +102,7 @@ impl Model {
         self.record()?;
         let topic = &mut self.topics[t];
         let group = &mut topic.groups[g];
+        group.replayed_below = topic.next_offset;
         for (message, progress) in topic.messages.iter().zip(&mut group.progress) {
             let wanted = match to {
                 SeekTo::Earliest => true,

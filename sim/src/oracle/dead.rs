@@ -49,6 +49,7 @@ impl Model {
         let dead = self.find(&name).unwrap_or_else(|| self.add_topic(name, partitions, Retention::default()));
         let dead = &mut self.topics[dead];
         dead.store(self.now, PartitionId(partition.0 % dead.partitions()), None, content);
+        self.unpin((t, g, m));
         self.finish(t, g, m);
         Ok(())
     }

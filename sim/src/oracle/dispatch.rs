@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use driftq_core::types::{ConsumerId, DeadReason, LeaseToken, PartitionId, Timestamp};
+use driftq_core::types::{ConsumerId, DeadReason, PartitionId, Timestamp};
 
 use super::judge::{Expected, Handed};
 use super::model::{Model, OutOfFuel};
@@ -101,6 +101,11 @@ impl Model {
     }
 
     fn hand_out(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), OutOfFuel> {
+        if self.is_done_already(t, g, m) {
+            self.record()?;
+            self.finish(t, g, m);
+            return Ok(());
+        }
         let topic = &self.topics[t];
         let content = topic.messages[m].content.clone();
         let deadline = content.metadata.envelope.deadline.as_ref().map(|deadline| deadline.at);
@@ -112,8 +117,7 @@ impl Model {
             return self.bury(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
         }
         self.record()?;
-        self.next_token += 1;
-        let token = LeaseToken { boot: self.boot, counter: self.next_token };
+        let token = self.new_token();
         let stream = &mut self.streams[stream];
         let until = self.now.after(stream.lease);
         let topic = &mut self.topics[t];

@@ -2,22 +2,33 @@
 //!
 //! Retries and delayed messages that come due need nothing done: whoever hands out looks at the clock.
 
+use driftq_core::idempotency::Realm;
 use driftq_core::types::{Millis, PartitionId, Timestamp, TopicName};
 
 use super::model::{Model, OutOfFuel};
 use super::topic::{Begun, Phase, Progress};
 
-/// Identities are forgotten this long after the oldest of a scope has left its window.
+/// Identities and answers of steps are forgotten this long after the oldest has left its window.
 const SLACK: Millis = Millis(1_000);
 
 /// The most identities, or messages, that one record lets go of.
 const PER_RECORD: usize = 1_024;
 
-/// A scope's identities are to be looked through at a moment.
+/// Something is to be looked through at a moment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sweep {
     pub(super) at: Timestamp,
-    pub(super) scope: TopicName,
+    pub(super) what: Swept,
+}
+
+/// What time lets go of, in the order in which it is looked through at the same moment.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Swept {
+    /// Produce identities of a scope.
+    Identities(TopicName),
+    Effects(Realm),
+    /// Answers of completed steps.
+    Steps,
 }
 
 /// Something due, by its indices.
@@ -32,8 +43,10 @@ impl Model {
         self.record()?;
         self.boot = self.boot.next();
         self.quiet_until = Timestamp(0);
-        let scopes: Vec<_> = self.scopes.iter().map(|scope| scope.topic.clone()).collect();
-        scopes.iter().for_each(|scope| self.plan_sweep(scope));
+        let scopes = self.scopes.iter().map(|scope| Swept::Identities(scope.topic.clone()));
+        let effects = self.effects.iter().map(|effect| Swept::Effects(effect.realm()));
+        let all: Vec<_> = scopes.chain(effects).chain([Swept::Steps]).collect();
+        all.into_iter().for_each(|what| self.plan_sweep(what));
         Ok(())
     }
 
@@ -46,8 +59,8 @@ impl Model {
                     Due::Lease { topic, group, message } => self.lease_ended(topic, group, message)?,
                     Due::Retention { topic, partition } => self.retain_out(topic, partition)?,
                 }
-            } else if let Some(scope) = self.take_sweep() {
-                self.sweep(&scope)?;
+            } else if let Some(what) = self.take_sweep() {
+                self.sweep(what)?;
             } else {
                 return Ok(());
             }
@@ -123,16 +136,32 @@ impl Model {
         Ok(())
     }
 
-    fn take_sweep(&mut self) -> Option<TopicName> {
+    fn take_sweep(&mut self) -> Option<Swept> {
         if self.sweeps.is_empty() {
             return None;
         }
         let first = self.sweeps.iter().enumerate().filter(|(_, sweep)| sweep.at <= self.now);
         let at = first.min_by(|a, b| a.1.cmp(b.1)).map(|(at, _)| at)?;
-        Some(self.sweeps.remove(at).scope)
+        Some(self.sweeps.remove(at).what)
     }
 
-    fn sweep(&mut self, scope: &TopicName) -> Result<(), OutOfFuel> {
+    fn sweep(&mut self, what: Swept) -> Result<(), OutOfFuel> {
+        match &what {
+            Swept::Identities(scope) => self.sweep_identities(scope)?,
+            Swept::Effects(realm) => self.sweep_effects(realm)?,
+            Swept::Steps => {
+                let past = self.steps.iter().take_while(|step| step.until <= self.now).take(PER_RECORD).count();
+                if past > 0 {
+                    self.record()?;
+                    self.steps.drain(..past);
+                }
+            }
+        }
+        self.plan_sweep(what);
+        Ok(())
+    }
+
+    fn sweep_identities(&mut self, scope: &TopicName) -> Result<(), OutOfFuel> {
         let Some(at) = self.scopes.iter().position(|known| known.topic == *scope) else { return Ok(()) };
         let past = self.scopes[at].identities.iter().take_while(|identity| identity.expires_at <= self.now);
         let past = past.take(PER_RECORD).count();
@@ -143,16 +172,23 @@ impl Model {
                 self.scopes.remove(at);
             }
         }
-        self.plan_sweep(scope);
         Ok(())
     }
 
-    /// The scope's next sweep, if it has identities and none is planned.
-    pub(super) fn plan_sweep(&mut self, scope: &TopicName) {
-        let Some(known) = self.scopes.iter().find(|known| known.topic == *scope) else { return };
-        if self.sweeps.iter().all(|sweep| sweep.scope != *scope) {
-            let oldest = known.identities.first().expect("a scope has identities");
-            self.sweeps.push(Sweep { at: oldest.expires_at.after(SLACK), scope: scope.clone() });
+    /// Plans the next look, if there is something to look at and none is planned sooner.
+    pub(super) fn plan_sweep(&mut self, what: Swept) {
+        let at = match &what {
+            Swept::Identities(scope) => {
+                let known = self.scopes.iter().find(|known| known.topic == *scope);
+                known.and_then(|known| known.identities.first()).map(|oldest| oldest.expires_at.after(SLACK))
+            }
+            Swept::Effects(realm) => self.first_look(realm),
+            Swept::Steps => self.steps.first().map(|oldest| oldest.until.after(SLACK)),
+        };
+        let Some(at) = at else { return };
+        match self.sweeps.iter_mut().find(|sweep| sweep.what == what) {
+            Some(planned) => planned.at = planned.at.min(at),
+            None => self.sweeps.push(Sweep { at, what }),
         }
     }
 }

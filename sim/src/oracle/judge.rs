@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use driftq_core::reply::{CloseCause, Delivery};
+use driftq_core::reply::{CloseCause, Delivery, StoreReply};
 use driftq_core::state::entry::LastError;
 use driftq_core::types::{ConsumerId, LeaseToken, Offset, PartitionId, Ticket, Timestamp};
 use driftq_core::{Body, Output, Refusal, Reply};
 
+use super::effects::Effect;
 use super::topic::{Complaint, Content};
 
 /// The broker said something else than it had to.
@@ -28,11 +29,12 @@ pub(super) enum Expected {
     Closed { consumer: ConsumerId, cause: CloseCause },
 }
 
-/// A success. Messages looked at are compared by what they say, not by how they are kept.
+/// A success. Messages and effects looked at are compared by what they say, not by how they are kept.
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
     Plain(Reply),
     Peeked(Vec<Glimpse>),
+    Effect(Box<Effect>),
 }
 
 #[derive(Clone, Debug)]
@@ -103,7 +105,8 @@ impl Answer {
                             && expected.content.is(&found.body)
                     })
             }
-            (Self::Peeked(_), _) => false,
+            (Self::Effect(expected), Reply::Store(StoreReply::Effect(found))) => expected.is(found),
+            (Self::Peeked(_) | Self::Effect(_), _) => false,
         }
     }
 }
@@ -142,6 +145,7 @@ impl fmt::Display for Expected {
         match self {
             Self::Reply { ticket, result: Ok(Answer::Plain(reply)) } => write!(f, "{reply:?} to {ticket}"),
             Self::Reply { ticket, result: Ok(Answer::Peeked(found)) } => write!(f, "{found:?} to {ticket}"),
+            Self::Reply { ticket, result: Ok(Answer::Effect(effect)) } => write!(f, "{effect:?} to {ticket}"),
             Self::Reply { ticket, result: Err(refusal) } => write!(f, "the refusal {refusal:?} of {ticket}"),
             Self::Deliver(handed) => write!(f, "{handed:?}"),
             Self::Closed { consumer, cause } => write!(f, "the end of stream {consumer}: {cause:?}"),

@@ -10,10 +10,12 @@
 //! that go there must do without this witness; after a failed log it can go on with the crash that follows.
 
 mod admin;
+mod complete;
 mod dead;
 mod describe;
 mod dispatch;
 mod due;
+mod effects;
 mod judge;
 mod model;
 mod produce;

@@ -3,13 +3,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use driftq_core::types::limits::{ERROR_TEXT_BYTES_CEILING, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING};
+use driftq_core::types::limits::{
+    ERROR_TEXT_BYTES_CEILING, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING,
+};
 use driftq_core::types::{
-    Boot, ConsumerId, GroupId, GroupName, Limits, Millis, Offset, PartitionId, Ticket, Timestamp, TopicId, TopicName,
+    Boot, ConsumerId, GroupId, GroupName, LeaseToken, Limits, Millis, Offset, PartitionId, Ticket, Timestamp, TopicId,
+    TopicName,
 };
 use driftq_core::{Command, Refusal, Reply};
 
+use super::complete::Step;
 use super::due::Sweep;
+use super::effects::Effect;
 use super::judge::{Answer, Expected};
 use super::rollback::Input;
 use super::streams::Stream;
@@ -26,6 +31,9 @@ pub(super) struct Model {
     /// In the order of their numbers.
     pub(super) topics: Vec<Topic>,
     pub(super) scopes: Vec<Scope>,
+    pub(super) effects: Vec<Effect>,
+    /// In the order they were completed.
+    pub(super) steps: Vec<Step>,
     /// How many more records there may be: without end, but where a crash is being retold.
     pub(super) fuel: u64,
     pub(super) now: Timestamp,
@@ -86,6 +94,7 @@ impl Model {
         let limits = Limits {
             message_bytes_max: limits.message_bytes_max.min(MESSAGE_BYTES_CEILING),
             error_text_bytes_max: limits.error_text_bytes_max.min(ERROR_TEXT_BYTES_CEILING),
+            result_bytes_max: limits.result_bytes_max.min(RESULT_BYTES_CEILING),
             partitions_max: limits.partitions_max.min(PARTITIONS_CEILING),
             ..limits.clone()
         };
@@ -97,6 +106,8 @@ impl Model {
             next_topic: TopicId(0),
             topics: Vec::new(),
             scopes: Vec::new(),
+            effects: Vec::new(),
+            steps: Vec::new(),
             fuel: u64::MAX,
             now: Timestamp(0),
             closed: false,
@@ -157,7 +168,8 @@ impl Model {
             command,
             Command::ListTopics | Command::ListGroups { .. } | Command::DescribeTopic { .. } | Command::Peek { .. }
         );
-        let changing = result.is_ok() && !looked;
+        // Whatever is asked of the store uses up a token.
+        let changing = matches!(command, Command::Store(_)) || result.is_ok() && !looked;
         self.said.push_back(Expected::Reply { ticket, result });
         self.dispatch()?;
         Ok(changing)
@@ -181,6 +193,8 @@ impl Model {
             Command::Nack { claim, reason, delay } => self.nack(claim, reason, *delay)?,
             Command::Extend { claim, lease } => self.extend(claim, *lease)?,
             Command::Release(claim) => self.release(claim)?,
+            Command::Complete(asked) => self.complete(asked)?,
+            Command::Store(asked) => return self.ask_store(asked),
             Command::CreateGroup { topic, group, start } => {
                 let at = self.topic(topic)?;
                 self.create_group(at, group, *start)?;
@@ -202,6 +216,12 @@ impl Model {
         self.records += 1;
         self.clock = self.now;
         Ok(())
+    }
+
+    /// A proof that nobody has had before.
+    pub(super) fn new_token(&mut self) -> LeaseToken {
+        self.next_token += 1;
+        LeaseToken { boot: self.boot, counter: self.next_token }
     }
 
     pub(super) fn find(&self, name: &TopicName) -> Option<usize> {

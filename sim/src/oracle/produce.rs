@@ -2,14 +2,43 @@
 
 use driftq_core::command::Produce;
 use driftq_core::reply::{Overload, Produced, RouterUse};
-use driftq_core::types::{Metadata, Offset, PartitionId, TopicName};
+use driftq_core::types::{Metadata, PartitionId, TopicName};
 use driftq_core::{Refusal, Reply};
 
+use super::due::Swept;
 use super::model::{Identity, Model, Scope, Stop};
 use super::topic::Content;
 
+/// What becomes of a produce.
+pub(super) enum Weighed {
+    /// It was accepted before, and this is where.
+    Known(Produced),
+    New(New),
+}
+
+/// A message that is to be stored.
+pub(super) struct New {
+    topic: usize,
+    partition: PartitionId,
+    metadata: Metadata,
+    /// Its identity, and the topic the producer meant.
+    identity: Option<(TopicName, Identity)>,
+    router: RouterUse,
+}
+
 impl Model {
     pub(super) fn produce(&mut self, asked: &Produce) -> Result<Reply, Stop> {
+        Ok(Reply::Produced(match self.weigh(asked)? {
+            Weighed::Known(first) => first,
+            Weighed::New(new) => {
+                self.record()?;
+                self.put(asked, new)
+            }
+        }))
+    }
+
+    /// Whether a message is to be stored, and where.
+    pub(super) fn weigh(&self, asked: &Produce) -> Result<Weighed, Refusal> {
         self.check_sizes(asked)?;
         let mut envelope = asked.envelope.clone();
         let meant = envelope.target_topic.clone().unwrap_or_else(|| asked.topic.clone());
@@ -20,12 +49,12 @@ impl Model {
                 self.scopes.iter().find(|scope| scope.topic == meant).map_or(&[][..], |scope| &scope.identities);
             let same = known.iter().find(|identity| *identity.tenant == *tenant && *identity.key == **key);
             if let Some(first) = same.filter(|first| self.now < first.expires_at) {
-                let (partition, offset) = (first.partition, first.offset);
-                return Ok(produced(partition, offset, true, RouterUse::NotAsked));
+                let (partition, offset, router) = (first.partition, first.offset, RouterUse::NotAsked);
+                return Ok(Weighed::Known(Produced { partition, offset, duplicate: true, router }));
             }
             let live = known.iter().filter(|identity| self.now < identity.expires_at).count() as u64;
-            if !known.is_empty() && live >= self.limits.dedupe_keys_max {
-                return Err(self.overloaded(Overload::Identities).into());
+            if live >= self.limits.dedupe_keys_max {
+                return Err(self.overloaded(Overload::Identities));
             }
         }
         if let Some(delay) = asked.delay {
@@ -33,10 +62,10 @@ impl Model {
         }
         if let Some(deadline) = &envelope.deadline {
             if deadline.at <= self.now {
-                return Err(Refusal::DeadlinePassed.into());
+                return Err(Refusal::DeadlinePassed);
             }
             if envelope.deliver_at.is_some_and(|at| at >= deadline.at) {
-                return Err(Refusal::Invalid("delay reaches beyond the deadline").into());
+                return Err(Refusal::Invalid("delay reaches beyond the deadline"));
             }
         }
         let mut metadata = Metadata { envelope, trace: asked.trace.clone(), ..Metadata::default() };
@@ -49,16 +78,22 @@ impl Model {
         };
         self.topics[topic].has_partition(partition)?;
         self.check_room(topic, partition, (asked.key.len() + asked.value.len()) as u64)?;
+        let identity = key.map(|key| {
+            let (offset, expires_at) = (self.topics[topic].next_offset, self.now.after(self.limits.dedupe_ttl));
+            (meant, Identity { tenant: tenant.into(), key: key.into(), partition, offset, expires_at })
+        });
+        Ok(Weighed::New(New { topic, partition, metadata, identity, router }))
+    }
 
-        self.record()?;
+    /// Stores a message that was found good.
+    pub(super) fn put(&mut self, asked: &Produce, new: New) -> Produced {
+        let New { topic, partition, metadata, identity, router } = new;
         let offset = self.topics[topic].next_offset;
         self.topics[topic].store(self.now, partition, None, Content::new(&asked.key, &asked.value, metadata));
-        if let Some(key) = key {
-            let expires_at = self.now.after(self.limits.dedupe_ttl);
-            let identity = Identity { tenant: tenant.into(), key: key.into(), partition, offset, expires_at };
+        if let Some((meant, identity)) = identity {
             self.remember(&meant, identity);
         }
-        Ok(produced(partition, offset, false, router))
+        Produced { partition, offset, duplicate: false, router }
     }
 
     fn check_sizes(&self, asked: &Produce) -> Result<(), Refusal> {
@@ -144,14 +179,8 @@ impl Model {
         let known = &mut self.scopes[at].identities;
         known.retain(|other| (&other.tenant, &other.key) != (&identity.tenant, &identity.key));
         known.push(identity);
-        if known.len() == 1 {
-            self.plan_sweep(meant);
-        }
+        self.plan_sweep(Swept::Identities(meant.clone()));
     }
-}
-
-fn produced(partition: PartitionId, offset: Offset, duplicate: bool, router: RouterUse) -> Reply {
-    Reply::Produced(Produced { partition, offset, duplicate, router })
 }
 
 /// FNV-1a of 32 bits; the empty key is of the first partition.

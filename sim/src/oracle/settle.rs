@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use driftq_core::command::{Claim, TokenClaim};
-use driftq_core::types::{DeadReason, Millis, RetryPolicy, Timestamp};
+use driftq_core::types::{DeadReason, GroupName, Millis, Offset, PartitionId, RetryPolicy, Timestamp, TopicName};
 use driftq_core::{Refusal, Reply};
 
 use super::model::{Model, OutOfFuel, Stop};
@@ -12,41 +12,51 @@ use super::topic::{Begun, Complaint, Phase, Progress, Topic};
 /// A wait never grows longer than this where the policy does not say.
 const A_DAY: u64 = 24 * 60 * 60 * 1_000;
 
+/// A message of a group, by the indices of topic, group and message.
+pub(super) type Place = (usize, usize, usize);
+
 impl Model {
-    /// The unfinished message a claim is rightly about, as topic, group and message; `None` if it is done already.
-    fn claimed(&self, claim: &Claim) -> Result<Option<(usize, usize, usize)>, Refusal> {
-        let (t, g) = self.group(&claim.topic, &claim.group)?;
+    /// The unfinished message a claim is rightly about; `None` if it is done already.
+    pub(super) fn claimed(&self, claim: &Claim) -> Result<Option<Place>, Refusal> {
+        let place = self.delivered((&claim.topic, &claim.group), (claim.partition, claim.offset), claim.token)?;
+        match place {
+            Some((t, g, m)) if matches!(&self.topics[t].groups[g].progress[m], Progress::Begun(begun) if begun.owner != claim.owner) => {
+                Err(Refusal::NotOwner)
+            }
+            place => Ok(place),
+        }
+    }
+
+    /// The unfinished message that was delivered with this token; `None` if it is done already.
+    pub(super) fn delivered(
+        &self,
+        (topic, group): (&TopicName, &GroupName),
+        (partition, offset): (PartitionId, Offset),
+        token: TokenClaim,
+    ) -> Result<Option<Place>, Refusal> {
+        let (t, g) = self.group(topic, group)?;
         let topic = &self.topics[t];
-        topic.has_partition(claim.partition)?;
-        let stranger = if claim.token == TokenClaim::Absent { Refusal::NotOwner } else { Refusal::StaleLease };
-        let Some(m) = topic.message(claim.offset) else {
+        topic.has_partition(partition)?;
+        let stranger = if token == TokenClaim::Absent { Refusal::NotOwner } else { Refusal::StaleLease };
+        let Some(m) = topic.message(offset) else {
             // Every offset below the next was given to a message; one that is not kept was done in every group.
-            return if claim.offset < topic.next_offset { Ok(None) } else { Err(stranger) };
+            return if offset < topic.next_offset { Ok(None) } else { Err(stranger) };
         };
-        if topic.messages[m].partition != claim.partition {
+        if topic.messages[m].partition != partition {
             return Err(stranger);
         }
         match &topic.groups[g].progress[m] {
             Progress::Done => Ok(None),
             Progress::Ready => Err(stranger),
-            Progress::Begun(begun) => {
-                let token_holds = match claim.token {
-                    TokenClaim::Absent => true,
-                    TokenClaim::Unreadable => false,
-                    TokenClaim::Shown(token) => token == begun.token,
-                };
-                if !token_holds {
-                    return Err(Refusal::StaleLease);
-                }
-                if claim.owner != begun.owner {
-                    return Err(Refusal::NotOwner);
-                }
-                Ok(Some((t, g, m)))
-            }
+            Progress::Begun(begun) => match token {
+                TokenClaim::Shown(token) if token != begun.token => Err(Refusal::StaleLease),
+                TokenClaim::Unreadable => Err(Refusal::StaleLease),
+                TokenClaim::Absent | TokenClaim::Shown(_) => Ok(Some((t, g, m))),
+            },
         }
     }
 
-    fn begun(&mut self, (t, g, m): (usize, usize, usize)) -> &mut Begun {
+    fn begun(&mut self, (t, g, m): Place) -> &mut Begun {
         match &mut self.topics[t].groups[g].progress[m] {
             Progress::Begun(begun) => begun,
             Progress::Ready | Progress::Done => unreachable!("a claim is about what was begun"),
@@ -56,6 +66,7 @@ impl Model {
     pub(super) fn ack(&mut self, claim: &Claim) -> Result<Reply, Stop> {
         if let Some((t, g, m)) = self.claimed(claim)? {
             self.record()?;
+            self.commit((t, g, m));
             self.finish(t, g, m);
         }
         Ok(Reply::Done)
@@ -120,8 +131,9 @@ impl Model {
     }
 
     /// A message goes back unharmed.
-    pub(super) fn give_back(&mut self, place: (usize, usize, usize)) -> Result<(), OutOfFuel> {
+    pub(super) fn give_back(&mut self, place: Place) -> Result<(), OutOfFuel> {
         self.record()?;
+        self.pin(place);
         let now = self.now;
         self.begun(place).phase = Phase::Queued { not_before: now };
         Ok(())
@@ -156,6 +168,7 @@ impl Model {
             (None, Some(policy)) => backoff(&policy, failures, spread(topic, g, m, begun.attempts)),
         };
         self.record()?;
+        self.pin((t, g, m));
         let begun = self.begun((t, g, m));
         begun.failures = failures;
         begun.error = error;

@@ -60,6 +60,8 @@ pub(super) struct Group {
     pub(super) progress: Vec<Progress>,
     pub(super) last_served: ConsumerId,
     pub(super) last_partition: PartitionId,
+    /// What was there at the last seek is delivered even where its identity is done.
+    pub(super) replayed_below: Offset,
 }
 
 /// How far a group is with a message.

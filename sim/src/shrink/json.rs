@@ -56,6 +56,7 @@ fn collect_names(value: &Value, found: &mut BTreeSet<String>) {
             found.insert(text.clone());
         }
         Value::Object(fields) => fields.values().for_each(|field| collect_names(field, found)),
+        Value::Array(items) => items.iter().for_each(|item| collect_names(item, found)),
         _ => {}
     }
 }
@@ -83,6 +84,7 @@ fn rename_in(value: &mut Value, kind: char, numbers: &mut BTreeMap<u32, usize>) 
             }
         }
         Value::Object(fields) => fields.values_mut().for_each(|field| rename_in(field, kind, numbers)),
+        Value::Array(items) => items.iter_mut().for_each(|item| rename_in(item, kind, numbers)),
         _ => {}
     }
 }

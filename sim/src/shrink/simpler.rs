@@ -64,6 +64,7 @@ fn variants(value: &Value) -> Vec<Value> {
             }
             all
         }
+        Value::Array(items) => items_of(items),
         Value::Number(number) => numbers(number),
         Value::String(text) => match json::name(text) {
             Some((before, _, number)) => smaller(u64::from(number))
@@ -74,6 +75,24 @@ fn variants(value: &Value) -> Vec<Value> {
         },
         _ => Vec::new(),
     }
+}
+
+/// The list without one of its items, or with a simpler one.
+fn items_of(items: &[Value]) -> Vec<Value> {
+    let without = (0..items.len()).map(|at| {
+        let mut items = items.to_vec();
+        items.remove(at);
+        Value::Array(items)
+    });
+    let mut all: Vec<Value> = without.collect();
+    for (at, item) in items.iter().enumerate() {
+        all.extend(variants(item).into_iter().map(|simpler| {
+            let mut items = items.to_vec();
+            items[at] = simpler;
+            Value::Array(items)
+        }));
+    }
+    all
 }
 
 /// Everything is the simplest loss, nothing the next; luck is the last resort.

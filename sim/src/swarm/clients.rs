@@ -6,6 +6,7 @@ use driftq_core::faults::Faults;
 use driftq_core::types::LeaseToken;
 
 use super::draw::{Source, Stream};
+use super::effects::Users;
 use super::family::Family;
 use crate::names::{Call, Group, Message, Topic, Worker};
 use crate::steps::{Ask, Made, Policy, Right, Router, Step, Stream as Connection, Target, Twist};
@@ -34,6 +35,9 @@ pub(super) struct Clients {
     next_call: u32,
     /// Deliveries that are settled, as far as their workers know.
     settled: BTreeSet<LeaseToken>,
+    /// Users of the idempotency store, and whether some of them are workers.
+    pub(super) users: Users,
+    works: bool,
 }
 
 /// What messages of this world can have.
@@ -52,7 +56,7 @@ struct Features {
 }
 
 impl Clients {
-    pub(super) fn new(seed: u64, shape: &mut Source) -> Self {
+    pub(super) fn new(seed: u64, shape: &mut Source, users: Users, works: bool) -> Self {
         let mut half = || shape.one_in(2);
         let features = Features {
             keys: half(),
@@ -83,6 +87,8 @@ impl Clients {
             next_message: 0,
             next_call: 0,
             settled: BTreeSet::new(),
+            users,
+            works,
         };
         for number in (0..clients.workers).rev() {
             let stream = clients.connection(Worker(number));
@@ -95,9 +101,14 @@ impl Clients {
         clients
     }
 
-    /// What every world begins with.
+    /// What every world begins with, and what was drawn ahead.
     pub(super) fn prelude(&mut self) -> Option<Step> {
         self.prelude.pop()
+    }
+
+    /// What happens after the step that is being drawn.
+    pub(super) fn next_is(&mut self, step: Step) {
+        self.prelude.push(step);
     }
 
     pub(super) fn step<F: Faults>(&mut self, family: Family, world: &World<F>) -> Step {
@@ -115,17 +126,29 @@ impl Clients {
             Family::Send => {
                 let kinds =
                     [Family::Produce, Family::Ack, Family::Nack, Family::Extend, Family::Subscribe, Family::Odd];
+                // Users of the store send what they would ask.
+                if self.works && self.network.one_in(2) {
+                    let kind = self.network.pick(&[Family::Work, Family::OddEffect, Family::Complete]);
+                    return match self.use_store(kind, world) {
+                        Some(Step::Ask(ask)) => self.send(ask),
+                        other => other.unwrap_or(Step::Wake),
+                    };
+                }
                 let kind = self.network.pick(&kinds);
-                let call = Call(self.next_call);
-                self.next_call += 1;
-                return match self.ask(kind, world) {
-                    Some(ask) => Step::Send { call, ask },
-                    None => Step::Wake,
-                };
+                return self.ask(kind, world).map_or(Step::Wake, |ask| self.send(ask));
+            }
+            Family::Work | Family::Effect | Family::OddEffect | Family::Complete => {
+                return self.use_store(family, world).unwrap_or(Step::Wake);
             }
             family => self.ask(family, world),
         };
         ask.map_or(Step::Wake, Step::Ask)
+    }
+
+    fn send(&mut self, ask: Ask) -> Step {
+        let call = Call(self.next_call);
+        self.next_call += 1;
+        Step::Send { call, ask }
     }
 
     fn ask<F: Faults>(&mut self, family: Family, world: &World<F>) -> Option<Ask> {
@@ -228,9 +251,14 @@ impl Clients {
                 longest_ms: source.pick(&[0, 100, 2_000]),
             });
         }
-        if rare(identity, source) {
-            made.identity = Some(source.below(5) as u8);
+        if self.works {
+            if self.source.one_in(self.users.identity_one_in) {
+                made.identity = Some(self.users.key());
+            }
+        } else if rare(identity, &mut self.source) {
+            made.identity = Some(self.source.below(5) as u8);
         }
+        let source = &mut self.source;
         if rare(tenant, source) {
             made.tenant = source.below(4) as u8;
         }
@@ -254,6 +282,13 @@ impl Clients {
         made
     }
 
+    /// The same, and nobody will send it again but whoever completes the same step once more.
+    pub(super) fn made_once(&mut self, now: u64) -> Made {
+        let made = self.made(now);
+        self.sent.pop();
+        made
+    }
+
     /// A message whose producer does not know what became of it, or does not care.
     fn again(&mut self) -> Option<Made> {
         let nth = self.source.below(self.sent.len() as u64) as usize;
@@ -269,8 +304,18 @@ impl Clients {
             true => return None,
             false => self.source.pick(&open),
         };
+        Some(self.settle(worker, held, world))
+    }
+
+    /// The right that a delivery gives, which the worker has used then.
+    pub(super) fn settle<F: Faults>(&mut self, worker: Worker, held: &Held, world: &World<F>) -> Right {
         self.settled.insert(held.token);
-        Some(right(worker, held, world))
+        right(worker, held, world)
+    }
+
+    /// Whether a worker thinks that it is through with a delivery.
+    pub(super) fn is_settled(&self, token: LeaseToken) -> bool {
+        self.settled.contains(&token)
     }
 
     /// A worker that says what it has no right to say.
@@ -331,11 +376,11 @@ impl Clients {
         }
     }
 
-    fn worker(&mut self) -> Worker {
+    pub(super) fn worker(&mut self) -> Worker {
         Worker(self.source.below(u64::from(self.workers)) as u8)
     }
 
-    fn group(&mut self) -> Group {
+    pub(super) fn group(&mut self) -> Group {
         Group(self.source.below(u64::from(self.groups)) as u8)
     }
 
@@ -355,7 +400,7 @@ impl Clients {
 }
 
 /// The right that a delivery gives, in words that need no token.
-fn right<F: Faults>(worker: Worker, held: &Held, world: &World<F>) -> Right {
+pub(super) fn right<F: Faults>(worker: Worker, held: &Held, world: &World<F>) -> Right {
     let same = world.edge().read_by(worker).filter(|other| other.message == held.message);
     let back = same.take_while(|other| other.token != held.token).count();
     Right { worker, message: held.message, back: back as u8, twist: Twist::None }

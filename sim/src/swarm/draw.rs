@@ -14,6 +14,7 @@ pub(super) enum Stream {
     Power,
     Clients,
     Network,
+    Effects,
 }
 
 /// A stream of numbers that a seed fixes for ever.

@@ -1,5 +1,6 @@
 //! The kinds of things that happen, and how often each does in one world.
 
+use super::Profile;
 use super::draw::Source;
 
 macro_rules! families {
@@ -8,6 +9,14 @@ macro_rules! families {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Family {
             $($name,)*
+            /// A worker that follows the contract of the idempotency store goes on.
+            Work,
+            /// Somebody uses the store beside the queue.
+            Effect,
+            /// Somebody uses it as one should not.
+            OddEffect,
+            /// A worker completes a step.
+            Complete,
         }
 
         const ALL: &[(Family, Need, u32)] = &[$((Family::$name, Need::$need, $most),)*];
@@ -64,6 +73,10 @@ families! {
     BootAndCrash: Maybe 1,
 }
 
+/// What only users of the idempotency store do, and how often at most.
+const STORE: &[(Family, u32)] =
+    &[(Family::Work, 40), (Family::Effect, 16), (Family::OddEffect, 10), (Family::Complete, 20)];
+
 /// How often each kind of thing happens in one world.
 #[derive(Clone, Debug)]
 pub(super) struct Weights {
@@ -72,7 +85,7 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    pub(super) fn draw(source: &mut Source) -> Self {
+    pub(super) fn draw(source: &mut Source, store: &mut Source, profile: Profile) -> Self {
         let mut on = Vec::new();
         for (family, need, most) in ALL {
             if *need == Need::Maybe && source.one_in(2) {
@@ -80,6 +93,16 @@ impl Weights {
             }
             // In eighths of the most, so that even the rarest can be rarer.
             on.push((*family, *most * (1 + source.below(8) as u32)));
+        }
+        // A third of all worlds know nothing of the store.
+        if profile == Profile::Effects || !store.one_in(3) {
+            for (family, most) in STORE {
+                match profile {
+                    Profile::Effects => on.push((*family, *most * (4 + store.below(5) as u32))),
+                    Profile::Default if store.one_in(4) => {}
+                    Profile::Default => on.push((*family, *most * (1 + store.below(8) as u32))),
+                }
+            }
         }
         let total = on.iter().map(|(_, weight)| weight).sum();
         Self { on, total }

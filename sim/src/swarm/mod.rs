@@ -6,17 +6,41 @@
 
 mod clients;
 mod draw;
+mod effects;
 mod family;
 mod shape;
 
+use clap::ValueEnum;
 use driftq_core::faults::Faults;
 
 use self::clients::Clients;
 use self::draw::{Source, Stream};
+use self::effects::Users;
 use self::family::{Family, Weights};
 use crate::setup::Setup;
 use crate::steps::{Damage, IoFault, Lane, Loss, Step};
 use crate::world::World;
+
+/// What is in fashion among the worlds of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// Everything, about half of it off in every world
+    #[default]
+    Default,
+    /// Workers that use the idempotency store, in every world and above all
+    Effects,
+}
+
+impl Profile {
+    /// Its name on a command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Effects => "effects",
+        }
+    }
+}
 
 /// What happens in one world.
 #[derive(Debug)]
@@ -34,13 +58,14 @@ pub struct Swarm {
 impl Swarm {
     /// The life that belongs to a seed.
     #[must_use]
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, profile: Profile) -> Self {
         let mut shape = Source::new(seed, Stream::Shape);
-        let setup = shape::setup(&mut shape);
-        let weights = Weights::draw(&mut shape);
+        let mut effects = Source::new(seed, Stream::Effects);
+        let setup = shape::setup(&mut shape, &mut effects);
+        let weights = Weights::draw(&mut shape, &mut effects, profile);
         let steps = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {
-            clients: Clients::new(seed, &mut shape),
+            clients: Clients::new(seed, &mut shape, Users::new(effects, profile), weights.is_on(Family::Work)),
             setup,
             weights,
             schedule: Source::new(seed, Stream::Schedule),

@@ -1,28 +1,41 @@
 //! From the names in a step to the offsets and tokens of a command.
 
+use std::sync::Arc;
+
 use driftq_core::Command;
-use driftq_core::command::{Claim, OnDisconnect, Produce, Redrivable, SeekTo, Subscribe, TokenClaim};
+use driftq_core::command::{
+    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, OnExpired, Produce, Redrivable, SeekTo, StoreCommand,
+    Subscribe, TokenClaim,
+};
 use driftq_core::faults::Faults;
+use driftq_core::idempotency::{EffectStatus, Identity, Lifetime, Outcome, Scope};
 use driftq_core::record::{GroupStart, Retention};
 use driftq_core::types::{
-    Deadline, GroupName, Millis, Offset, OwnerName, PartitionId, Priority, RetryPolicy, Routing, RoutingDecision, Text,
-    Timestamp,
+    Deadline, Envelope, GroupName, Millis, Offset, OwnerName, PartitionId, Priority, RetryPolicy, Routing,
+    RoutingDecision, Text, Timestamp,
 };
 
 use super::edge::Asked;
 use super::{BEGINNING, World};
 use crate::names::{Group, Topic};
-use crate::steps::{Ask, Made, Right, Stream, Target, Twist};
+use crate::steps::{self, Ask, Beginning, Effect, Ended, Grant, Made, Right, Stream, Target, Twist};
 
 const KEYS: [&str; 5] = ["", "k", "user:1", "other", "another"];
 const REASONS: [&str; 4] = ["", "bad", "ack_timeout", "worse"];
-const IDENTITIES: [&str; 5] = ["", "one", "two", "three", "four"];
+const IDENTITIES: [&str; 13] =
+    ["", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"];
+const NAMES: [&str; 3] = ["", "this", "that"];
+const RESULTS: [&str; 4] = ["0", "1", "22", "\"three\""];
 const TENANTS: [&str; 4] = ["", "default", "acme", ""];
 
 impl<F: Faults> World<F> {
-    /// What is asked, and whose stream it is to connect.
+    /// What is asked, and by whom where the answer is for a worker to remember.
     pub(super) fn asked(&self, ask: &Ask) -> Option<Asked> {
-        let worker = if let Ask::Subscribe(stream) = ask { Some(stream.worker) } else { None };
+        let worker = match ask {
+            Ask::Subscribe(Stream { worker, .. }) | Ask::Begin(Beginning { worker, .. }) => Some(*worker),
+            Ask::Reacquire { worker, .. } => Some(*worker),
+            _ => None,
+        };
         Some(Asked { command: self.command(ask)?, worker })
     }
 
@@ -59,6 +72,29 @@ impl<F: Faults> World<F> {
                 Command::Extend { claim: self.claim(right)?, lease: lease_ms.map(|ms| Millis(u64::from(ms))) }
             }
             Ask::Release(right) => Command::Release(self.claim(right)?),
+            Ask::Complete { right, result, produce: made } => Command::Complete(Box::new(Complete {
+                claim: self.claim(right)?,
+                result: result_of(*result),
+                produce: made.iter().map(produce).collect(),
+            })),
+            Ask::Begin(begin) => store(StoreCommand::Begin(self.begin(begin)?)),
+            Ask::Finish { grant, ended, result } => store(StoreCommand::Finish {
+                identity: identity(&grant.effect),
+                token: self.token(grant)?,
+                outcome: outcome(*ended, *result),
+            }),
+            Ask::Reacquire { worker, effect, lease_ms } => store(StoreCommand::Reacquire {
+                identity: identity(effect),
+                owner: worker.name(),
+                lease: lease_ms.map(|ms| Millis(u64::from(ms))),
+            }),
+            Ask::Renew { grant, lease_ms } => store(StoreCommand::Renew {
+                identity: identity(&grant.effect),
+                token: self.token(grant)?,
+                lease: lease_ms.map(|ms| Millis(u64::from(ms))),
+            }),
+            Ask::Get { effect } => store(StoreCommand::Get { identity: identity(effect) }),
+            Ask::Forget { effect } => store(StoreCommand::Forget { identity: identity(effect) }),
             Ask::CreateGroup { topic, group, latest } => {
                 Command::CreateGroup { topic: topic.name(), group: group.name(), start: start(*latest) }
             }
@@ -110,6 +146,75 @@ impl<F: Faults> World<F> {
             Twist::NoGroup => Claim { group: GroupName::new("nobody").expect("a name"), ..claim },
         })
     }
+}
+
+impl<F: Faults> World<F> {
+    fn begin(&self, asked: &Beginning) -> Option<Begin> {
+        let delivery = match &asked.delivery {
+            Some(right) => {
+                let Claim { partition, offset, token, .. } = self.claim(right)?;
+                Some(DeliveryClaim { partition, offset, token })
+            }
+            None => None,
+        };
+        let window = asked.ttl_ms.map(|ms| Lifetime::Window(Millis(u64::from(ms))));
+        Some(Begin {
+            lease: asked.lease_ms.map(|ms| Millis(u64::from(ms))),
+            lifetime: asked.expires_at.map(|ms| Lifetime::Until(moment(ms))).or(window),
+            request_hash: (asked.request > 0).then(|| Text::from(format!("request {}", asked.request))),
+            on_expired: asked.report.map(|report| if report { OnExpired::Report } else { OnExpired::TakeOver }),
+            delivery,
+            ..Begin::new(identity(&asked.effect), asked.worker.name())
+        })
+    }
+
+    /// What a worker shows for a grant. Without one it can only show what is no token.
+    fn token(&self, grant: &Grant) -> Option<TokenClaim> {
+        match grant.twist {
+            Twist::NoToken => Some(TokenClaim::Absent),
+            Twist::Unreadable => Some(TokenClaim::Unreadable),
+            _ => self.edge.granted(grant).map(|granted| TokenClaim::Shown(granted.token)),
+        }
+    }
+}
+
+fn store(asked: StoreCommand) -> Command {
+    Command::Store(Box::new(asked))
+}
+
+/// The effect as the broker knows it.
+pub(super) fn identity(effect: &Effect) -> Identity {
+    let name = |nth: u8| Text::from(NAMES[usize::from(nth) % NAMES.len()]);
+    let scope = match effect.scope {
+        steps::Scope::Tenant => Scope::Tenant,
+        steps::Scope::Consume { topic, group } => Scope::Consume { topic: topic.name(), group: group.name() },
+        steps::Scope::Job { id } => Scope::Job { id: name(id) },
+        steps::Scope::Task { id } => Scope::Task { id: name(id) },
+        steps::Scope::Rpc { principal, method } => Scope::Rpc { principal: name(principal), method: name(method) },
+    };
+    let tenant = TENANTS[usize::from(effect.tenant) % TENANTS.len()];
+    Identity::new(tenant, scope, IDENTITIES[usize::from(effect.key) % IDENTITIES.len()])
+}
+
+/// The effect of a group's work on a message with this envelope, where it has one.
+pub(super) fn effect_of(topic: Topic, group: Group, envelope: &Envelope) -> Option<Effect> {
+    let key = IDENTITIES.iter().position(|key| Some(*key) == envelope.identity_key())?;
+    let tenant = TENANTS.iter().position(|tenant| *tenant == envelope.tenant())?;
+    Some(Effect { scope: steps::Scope::Consume { topic, group }, tenant: tenant as u8, key: key as u8 })
+}
+
+fn outcome(ended: Ended, result: u8) -> Outcome {
+    let (status, response_code, last_error) = match ended {
+        Ended::Succeeded => (EffectStatus::Succeeded, 0, ""),
+        Ended::FailedFinal => (EffectStatus::FailedFinal, 400, "never"),
+        Ended::FailedRetryable => (EffectStatus::FailedRetryable, 0, "later"),
+        Ended::InProgress => (EffectStatus::InProgress, 0, ""),
+    };
+    Outcome { status, response_code, result: result_of(result), last_error: last_error.into() }
+}
+
+fn result_of(nth: u8) -> Option<Arc<str>> {
+    (nth > 0).then(|| Arc::from(RESULTS[usize::from(nth) % RESULTS.len()]))
 }
 
 fn produce(made: &Made) -> Produce {

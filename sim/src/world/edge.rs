@@ -4,16 +4,19 @@ use std::collections::{BTreeMap, VecDeque};
 
 use driftq_core::command::{OnDisconnect, Subscribe};
 use driftq_core::faults::Faults;
-use driftq_core::reply::Delivery;
+use driftq_core::idempotency::Identity;
+use driftq_core::reply::{Delivery, StoreReply};
 use driftq_core::types::{ConsumerId, LeaseToken, Lsn, Offset, OwnerName, PartitionId, Ticket, Timestamp};
 use driftq_core::{Command, Output, Refusal, Reply};
 
+use super::ask::{effect_of, identity};
 use super::{World, met};
 use crate::invariants::Verdict;
 use crate::invariants::model::model_knows;
 use crate::invariants::silence::Ground;
 use crate::names::{Call, Group, Message, Topic, Worker};
 use crate::sometimes::Point;
+use crate::steps::{Effect, Grant};
 
 /// How many calls the network keeps, and how many deliveries a worker remembers. The oldest go first.
 const KEPT: usize = 64;
@@ -22,7 +25,7 @@ const KEPT: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) command: Command,
-    /// Whose stream it is about to connect.
+    /// Who is to remember the answer, where it is one to remember.
     pub(super) worker: Option<Worker>,
 }
 
@@ -45,6 +48,34 @@ pub struct Held {
     pub token: LeaseToken,
     /// When the lease ends.
     pub lease_until: Timestamp,
+    /// The effect of the group's work on it, where it has an identity.
+    pub effect: Option<Effect>,
+}
+
+/// A grant a worker was given.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    /// Of which effect.
+    pub identity: Identity,
+    /// The proof.
+    pub token: LeaseToken,
+    /// How often the effect was granted, this time included.
+    pub attempt: u32,
+    /// Whether the worker has run it.
+    pub ran: bool,
+}
+
+/// An effect that a worker had on the world outside.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// Which.
+    pub identity: Identity,
+    /// Under which grant.
+    pub token: LeaseToken,
+    /// How often it had been granted then.
+    pub attempt: u32,
+    /// After so many events.
+    pub after: u64,
 }
 
 /// A stream that is connected, or about to be.
@@ -63,6 +94,9 @@ struct Memory {
     stream: Option<ConsumerId>,
     socket: VecDeque<Held>,
     read: VecDeque<Held>,
+    grants: VecDeque<Granted>,
+    /// Effects that others have run.
+    replayed: VecDeque<Identity>,
 }
 
 #[derive(Clone, Debug)]
@@ -79,8 +113,10 @@ pub struct Edge {
     workers: BTreeMap<Worker, Memory>,
     streams: BTreeMap<ConsumerId, Connected>,
     connecting: BTreeMap<Ticket, Connected>,
-    /// What workers did to the world outside, by group and message.
-    effects: BTreeMap<(Topic, Group, Message), u64>,
+    /// Questions to the idempotency store, and who asked them.
+    beginning: BTreeMap<Ticket, (Worker, Identity)>,
+    /// What workers did to the world outside, in order.
+    ledger: Vec<Ran>,
     /// Where messages were stored, and how many starts there had been.
     produced: BTreeMap<(PartitionId, Offset), u64>,
 }
@@ -114,10 +150,49 @@ impl Edge {
         self.network.keys().copied()
     }
 
-    /// What workers did to the world outside, by topic, group and message.
+    /// The grant a worker means, if it was given one.
     #[must_use]
-    pub fn effects(&self) -> &BTreeMap<(Topic, Group, Message), u64> {
-        &self.effects
+    pub fn granted(&self, grant: &Grant) -> Option<&Granted> {
+        let identity = identity(&grant.effect);
+        self.grants_of(grant.worker).filter(|granted| granted.identity == identity).nth(usize::from(grant.back))
+    }
+
+    /// The grants a worker was given, newest first.
+    pub fn grants_of(&self, worker: Worker) -> impl Iterator<Item = &Granted> {
+        self.workers.get(&worker).into_iter().flat_map(|memory| memory.grants.iter().rev())
+    }
+
+    /// Whether a worker was told what came of an effect.
+    #[must_use]
+    pub fn was_replayed(&self, worker: Worker, effect: &Effect) -> bool {
+        let identity = identity(effect);
+        self.workers.get(&worker).is_some_and(|memory| memory.replayed.contains(&identity))
+    }
+
+    /// What workers did to the world outside, in order.
+    #[must_use]
+    pub fn ledger(&self) -> &[Ran] {
+        &self.ledger
+    }
+
+    /// A worker asks whether it may run an effect.
+    pub(super) fn beginning(&mut self, ticket: Ticket, worker: Worker, identity: &Identity) {
+        self.beginning.insert(ticket, (worker, identity.clone()));
+    }
+
+    /// The idempotency store has answered.
+    fn begun(&mut self, ticket: Ticket, reply: &StoreReply) {
+        let Some((worker, identity)) = self.beginning.remove(&ticket) else { return };
+        let memory = self.workers.entry(worker).or_default();
+        match reply {
+            StoreReply::Execute { attempt, token, .. } => {
+                memory.replayed.retain(|other| *other != identity);
+                let (attempt, token) = (*attempt, *token);
+                push(&mut memory.grants, Granted { identity, token, attempt, ran: false });
+            }
+            StoreReply::Replay(_) => push(&mut memory.replayed, identity),
+            _ => {}
+        }
     }
 
     pub(super) fn send(&mut self, call: Call, asked: Asked, boots: u64) {
@@ -152,6 +227,7 @@ impl Edge {
     pub(super) fn disconnect(&mut self) {
         self.streams.clear();
         self.connecting.clear();
+        self.beginning.clear();
         for memory in self.workers.values_mut() {
             memory.stream = None;
             // What stood in the socket may still be read: it had left the broker.
@@ -186,12 +262,20 @@ impl Edge {
             offset: delivery.offset,
             token: delivery.token,
             lease_until: delivery.lease_until,
+            effect: match delivery.body.traits().has_identity {
+                true => effect_of(stream.topic, stream.group, &delivery.body.metadata().envelope),
+                false => None,
+            },
         };
-        let memory = self.workers.entry(stream.worker).or_default();
-        memory.socket.push_back(held);
-        if memory.socket.len() > KEPT {
-            memory.socket.pop_front();
-        }
+        push(&mut self.workers.entry(stream.worker).or_default().socket, held);
+    }
+}
+
+/// Remembers one more, and not too many.
+fn push<T>(queue: &mut VecDeque<T>, one: T) {
+    queue.push_back(one);
+    if queue.len() > KEPT {
+        queue.pop_front();
     }
 }
 
@@ -203,14 +287,26 @@ impl<F: Faults> World<F> {
         for _ in 0..count {
             let Some(held) = memory.socket.pop_front() else { return };
             self.tally.events += 1;
-            self.tally.effects += 1;
             self.sometimes.hit_if(held.lease_until <= now, Point::SlowReader);
-            *self.edge.effects.entry((held.topic, held.group, held.message)).or_default() += 1;
-            memory.read.push_back(held);
-            if memory.read.len() > KEPT {
-                memory.read.pop_front();
-            }
+            push(&mut memory.read, held);
         }
+    }
+
+    /// A worker does what it was granted. It does so once; what others do meanwhile it cannot know.
+    pub(super) fn run(&mut self, grant: &Grant) -> Verdict {
+        let wanted = identity(&grant.effect);
+        let Some(memory) = self.edge.workers.get_mut(&grant.worker) else { return Ok(()) };
+        let mut granted = memory.grants.iter_mut().rev().filter(|granted| granted.identity == wanted);
+        let Some(granted) = granted.nth(usize::from(grant.back)).filter(|granted| !granted.ran) else { return Ok(()) };
+        granted.ran = true;
+        let (token, attempt) = (granted.token, granted.attempt);
+        self.tally.events += 1;
+        self.tally.effects += 1;
+        let before = self.edge.ledger.iter().filter(|ran| ran.identity == wanted).map(|ran| ran.token).max();
+        self.tally.reruns += u64::from(before.is_some());
+        self.sometimes.hit_if(before.is_some(), Point::Rerun);
+        self.edge.ledger.push(Ran { identity: wanted.clone(), token, attempt, after: self.tally.events });
+        self.observer.ran(&wanted, before, token)
     }
 
     /// Takes what the broker gives out, and judges it.
@@ -249,11 +345,17 @@ impl<F: Faults> World<F> {
                 self.tally.replies += 1;
                 met::answer(&mut self.sometimes, &result);
                 self.met_duplicate(&result);
-                if let Ok(Reply::Subscribed { consumer }) = result {
-                    self.edge.connected(ticket, consumer);
-                } else {
-                    self.edge.connecting.remove(&ticket);
+                match result {
+                    Ok(Reply::Subscribed { consumer }) => self.edge.connected(ticket, consumer),
+                    Ok(Reply::Store(reply)) => {
+                        self.tally.grants += u64::from(matches!(reply, StoreReply::Execute { .. }));
+                        self.tally.replays += u64::from(matches!(reply, StoreReply::Replay(_)));
+                        self.edge.begun(ticket, &reply);
+                    }
+                    _ => {}
                 }
+                self.edge.connecting.remove(&ticket);
+                self.edge.beginning.remove(&ticket);
             }
             Output::Deliver { consumer, delivery } => {
                 self.tally.deliveries += 1;

@@ -2,10 +2,12 @@
 
 use driftq_core::faults::Faults;
 use driftq_core::log::{FileId, Step as Piece, StorageFault};
+use driftq_core::record::Event;
 use driftq_core::{Job, Lane as CoreLane};
 
 use super::{World, met};
 use crate::invariants::liveness::work_ends;
+use crate::invariants::places::skipped_is_done;
 use crate::invariants::{Verdict, Violation};
 use crate::sometimes::Point;
 use crate::steps::{IoFault, Lane};
@@ -78,7 +80,7 @@ impl<F: Faults> World<F> {
             }
             None => Ok(()),
         };
-        self.note(&running, &result);
+        self.note(&running, &result)?;
         let Some(broker) = &mut self.broker else { return Ok(false) };
         if result.is_err() || running.next >= running.job.steps().len() {
             let full = matches!(result, Err(StorageFault::Full)) && lane == Lane::Background;
@@ -98,13 +100,17 @@ impl<F: Faults> World<F> {
     }
 
     /// Takes note of what has reached the disk.
-    fn note(&mut self, running: &Running, result: &Result<(), StorageFault>) {
-        let Some(piece) = running.last_done() else { return };
+    fn note(&mut self, running: &Running, result: &Result<(), StorageFault>) -> Verdict {
+        let Some(piece) = running.last_done() else { return Ok(()) };
         match (piece, result) {
             (Piece::Append { file, at, bytes }, Ok(())) => {
                 self.chain.mix(at.position ^ (bytes.len() as u64) << 32);
                 for record in self.shadow.appended(*file, at.position, bytes) {
                     met::record(&mut self.sometimes, self.broker.as_ref(), record);
+                    self.tally.count(&record.event);
+                    if let (Event::Skipped { place }, Some(broker)) = (&record.event, &self.broker) {
+                        skipped_is_done(broker.state(), place)?;
+                    }
                 }
                 let deciding = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
                 self.sometimes.hit_if(deciding && self.lanes[0].is_some(), Point::ManyBatches);
@@ -124,5 +130,6 @@ impl<F: Faults> World<F> {
             }
             _ => {}
         }
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use driftq_core::command::TokenClaim;
 use driftq_core::faults::Faults;
 use driftq_core::record::{Event, Place, Record};
-use driftq_core::reply::{Blocked, Delivery, Overload, RouterUse};
+use driftq_core::reply::{Blocked, Delivery, Overload, RouterUse, StoreReply};
 use driftq_core::state::State;
 use driftq_core::state::group::{Group, Progress};
 use driftq_core::state::partition::Partition;
@@ -41,6 +41,8 @@ pub(super) fn record<F: Faults>(met: &mut Sometimes, broker: Option<&Pipeline<F>
         Event::Expired { .. } => met.hit(Point::Expired),
         Event::GroupSought { .. } => met.hit(Point::Sought),
         Event::RetainedOut { .. } => met.hit(Point::RetainedOut),
+        Event::Skipped { .. } => met.hit(Point::Skipped),
+        Event::EffectsExpired { .. } => met.hit(Point::EffectForgotten),
         Event::Acked { place, .. } => {
             let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), place)) else { return };
             met.hit_if(progress.done().floor() <= place.position, Point::AckOutOfOrder);
@@ -50,6 +52,8 @@ pub(super) fn record<F: Faults>(met: &mut Sometimes, broker: Option<&Pipeline<F>
             let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), place)) else { return };
             let first = progress.done().floor();
             met.hit_if(overtakes(progress, partition, place.position, first), Point::PriorityFirst);
+            let sought = place.position < progress.replayed_below();
+            met.hit_if(sought && broker.is_some_and(|b| is_committed(b.state(), place)), Point::SkipLifted);
         }
         _ => {}
     }
@@ -87,6 +91,17 @@ pub(super) fn delivery(met: &mut Sometimes, delivery: &Delivery) {
     }
 }
 
+/// Whether the group is done with a message of the same identity.
+fn is_committed(state: &State, place: &Place) -> bool {
+    let effect = || {
+        let topic = state.topic(place.topic)?;
+        let message = topic.partition(place.partition)?.message(place.position)?;
+        let identity = message.body.traits().has_identity.then(|| message.body.identity()).flatten()?;
+        state.store().consumed(topic.name(), topic.group(place.group)?.name(), identity)
+    };
+    effect().is_some_and(|effect| effect.committed)
+}
+
 fn find<'a>(state: &'a State, place: &Place) -> Option<(&'a Progress, &'a Partition)> {
     let topic = state.topic(place.topic)?;
     Some((topic.group(place.group)?.progress(place.partition)?, topic.partition(place.partition)?))
@@ -109,6 +124,8 @@ fn replied(met: &mut Sometimes, reply: &Reply) {
             met.hit_if(produced.router == RouterUse::SetAside, Point::RouteSetAside);
         }
         Reply::Extended { .. } => met.hit(Point::Extended),
+        Reply::Completed(made) => met.hit_if(!made.is_empty(), Point::StepCompleted),
+        Reply::Store(StoreReply::Retryable { .. }) => met.hit(Point::Retryable),
         Reply::Redriven { count } => met.hit_if(*count > 0, Point::Redriven),
         Reply::Topic(info) => {
             for progress in info.groups.iter().flat_map(|group| &group.partitions) {
@@ -134,6 +151,10 @@ fn refused(met: &mut Sometimes, refusal: &Refusal) {
         Refusal::Overloaded { reason: Overload::Backlog, .. } => Point::Backpressure,
         Refusal::Overloaded { reason: Overload::DeadLetters, .. } => Point::DeadLettersFull,
         Refusal::Overloaded { reason: Overload::Identities, .. } => Point::IdentitiesFull,
+        Refusal::Overloaded { reason: Overload::Effects, .. } => Point::Quota,
+        Refusal::InProgress { .. } => Point::InProgress,
+        Refusal::OtherOutcome => Point::OtherOutcome,
+        Refusal::HashMismatch => Point::OtherRequest,
         _ => return,
     });
 }

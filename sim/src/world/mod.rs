@@ -11,13 +11,15 @@ mod met;
 mod power;
 mod probe;
 
+use driftq_core::command::{Begin, StoreCommand};
 use driftq_core::faults::Faults;
 use driftq_core::log::LogId;
+use driftq_core::record::Event;
 use driftq_core::types::{Ticket, Timestamp};
 use driftq_core::{Command, Pipeline};
 
 use self::edge::Asked;
-pub use self::edge::{Edge, Held};
+pub use self::edge::{Edge, Granted, Held, Ran};
 use self::io::Running;
 use crate::chain::Chain;
 use crate::disk::Disk;
@@ -65,8 +67,20 @@ pub struct Tally {
     pub predicted: u64,
     /// Messages handed out.
     pub deliveries: u64,
+    /// Messages that were stored.
+    pub messages: u64,
     /// Effects that workers had on the world outside.
     pub effects: u64,
+    /// Those that had been run before.
+    pub reruns: u64,
+    /// How often the idempotency store said that an effect may be run.
+    pub grants: u64,
+    /// How often it said what had come of it.
+    pub replays: u64,
+    /// Messages that were done undelivered, because another of their identity was.
+    pub skips: u64,
+    /// Steps that were completed.
+    pub completed: u64,
     /// Deaths, of the process or the machine.
     pub crashes: u64,
     /// Starts that were begun.
@@ -76,6 +90,19 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Counts what was written.
+    fn count(&mut self, event: &Event) {
+        match event {
+            Event::Produced { .. } => self.messages += 1,
+            Event::Skipped { .. } => self.skips += 1,
+            Event::Completed(step) => {
+                self.completed += 1;
+                self.messages += step.outputs.iter().filter(|output| output.stored.is_some()).count() as u64;
+            }
+            _ => {}
+        }
+    }
+
     /// Adds another world's.
     pub fn add(&mut self, other: &Self) {
         self.events += other.events;
@@ -83,7 +110,13 @@ impl Tally {
         self.replies += other.replies;
         self.predicted += other.predicted;
         self.deliveries += other.deliveries;
+        self.messages += other.messages;
         self.effects += other.effects;
+        self.reruns += other.reruns;
+        self.grants += other.grants;
+        self.replays += other.replays;
+        self.skips += other.skips;
+        self.completed += other.completed;
         self.crashes += other.crashes;
         self.boots += other.boots;
         self.simulated_ms += other.simulated_ms;
@@ -177,6 +210,7 @@ impl<F: Faults> World<F> {
                 }
             }
             Step::Read { worker, count } => self.read(*worker, *count),
+            Step::Run(grant) => self.run(grant)?,
             Step::Pass { ms } => self.pass(u64::from(*ms)),
             Step::Jump { ms } => {
                 self.tally.events += 1;
@@ -298,8 +332,15 @@ impl<F: Faults> World<F> {
         let refused = broker.broker().tally().refused;
         let ticket = broker.handle(now, asked.command.clone());
         self.next_ticket = ticket.next();
-        if let (Command::Subscribe(subscribe), Some(worker)) = (&asked.command, worker) {
-            self.edge.connecting(ticket, worker, subscribe);
+        match (&asked.command, worker) {
+            (Command::Subscribe(subscribe), Some(worker)) => self.edge.connecting(ticket, worker, subscribe),
+            (Command::Store(asked), Some(worker)) => {
+                if let StoreCommand::Begin(Begin { identity, .. }) | StoreCommand::Reacquire { identity, .. } = &**asked
+                {
+                    self.edge.beginning(ticket, worker, identity);
+                }
+            }
+            _ => {}
         }
         if let Some(oracle) = &mut self.oracle
             && broker.failure().is_none()
@@ -384,7 +425,8 @@ impl<F: Faults> World<F> {
     }
 }
 
-/// Whether the command changes who is to do what, so that nobody could tell afterwards why something is done.
+/// Whether the command changes who is to do what, so that nobody could tell afterwards why something is done, or is judged by
+/// the state it was decided against.
 fn changes_groups(command: &Command) -> bool {
     matches!(
         command,
@@ -394,5 +436,7 @@ fn changes_groups(command: &Command) -> bool {
             | Command::Subscribe(_)
             | Command::DeleteGroup { .. }
             | Command::Seek { .. }
+            | Command::Complete(_)
+            | Command::Store(_)
     )
 }

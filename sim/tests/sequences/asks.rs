@@ -1,7 +1,11 @@
 //! Everything a client can ask.
 
 use driftq_sim::names::Message;
-use driftq_sim::steps::{Ask, Made, Policy, Right, Router, Stream, Target, Twist};
+use driftq_sim::names::{Group, Topic, Worker};
+use driftq_sim::steps::{
+    Ask, Beginning, Effect, Ended, Grant, Made, Policy, Right, Router, Scope, Stream, Target, Twist,
+};
+use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 
@@ -76,6 +80,63 @@ pub fn word() -> impl Strategy<Value = Ask> {
             .prop_map(|(right, reason, delay_ms)| Ask::Nack { right, reason, delay_ms }),
         2 => (right(), weighted(0.8, span())).prop_map(|(right, lease_ms)| Ask::Extend { right, lease_ms }),
         2 => right().prop_map(Ask::Release),
+        2 => complete(),
+    ]
+}
+
+/// A step is done, and made something.
+pub fn complete() -> impl Strategy<Value = Ask> {
+    (right(), 0..5_u8, vec(made(), 0..3)).prop_map(|(right, result, produce)| Ask::Complete { right, result, produce })
+}
+
+/// An effect; mostly one of a message that the first group is handed.
+pub fn effect() -> impl Strategy<Value = Effect> {
+    let consume = Scope::Consume { topic: Topic::live(0), group: Group(0) };
+    let scope = prop_oneof![
+        5 => Just(consume),
+        1 => (topic(), group()).prop_map(|(topic, group)| Scope::Consume { topic, group }),
+        1 => Just(Scope::Tenant),
+        1 => (0..3_u8).prop_map(|id| Scope::Job { id }),
+        1 => (0..3_u8).prop_map(|id| Scope::Task { id }),
+        2 => (0..3_u8, 0..3_u8).prop_map(|(principal, method)| Scope::Rpc { principal, method }),
+    ];
+    let tenant = prop_oneof![8 => Just(0_u8), 2 => 0..5_u8];
+    (scope, tenant, 0..4_u8).prop_map(|(scope, tenant, key)| Effect { scope, tenant, key })
+}
+
+/// The right to speak about an effect, or none.
+pub fn grant(worker: impl Strategy<Value = Worker>) -> impl Strategy<Value = Grant> {
+    let twist = prop_oneof![8 => Just(Twist::None), 1 => Just(Twist::NoToken), 1 => Just(Twist::Unreadable)];
+    let back = prop_oneof![8 => Just(0_u8), 3 => 1..3_u8];
+    (worker, effect(), back, twist).prop_map(|(worker, effect, back, twist)| Grant { worker, effect, back, twist })
+}
+
+/// How an effect ended, or did not.
+pub fn ended() -> impl Strategy<Value = Ended> {
+    prop_oneof![
+        6 => Just(Ended::Succeeded),
+        3 => Just(Ended::FailedRetryable),
+        1 => Just(Ended::FailedFinal),
+        1 => Just(Ended::InProgress),
+    ]
+}
+
+/// Anything that is asked of the idempotency store.
+pub fn store() -> impl Strategy<Value = Ask> {
+    let how = (weighted(0.5, span()), weighted(0.3, span()), weighted(0.2, moment()), 0..3_u8);
+    let begin = (worker(), effect(), how, weighted(0.2, any::<bool>()), weighted(0.5, right())).prop_map(
+        |(worker, effect, (lease_ms, ttl_ms, expires_at, request), report, delivery)| {
+            Ask::Begin(Beginning { worker, effect, lease_ms, ttl_ms, expires_at, request, report, delivery })
+        },
+    );
+    prop_oneof![
+        5 => begin,
+        4 => (grant(worker()), ended(), 0..5_u8).prop_map(|(grant, ended, result)| Ask::Finish { grant, ended, result }),
+        1 => (worker(), effect(), weighted(0.5, span()))
+            .prop_map(|(worker, effect, lease_ms)| Ask::Reacquire { worker, effect, lease_ms }),
+        1 => (grant(worker()), weighted(0.5, span())).prop_map(|(grant, lease_ms)| Ask::Renew { grant, lease_ms }),
+        1 => effect().prop_map(|effect| Ask::Get { effect }),
+        1 => effect().prop_map(|effect| Ask::Forget { effect }),
     ]
 }
 
@@ -135,6 +196,7 @@ pub fn ask() -> impl Strategy<Value = Ask> {
     prop_oneof![
         6 => made().prop_map(Ask::Produce),
         6 => word(),
+        2 => store(),
         2 => streams(),
         2 => administration(),
         1 => looking(),

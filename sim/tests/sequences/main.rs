@@ -12,6 +12,7 @@ use driftq_core::faults::NoFaults;
 use driftq_sim::life::{Conditions, relive};
 use driftq_sim::shrink::shrink;
 use driftq_sim::sometimes::Sometimes;
+use driftq_sim::swarm::Profile;
 use driftq_sim::trace::Trace;
 use driftq_sim::world::{Checks, World};
 use proptest::prelude::*;
@@ -19,7 +20,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 
 use self::steps::{Sequence, endless, sequences};
 
-const SOUND: Conditions = Conditions { fault: None, checks: Checks { oracle: true } };
+const SOUND: Conditions = Conditions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
 
 /// A runner that draws the same cases on every machine and on every day. `PROPTEST_CASES` scales how many: 512 draws twice
 /// as many, the first half of them the same. `DRIFTQ_SEQUENCES` draws others.

@@ -1,13 +1,15 @@
 //! Whole sequences: everything that can happen, in any order.
 
-use driftq_sim::names::{Message, Topic, Worker};
+use driftq_sim::names::{Call, Group, Message, Topic, Worker};
 use driftq_sim::setup::Setup;
-use driftq_sim::steps::{Ask, Lane, Loss, Made, Right, Step, Stream, Target};
+use driftq_sim::steps::{
+    Ask, Beginning, Effect, Ended, Grant, Lane, Loss, Made, Right, Scope, Step, Stream, Target, Twist,
+};
 use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 
-use super::asks::{administration, ask, looking, made, streams, word};
+use super::asks::{administration, ask, grant, looking, made, store, streams, word};
 use super::wild::{FAR, NEWEST, call, damage, fault, lane, leap, loss, partitions, setup, span, worker};
 
 /// A world, and what happens in it.
@@ -64,6 +66,89 @@ fn said_of_all() -> BoxedStrategy<Chunk> {
                 let redrive = Ask::Redrive { topic: Topic::live(0), offset: None, limit: u64::MAX };
                 steps.extend([Step::Ask(redrive), Step::Settle]);
             }
+            steps
+        })
+        .boxed()
+}
+
+/// Somebody runs an effect, as far as it was granted.
+fn run() -> BoxedStrategy<Chunk> {
+    grant(worker()).prop_map(|grant| vec![Step::Run(grant)]).boxed()
+}
+
+/// A message with an identity is produced and handed to a worker, which does what the contract of the idempotency store asks for, in
+/// one of many ways, and stops somewhere.
+fn worked() -> BoxedStrategy<Chunk> {
+    (0..11_u8, 1..4_u8, 0..4_usize, vec(made(), 0..2))
+        .prop_map(|(story, key, short, produce)| {
+            let (worker, topic, group) = (Worker(0), Topic::live(0), Group(0));
+            let effect = Effect { scope: Scope::Consume { topic, group }, tenant: 0, key };
+            let grant = Grant { worker, effect, back: 0, twist: Twist::None };
+            let right = Right { worker, message: Message(0), ..Right::default() };
+            let made = Ask::Produce(Made { topic, identity: Some(key), ..Made::default() });
+            let begin = |ttl_ms, request, delivery| {
+                let begin = Beginning { worker, effect, ttl_ms, request, delivery, ..Beginning::default() };
+                Ask::Begin(Beginning { lease_ms: Some(10_000), ..begin })
+            };
+            let finish = |ended| Ask::Finish { grant, ended, result: 1 };
+            let complete = Ask::Complete { right, result: 1, produce };
+            let (call, read) = (Call(u32::from(key)), Step::Read { worker, count: u8::MAX });
+            let again = [Step::Crash { loss: Loss::All }, Step::Boot, Step::Arrive { call }, Step::Settle];
+            let asked = |asks: Vec<Ask>| asks.into_iter().flat_map(|ask| [Step::Ask(ask), Step::Settle]);
+            let mut steps: Chunk = vec![Step::Ask(made.clone()), Step::Settle, read.clone()];
+            steps.extend(asked(vec![begin(None, 1, (story % 2 == 0).then_some(right))]));
+            steps.push(Step::Run(grant));
+            match story {
+                0 | 1 => steps.extend(asked(vec![finish(Ended::Succeeded), Ask::Ack(right)])),
+                2 => steps.extend(asked(vec![Ask::Ack(right), finish(Ended::Succeeded), finish(Ended::FailedFinal)])),
+                3 => {
+                    let reacquire = Ask::Reacquire { worker, effect, lease_ms: None };
+                    steps.extend(asked(vec![finish(Ended::FailedRetryable), reacquire, begin(None, 2, None)]));
+                    steps.push(Step::Run(grant));
+                }
+                4 => {
+                    steps.extend(asked(vec![Ask::Nack { right, reason: 1, delay_ms: None }]));
+                    steps.push(read);
+                    steps.extend(asked(vec![begin(None, 0, Some(right))]));
+                }
+                5 => {
+                    steps.extend(asked(vec![
+                        Ask::Forget { effect },
+                        begin(Some(1), 0, Some(right)),
+                        finish(Ended::Succeeded),
+                    ]));
+                    steps.extend([Step::Pass { ms: 5 }, Step::Wake, Step::Settle]);
+                    steps.extend(asked(vec![begin(None, 0, None)]));
+                }
+                6 => {
+                    let seek = Ask::Seek { topic, group, to: Target::Earliest };
+                    steps.extend(asked(vec![Ask::Ack(right), seek]));
+                }
+                7 => {
+                    steps.extend(asked(vec![Ask::Ack(right)]));
+                    steps.push(Step::Pass { ms: 600 });
+                    steps.extend(asked(vec![Ask::Produce(Made {
+                        topic,
+                        identity: Some(key),
+                        size: 1,
+                        ..Made::default()
+                    })]));
+                }
+                8 => {
+                    steps.extend([Step::Send { call, ask: complete }, Step::Arrive { call }, Step::Settle]);
+                    steps.extend(again);
+                }
+                9 => {
+                    steps.extend([Step::Send { call, ask: complete }, Step::Arrive { call }, Step::Settle]);
+                    steps.extend([Step::Pass { ms: 20_000 }, Step::Arrive { call }, Step::Settle]);
+                }
+                _ => {
+                    steps.extend(asked(vec![finish(Ended::Succeeded)]));
+                    steps.extend([Step::Crash { loss: Loss::All }, Step::Boot]);
+                    steps.extend(asked(vec![begin(None, 0, None)]));
+                }
+            }
+            steps.truncate(if short == 0 { steps.len() / 2 } else { steps.len() });
             steps
         })
         .boxed()
@@ -153,6 +238,9 @@ fn chunk() -> impl Strategy<Value = (u8, Chunk)> {
         7 => of(0, said()),
         3 => of(0, said_of_all()),
         2 => of(0, asked(streams())),
+        2 => of(7, asked(store())),
+        1 => of(7, run()),
+        3 => of(7, worked()),
         3 => of(1, asked(administration())),
         1 => of(2, asked(looking())),
         2 => of(3, network()),
@@ -196,12 +284,26 @@ fn name(steps: &mut [Step]) {
                 newest = Some(made.clone());
             }
             Ask::Ack(right) | Ask::Release(right) | Ask::Nack { right, .. } | Ask::Extend { right, .. } => {
-                let last = newest.as_ref().map_or(0, |last| last.message.0);
-                right.message = Message(last.saturating_sub(right.message.0));
+                about(right, newest.as_ref());
+            }
+            Ask::Begin(Beginning { delivery: Some(right), .. }) => about(right, newest.as_ref()),
+            Ask::Complete { right, produce, .. } => {
+                about(right, newest.as_ref());
+                for made in produce {
+                    made.message = Message(newest.as_ref().map_or(0, |last| last.message.0 + 1));
+                    // Nothing is like it, so nothing is that one, sent again.
+                    newest = Some(Made { message: made.message, key: u8::MAX, ..Made::default() });
+                }
             }
             _ => {}
         }
     }
+}
+
+/// The claim is about a message counted back from the newest.
+fn about(right: &mut Right, newest: Option<&Made>) {
+    let last = newest.map_or(0, |last| last.message.0);
+    right.message = Message(last.saturating_sub(right.message.0));
 }
 
 /// The same with the end of time for everything that is far away. Nobody waits for that, so nothing is worked off.

@@ -135,13 +135,32 @@ pub fn setup() -> impl Strategy<Value = Setup> {
         select(vec![0_u64, 300, 2_000, u64::MAX]),
         select(vec![1_usize, 64, 4_096]),
     );
-    (limits, memory, counts, sizes, weighted(0.02, Just(()))).prop_map(|(limits, memory, counts, sizes, shows)| Setup {
+    let windows = select(vec![0_u64, 1, 500, 10_000, 600_000, u64::MAX]);
+    let effects = (
+        windows.clone(),
+        windows.clone(),
+        windows.clone(),
+        windows,
+        select(vec![0_u64, 1, 2, 64, 64, 64, u64::MAX]),
+        select(vec![0_usize, 1, 64, 64]),
+        select(vec![0_usize, 1, 64, 64, 64]),
+    );
+    let odd = weighted(0.02, Just(()));
+    (limits, memory, counts, sizes, effects, odd).prop_map(|(limits, memory, counts, sizes, effects, shows)| Setup {
         in_flight_max: limits.0,
         messages_max: limits.1,
         bytes_max: limits.2,
         lease_ms: limits.3,
         dedupe_ttl_ms: memory.0,
         dedupe_keys_max: memory.1,
+        effect_ttl_ms: effects.0,
+        job_ttl_ms: effects.1,
+        ack_ttl_ms: effects.2,
+        completion_ttl_ms: effects.3,
+        effects_max: effects.4,
+        result_bytes_max: 4,
+        completions_max: effects.5,
+        outputs_max: effects.6,
         topics_max: counts.0,
         groups_max: counts.1,
         consumers_max: counts.2,

@@ -1,18 +1,25 @@
 //! What the observer still knows after the power went.
 
 use driftq_core::Command;
-use driftq_core::types::Lsn;
+use driftq_core::command::{Begin, Produce, StoreCommand};
+use driftq_core::types::{Lsn, Timestamp};
 
 use super::ledger::*;
 use super::observer::{Observer, identity};
+use super::steps::undoes;
 
 impl Observer {
     /// The power went, and the log was found to reach to `last`.
     pub(crate) fn crashed(&mut self, last: Lsn) {
         let pending = std::mem::take(&mut self.pending);
+        // What a later one has undone is neither whole nor torn.
+        if !pending.values().any(undoes) {
+            pending.values().for_each(|asked| self.tear(asked, last));
+        }
         for asked in pending.values().filter(|asked| asked.before < last && asked.after > asked.before) {
             self.lost(asked);
         }
+        self.skips = 0;
         self.streams.clear();
         self.looked_at = None;
         self.topics.retain(|_, book| book.since <= last);
@@ -54,20 +61,25 @@ impl Observer {
     /// A command was decided, but nobody was told what became of it.
     fn lost(&mut self, asked: &Asked) {
         match &asked.command {
-            Command::Produce(produce) => {
-                if let Some(name) = identity(produce) {
-                    let live = matches!(self.identities.get(&name),
-                        Some(Identity::Accepted { expires_at, .. }) if *expires_at > asked.at);
-                    if !live {
-                        self.identities.insert(name, Identity::Maybe);
-                    }
-                }
-            }
+            Command::Produce(produce) => self.lost_produce(produce, asked.at),
             Command::DeleteTopic { name } => {
                 for ((scope, ..), identity) in &mut self.identities {
                     if scope == name.as_str() {
                         *identity = Identity::Maybe;
                     }
+                }
+                self.doubt_effects(name, None);
+            }
+            Command::DeleteGroup { topic, group } => self.doubt_effects(topic, Some(group)),
+            Command::Store(store) => {
+                let (StoreCommand::Begin(Begin { identity, .. })
+                | StoreCommand::Finish { identity, .. }
+                | StoreCommand::Reacquire { identity, .. }
+                | StoreCommand::Renew { identity, .. }
+                | StoreCommand::Get { identity }
+                | StoreCommand::Forget { identity }) = &**store;
+                if let Some(book) = self.effects.get_mut(identity) {
+                    book.doubt();
                 }
             }
             Command::Unsubscribe { consumer } => {
@@ -82,6 +94,13 @@ impl Observer {
                 }
             }
             command => {
+                if let Command::Complete(complete) = command {
+                    complete.produce.iter().for_each(|produce| self.lost_produce(produce, asked.at));
+                }
+                let identity = claim(command).and_then(|claim| self.identity_at(asked, claim.offset));
+                if let Some(book) = identity.and_then(|identity| self.effects.get_mut(&identity)) {
+                    book.doubt();
+                }
                 if let (Some(claim), Some(book)) = (claim(command), self.book_mut(asked)) {
                     book.maybe.insert(claim.offset);
                     if let Some(seen) = book.seen.get_mut(&claim.offset) {
@@ -89,6 +108,16 @@ impl Observer {
                     }
                 }
             }
+        }
+    }
+
+    /// A message may have been accepted, and its producer knows nothing of it.
+    fn lost_produce(&mut self, produce: &Produce, at: Timestamp) {
+        let Some(name) = identity(produce) else { return };
+        let live = matches!(self.identities.get(&name),
+            Some(Identity::Accepted { expires_at, .. }) if *expires_at > at);
+        if !live {
+            self.identities.insert(name, Identity::Maybe);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::invariants::fencing::ended_is_ended;
 use crate::invariants::identities::{Repeated, one_offset, window_ends};
 use crate::invariants::room::{looking_is_nothing, only_with_room};
 use crate::invariants::time::least_backoff;
-use crate::invariants::verdict::Verdict;
+use crate::invariants::verdict::{Verdict, Violation};
 use crate::sometimes::Point;
 
 impl Observer {
@@ -51,7 +51,11 @@ impl Observer {
             }
             (Command::DeleteTopic { name }, _) => {
                 self.identities.retain(|(scope, ..), _| scope != name.as_str());
+                self.doubt_effects(name, None);
             }
+            (Command::DeleteGroup { topic, group }, _) => self.doubt_effects(topic, Some(group)),
+            (Command::Complete(complete), reply) => self.step_answered(asked, complete, reply)?,
+            (Command::Store(store), reply) => self.store_answered(asked, store, reply)?,
             (Command::Peek { .. }, Reply::Peeked(found)) => {
                 let book = asked.topic.and_then(|topic| self.topics.get(&topic));
                 for peeked in found {
@@ -71,31 +75,43 @@ impl Observer {
     }
 
     fn produced(&mut self, asked: &Asked, produce: &Produce, produced: &Produced) -> Verdict {
-        let name = identity(produce);
-        let known = name.as_ref().and_then(|name| self.identities.get(name)).copied();
-        let repeated = Repeated { name: name.as_ref(), known, at: asked.at, produced };
-        one_offset(repeated)?;
-        window_ends(repeated)?;
-        match known {
-            Some(Identity::Accepted { expires_at, .. }) if expires_at > asked.at => return Ok(()),
-            Some(Identity::Accepted { .. }) => self.met.hit(Point::IdentityExpired),
-            Some(Identity::Maybe) if produced.duplicate => return Ok(()),
-            Some(Identity::Maybe) | None => {}
+        if !self.accepted(asked.at, produce, produced)? {
+            return Ok(());
         }
         only_with_room(asked, produced)?;
         let (topic, number) = (asked.produce.as_ref().map(|place| place.topic), number(&produce.value));
         let book = topic.and_then(|topic| self.topics.get_mut(&topic));
         let stored = book.and_then(|book| book.known.get_mut(&produced.offset));
-        accepted_is_kept(produced, number, stored.as_deref())?;
+        let is_skipped = asked.skips > 0 && identity(produce).is_some();
+        accepted_is_kept(produced, number, stored.as_deref(), is_skipped)?;
         if let Some(known) = stored {
             known.released = true;
         }
-        if let Some(name) = name {
-            let Produced { partition, offset, .. } = *produced;
-            let expires_at = asked.at.after(self.limits.dedupe_ttl);
-            self.identities.insert(name, Identity::Accepted { partition, offset, expires_at });
-        }
         Ok(())
+    }
+
+    /// A producer was told where its message is. Says whether it is new.
+    pub(super) fn accepted(
+        &mut self,
+        at: Timestamp,
+        produce: &Produce,
+        produced: &Produced,
+    ) -> Result<bool, Violation> {
+        let Some(name) = identity(produce) else { return Ok(true) };
+        let known = self.identities.get(&name).copied();
+        let repeated = Repeated { name: Some(&name), known, at, produced };
+        one_offset(repeated)?;
+        window_ends(repeated)?;
+        match known {
+            Some(Identity::Accepted { expires_at, .. }) if expires_at > at => return Ok(false),
+            Some(Identity::Accepted { .. }) => self.met.hit(Point::IdentityExpired),
+            Some(Identity::Maybe) if produced.duplicate => return Ok(false),
+            Some(Identity::Maybe) | None => {}
+        }
+        let Produced { partition, offset, .. } = *produced;
+        let expires_at = at.after(self.limits.dedupe_ttl);
+        self.identities.insert(name, Identity::Accepted { partition, offset, expires_at });
+        Ok(true)
     }
 
     fn unsubscribed(&mut self, consumer: ConsumerId, at: Timestamp) {
@@ -115,6 +131,9 @@ impl Observer {
     /// A worker's word was taken.
     fn settled_by_word(&mut self, asked: &Asked, reply: &Reply) -> Verdict {
         let Some(claim) = claim(&asked.command) else { return Ok(()) };
+        if let Command::Ack(_) | Command::Complete(_) = asked.command {
+            self.committed(asked, claim.offset);
+        }
         let topic = asked.topic.and_then(|topic| self.topics.get(&topic));
         let known = topic.and_then(|topic| topic.known.get(&claim.offset));
         // It may have been made live again since this was decided, and before it was told.
@@ -123,7 +142,13 @@ impl Observer {
         let policy = body.and_then(|body| body.envelope.retry_policy);
         let offset = claim.offset;
         let Some(book) = self.book_mut(asked) else { return Ok(()) };
-        if let Command::Ack(_) = asked.command {
+        // A step that is answered once more says that it was done; a seek may have brought its message back since.
+        let is_done = match asked.command {
+            Command::Ack(_) => true,
+            Command::Complete(_) => asked.rightful != Some(false) || asked.step.is_some_and(|traces| traces.done),
+            _ => false,
+        };
+        if is_done {
             book.acked.insert(offset);
         }
         let Some(seen) = book.seen.get_mut(&offset) else { return Ok(()) };

@@ -37,12 +37,35 @@ impl Observer {
                 }
             }
         }
+        let skips = pipeline.broker().tally().skipped;
+        let has_skipped = skips > self.skips;
+        if has_skipped {
+            self.note_skips(state);
+        }
+        self.skips = skips;
         if is_new || self.has_heard {
             let now = pipeline.broker().now();
-            state.topics().try_for_each(|topic| self.ends(topic, lsn, now))?;
+            state.topics().try_for_each(|topic| self.ends(topic, lsn, now, has_skipped))?;
         }
         (self.looked_at, self.has_heard) = (Some(lsn), false);
         Ok(())
+    }
+
+    /// Messages were passed over because others of their identity are done: what has one and is done may be one of them.
+    fn note_skips(&mut self, state: &State) {
+        for ((topic, group), book) in &mut self.groups {
+            let (Some(known), Some(topic)) = (self.topics.get(topic), state.topic(*topic)) else { continue };
+            let Some(group) = topic.group(*group) else { continue };
+            let is_done = |known: &Known| {
+                let progress = group.progress(known.partition);
+                progress.is_some_and(|progress| progress.done().contains(known.position))
+            };
+            let here = known.here.iter().filter(|offset| {
+                let known = &known.known[*offset];
+                known.body.traits().has_identity && is_done(known)
+            });
+            book.skipped.extend(here);
+        }
     }
 
     /// Topics and groups that are new get a book.
@@ -83,6 +106,9 @@ impl Observer {
             let number = known.number;
             book.add(message.offset, known);
             let meta = message.body.metadata();
+            if meta.dead_letter.is_none() && meta.redrive.is_none() {
+                self.made(number)?;
+            }
             match (&meta.dead_letter, meta.redrive) {
                 (Some(dead), _) => self.died(state, message, dead, lsn)?,
                 (None, Some(redrive)) => {
@@ -135,7 +161,7 @@ impl Observer {
     }
 
     /// Whatever is done for a group must have been ended by somebody's word, and whatever is gone must have been done.
-    fn ends(&mut self, topic: &Topic, lsn: Lsn, now: Timestamp) -> Verdict {
+    fn ends(&mut self, topic: &Topic, lsn: Lsn, now: Timestamp, has_skipped: bool) -> Verdict {
         let Some(book) = self.topics.get(&topic.id()) else { return Ok(()) };
         let groups: Vec<_> = topic.groups().filter_map(|group| self.waiting(topic, group)).collect();
         let mut gone = Vec::new();
@@ -164,7 +190,10 @@ impl Observer {
             // What is redriven leaves in any case, and pushes nothing out.
             let here = gone.iter().map(|offset| &book.known[offset]).filter(|known| known.partition == id);
             let Some(last) = here.rev().find(|known| known.redriven.is_none()) else { continue };
-            retained_while_asked(topic, partition, last, now)?;
+            // What was stored and passed over at once was never seen, and may have pushed others out.
+            if !has_skipped {
+                retained_while_asked(topic, partition, last, now)?;
+            }
         }
         if let Some(book) = self.topics.get_mut(&topic.id()) {
             book.gone(&gone, lsn);
@@ -180,6 +209,7 @@ impl Observer {
             match &asked.command {
                 Command::Seek { .. } => waiting.is_sought = true,
                 Command::Ack(claim) => waiting.acks.push(claim.offset),
+                Command::Complete(asked) => waiting.acks.push(asked.claim.offset),
                 _ => {}
             }
         }
@@ -218,6 +248,8 @@ impl Observer {
 
     /// What was restored is never behind what workers saw. For right after a restart.
     pub(crate) fn restored(&mut self, state: &State) -> Verdict {
+        self.boot = state.boot();
+        self.mended(state)?;
         for topic in state.topics() {
             for group in topic.groups() {
                 // Of a group that nobody was told of, deliveries may have gone unseen.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use driftq_core::command::{Claim, Subscribe};
+use driftq_core::command::{Claim, StoreCommand, Subscribe};
 use driftq_core::state::State;
 use driftq_core::state::group::{Group, Progress};
 use driftq_core::state::partition::Partition;
@@ -11,6 +11,7 @@ use driftq_core::state::topic::Topic;
 use driftq_core::types::*;
 use driftq_core::{Body, Command};
 
+use crate::invariants::completing::Traces;
 use crate::invariants::counting::{Counted, open};
 use crate::invariants::order::Lane;
 
@@ -32,6 +33,14 @@ pub(crate) struct Asked {
     pub(crate) untouched: Option<u64>,
     pub(crate) produce: Option<Destination>,
     pub(crate) counted: Option<Counted>,
+    /// Whether a worker's word counts; nobody can say where timers were due.
+    pub(crate) rightful: Option<bool>,
+    /// Deliveries named for the effect whose messages are not done.
+    pub(crate) undone: Vec<LeaseToken>,
+    /// How many messages were passed over in the same call because others of their identity are done.
+    pub(crate) skips: u64,
+    /// What was there of a step right after it was decided.
+    pub(crate) step: Option<Traces>,
 }
 
 impl Asked {
@@ -42,10 +51,12 @@ impl Asked {
 
     /// It only wants to know something.
     pub(crate) fn only_looks(&self) -> bool {
-        matches!(
-            self.command,
-            Command::Peek { .. } | Command::DescribeTopic { .. } | Command::ListTopics | Command::ListGroups { .. }
-        )
+        match &self.command {
+            Command::Peek { .. } | Command::DescribeTopic { .. } => true,
+            Command::ListTopics | Command::ListGroups { .. } => true,
+            Command::Store(asked) => matches!(**asked, StoreCommand::Get { .. }),
+            _ => false,
+        }
     }
 }
 
@@ -140,6 +151,9 @@ pub(crate) struct GroupBook {
     pub(crate) undone: BTreeSet<Offset>,
     /// Acks whose answer was lost.
     pub(crate) maybe: BTreeSet<Offset>,
+    /// Done when messages were passed over because others of their identity are done, and perhaps one of these, or dead
+    /// and its dead letter one of these.
+    pub(crate) skipped: BTreeSet<Offset>,
     /// Dead-lettered, and how far the log had got when that was first seen.
     /// More than once where a seek came between; a crash may undo the seek.
     pub(crate) dead: BTreeMap<Offset, Vec<(Lsn, Timestamp)>>,
@@ -154,8 +168,8 @@ pub(crate) struct GroupBook {
 
 impl GroupBook {
     pub(crate) fn new(name: GroupName, since: Lsn) -> Self {
-        let (starts, acked, undone, maybe, dead, seen, firsts, served) = Default::default();
-        Self { name, since, starts, acked, undone, maybe, dead, seen, firsts, served, crashed: false }
+        let (starts, acked, undone, maybe, skipped, dead, seen, firsts, served) = Default::default();
+        Self { name, since, starts, acked, undone, maybe, skipped, dead, seen, firsts, served, crashed: false }
     }
 
     /// A seek, decided when the log had got to `lsn`: what was done may come back, what was counted starts anew.
@@ -167,7 +181,9 @@ impl GroupBook {
             !deaths.is_empty()
         });
         let undone = std::mem::take(&mut self.acked);
-        *self = Self { starts, dead, undone, ..Self::new(self.name.clone(), self.since) };
+        // Some may have been passed over after the seek was decided and before anybody was told of it.
+        let skipped = std::mem::take(&mut self.skipped);
+        *self = Self { starts, dead, undone, skipped, ..Self::new(self.name.clone(), self.since) };
     }
 
     /// When the message last died for the group, if it did.
@@ -294,9 +310,11 @@ pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName
         | Command::Resume { topic, group } => (Some(topic), Some(group)),
         Command::Ack(claim) | Command::Release(claim) => (Some(&claim.topic), Some(&claim.group)),
         Command::Nack { claim, .. } | Command::Extend { claim, .. } => (Some(&claim.topic), Some(&claim.group)),
+        Command::Complete(asked) => (Some(&asked.claim.topic), Some(&asked.claim.group)),
         Command::ListTopics | Command::SetPrefetch { .. } | Command::Unsubscribe { .. } | Command::Finish { .. } => {
             (None, None)
         }
+        Command::Store(_) => (None, None),
     }
 }
 
@@ -305,6 +323,7 @@ pub(crate) fn claim(command: &Command) -> Option<&Claim> {
     match command {
         Command::Ack(claim) | Command::Release(claim) => Some(claim),
         Command::Nack { claim, .. } | Command::Extend { claim, .. } => Some(claim),
+        Command::Complete(asked) => Some(&asked.claim),
         _ => None,
     }
 }

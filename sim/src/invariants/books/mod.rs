@@ -3,6 +3,8 @@
 mod aftermath;
 mod answers;
 pub(super) mod deliveries;
+pub(super) mod effects;
 mod inside;
 pub(super) mod ledger;
 pub(super) mod observer;
+mod steps;

@@ -3,18 +3,21 @@
 //! It shares no code with the core. It reads the core's state only to number topics and groups, and where a promise is
 //! about the inside (see [`inside`](super::inside)).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use driftq_core::command::{Command, Produce, SeekTo, Subscribe, TokenClaim};
+use driftq_core::command::{Command, Produce, SeekTo, StoreCommand, Subscribe, TokenClaim};
 use driftq_core::faults::Faults;
 use driftq_core::record::GroupStart;
-use driftq_core::reply::Produced;
+use driftq_core::reply::{Produced, StepOutput, StoreReply};
 use driftq_core::state::State;
 use driftq_core::state::topic::Topic;
 use driftq_core::types::*;
-use driftq_core::{Output, Pipeline, Refusal, Reply};
+use driftq_core::{Output, Pipeline, Refusal, Reply, idempotency};
 
+use super::effects::EffectBook;
 use super::ledger::*;
+use super::steps::{Torn, rightful};
 use crate::invariants::counting::Counted;
 use crate::invariants::fencing::stale_changes_nothing;
 use crate::invariants::room::{refused_is_nothing, refused_when_full};
@@ -33,6 +36,19 @@ pub(crate) struct Observer {
     pub(super) groups: BTreeMap<(TopicId, GroupId), GroupBook>,
     pub(super) identities: BTreeMap<IdentityName, Identity>,
     pub(super) last_token: Option<LeaseToken>,
+    pub(super) effects: BTreeMap<idempotency::Identity, EffectBook>,
+    /// The newest token of an effect.
+    pub(super) last_grant: Option<LeaseToken>,
+    /// What completed steps were answered, by the token that won.
+    pub(super) steps: BTreeMap<LeaseToken, Arc<[StepOutput]>>,
+    /// Steps that were completed without anybody being told.
+    pub(super) perhaps: BTreeSet<LeaseToken>,
+    /// The numbers of messages that steps were to make.
+    pub(super) to_be_made: BTreeSet<u64>,
+    pub(super) torn: Vec<Torn>,
+    pub(super) boot: Boot,
+    /// How many messages were passed over when the inside was last looked at.
+    pub(super) skips: u64,
     /// How far the log had got at the last look inside, and whether an answer has come since.
     pub(super) looked_at: Option<Lsn>,
     pub(super) has_heard: bool,
@@ -41,9 +57,27 @@ pub(crate) struct Observer {
 
 impl Observer {
     pub(crate) fn new(limits: Limits) -> Self {
-        let (sent, pending, streams, topics, groups, identities) = Default::default();
-        let (last_token, looked_at, has_heard, met) = Default::default();
-        Self { limits, sent, pending, streams, topics, groups, identities, last_token, looked_at, has_heard, met }
+        Self {
+            limits,
+            sent: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            topics: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            identities: BTreeMap::new(),
+            last_token: None,
+            effects: BTreeMap::new(),
+            last_grant: None,
+            steps: BTreeMap::new(),
+            perhaps: BTreeSet::new(),
+            to_be_made: BTreeSet::new(),
+            torn: Vec::new(),
+            boot: Boot(0),
+            skips: 0,
+            looked_at: None,
+            has_heard: false,
+            met: Sometimes::default(),
+        }
     }
 
     /// What it has met that nobody else can see.
@@ -53,14 +87,16 @@ impl Observer {
 
     /// What is true just before a command is decided.
     ///
-    /// Where timers are due, the command will be decided against another state than this one, and less can be said.
+    /// Where timers are due, the command will be decided against another state than this one, and less can be said; where they wait
+    /// for room in the log, they may be due without saying so.
     pub(crate) fn asking<F: Faults>(&self, pipeline: &Pipeline<F>, command: Command, now: Timestamp) -> Asked {
         let state = pipeline.state();
         let before = pipeline.broker().appended();
         let (topic, group) = numbers(state, &command);
         let now = now.max(pipeline.broker().now());
-        let quiet = pipeline.poll_timeout().is_none_or(|at| at > now);
+        let quiet = pipeline.poll_timeout().is_none_or(|at| at > now) && !pipeline.broker().is_stalled();
         let worthless = quiet && is_worthless(state, &command);
+        let rightful = rightful(&command, quiet, worthless);
         Asked {
             at: pipeline.broker().now(),
             before,
@@ -79,6 +115,10 @@ impl Observer {
                 }
                 _ => None,
             },
+            rightful,
+            undone: self.undone(state, &command),
+            skips: pipeline.broker().tally().skipped,
+            step: None,
             command,
         }
     }
@@ -87,6 +127,7 @@ impl Observer {
     pub(crate) fn asked<F: Faults>(&mut self, pipeline: &Pipeline<F>, mut asked: Asked, ticket: Ticket) -> Verdict {
         asked.after = pipeline.broker().appended();
         asked.at = pipeline.broker().now();
+        asked.skips = pipeline.broker().tally().skipped - asked.skips;
         if let Some(before) = asked.untouched {
             stale_changes_nothing(&asked.command, before, pipeline.state().digest())?;
         }
@@ -104,13 +145,46 @@ impl Observer {
             let book = self.groups.entry((topic, group)).or_insert_with(book);
             book.starts.push((asked.before, asked.after, start));
         }
-        if let Command::Produce(produce) = &asked.command
-            && let Some(number) = number(&produce.value)
-        {
-            self.sent.insert(number, (**produce).clone());
+        self.note_sent(&asked.command);
+        self.name_delivery(pipeline.state(), &asked.command);
+        if let Command::Seek { topic, group, .. } = &asked.command {
+            self.bring_back(topic, group);
         }
+        self.note_redriven(pipeline.state(), &asked);
+        asked.step = self.traces(pipeline.state(), &asked);
         self.pending.insert(ticket, asked);
         Ok(())
+    }
+
+    fn note_sent(&mut self, command: &Command) {
+        match command {
+            Command::Produce(produce) => {
+                if let Some(number) = number(&produce.value) {
+                    self.sent.insert(number, (**produce).clone());
+                }
+            }
+            Command::Complete(complete) => {
+                for (number, produce) in complete.produce.iter().filter_map(|made| Some((number(&made.value)?, made))) {
+                    self.to_be_made.insert(number);
+                    self.sent.insert(number, produce.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Dead letters that were made live again and passed over at once were never seen alive.
+    fn note_redriven(&mut self, state: &State, asked: &Asked) {
+        let (Command::Redrive { topic, .. }, true) = (&asked.command, asked.skips > 0) else { return };
+        let dead = topic.dead_letter().and_then(|name| state.topic_named(&name));
+        let Some(dead) = dead else { return };
+        let Some(book) = self.topics.get_mut(&dead.id()) else { return };
+        for known in book.known.values_mut().filter(|known| known.gone.is_none() && known.redriven.is_none()) {
+            let kept = dead.partition(known.partition).and_then(|partition| partition.message(known.position));
+            if kept.is_none() && known.body.traits().has_identity {
+                known.redriven = Some(asked.after);
+            }
+        }
     }
 
     /// From where on the group was just made to be handed messages.
@@ -162,10 +236,13 @@ impl Observer {
                     Err(refusal) => {
                         ground.bears(asked.before, || format!("{:?}", asked.command))?;
                         refused_is_nothing(&asked, refusal)?;
+                        if let Command::Complete(complete) = &asked.command {
+                            self.step_refused(complete, refusal)?;
+                        }
                         refused_when_full(&asked, refusal)
                     }
                     Ok(reply) => {
-                        let least = if writes(&asked.command, reply) { asked.before.next() } else { asked.before };
+                        let least = if writes(&asked, reply) { asked.before.next() } else { asked.before };
                         ground.bears(least, || format!("{:?}", asked.command))?;
                         self.answered(&asked, reply)
                     }
@@ -180,9 +257,16 @@ impl Observer {
 }
 
 /// Whether the command, so answered, has certainly left a record.
-fn writes(command: &Command, reply: &Reply) -> bool {
-    matches!(reply, Reply::Produced(Produced { duplicate: false, .. }))
-        || matches!(command, Command::Seek { .. } | Command::DeleteTopic { .. } | Command::DeleteGroup { .. })
+fn writes(asked: &Asked, reply: &Reply) -> bool {
+    match (&asked.command, reply) {
+        (_, Reply::Produced(Produced { duplicate, .. })) => !duplicate,
+        (_, Reply::Store(StoreReply::Execute { idempotent, .. })) => *idempotent,
+        (_, Reply::Store(StoreReply::Renewed { .. })) => true,
+        (_, Reply::Completed(_)) => asked.rightful == Some(true),
+        (Command::Store(store), Reply::Done) => matches!(**store, StoreCommand::Forget { .. }),
+        (Command::Seek { .. } | Command::DeleteTopic { .. } | Command::DeleteGroup { .. }, _) => true,
+        _ => false,
+    }
 }
 
 fn numbers(state: &State, command: &Command) -> (Option<TopicId>, Option<GroupId>) {

@@ -135,6 +135,10 @@ pub(in crate::invariants) fn asked(command: Command) -> Asked {
         untouched: None,
         produce: None,
         counted: None,
+        rightful: None,
+        undone: Vec::new(),
+        skips: 0,
+        step: None,
     }
 }
 

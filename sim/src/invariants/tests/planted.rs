@@ -7,7 +7,7 @@ use crate::invariants::laws::*;
 use crate::invariants::solo::solo;
 use crate::invariants::verdict::{Law, Verdict, Violation};
 use crate::life::{Conditions, live};
-use crate::swarm::Swarm;
+use crate::swarm::{Profile, Swarm};
 use crate::world::{Checks, World};
 
 /// How many seeds a bug has to break its law.
@@ -20,6 +20,7 @@ const FIRST: &[(Law, Fault)] = &[
     (ONE_PHASE, Fault::TrimOneTooMany),
     (UNDONE_IS_KEPT, Fault::TrimOneTooMany),
     (END_IS_JUSTIFIED, Fault::HighestAckWatermark),
+    (SKIPPED_IS_DONE, Fault::SkipWithoutFinish),
     (DONE_IN_ADDS_UP, Fault::DeletedGroupCounted),
     (WAS_SENT, Fault::BodyTruncated),
     (ONE_BODY, Fault::ApplyReadsClock),
@@ -33,6 +34,7 @@ const FIRST: &[(Law, Fault)] = &[
     (FIRSTS_ASCEND, Fault::PriorityBreaksOrder),
     (PRIORITY_FIRST, Fault::PriorityIgnored),
     (ONE_OFFSET, Fault::DuplicateTakenAsNew),
+    (MADE_ONCE, Fault::CompleteWithoutProduce),
     (ATTEMPTS_KEPT, Fault::AttemptsForgottenOnReplay),
     (ERROR_IS_KEPT, Fault::ExpiryOverwritesReason),
     (SPENT_STAYS_AWAY, Fault::ReleaseCountsAsFailure),
@@ -48,6 +50,11 @@ const FIRST: &[(Law, Fault)] = &[
     (NEVER_REFUSED, Fault::TornTailTakenForRot),
     (DAMAGE_IS_NOTICED, Fault::RotTakenForTornTail),
     (FAILED_REFUSES, Fault::FailureIgnored),
+    (GRANT_IS_NEW, Fault::TakeoverKeepsToken),
+    (ENDED_STAYS, Fault::BeginAfterSuccessExecutes),
+    (NEWEST_ENDS, Fault::FinishIgnoresToken),
+    (SAME_REQUEST, Fault::HashNotCompared),
+    (WHOLE_STEP, Fault::CompleteWithoutAck),
     (NOT_STUCK, Fault::StuckAfterExpiry),
     (DRAINS, Fault::StuckAfterExpiry),
 ];
@@ -71,6 +78,9 @@ const ALONE: &[(Law, Fault)] = &[
     (DEAD_UNCHANGED, Fault::OffsetReusedAfterCrash),
     (RETAINED_WHILE_ASKED, Fault::ReleaseBeforeSync),
     (CLOSED_IS_FOUND, Fault::SyncRetriedAfterFailure),
+    (RUNS_FOR_A_REASON, Fault::BeginAfterSuccessExecutes),
+    (ONE_GRANT, Fault::QuotaEvictsLive),
+    (REPLAY_IS_TRUE, Fault::FinishIgnoresToken),
 ];
 
 /// Defence in depth: no planted bug breaks these, and why that is so. The tests beside
@@ -82,6 +92,8 @@ const IN_DEPTH: &[(Law, &str)] = &[
     (COUNTS_ARE_TRUE, "it repeats to a client what the counts inside have shown before"),
     (STREAM_IS_THERE, "no planted bug keeps a stream that is gone"),
     (WINDOW_ENDS, "no planted bug keeps an identity for too long"),
+    (NO_PART_OF_A_STEP, "a step is one record, and a refused one leaves none"),
+    (SAME_ANSWER, "no planted bug forges an answer that is kept"),
     (DEAD_STAYS_AWAY, "what has died and is not done dies again before it is delivered"),
     (REDRIVE_NAMES_ORIGIN, "a message that has lost its origin is not known to be redriven, and was never sent"),
     (ORIGIN_GETS_ALONE, "who sees a redriven message is checked when it is stored"),
@@ -114,7 +126,7 @@ fn every_law_is_broken_by_a_bug_or_is_defence_in_depth() {
 #[test]
 fn a_planted_bug_breaks_its_law_before_any_other() {
     for (law, fault) in FIRST {
-        let breaks = |seed| live(seed, Conditions { fault: Some(*fault), checks: WITHOUT_MODEL }).violation;
+        let breaks = |seed| live(seed, without_model(*fault)).violation;
         let seed = (0..SEEDS).find(|seed| breaks(*seed).is_some_and(|violation| law.is(&violation)));
         assert!(seed.is_some(), "{} does not break in {SEEDS} seeds: {law}", fault.name());
     }
@@ -131,16 +143,19 @@ fn a_planted_bug_breaks_its_law_where_no_other_is_heard() {
 
 #[test]
 fn the_naive_model_knows_of_a_bug_that_no_other_law_sees() {
-    let breaks =
-        |seed| live(seed, Conditions { fault: Some(Fault::PauseIgnored), checks: Checks::default() }).violation;
+    let breaks = |seed| live(seed, Conditions { fault: Some(Fault::PauseIgnored), ..Conditions::default() }).violation;
     let seed = (0..SEEDS).find(|seed| breaks(*seed).is_some_and(|violation| MODEL_KNOWS.is(&violation)));
     assert!(seed.is_some(), "a paused group is served and the model does not mind");
+}
+
+fn without_model(fault: Fault) -> Conditions {
+    Conditions { fault: Some(fault), checks: WITHOUT_MODEL, profile: Profile::Default }
 }
 
 /// A life without its end: with a bug that nobody tells of, draining takes very long.
 fn undrained(seed: u64, fault: Fault) -> Verdict {
     let lived = hush::catch(|| -> Result<(), Violation> {
-        let mut swarm = Swarm::new(seed);
+        let mut swarm = Swarm::new(seed, Profile::Default);
         let mut world = World::new(swarm.setup(), Planted(fault), WITHOUT_MODEL)?;
         for _ in 0..swarm.steps() {
             let step = swarm.next(&world);
