@@ -61,7 +61,6 @@ impl Habits {
             topics_max: seldom(rng, 4) as usize,
             groups_max: small(rng, 3) as usize,
             consumers_max: small(rng, 5) as usize,
-            ack_ttl: Millis([1, 100, 600_000][rng.random_range(0..3)]),
             retry_after: Millis(7),
             ..Limits::production()
         };
