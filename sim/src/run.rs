@@ -140,7 +140,6 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::Checks;
 
     #[test]
     fn the_number_of_threads_makes_no_difference() {

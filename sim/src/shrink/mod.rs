@@ -19,6 +19,8 @@ use crate::trace::Broken;
 const ROUNDS: usize = 6;
 /// How many events may be lived through in search of something shorter: some ten seconds on one core.
 const EVENTS_MAX: u64 = 1_500_000;
+/// Of so many parts of a life each is tried to be dropped before anything else.
+const LARGE_CHUNKS: usize = 32;
 /// From how many steps on it is too costly to try to drop every pair.
 const PAIRS_UP_TO: usize = 36;
 /// How often one step is made simpler in one round.
@@ -47,8 +49,10 @@ pub fn shrink(setup: &Setup, steps: &[Step], conditions: Conditions) -> Option<S
     let mut is_finished = false;
     for _ in 0..ROUNDS {
         let before = (search.life.steps.clone(), search.life.setup.clone());
+        // What is long is halved first: a life has hundreds of messages, and each is one more thing to drop.
+        search.drop_chunks(search.life.steps.len().div_ceil(LARGE_CHUNKS));
         search.drop_alike();
-        search.drop_chunks();
+        search.drop_chunks(1);
         search.drop_pairs();
         search.join_passes();
         search.simplify_steps();
@@ -129,10 +133,10 @@ impl Search {
         }
     }
 
-    /// Drops chunks, half as long every time, from the end, since what comes later needs what was before.
-    fn drop_chunks(&mut self) {
+    /// Drops chunks of at least so many steps, half as long every time, from the end, since what comes later needs what was before.
+    fn drop_chunks(&mut self, least: usize) {
         let mut len = self.life.steps.len().div_ceil(2);
-        while len > 0 {
+        while len >= least.max(1) {
             let mut end = self.life.steps.len();
             while end > 0 {
                 let start = end.saturating_sub(len);

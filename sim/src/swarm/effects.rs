@@ -10,12 +10,13 @@ use super::clients::{Clients, right};
 use super::draw::Source;
 use super::family::Family;
 use crate::names::{Topic, Worker};
-use crate::steps::{Ask, Beginning, Effect, Ended, Grant, Right, Scope, Step, Twist};
+use crate::steps::{Ask, Beginning, Effect, Ended, Grant, Lane, Right, Scope, Step, Twist};
 use crate::world::{Held, World};
 
 /// What the store's users of one world are like, and what they remember beside what the world does.
 #[derive(Debug)]
 pub(super) struct Users {
+    profile: Profile,
     source: Source,
     /// How many different keys there are.
     keys: u64,
@@ -35,6 +36,7 @@ impl Users {
             keys: source.pick(&[1, 4, 12]),
             requests: source.pick(&[1, 2, 2]),
             identity_one_in,
+            profile,
             source,
             told: BTreeSet::new(),
             failed: BTreeSet::new(),
@@ -180,6 +182,7 @@ impl Clients {
     fn look_for_work<F: Faults>(&mut self, worker: Worker, world: &World<F>) -> Step {
         match world.edge().unread(worker) {
             0 if self.users.source.one_in(2) => Step::Wake,
+            0 if self.users.profile == Profile::Effects => Step::Io { lane: Lane::Log, fault: None },
             0 => Step::Settle,
             _ => Step::Read { worker, count: 1 },
         }
@@ -193,10 +196,15 @@ impl Clients {
         }
     }
 
-    /// Most wait for an answer before they go on: all I/O is done then, and nothing else happens meanwhile.
+    /// Most wait for an answer before they go on: I/O is done then, and nothing else happens meanwhile.
     fn wait(&mut self) {
-        if !self.users.source.one_in(3) {
-            self.next_is(Step::Settle);
+        if self.users.source.one_in(3) {
+            return;
+        }
+        match self.users.profile {
+            Profile::Default => self.next_is(Step::Settle),
+            // Only the log's, and piece by piece: where so many wait, nothing else would ever be under way.
+            Profile::Effects => (0..3).for_each(|_| self.next_is(Step::Io { lane: Lane::Log, fault: None })),
         }
     }
 

@@ -62,6 +62,7 @@ impl Habits {
             groups_max: small(rng, 3) as usize,
             consumers_max: small(rng, 5) as usize,
             retry_after: Millis(7),
+            ..Limits::production()
         };
         let steps = rng.random_range(20..250);
         (Self { crash, disk, time, weights, topics, partitions }, limits, steps)

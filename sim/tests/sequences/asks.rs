@@ -85,12 +85,13 @@ pub fn word() -> impl Strategy<Value = Ask> {
 }
 
 /// A step is done, and made something.
-pub fn complete() -> impl Strategy<Value = Ask> {
-    (right(), 0..5_u8, vec(made(), 0..3)).prop_map(|(right, result, produce)| Ask::Complete { right, result, produce })
+pub fn complete() -> BoxedStrategy<Ask> {
+    let outputs = vec(made().boxed(), 0..3).boxed();
+    (right(), 0..5_u8, outputs).prop_map(|(right, result, produce)| Ask::Complete { right, result, produce }).boxed()
 }
 
 /// An effect; mostly one of a message that the first group is handed.
-pub fn effect() -> impl Strategy<Value = Effect> {
+pub fn effect() -> BoxedStrategy<Effect> {
     let consume = Scope::Consume { topic: Topic::live(0), group: Group(0) };
     let scope = prop_oneof![
         5 => Just(consume),
@@ -101,7 +102,7 @@ pub fn effect() -> impl Strategy<Value = Effect> {
         2 => (0..3_u8, 0..3_u8).prop_map(|(principal, method)| Scope::Rpc { principal, method }),
     ];
     let tenant = prop_oneof![8 => Just(0_u8), 2 => 0..5_u8];
-    (scope, tenant, 0..4_u8).prop_map(|(scope, tenant, key)| Effect { scope, tenant, key })
+    (scope, tenant, 0..4_u8).prop_map(|(scope, tenant, key)| Effect { scope, tenant, key }).boxed()
 }
 
 /// The right to speak about an effect, or none.
@@ -122,7 +123,7 @@ pub fn ended() -> impl Strategy<Value = Ended> {
 }
 
 /// Anything that is asked of the idempotency store.
-pub fn store() -> impl Strategy<Value = Ask> {
+pub fn store() -> BoxedStrategy<Ask> {
     let how = (weighted(0.5, span()), weighted(0.3, span()), weighted(0.2, moment()), 0..3_u8);
     let begin = (worker(), effect(), how, weighted(0.2, any::<bool>()), weighted(0.5, right())).prop_map(
         |(worker, effect, (lease_ms, ttl_ms, expires_at, request), report, delivery)| {
@@ -138,6 +139,7 @@ pub fn store() -> impl Strategy<Value = Ask> {
         1 => effect().prop_map(|effect| Ask::Get { effect }),
         1 => effect().prop_map(|effect| Ask::Forget { effect }),
     ]
+    .boxed()
 }
 
 /// What is asked about streams.

@@ -79,7 +79,7 @@ fn run() -> BoxedStrategy<Chunk> {
 /// A message with an identity is produced and handed to a worker, which does what the contract of the idempotency store asks for, in
 /// one of many ways, and stops somewhere.
 fn worked() -> BoxedStrategy<Chunk> {
-    (0..11_u8, 1..4_u8, 0..4_usize, vec(made(), 0..2))
+    (0..11_u8, 1..4_u8, 0..4_usize, vec(made().boxed(), 0..2).boxed())
         .prop_map(|(story, key, short, produce)| {
             let (worker, topic, group) = (Worker(0), Topic::live(0), Group(0));
             let effect = Effect { scope: Scope::Consume { topic, group }, tenant: 0, key };

@@ -30,6 +30,8 @@ pub(crate) struct EffectBook {
     pub(crate) request: Option<Text>,
     /// How long it is remembered, where that is known.
     lifetime: Option<Lifetime>,
+    /// Nobody can say what was remembered before the next grant.
+    vague: bool,
     /// Deliveries that were named, and where their messages are.
     named: Vec<(LeaseToken, Named)>,
 }
@@ -92,6 +94,7 @@ impl EffectBook {
     pub(super) fn doubt(&mut self) {
         self.grants.values_mut().for_each(|grant| grant.unsure = true);
         (self.acked, self.request, self.lifetime) = (None, None, None);
+        self.vague = true;
     }
 
     fn newest(&mut self) -> Option<&mut Grant> {
@@ -106,8 +109,9 @@ impl EffectBook {
 
     /// Whether nobody can say that the newest grant, or its end, is still remembered at `at`.
     fn may_be_forgotten(&self, at: Timestamp) -> bool {
-        let Some((_, grant)) = self.grants.last_key_value() else { return false };
-        grant.unsure
+        let Some((_, grant)) = self.grants.last_key_value() else { return self.vague };
+        self.vague
+            || grant.unsure
             || match &grant.end {
                 Some(end) => !end.is_remembered(at),
                 None => self.lifetime.is_none_or(|lifetime| after(lifetime, grant.until) <= at),
@@ -265,7 +269,7 @@ impl Observer {
             }));
         }
         book.lifetime = begin.and_then(|begin| begin.lifetime).or(book.lifetime);
-        book.acked = None;
+        (book.acked, book.vague) = (None, false);
         book.grants.insert(*token, grant.clone());
         if let Some((token, before)) = before.filter(|(_, before)| !before.unsure && *attempt > 1) {
             let live = before.until > grant.at && before.end.is_none() && !before.failed;

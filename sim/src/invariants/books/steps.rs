@@ -136,7 +136,11 @@ impl Observer {
                 // One with an identity may be a duplicate or have been skipped, and a deadline may have passed.
                 let plain = |produce: &&Produce| identity(produce).is_none() && produce.envelope.deadline.is_none();
                 let missing = complete.produce.iter().filter(plain).filter(|produce| !is_there(produce)).count();
-                whole_step(Traces { missing, stored, ..traces })?;
+                // Its effect may have been forgotten since.
+                let effect = self.identity_at(&torn.asked, complete.claim.offset);
+                let is_known = effect.is_some_and(|effect| state.store().get(&effect).is_some());
+                let ended = traces.ended.filter(|_| is_known);
+                whole_step(Traces { ended, missing, stored, ..traces })?;
             }
         }
         Ok(())
