@@ -135,7 +135,7 @@ pub(super) fn put_effect(out: &mut Vec<u8>, effect: &Effect) {
         }
     }
     put_varint(out, effect.lease_until.0);
-    put_text(out, effect.owner.as_ref().map(|owner| owner.as_str()));
+    put_text(out, effect.owner.as_ref().map(crate::types::OwnerName::as_str));
     put_text(out, effect.result.as_deref());
     match &effect.details {
         None => out.push(0),
