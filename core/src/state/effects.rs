@@ -94,7 +94,6 @@ impl State {
         if Some(begun.token) <= known.token && !faults.planted(Fault::TakeoverKeepsToken) {
             return Err(Contradiction("grant that is not newer than the one before"));
         }
-        let keeps_pin = self.is_pinned_in(&begun.identity.scope, known);
         let owner = self.store.share_owner(&begun.owner);
         self.store.change(&begun.identity, |effect| {
             if let Some(lifetime) = begun.lifetime {
@@ -109,7 +108,7 @@ impl State {
             effect.result = None;
             effect.updated_at = at;
             effect.expires_at = effect.lifetime().after(begun.until);
-            if pin.is_some() && !keeps_pin {
+            if pin.is_some() {
                 effect.pin = pin;
             }
         });

@@ -79,7 +79,7 @@ impl Model {
         for message in messages {
             let at = match self.weigh(message)? {
                 Weighed::Known(first) => first,
-                Weighed::New(new) => self.put(message, new),
+                Weighed::New(new) => self.put(message, *new),
             };
             outputs.push(StepOutput {
                 topic: message.topic.clone(),

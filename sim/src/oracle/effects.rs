@@ -181,8 +181,6 @@ impl Model {
             Scope::Job { .. } | Scope::Task { .. } => self.limits.job_ttl,
             _ => self.limits.effect_ttl,
         });
-        // The message it was first granted for keeps it, while that can come.
-        let kept = known.is_some_and(|at| self.can_come(&self.effects[at]));
         self.record()?;
         let at = known.unwrap_or_else(|| {
             // What is past its window gives way.
@@ -195,7 +193,7 @@ impl Model {
             effect.hash = asked.request_hash.clone();
         }
         effect.lifetime = asked.lifetime.unwrap_or(effect.lifetime);
-        if message.is_some() && !kept {
+        if message.is_some() {
             (effect.message, effect.look_at) = (message, Timestamp(0));
         }
         Ok(self.grant(at, &asked.owner, token, lease_until))

@@ -13,7 +13,7 @@ use super::topic::Content;
 pub(super) enum Weighed {
     /// It was accepted before, and this is where.
     Known(Produced),
-    New(New),
+    New(Box<New>),
 }
 
 /// A message that is to be stored.
@@ -32,7 +32,7 @@ impl Model {
             Weighed::Known(first) => first,
             Weighed::New(new) => {
                 self.record()?;
-                self.put(asked, new)
+                self.put(asked, *new)
             }
         }))
     }
@@ -82,7 +82,7 @@ impl Model {
             let (offset, expires_at) = (self.topics[topic].next_offset, self.now.after(self.limits.dedupe_ttl));
             (meant, Identity { tenant: tenant.into(), key: key.into(), partition, offset, expires_at })
         });
-        Ok(Weighed::New(New { topic, partition, metadata, identity, router }))
+        Ok(Weighed::New(Box::new(New { topic, partition, metadata, identity, router })))
     }
 
     /// Stores a message that was found good.

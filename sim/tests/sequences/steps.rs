@@ -79,7 +79,7 @@ fn run() -> BoxedStrategy<Chunk> {
 /// A message with an identity is produced and handed to a worker, which does what the contract of the idempotency store asks for, in
 /// one of many ways, and stops somewhere.
 fn worked() -> BoxedStrategy<Chunk> {
-    (0..11_u8, 1..4_u8, 0..4_usize, vec(made().boxed(), 0..2).boxed())
+    (0..13_u8, 1..4_u8, 0..4_usize, vec(made().boxed(), 0..2).boxed())
         .prop_map(|(story, key, short, produce)| {
             let (worker, topic, group) = (Worker(0), Topic::live(0), Group(0));
             let effect = Effect { scope: Scope::Consume { topic, group }, tenant: 0, key };
@@ -141,6 +141,18 @@ fn worked() -> BoxedStrategy<Chunk> {
                 9 => {
                     steps.extend([Step::Send { call, ask: complete }, Step::Arrive { call }, Step::Settle]);
                     steps.extend([Step::Pass { ms: 20_000 }, Step::Arrive { call }, Step::Settle]);
+                }
+                10 => {
+                    let effect = Effect { scope: Scope::Rpc { principal: 1, method: 1 }, ..effect };
+                    let begin = Ask::Begin(Beginning { worker, effect, ..Beginning::default() });
+                    let finish =
+                        Ask::Finish { grant: Grant { effect, ..grant }, ended: Ended::FailedRetryable, result: 0 };
+                    steps.extend(asked(vec![begin.clone(), finish, begin]));
+                }
+                11 => {
+                    // More than most partitions have room for.
+                    let produce = vec![Made { topic, ..Made::default() }; 45];
+                    steps.extend(asked(vec![Ask::Complete { right, result: 0, produce }]));
                 }
                 _ => {
                     steps.extend(asked(vec![finish(Ended::Succeeded)]));

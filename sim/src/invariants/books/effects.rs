@@ -139,7 +139,7 @@ impl EffectBook {
             }
             (Some(_), _) => {}
             (None, completed) => {
-                let window = if completed.is_none() || by_ack.is_some() { windows.ack } else { windows.completed };
+                let window = if completed.is_none() { windows.ack } else { windows.completed };
                 let told = completed.is_some();
                 let new =
                     End { outcome: succeeded(completed.cloned().flatten()), expires_at: Some(at.after(window)), told };
@@ -284,7 +284,8 @@ impl Observer {
         newest_ends(book, shown)?;
         let lifetime = book.lifetime;
         let Some(grant) = book.newest().filter(|grant| !grant.unsure) else { return Ok(()) };
-        if grant.end.as_ref().is_some_and(|end| end.told) || grant.failed {
+        // A failure is told once; behind an ack of its message a success may still be told.
+        if grant.end.as_ref().map_or(grant.failed, |end| end.told) {
             return Ok(());
         }
         self.met.hit_if(grant.end.is_some(), Point::FinishAfterAck);

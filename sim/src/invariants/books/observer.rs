@@ -87,14 +87,13 @@ impl Observer {
 
     /// What is true just before a command is decided.
     ///
-    /// Where timers are due, the command will be decided against another state than this one, and less can be said; where they wait
-    /// for room in the log, they may be due without saying so.
+    /// Where timers are due, the command will be decided against another state than this one, and less can be said.
     pub(crate) fn asking<F: Faults>(&self, pipeline: &Pipeline<F>, command: Command, now: Timestamp) -> Asked {
         let state = pipeline.state();
         let before = pipeline.broker().appended();
         let (topic, group) = numbers(state, &command);
         let now = now.max(pipeline.broker().now());
-        let quiet = pipeline.poll_timeout().is_none_or(|at| at > now) && !pipeline.broker().is_stalled();
+        let quiet = pipeline.poll_timeout().is_none_or(|at| at > now);
         let worthless = quiet && is_worthless(state, &command);
         let rightful = rightful(&command, quiet, worthless);
         Asked {
@@ -110,7 +109,8 @@ impl Observer {
                 _ => None,
             },
             counted: match &command {
-                Command::DescribeTopic { name } if quiet => {
+                // What is due and waits for room in the log counts as still to come.
+                Command::DescribeTopic { name } if quiet && !pipeline.broker().is_stalled() => {
                     state.topic_named(name).map(|topic| Counted::of(topic, now))
                 }
                 _ => None,

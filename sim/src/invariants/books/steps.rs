@@ -5,6 +5,7 @@ use std::sync::Arc;
 use driftq_core::command::{Complete, Produce, StoreCommand, TokenClaim};
 use driftq_core::reply::{Overload, Produced, RouterUse, StepOutput};
 use driftq_core::state::State;
+use driftq_core::state::topic::Topic;
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal, Reply};
 
@@ -126,7 +127,7 @@ impl Observer {
         for torn in std::mem::take(&mut self.torn) {
             let Command::Complete(complete) = &torn.asked.command else { continue };
             let is_there = |produce: &Produce| {
-                let mut messages = state.topics().flat_map(|topic| topic.partitions()).flat_map(|(_, p)| p.messages());
+                let mut messages = state.topics().flat_map(Topic::partitions).flat_map(|(_, p)| p.messages());
                 messages.any(|(_, message)| *message.body.value() == *produce.value)
             };
             let stored = complete.produce.iter().filter(|produce| is_there(produce)).count();
