@@ -131,6 +131,11 @@ impl Observer {
     /// A worker's word was taken.
     fn settled_by_word(&mut self, asked: &Asked, reply: &Reply) -> Verdict {
         let Some(claim) = claim(&asked.command) else { return Ok(()) };
+        // A step that is answered once more says that it was done; a seek may have brought its message back since.
+        let is_repeated = matches!(asked.command, Command::Complete(_)) && asked.rightful == Some(false);
+        if is_repeated && !asked.step.is_some_and(|traces| traces.done) {
+            return Ok(());
+        }
         if let Command::Ack(_) | Command::Complete(_) = asked.command {
             self.committed(asked, claim.offset);
         }
@@ -142,13 +147,7 @@ impl Observer {
         let policy = body.and_then(|body| body.envelope.retry_policy);
         let offset = claim.offset;
         let Some(book) = self.book_mut(asked) else { return Ok(()) };
-        // A step that is answered once more says that it was done; a seek may have brought its message back since.
-        let is_done = match asked.command {
-            Command::Ack(_) => true,
-            Command::Complete(_) => asked.rightful != Some(false) || asked.step.is_some_and(|traces| traces.done),
-            _ => false,
-        };
-        if is_done {
+        if let Command::Ack(_) | Command::Complete(_) = asked.command {
             book.acked.insert(offset);
         }
         let Some(seen) = book.seen.get_mut(&offset) else { return Ok(()) };

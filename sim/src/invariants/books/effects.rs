@@ -109,7 +109,10 @@ impl EffectBook {
 
     /// Whether nobody can say that the newest grant, or its end, is still remembered at `at`.
     fn may_be_forgotten(&self, at: Timestamp) -> bool {
-        let Some((_, grant)) = self.grants.last_key_value() else { return self.vague };
+        // What only its message has kept past its window is not known to be kept.
+        let Some((_, grant)) = self.grants.last_key_value() else {
+            return self.vague || self.acked.as_ref().is_some_and(|end| !end.is_remembered(at));
+        };
         self.vague
             || grant.unsure
             || match &grant.end {

@@ -179,11 +179,18 @@ impl Observer {
         let dead = topic.dead_letter().and_then(|name| state.topic_named(&name));
         let Some(dead) = dead else { return };
         let Some(book) = self.topics.get_mut(&dead.id()) else { return };
-        for known in book.known.values_mut().filter(|known| known.gone.is_none() && known.redriven.is_none()) {
+        let mut revived = Vec::new();
+        let here = book.known.iter_mut().filter(|(_, known)| known.gone.is_none() && known.redriven.is_none());
+        for (offset, known) in here {
             let kept = dead.partition(known.partition).and_then(|partition| partition.message(known.position));
             if kept.is_none() && known.body.traits().has_identity {
                 known.redriven = Some(asked.after);
+                revived.push(*offset);
             }
+        }
+        let of_dead = self.groups.iter_mut().filter(|((of, _), _)| *of == dead.id());
+        for (_, book) in of_dead {
+            book.seen.iter_mut().filter(|(offset, _)| revived.contains(offset)).for_each(|(_, seen)| seen.open = false);
         }
     }
 
