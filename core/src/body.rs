@@ -44,7 +44,7 @@ impl Body {
         let [metadata, key, _] = parts;
         let metadata_len = u32::try_from(metadata.len()).expect("metadata is bounded at the edge");
         let key_len = u32::try_from(key.len()).expect("keys are bounded at the edge");
-        Self { bytes: join(parts), metadata_len, key_len, traits }
+        Self { bytes: join(&parts), metadata_len, key_len, traits }
     }
 
     /// Takes a packed message back from the log.
@@ -129,7 +129,7 @@ impl std::fmt::Debug for Body {
 }
 
 /// The parts behind one another in one block, allocated once.
-pub(crate) fn join(parts: [&[u8]; 3]) -> Arc<[u8]> {
+pub(crate) fn join(parts: &[&[u8]]) -> Arc<[u8]> {
     let len = parts.iter().map(|part| part.len()).sum();
     let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
     let mut rest = Arc::get_mut(&mut bytes).expect("just made, shared with nobody");

@@ -25,8 +25,9 @@ pub(super) fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
         Scope::Rpc { .. } => RPC,
     });
     let [one, two] = identity.scope.parts();
-    for text in [one, two, identity.tenant(), &identity.key] {
-        put_bytes(out, text.as_bytes());
+    let (tenant, key) = identity.bytes();
+    for text in [one.as_bytes(), two.as_bytes(), tenant, key] {
+        put_bytes(out, text);
     }
 }
 

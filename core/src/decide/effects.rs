@@ -53,7 +53,7 @@ impl<F: Faults> Desk<'_, F> {
             return Err(Refusal::Invalid("expires_at has passed"));
         }
         let lease_until = self.now.after(self.limits.lease(asked.lease));
-        if asked.identity.key.is_empty() {
+        if asked.identity.bytes().1.is_empty() {
             let execute = StoreReply::Execute { attempt: 1, token: self.token, lease_until, idempotent: false };
             return Ok(Decision::nothing(Reply::Store(execute)));
         }
@@ -187,8 +187,9 @@ impl<F: Faults> Desk<'_, F> {
     }
 
     fn check_identity(&self, identity: &Identity) -> Result<(), Refusal> {
-        bounded("idempotency key", identity.key.len(), self.limits.idempotency_key_bytes_max)?;
-        bounded("tenant id", identity.tenant().len(), self.limits.id_bytes_max)?;
+        let (tenant, key) = identity.bytes();
+        bounded("idempotency key", key.len(), self.limits.idempotency_key_bytes_max)?;
+        bounded("tenant id", tenant.len(), self.limits.id_bytes_max)?;
         let required = match &identity.scope {
             Scope::Consume { .. } | Scope::Tenant => return Ok(()),
             Scope::Job { id } => [("job id", id), ("job id", id)],

@@ -59,50 +59,69 @@ impl Scope {
     }
 }
 
-/// The name of one effect.
+/// The name of one effect: tenant, scope and key, packed once into what the store looks it up by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
-    tenant: Text,
     /// What the key is unique within.
     pub scope: Scope,
-    /// The key; empty for no idempotency at all.
-    pub key: Text,
+    packed: IdentityKey,
+    /// Where the tenant's name stands in it, and how long that is.
+    tenant: (u32, u32),
+    /// From where on the key stands in it.
+    key_from: u32,
 }
 
 impl Identity {
-    /// The effect `key` of `tenant` within `scope`. An empty tenant is `"default"`.
+    /// The effect `key` of `tenant` within `scope`. An empty tenant is `"default"`; an empty key is no idempotency at all.
     #[must_use]
     pub fn new(tenant: &str, scope: Scope, key: &str) -> Self {
         let tenant = if tenant.is_empty() { DEFAULT_TENANT } else { tenant };
-        Self { tenant: tenant.into(), scope, key: key.into() }
+        // The table of a consume scope need not say in its keys which it is.
+        let packed = match &scope {
+            Scope::Consume { .. } => IdentityKey::new(tenant, key),
+            scope => {
+                let [one, two] = scope.parts();
+                IdentityKey::of([tenant, scope.kind(), one, two, key])
+            }
+        };
+        let at = |length: usize| u32::try_from(length).expect("names are bounded at the edge");
+        let tenant_from = at(crate::codec::varint(tenant.len() as u64).1);
+        let key_from = at(packed.bytes().len() - key.len());
+        Self { scope, packed, tenant: (tenant_from, at(tenant.len())), key_from }
     }
 
     /// Whose effect it is; never empty.
     #[must_use]
     pub fn tenant(&self) -> &str {
-        &self.tenant
+        std::str::from_utf8(self.bytes().0).expect("packed by `new`")
     }
 
-    /// The key within its table, see [`Store`](super::Store): the table of a consume scope need not say which it is.
-    pub(super) fn packed(&self) -> IdentityKey {
-        match &self.scope {
-            Scope::Consume { .. } => IdentityKey::new(&self.tenant, &self.key),
-            scope => {
-                let [one, two] = scope.parts();
-                IdentityKey::of([scope.kind(), &self.tenant, one, two, &self.key])
-            }
-        }
+    /// The key; empty for no idempotency at all.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        std::str::from_utf8(self.bytes().1).expect("packed by `new`")
+    }
+
+    /// Tenant and key, as bytes: where only their length or their spelling matters.
+    pub(crate) fn bytes(&self) -> (&[u8], &[u8]) {
+        let (bytes, (from, len)) = (self.packed.bytes(), self.tenant);
+        (&bytes[from as usize..][..len as usize], &bytes[self.key_from as usize..])
+    }
+
+    /// The key within its table, see [`Store`](super::Store).
+    pub(super) fn packed(&self) -> &IdentityKey {
+        &self.packed
     }
 
     /// The identity behind a key of the table that is for everything but consume scopes.
     pub(super) fn of_shared(key: &IdentityKey) -> Self {
-        let [kind, tenant, one, two, key] = key.texts();
+        let [tenant, kind, one, two, key] = key.texts();
         let scope = match kind {
             "tenant" => Scope::Tenant,
             "job" => Scope::Job { id: one.into() },
             "task" => Scope::Task { id: one.into() },
             "rpc" => Scope::Rpc { principal: one.into(), method: two.into() },
-            other => unreachable!("packed by `packed`: {other}"),
+            other => unreachable!("packed by `new`: {other}"),
         };
         Self::new(tenant, scope, key)
     }
@@ -128,8 +147,11 @@ mod tests {
             .flat_map(|scope| [("t", "k"), ("tk", ""), ("", "tk")].map(|(t, k)| Identity::new(t, scope.clone(), k)))
             .collect();
         for identity in &identities {
-            assert_eq!(Identity::of_shared(&identity.packed()), *identity);
+            assert_eq!(Identity::of_shared(identity.packed()), *identity);
         }
+        let long = Identity::new(&"t".repeat(200), Scope::Tenant, &"k".repeat(200));
+        assert_eq!((long.tenant(), long.key()), (&*"t".repeat(200), &*"k".repeat(200)));
+        assert_eq!((identities[1].tenant(), identities[1].key()), ("tk", ""));
         let mut keys: Vec<_> = identities.iter().map(Identity::packed).collect();
         keys.sort();
         keys.dedup();

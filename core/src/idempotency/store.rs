@@ -43,7 +43,7 @@ impl Realm {
 
     fn tenant<'a>(&self, key: &'a IdentityKey) -> &'a str {
         match self {
-            Self::Shared => key.texts::<5>()[1],
+            Self::Shared => key.texts::<5>()[0],
             Self::Group(..) => key.parts().0,
         }
     }
@@ -71,7 +71,7 @@ impl Store {
             Scope::Consume { topic, group } => self.of_group(topic, group)?,
             _ => &self.shared,
         };
-        if table.is_empty() { None } else { table.get(&identity.packed()) }
+        if table.is_empty() { None } else { table.get(identity.packed()) }
     }
 
     /// The effect of a group's work on a message of `tenant` and `key`.
@@ -142,21 +142,19 @@ impl Store {
     /// Adds an effect that is not there.
     pub(crate) fn insert(&mut self, identity: &Identity, effect: Effect) {
         let tenant = identity.tenant();
-        self.table_mut(&Realm::of(&identity.scope)).insert(identity.packed(), tenant, effect);
+        self.table_mut(&Realm::of(&identity.scope)).insert(identity.packed().clone(), tenant, effect);
         count_up(&mut self.tenants, tenant);
         self.len += 1;
     }
 
     /// Changes an effect; `None` if it is not there.
     pub(crate) fn change<T>(&mut self, identity: &Identity, change: impl FnOnce(&mut Effect) -> T) -> Option<T> {
-        self.get(identity)?;
-        self.table_mut(&Realm::of(&identity.scope)).change(&identity.packed(), change)
+        self.change_key(&Realm::of(&identity.scope), identity.packed(), change)
     }
 
     /// Forgets an effect.
     pub(crate) fn remove(&mut self, identity: &Identity) -> Option<Effect> {
-        self.get(identity)?;
-        self.remove_key(&Realm::of(&identity.scope), &identity.packed())
+        self.remove_key(&Realm::of(&identity.scope), identity.packed())
     }
 
     /// Changes the effect of `key` in `realm`.
@@ -172,7 +170,7 @@ impl Store {
 
     /// Forgets the effect of `key` in `realm`.
     pub(crate) fn remove_key(&mut self, realm: &Realm, key: &IdentityKey) -> Option<Effect> {
-        self.table(realm)?;
+        self.table(realm)?.get(key)?;
         let tenant = realm.tenant(key);
         let removed = self.table_mut(realm).remove(key, tenant)?;
         count_down(&mut self.tenants, tenant, 1);

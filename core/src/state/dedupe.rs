@@ -39,17 +39,15 @@ impl IdentityKey {
     #[must_use]
     pub fn new(tenant: &str, key: &str) -> Self {
         let (tenant_len, len) = crate::codec::varint(tenant.len() as u64);
-        Self::hashed(crate::body::join([&tenant_len[..len], tenant.as_bytes(), key.as_bytes()]))
+        Self::hashed(crate::body::join(&[&tenant_len[..len], tenant.as_bytes(), key.as_bytes()]))
     }
 
     /// The identity that all of `texts` make up, none of them running into the next.
     #[must_use]
     pub fn of<const N: usize>(texts: [&str; N]) -> Self {
-        let mut bytes = Vec::with_capacity(texts.iter().map(|text| text.len() + 2).sum());
-        for text in texts {
-            crate::codec::put_bytes(&mut bytes, text.as_bytes());
-        }
-        Self::hashed(bytes.into())
+        let lengths = texts.map(|text| crate::codec::varint(text.len() as u64));
+        let parts: [[&[u8]; 2]; N] = std::array::from_fn(|at| [&lengths[at].0[..lengths[at].1], texts[at].as_bytes()]);
+        Self::hashed(crate::body::join(parts.as_flattened()))
     }
 
     fn hashed(bytes: Arc<[u8]>) -> Self {
@@ -59,6 +57,10 @@ impl IdentityKey {
         // FNV leaves the high bits of short keys alike; the map is ordered by them.
         let hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self { hash, bytes }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// The texts that [`IdentityKey::of`] was given.

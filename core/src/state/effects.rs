@@ -66,14 +66,16 @@ impl State {
         if begun.token.boot != self.boot && !faults.planted(Fault::TakeoverKeepsToken) {
             return Err(Contradiction("token of another boot"));
         }
-        if begun.identity.key.is_empty() {
+        if begun.identity.bytes().1.is_empty() {
             return Err(Contradiction("an effect without a key"));
         }
         if begun.message.is_some_and(|message| !self.has_position(&begun.identity.scope, message)) {
             return Err(Contradiction("an effect of a message that was never there"));
         }
         let pin = begun.message.map(pinned_to);
-        let Some(known) = self.effect(&begun.identity, at) else {
+        let found = self.store.get(&begun.identity);
+        let is_found = found.is_some();
+        let Some(known) = found.filter(|effect| self.counts(&begun.identity.scope, effect, at)) else {
             let lifetime = begun.lifetime.ok_or(Contradiction("a new effect without a lifetime"))?;
             let owner = self.store.share_owner(&begun.owner);
             let mut effect = Effect::granted(begun.token, owner, begun.until, at);
@@ -83,8 +85,10 @@ impl State {
             }
             effect.expires_at = effect.lifetime().after(begun.until);
             effect.pin = pin;
-            // What is past its window gives way, swept or not.
-            self.store.remove(&begun.identity);
+            if is_found {
+                // What is past its window gives way, swept or not.
+                self.store.remove(&begun.identity);
+            }
             self.store.insert(&begun.identity, effect);
             return Ok(());
         };
@@ -321,7 +325,7 @@ impl State {
         if self.store.get(identity).is_some() {
             return Err(Contradiction("two memories of one effect"));
         }
-        if identity.key.is_empty() {
+        if identity.bytes().1.is_empty() {
             return Err(Contradiction("an effect without a key"));
         }
         let granted = match effect.token {

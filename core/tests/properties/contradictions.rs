@@ -2,7 +2,7 @@
 //! words.
 
 use driftq_core::faults::NoFaults;
-use driftq_core::idempotency::{self, EffectStatus, Realm, Scope};
+use driftq_core::idempotency::{self, EffectStatus, Identity, Realm, Scope};
 use driftq_core::log::RecoveryError;
 use driftq_core::pipeline::inspect;
 use driftq_core::record::{Event, Image, Record, Retention, RunImage};
@@ -335,7 +335,7 @@ fn a_piece_about_effects_that_contradicts_itself_or_the_rest_is_named() {
     let cases: [(&str, Change); 13] = [
         ("replay beyond the end", piece!(Replayed { below, .. } => *below = Position(99))),
         ("replay beyond the end", piece!(Replayed { partition, .. } => *partition = PartitionId(9))),
-        ("an effect without a key", piece!(Effect { identity, .. } => identity.key = "".into())),
+        ("an effect without a key", piece!(Effect { identity, .. } => *identity = with_key(identity, ""))),
         (
             "an effect that nobody was granted",
             piece!(Effect { effect, .. } if effect.token.is_some() => effect.attempt = 0),
@@ -384,7 +384,10 @@ fn a_piece_about_effects_that_contradicts_itself_or_the_rest_is_named() {
 fn a_record_about_effects_that_does_not_follow_is_named() {
     let cases: [(&str, Change); 19] = [
         ("token of another boot", change!(Event::EffectBegun(begun) => begun.token.boot = Boot(0))),
-        ("an effect without a key", change!(Event::EffectBegun(begun) => begun.identity.key = "".into())),
+        (
+            "an effect without a key",
+            change!(Event::EffectBegun(begun) => begun.identity = with_key(&begun.identity, "")),
+        ),
         ("a new effect without a lifetime", change!(Event::EffectBegun(begun) => begun.lifetime = None)),
         (
             "an effect of a message that was never there",
@@ -394,13 +397,13 @@ fn a_record_about_effects_that_does_not_follow_is_named() {
             "an effect of a message that was never there",
             change!(Event::EffectBegun(begun) if begun.message.is_none() => begun.message = Some((FIRST, Position(0)))),
         ),
-        ("no such effect", change!(Event::EffectFinished { identity, .. } => identity.key = "other".into())),
+        ("no such effect", change!(Event::EffectFinished { identity, .. } => *identity = with_key(identity, "other"))),
         (
             "end of an effect that has ended",
             change!(Event::EffectFinished { outcome, .. } => outcome.status = EffectStatus::InProgress),
         ),
-        ("no such effect", change!(Event::EffectRenewed { identity, .. } => identity.key = "other".into())),
-        ("no such effect", change!(Event::EffectForgotten { identity } => identity.key = "other".into())),
+        ("no such effect", change!(Event::EffectRenewed { identity, .. } => *identity = with_key(identity, "other"))),
+        ("no such effect", change!(Event::EffectForgotten { identity } => *identity = with_key(identity, "other"))),
         ("end of effects that are in their window", change!(Event::EffectsExpired { count, .. } => *count += 1)),
         (
             "no such effects",
@@ -457,4 +460,9 @@ fn a_record_about_effects_that_does_not_follow_is_named() {
         records.insert(at + 1, again);
     });
     assert_eq!(refusal, "record contradicts the state: grant of an effect that has ended");
+}
+
+/// The same identity under another key.
+fn with_key(identity: &Identity, key: &str) -> Identity {
+    Identity::new(identity.tenant(), identity.scope.clone(), key)
 }

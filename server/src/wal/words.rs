@@ -159,7 +159,7 @@ pub(super) fn words(record: &Record, show: Show) -> (&'static str, Map<String, V
 }
 
 fn of_effect(identity: &Identity) -> Value {
-    let mut value = json!({ "tenant": identity.tenant(), "scope": identity.scope.kind(), "key": &*identity.key });
+    let mut value = json!({ "tenant": identity.tenant(), "scope": identity.scope.kind(), "key": identity.key() });
     match &identity.scope {
         Scope::Consume { topic, group } => {
             value["topic"] = json!(topic.as_str());

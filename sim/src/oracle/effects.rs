@@ -144,7 +144,7 @@ impl Model {
             return Err(Refusal::Invalid("expires_at has passed").into());
         }
         let lease_until = self.now.after(self.lease(asked.lease));
-        if identity.key.is_empty() {
+        if identity.key().is_empty() {
             return Ok(execute(1, token, lease_until, false));
         }
         let behind = match &asked.delivery {
