@@ -60,7 +60,7 @@ impl Scope {
 }
 
 /// The name of one effect: tenant, scope and key, packed once into what the store looks it up by.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     /// What the key is unique within.
     pub scope: Scope,
@@ -124,6 +124,16 @@ impl Identity {
             other => unreachable!("packed by `new`: {other}"),
         };
         Self::new(tenant, scope, key)
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity")
+            .field("tenant", &self.tenant())
+            .field("scope", &self.scope)
+            .field("key", &self.key())
+            .finish()
     }
 }
 
