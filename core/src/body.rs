@@ -135,7 +135,12 @@ pub(crate) fn join(parts: &[&[u8]]) -> Arc<[u8]> {
     let mut rest = Arc::get_mut(&mut bytes).expect("just made, shared with nobody");
     for part in parts {
         let (head, tail) = rest.split_at_mut(part.len());
-        head.copy_from_slice(part);
+        match part {
+            // Lengths, mostly: not worth a call.
+            [byte] => head[0] = *byte,
+            [] => {}
+            part => head.copy_from_slice(part),
+        }
         rest = tail;
     }
     bytes

@@ -18,8 +18,10 @@ pub struct Malformed(pub &'static str);
 const VARINT_BYTES_MAX: usize = 10;
 
 /// Appends `value` as a varint.
+#[inline]
 pub(crate) fn put_varint(out: &mut Vec<u8>, value: u64) {
-    put_varints(out, [value]);
+    // Most numbers that stand alone are the lengths of short texts.
+    if value < 0x80 { out.push(value as u8) } else { put_varints(out, [value]) }
 }
 
 /// Appends each of `values` as a varint. What stands together is best put together: `out` is asked for room once.
