@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::body::Body;
 use crate::idempotency::{Completion, Effect, Identity, Lifetime, Outcome, Realm};
+use crate::reply::StepOutput;
 use crate::state::entry::Entry;
 use crate::types::{
     Boot, DeadReason, GroupId, GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, Position, Text,
@@ -103,6 +104,26 @@ pub struct Completed {
     pub effect: Option<Concluded>,
     /// What the step produced, in order.
     pub outputs: Vec<Produced>,
+}
+
+impl Completed {
+    /// What its worker is told.
+    #[must_use]
+    pub fn answer(&self) -> Arc<[StepOutput]> {
+        let answer = self.outputs.iter().map(|output| StepOutput {
+            topic: output.asked.clone(),
+            partition: output.partition,
+            offset: output.offset,
+            duplicate: output.stored.is_none(),
+        });
+        answer.collect()
+    }
+
+    /// How many messages it stores.
+    #[must_use]
+    pub fn stored(&self) -> usize {
+        self.outputs.iter().filter(|output| output.stored.is_some()).count()
+    }
 }
 
 /// How a completed step leaves its effect.

@@ -103,8 +103,10 @@ impl<F: Faults> Broker<F> {
 
     fn complete(&mut self, mut asked: Box<Complete>, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         let decision = complete::complete(&self.state, &self.limits, self.now, &mut asked, &self.faults)?;
-        let stores = matches!(&decision.event, Some(Event::Completed(step)) if step.outputs.iter().any(|output| output.stored.is_some()));
-        let need = if stores { Need::Growth } else { Need::Drain };
+        let need = match &decision.event {
+            Some(Event::Completed(step)) if step.stored() > 0 => Need::Growth,
+            _ => Need::Drain,
+        };
         let answered = self.answer(decision, need, log)?;
         if self.state.completions().len() > self.limits.completions_max {
             // The oldest are the least likely to be asked for. What the log has no room for now goes the next time.

@@ -68,7 +68,7 @@ impl Tally {
             Event::Completed(step) => {
                 self.completed += 1;
                 self.acked += 1;
-                self.produced += step.outputs.iter().filter(|output| output.stored.is_some()).count() as u64;
+                self.produced += step.stored() as u64;
             }
             _ => {}
         }

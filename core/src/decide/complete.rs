@@ -46,14 +46,8 @@ pub(crate) fn complete(
         }
         outputs.push(output(topic, decision));
     }
-    let answer = outputs.iter().map(|output| StepOutput {
-        topic: output.asked.clone(),
-        partition: output.partition,
-        offset: output.offset,
-        duplicate: output.stored.is_none(),
-    });
-    let reply = Reply::Completed(answer.collect());
     let step = Completed { place, token, until: now.after(limits.completion_ttl), effect, outputs };
+    let reply = Reply::Completed(step.answer());
     Ok(Decision::new(Event::Completed(Box::new(step)), reply))
 }
 

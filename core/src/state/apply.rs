@@ -50,7 +50,7 @@ impl State {
             }
             Event::TopicDeleted { topic } => {
                 let topic = self.topics.remove(topic).ok_or(Contradiction("no such topic"))?;
-                self.forget_effects(&topic, None);
+                self.store.drop_topic(&topic.name);
                 self.set_dead_letters_of_source(&topic.name, None);
                 self.names.remove(&topic.name);
                 self.identities.remove(&topic.name);

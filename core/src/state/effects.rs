@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use super::apply::Mode;
 use super::shared::unshared;
-use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::body::Body;
 use crate::faults::{Fault, Faults};
 use crate::idempotency::{Completion, Effect, EffectStatus, Identity, Outcome, Pin, Realm, Scope};
 use crate::record::{Completed, Concluded, EffectBegun, Place, Stored};
-use crate::reply::StepOutput;
 use crate::types::{GroupName, LeaseToken, Millis, PartitionId, Position, Timestamp, TopicName};
 
 /// When an effect whose window has ended, but whose message can still come, is looked at again.
@@ -284,13 +282,7 @@ impl State {
             }
             self.finish(&step.place)?;
         }
-        let answer = step.outputs.iter().map(|output| StepOutput {
-            topic: output.asked.clone(),
-            partition: output.partition,
-            offset: output.offset,
-            duplicate: output.stored.is_none(),
-        });
-        let completion = Completion { place: step.place, offset, produced: answer.collect(), until: step.until };
+        let completion = Completion { place: step.place, offset, produced: step.answer(), until: step.until };
         match unshared(&mut self.completions).keep(step.token, completion) {
             true => Ok(()),
             false if faults.planted(Fault::CompleteWithoutAck) => Ok(()),
@@ -311,14 +303,6 @@ impl State {
         let group = topic.group(place.group)?.name();
         let scope = Scope::Consume { topic: topic.name().clone(), group: group.clone() };
         Some(Identity::new(tenant, scope, key))
-    }
-
-    /// Forgets the effects of a topic, or of one of its groups.
-    pub(super) fn forget_effects(&mut self, topic: &Topic, group: Option<&GroupName>) {
-        match group {
-            Some(group) => self.store.drop_table(&topic.name, group),
-            None => self.store.drop_topic(&topic.name),
-        }
     }
 
     pub(super) fn restore_effect(&mut self, identity: &Identity, effect: &Effect) -> Result<(), Contradiction> {

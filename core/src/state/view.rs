@@ -76,11 +76,9 @@ impl State {
 
     /// The effects of a topic, or of one of its groups, as they are now.
     pub(crate) fn view_of_effects(&self, topic: &TopicName, group: Option<&GroupName>) -> View {
-        let theirs = |realm: &Realm| match realm {
-            Realm::Shared => false,
-            Realm::Group(of, name) => of == topic && group.is_none_or(|group| group == name),
-        };
-        let tables = self.store.tables_of(topic).filter(|(realm, _)| theirs(realm));
+        let is_asked_for =
+            |realm: &Realm| group.is_none_or(|group| matches!(realm, Realm::Group(_, name) if name == group));
+        let tables = self.store.tables_of(topic).filter(|(realm, _)| is_asked_for(realm));
         let tables: Vec<_> = tables.map(|(realm, table)| (realm, table.clone())).collect();
         View { tasks: vec![Task::Effects(tables.into_iter())], misses_in_flight: false }
     }
