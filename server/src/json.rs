@@ -19,7 +19,7 @@ pub(crate) struct Json {
 impl Json {
     /// An object without fields.
     pub(crate) fn object() -> Self {
-        Self::append(Vec::with_capacity(128))
+        Self::append(Vec::with_capacity(256))
     }
 
     /// An object behind what `out` holds.

@@ -5,25 +5,14 @@ use std::sync::Arc;
 use super::fields::*;
 use super::{Malformed, Reader, put_bytes, put_varint, put_varints};
 use crate::body::Body;
+use crate::idempotency::tag;
 use crate::idempotency::{Completion, Details, Effect, EffectStatus, Identity, Lifetime, Outcome, Pin, Realm, Scope};
 use crate::record::{Completed, Concluded, EffectBegun, Produced, Stored};
 use crate::reply::StepOutput;
 use crate::types::{Millis, Offset, OwnerName, PartitionId, Position, Text, Timestamp, TopicId};
 
-const CONSUME: u8 = 0;
-const TENANT: u8 = 1;
-const JOB: u8 = 2;
-const TASK: u8 = 3;
-const RPC: u8 = 4;
-
 pub(super) fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
-    out.push(match identity.scope {
-        Scope::Consume { .. } => CONSUME,
-        Scope::Tenant => TENANT,
-        Scope::Job { .. } => JOB,
-        Scope::Task { .. } => TASK,
-        Scope::Rpc { .. } => RPC,
-    });
+    out.push(identity.scope.tag());
     let [one, two] = identity.scope.parts();
     let (tenant, key) = identity.bytes();
     for text in [one.as_bytes(), two.as_bytes(), tenant, key] {
@@ -35,11 +24,11 @@ pub(super) fn identity(from: &mut Reader<'_>) -> Result<Identity, Malformed> {
     let kind = from.byte()?;
     let (one, two) = (from.text()?, from.text()?);
     let scope = match (kind, one, two) {
-        (CONSUME, topic, group) => Scope::Consume { topic: topic_name(topic)?, group: group_name(group)? },
-        (TENANT, "", "") => Scope::Tenant,
-        (JOB, id, "") => Scope::Job { id: id.into() },
-        (TASK, id, "") => Scope::Task { id: id.into() },
-        (RPC, principal, method) => Scope::Rpc { principal: principal.into(), method: method.into() },
+        (tag::CONSUME, topic, group) => Scope::Consume { topic: topic_name(topic)?, group: group_name(group)? },
+        (tag::TENANT, "", "") => Scope::Tenant,
+        (tag::JOB, id, "") => Scope::Job { id: id.into() },
+        (tag::TASK, id, "") => Scope::Task { id: id.into() },
+        (tag::RPC, principal, method) => Scope::Rpc { principal: principal.into(), method: method.into() },
         _ => return Err(Malformed("unknown scope")),
     };
     let tenant = from.text()?;

@@ -1,8 +1,18 @@
 //! Who an effect is: tenant, scope and key.
 
+use crate::codec::{Malformed, Reader};
 use crate::state::IdentityKey;
 use crate::types::message::DEFAULT_TENANT;
 use crate::types::{GroupName, Text, TopicName};
+
+/// The number of each kind of scope.
+pub(crate) mod tag {
+    pub(crate) const CONSUME: u8 = 0;
+    pub(crate) const TENANT: u8 = 1;
+    pub(crate) const JOB: u8 = 2;
+    pub(crate) const TASK: u8 = 3;
+    pub(crate) const RPC: u8 = 4;
+}
 
 /// What a key is unique within. An enum, never a joined string: no text in one scope can be mistaken for another's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +58,17 @@ impl Scope {
         }
     }
 
+    /// Its number in the log, and in keys.
+    pub(crate) const fn tag(&self) -> u8 {
+        match self {
+            Self::Consume { .. } => tag::CONSUME,
+            Self::Tenant => tag::TENANT,
+            Self::Job { .. } => tag::JOB,
+            Self::Task { .. } => tag::TASK,
+            Self::Rpc { .. } => tag::RPC,
+        }
+    }
+
     /// The texts that tell scopes of one kind apart.
     pub(crate) fn parts(&self) -> [&str; 2] {
         match self {
@@ -76,14 +97,7 @@ impl Identity {
     #[must_use]
     pub fn new(tenant: &str, scope: Scope, key: &str) -> Self {
         let tenant = if tenant.is_empty() { DEFAULT_TENANT } else { tenant };
-        // The table of a consume scope need not say in its keys which it is.
-        let packed = match &scope {
-            Scope::Consume { .. } => IdentityKey::new(tenant, key),
-            scope => {
-                let [one, two] = scope.parts();
-                IdentityKey::of([tenant, scope.kind(), one, two, key])
-            }
-        };
+        let packed = pack(tenant, &scope, key);
         let at = |length: usize| u32::try_from(length).expect("names are bounded at the edge");
         let tenant_from = at(crate::codec::varint(tenant.len() as u64).1);
         let key_from = at(packed.bytes().len() - key.len());
@@ -115,16 +129,54 @@ impl Identity {
 
     /// The identity behind a key of the table that is for everything but consume scopes.
     pub(super) fn of_shared(key: &IdentityKey) -> Self {
-        let [tenant, kind, one, two, key] = key.texts();
-        let scope = match kind {
-            "tenant" => Scope::Tenant,
-            "job" => Scope::Job { id: one.into() },
-            "task" => Scope::Task { id: one.into() },
-            "rpc" => Scope::Rpc { principal: one.into(), method: two.into() },
-            other => unreachable!("packed by `new`: {other}"),
-        };
+        let (tenant, scope, key) = unpack(key.bytes()).expect("packed by `new`");
         Self::new(tenant, scope, key)
     }
+}
+
+/// What an effect is looked up by in its table. That of a consume scope need not say in its keys which scope it is.
+fn pack(tenant: &str, scope: &Scope, key: &str) -> IdentityKey {
+    let length = |text: &str| crate::codec::varint(text.len() as u64);
+    let (tenant_len, len) = length(tenant);
+    let (tenant_len, tenant, key) = (&tenant_len[..len], tenant.as_bytes(), key.as_bytes());
+    match scope {
+        Scope::Consume { .. } => IdentityKey::joined(&[tenant_len, tenant, key]),
+        Scope::Tenant => IdentityKey::joined(&[tenant_len, tenant, &[scope.tag()], key]),
+        Scope::Job { id } | Scope::Task { id } => {
+            let (id_len, len) = length(id);
+            IdentityKey::joined(&[tenant_len, tenant, &[scope.tag()], &id_len[..len], id.as_bytes(), key])
+        }
+        Scope::Rpc { principal, method } => {
+            let ((one_len, one), (two_len, two)) = (length(principal), length(method));
+            let principal = [&one_len[..one], principal.as_bytes()];
+            let method = [&two_len[..two], method.as_bytes()];
+            IdentityKey::joined(&[
+                tenant_len,
+                tenant,
+                &[scope.tag()],
+                principal[0],
+                principal[1],
+                method[0],
+                method[1],
+                key,
+            ])
+        }
+    }
+}
+
+/// Takes apart what [`pack`] wrote for any scope but a consume scope.
+fn unpack(packed: &[u8]) -> Result<(&str, Scope, &str), Malformed> {
+    let mut from = Reader::new(packed);
+    let tenant = from.text()?;
+    let scope = match from.byte()? {
+        tag::TENANT => Scope::Tenant,
+        tag::JOB => Scope::Job { id: from.text()?.into() },
+        tag::TASK => Scope::Task { id: from.text()?.into() },
+        tag::RPC => Scope::Rpc { principal: from.text()?.into(), method: from.text()?.into() },
+        _ => return Err(Malformed("unknown scope")),
+    };
+    let key = std::str::from_utf8(from.rest()).map_err(|_| Malformed("text is not UTF-8"))?;
+    Ok((tenant, scope, key))
 }
 
 impl std::fmt::Debug for Identity {

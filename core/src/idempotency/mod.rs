@@ -16,6 +16,7 @@ mod table;
 
 pub use self::completions::{Completion, Completions};
 pub use self::effect::{Details, Effect, EffectStatus, Lifetime, Outcome, Pin};
+pub(crate) use self::identity::tag;
 pub use self::identity::{Identity, Scope};
 pub use self::store::{Realm, Store};
 pub use self::table::Table;

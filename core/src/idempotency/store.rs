@@ -40,13 +40,6 @@ impl Realm {
             }
         }
     }
-
-    fn tenant<'a>(&self, key: &'a IdentityKey) -> &'a str {
-        match self {
-            Self::Shared => key.texts::<5>()[0],
-            Self::Group(..) => key.parts().0,
-        }
-    }
 }
 
 /// Every effect that is remembered.
@@ -171,7 +164,7 @@ impl Store {
     /// Forgets the effect of `key` in `realm`.
     pub(crate) fn remove_key(&mut self, realm: &Realm, key: &IdentityKey) -> Option<Effect> {
         self.table(realm)?.get(key)?;
-        let tenant = realm.tenant(key);
+        let tenant = key.tenant();
         let removed = self.table_mut(realm).remove(key, tenant)?;
         count_down(&mut self.tenants, tenant, 1);
         self.len -= 1;

@@ -1,18 +1,44 @@
 //! What records do to effects and to the answers of completed steps.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::apply::Mode;
 use super::shared::unshared;
-use super::{Contradiction, State};
+use super::{Contradiction, State, Topic};
 use crate::body::Body;
 use crate::faults::{Fault, Faults};
 use crate::idempotency::{Completion, Effect, EffectStatus, Identity, Outcome, Pin, Realm, Scope};
 use crate::record::{Completed, Concluded, EffectBegun, Place, Stored};
-use crate::types::{GroupName, LeaseToken, Millis, PartitionId, Position, Timestamp, TopicName};
+use crate::types::{GroupName, LeaseToken, Millis, PartitionId, Position, Timestamp, TopicId, TopicName};
 
 /// When an effect whose window has ended, but whose message can still come, is looked at again.
 const NEXT_LOOK: Millis = Millis(10 * 60 * 1_000);
+
+const NO_EFFECT: Contradiction = Contradiction("no such effect");
+
+/// The messages that can still be delivered: what keeps an effect beyond its window.
+struct Queues<'a> {
+    names: &'a BTreeMap<TopicName, TopicId>,
+    topics: &'a BTreeMap<TopicId, Arc<Topic>>,
+}
+
+impl Queues<'_> {
+    fn hold_in(&self, scope: &Scope, effect: &Effect) -> bool {
+        match scope {
+            Scope::Consume { topic, group } => self.hold(topic, group, effect),
+            _ => false,
+        }
+    }
+
+    /// Whether the message behind an effect can still be delivered to the group.
+    fn hold(&self, topic: &TopicName, group: &GroupName, effect: &Effect) -> bool {
+        let Some(pin) = &effect.pin else { return false };
+        let topic = self.names.get(topic).and_then(|id| self.topics.get(id));
+        let progress = topic.and_then(|topic| topic.group_named(group)).and_then(|group| group.progress(pin.partition));
+        progress.is_some_and(|progress| !progress.done().contains(pin.position))
+    }
+}
 
 impl State {
     /// The effect of `identity`, if it is in its window at `now` or its message can still come.
@@ -39,20 +65,11 @@ impl State {
     }
 
     fn is_pinned_in(&self, scope: &Scope, effect: &Effect) -> bool {
-        match scope {
-            Scope::Consume { topic, group } => self.is_pinned(topic, group, effect),
-            _ => false,
-        }
+        Queues { names: &self.names, topics: &self.topics }.hold_in(scope, effect)
     }
 
-    /// Whether the message behind an effect can still be delivered to the group.
     fn is_pinned(&self, topic: &TopicName, group: &GroupName, effect: &Effect) -> bool {
-        let Some(pin) = &effect.pin else { return false };
-        let progress = self
-            .topic_named(topic)
-            .and_then(|topic| topic.group_named(group))
-            .and_then(|group| group.progress(pin.partition));
-        progress.is_some_and(|progress| !progress.done().contains(pin.position))
+        Queues { names: &self.names, topics: &self.topics }.hold(topic, group, effect)
     }
 
     pub(super) fn effect_begun(
@@ -124,20 +141,24 @@ impl State {
         at: Timestamp,
         faults: &impl Faults,
     ) -> Result<(), Contradiction> {
-        let effect = self.effect(identity, at).ok_or(Contradiction("no such effect"))?;
-        let by_ack_alone = effect.committed && !effect.finished && outcome.status == EffectStatus::Succeeded;
-        let open = effect.status == EffectStatus::InProgress || by_ack_alone;
-        if (!open && !faults.planted(Fault::FinishIgnoresToken)) || outcome.status == EffectStatus::InProgress {
-            return Err(Contradiction("end of an effect that has ended"));
-        }
-        self.store.change(identity, |effect| {
+        let queues = Queues { names: &self.names, topics: &self.topics };
+        let finished = self.store.change(identity, |effect| {
+            if at >= effect.expires_at && !queues.hold_in(&identity.scope, effect) {
+                return Err(NO_EFFECT);
+            }
+            let by_ack_alone = effect.committed && !effect.finished && outcome.status == EffectStatus::Succeeded;
+            let open = effect.status == EffectStatus::InProgress || by_ack_alone;
+            if (!open && !faults.planted(Fault::FinishIgnoresToken)) || outcome.status == EffectStatus::InProgress {
+                return Err(Contradiction("end of an effect that has ended"));
+            }
             let begun_at = effect.updated_at;
             effect.finish(outcome, at);
             if faults.planted(Fault::TtlFromBegin) {
                 effect.expires_at = effect.lifetime().after(begun_at);
             }
+            Ok(())
         });
-        Ok(())
+        finished.unwrap_or(Err(NO_EFFECT))
     }
 
     pub(super) fn effect_renewed(
@@ -146,7 +167,7 @@ impl State {
         until: Timestamp,
         at: Timestamp,
     ) -> Result<(), Contradiction> {
-        let effect = self.effect(identity, at).ok_or(Contradiction("no such effect"))?;
+        let effect = self.effect(identity, at).ok_or(NO_EFFECT)?;
         if effect.status != EffectStatus::InProgress {
             return Err(Contradiction("longer lease of an effect that has ended"));
         }

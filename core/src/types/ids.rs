@@ -88,16 +88,25 @@ impl FromStr for LeaseToken {
     type Err = TokenParseError;
 
     fn from_str(text: &str) -> Result<Self, TokenParseError> {
-        let lower_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-        if text.len() != 24 || !text.bytes().all(lower_hex) {
+        let (boot, counter) = text.as_bytes().split_at_checked(8).ok_or(TokenParseError)?;
+        if counter.len() != 16 {
             return Err(TokenParseError);
         }
-        let (boot, counter) = text.split_at(8);
-        Ok(Self {
-            boot: Boot(u32::from_str_radix(boot, 16).map_err(|_| TokenParseError)?),
-            counter: u64::from_str_radix(counter, 16).map_err(|_| TokenParseError)?,
-        })
+        let boot = lower_hex(boot).and_then(|boot| u32::try_from(boot).ok()).ok_or(TokenParseError)?;
+        Ok(Self { boot: Boot(boot), counter: lower_hex(counter).ok_or(TokenParseError)? })
     }
+}
+
+/// The number that at most 16 lowercase hexadecimal digits spell.
+fn lower_hex(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0, |number, digit| {
+        let value = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        Some(number << 4 | u64::from(value))
+    })
 }
 
 #[cfg(test)]
