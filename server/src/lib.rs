@@ -1,13 +1,12 @@
 //! The DriftQ broker as a process: real files, a real clock, HTTP.
 //!
-//! Everything that decides is in `driftq-core`. What lives here performs the core's I/O ([`files`]), tells it the time, carries
+//! Everything that decides is in `driftq-core`. What lives here performs the core's I/O ([`driftq_files`]), tells it the time, carries
 //! requests to it and answers back, and reads the settings ([`config`]).
 #![forbid(unsafe_code)]
 
 mod clock;
 pub mod config;
 mod driver;
-pub mod files;
 mod http;
 mod json;
 mod metrics;

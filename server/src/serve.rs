@@ -23,7 +23,7 @@ use tokio::task::LocalSet;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::driver::{Disk, Driver, Lanes};
-use crate::files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
+use driftq_files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
 use crate::http::{Api, edge};
 use crate::metrics::Metrics;
 use crate::wal;

@@ -27,7 +27,7 @@ pub(crate) use self::lanes::Lanes;
 pub(crate) use self::streams::Next;
 use self::streams::{StreamSeed, Streams};
 use crate::clock::Clock;
-use crate::files::NullStorage;
+use driftq_files::NullStorage;
 use crate::metrics::Metrics;
 
 /// Who performs the log's jobs.

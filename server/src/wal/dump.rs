@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::WalError;
 use super::scan::{Folder, Found};
 use super::words::{Show, words};
-use crate::files::DataFolder;
+use driftq_files::DataFolder;
 
 /// What to print, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

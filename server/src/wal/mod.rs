@@ -23,7 +23,7 @@ pub use self::dump::{DumpEnd, DumpOptions, dump};
 pub use self::rebuild::{Loss, Skipped};
 pub use self::salvage::{Consent, Contents, Salvage, salvage};
 pub use self::verify::{FileReport, Verification, verify};
-use crate::files::FolderError;
+use driftq_files::FolderError;
 
 /// What `driftqd wal` can be asked to do.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Subcommand)]

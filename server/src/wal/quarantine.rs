@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use driftq_core::log::FileId;
 
 use super::WalError;
-use crate::files::{FileStorage, rename_new, sync_dir};
+use driftq_files::{FileStorage, rename_new, sync_dir};
 
 /// Where the new log is made.
 const WORKSHOP: &str = "salvage-tmp";

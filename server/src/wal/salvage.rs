@@ -20,7 +20,7 @@ use super::WalError;
 use super::quarantine::{self, Exchange};
 use super::rebuild::{Loss, Rebuild};
 use super::scan::{Folder, Found};
-use crate::files::{DataFolder, FileStorage};
+use driftq_files::{DataFolder, FileStorage};
 
 /// Whether anything may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use driftq_core::types::Lsn;
 use super::WalError;
 use super::salvage::Contents;
 use super::scan::{Folder, Found};
-use crate::files::DataFolder;
+use driftq_files::DataFolder;
 
 /// What one file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]

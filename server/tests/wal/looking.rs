@@ -3,7 +3,7 @@
 use std::fs;
 
 use driftq_core::log::FileId;
-use driftq_server::files::DataFolder;
+use driftq_files::DataFolder;
 use driftq_server::wal::WalCommand;
 
 use crate::support::*;

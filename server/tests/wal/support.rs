@@ -12,7 +12,7 @@ use driftq_core::record::{GroupStart, Retention};
 use driftq_core::state::State;
 use driftq_core::types::*;
 use driftq_core::{Command, Output, Pipeline, PipelineConfig};
-use driftq_server::files::{DataFolder, FileStorage};
+use driftq_files::{DataFolder, FileStorage};
 use driftq_server::wal::{WalCommand, run_to};
 
 pub const LOG_ID: LogId = LogId([7; 16]);

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use driftq_core::log::{FileId, Storage, WriteAt};
-use driftq_server::files::{DataFolder, ReadPath};
+use driftq_files::{DataFolder, ReadPath};
 
 use crate::mounts::Mount;
 

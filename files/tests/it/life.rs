@@ -11,7 +11,7 @@ use driftq_core::pipeline::inspect;
 use driftq_core::record::Retention;
 use driftq_core::types::{Timestamp, TopicName};
 use driftq_core::{Command, Job, Lane, Output, Pipeline, PipelineConfig};
-use driftq_server::files::{DataFolder, FileStorage, NullStorage, Prepare, fresh_log_id};
+use driftq_files::{DataFolder, FileStorage, NullStorage, Prepare, fresh_log_id};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt, read_whole};
 use driftq_core::types::Lsn;
-use driftq_server::files::{DataFolder, FileStorage, NullStorage, Prepare, fresh_log_id};
+use driftq_files::{DataFolder, FileStorage, NullStorage, Prepare, fresh_log_id};
 
 use crate::mounts::Mount;
 

@@ -8,7 +8,7 @@ use driftq_core::log::{FileId, LogId, Storage, WriteAt, read_whole};
 use driftq_core::record::Retention;
 use driftq_core::types::{Timestamp, TopicName};
 use driftq_core::{Command, Pipeline, PipelineConfig};
-use driftq_server::files::{DataFolder, Prepare, ReadPath};
+use driftq_files::{DataFolder, Prepare, ReadPath};
 
 const SEGMENT_BYTES: u64 = 64 << 20;
 

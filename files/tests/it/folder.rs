@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use driftq_server::files::{DataFolder, FolderError, LOCK_FILE};
+use driftq_files::{DataFolder, FolderError, LOCK_FILE};
 
 #[test]
 fn a_folder_in_use_is_refused_by_name_and_free_when_every_handle_is_gone() {

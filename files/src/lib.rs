@@ -5,6 +5,8 @@
 //! the contract of [`Storage`]; what is done about the system's cache stands in the `medium` room, how room is made for a segment
 //! in `prepare`.
 
+#![forbid(unsafe_code)]
+
 mod ahead;
 mod fault;
 mod folder;
@@ -111,7 +113,7 @@ impl FileStorage {
     }
 
     /// A storage over a folder inside a locked one: nobody else may write there, and no lock is taken.
-    pub(crate) fn within(path: &Path) -> io::Result<Self> {
+    pub fn within(path: &Path) -> io::Result<Self> {
         Ok(Self::over(Shared::open(path, None)?))
     }
 
@@ -268,7 +270,7 @@ impl Storage for FileStorage {
 }
 
 /// Renames, and refuses to replace what is there.
-pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     use rustix::io::Errno;
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // The file system does not know how. Only this process works in the folder, so looking first does as well.
@@ -283,6 +285,6 @@ pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Returns when every creation, rename and removal in the folder is durable.
-pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
