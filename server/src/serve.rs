@@ -23,10 +23,10 @@ use tokio::task::LocalSet;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::driver::{Disk, Driver, Lanes};
-use driftq_files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
 use crate::http::{Api, edge};
 use crate::metrics::Metrics;
 use crate::wal;
+use driftq_files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
 
 /// How long requests that were let in have to be answered once the process is to end.
 const GRACE: Duration = Duration::from_millis(400);

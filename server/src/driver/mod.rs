@@ -27,8 +27,8 @@ pub(crate) use self::lanes::Lanes;
 pub(crate) use self::streams::Next;
 use self::streams::{StreamSeed, Streams};
 use crate::clock::Clock;
-use driftq_files::NullStorage;
 use crate::metrics::Metrics;
+use driftq_files::NullStorage;
 
 /// Who performs the log's jobs.
 #[derive(Debug)]

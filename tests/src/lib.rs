@@ -1,0 +1,7 @@
+//! What programs that look at a broker from outside have in common: a plain HTTP client and a daemon to start, stop and kill.
+//!
+//! Both are blocking and simple on purpose: what they are used for is proof, and a proof should not depend on a clever client.
+#![forbid(unsafe_code)]
+
+pub mod daemon;
+pub mod http;
