@@ -12,6 +12,7 @@
 pub mod chain;
 pub mod cli;
 pub mod disk;
+pub mod history;
 pub mod hush;
 pub mod invariants;
 pub mod life;
