@@ -45,6 +45,11 @@ impl<'a> Probe<'a> {
         format!("{}-{what}{}", self.prefix, self.names.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// A name that no other case uses, the same each time.
+    pub(super) fn fixed(&self, what: &str) -> String {
+        format!("{}-{what}", self.prefix)
+    }
+
     /// Restarts the server, its data kept, together with every other case that waits for that.
     pub(super) fn restart(&self) -> Result<(), Verdict> {
         let seat = self.seat.ok_or_else(|| not_applicable("needs --restart"))?;

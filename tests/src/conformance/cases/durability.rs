@@ -94,7 +94,7 @@ fn keeps_messages(probe: &Probe<'_>) -> Finding {
 fn keeps_envelopes(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(2)?;
     let envelope = json!({
-        "run_id": "r", "step_id": "s2", "parent_step_id": "s1", "tenant_id": "acme", "idempotency_key": "k",
+        "run_id": "r", "step_id": "s2", "parent_step_id": "s1", "tenant_id": "acme", "idempotency_key": probe.fixed("key"),
         "target_topic": topic, "partition_override": 1, "deadline": "2199-12-21T12:00:00Z",
         "retry_policy": { "max_attempts": 5, "backoff_ms": 250, "max_backoff_ms": 5000 },
     });
@@ -291,7 +291,7 @@ fn last_error(probe: &Probe<'_>) -> Finding {
 
 fn producer_idempotency(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    let envelope = json!({ "tenant_id": "acme", "idempotency_key": "k" });
+    let envelope = json!({ "tenant_id": "acme", "idempotency_key": probe.fixed("key") });
     probe.produce_with(&topic, "a", envelope.clone())?;
     probe.restart()?;
     let reply = probe.post("/v1/produce", &json!({ "topic": topic, "value": "b", "envelope": envelope }))?;

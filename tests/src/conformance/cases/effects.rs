@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, Probe, Verdict, case};
+use super::{Case, Probe, Verdict, case, durable};
 use crate::conformance::probe::{LONG_MS, SHORT_MS};
 use crate::conformance::verdict::{Finding, deviates, ensure, fail, glimpse, not_applicable, pass};
 use crate::http::Reply;
@@ -13,7 +13,7 @@ use crate::http::Reply;
 const WORKER: &str = "v1.6 Consumer-side idempotency";
 const STATES: &str = "v1.6 Idempotency store status model";
 const STORED: &str = "v1.6 semantics: what is stored";
-const SCOPE: &str = "v1.6 semantics: identity";
+const SCOPE: &str = "v1.6 semantics: identity of an effect";
 
 pub(super) const CASES: &[Case] = &[
     case(WORKER, "effect_new_executes", "a worker that asks for an unknown effect is told to execute it", new_executes),
@@ -55,6 +55,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(SCOPE, "effect_empty_tenant", "an empty tenant is \"default\"", empty_tenant),
     case(SCOPE, "effect_empty_key", "with an empty key no idempotency is applied", empty_key),
+    durable(STORED, "restart_effects", "the store may be in memory only", restart_effects),
 ];
 
 /// An effect's identity: tenant, scope and key.
@@ -70,9 +71,9 @@ impl<'a> Effect<'a> {
         Self { probe, tenant: probe.name("tenant"), scope: json!({ "kind": "tenant" }), key: probe.name("key") }
     }
 
-    fn of_group(probe: &'a Probe<'a>, topic: &str, group: &str, key: &str) -> Self {
+    fn of_group(probe: &'a Probe<'a>, topic: &str, group: &str) -> Self {
         let scope = json!({ "kind": "consume", "topic": topic, "group": group });
-        Self { probe, tenant: "acme".to_owned(), scope, key: key.to_owned() }
+        Self { probe, tenant: probe.fixed("tenant"), scope, key: probe.fixed("key") }
     }
 
     fn with(&self, more: Value) -> Value {
@@ -152,10 +153,14 @@ fn in_progress(probe: &Probe<'_>) -> Finding {
 
 fn duplicate_delivery(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    probe.produce_with(&topic, "v", json!({ "tenant_id": "acme", "idempotency_key": "k" }))?;
+    probe.produce_with(
+        &topic,
+        "v",
+        json!({ "tenant_id": probe.fixed("tenant"), "idempotency_key": probe.fixed("key") }),
+    )?;
     let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
     worker.next()?;
-    let effect = Effect::of_group(probe, &topic, "g", "k");
+    let effect = Effect::of_group(probe, &topic, "g");
     effect.finish(&effect.granted()?, json!({ "status": "SUCCEEDED", "result": "done" }))?;
     // The worker dies before its ack; the message comes again.
     let again = worker.next()?;
@@ -168,7 +173,7 @@ fn duplicate_delivery(probe: &Probe<'_>) -> Finding {
 
 fn identity_has_topic(probe: &Probe<'_>) -> Finding {
     for topic in [probe.name("t"), probe.name("t")] {
-        let effect = Effect::of_group(probe, &topic, "g", "k");
+        let effect = Effect::of_group(probe, &topic, "g");
         effect.finish(&effect.granted()?, json!({ "status": "SUCCEEDED" }))?;
     }
     pass("EXECUTE in both topics")
@@ -176,9 +181,9 @@ fn identity_has_topic(probe: &Probe<'_>) -> Finding {
 
 fn identity_is_the_topics(probe: &Probe<'_>) -> Finding {
     let topic = probe.name("t");
-    let effect = Effect::of_group(probe, &topic, "g1", "k");
+    let effect = Effect::of_group(probe, &topic, "g1");
     effect.finish(&effect.granted()?, json!({ "status": "SUCCEEDED" }))?;
-    let reply = Effect::of_group(probe, &topic, "g2", "k").begin()?;
+    let reply = Effect::of_group(probe, &topic, "g2").begin()?;
     match reply.json()["decision"].as_str() {
         Some("REPLAY") => pass("REPLAY in the other group"),
         Some("EXECUTE") => deviates(
@@ -272,4 +277,18 @@ fn empty_key(probe: &Probe<'_>) -> Finding {
         ensure(granted, "EXECUTE, not idempotent", glimpse(&reply))?;
     }
     pass("EXECUTE each time")
+}
+
+fn restart_effects(probe: &Probe<'_>) -> Finding {
+    let effect = Effect::of_tenant(probe);
+    effect.finish(&effect.granted()?, json!({ "status": "SUCCEEDED", "result": 7 }))?;
+    probe.restart()?;
+    let reply = effect.begin()?;
+    match reply.json()["decision"].as_str() {
+        Some("EXECUTE") => pass("it was forgotten"),
+        Some("REPLAY") if reply.json()["result"] == 7 => {
+            deviates("REPLAY with its result", "effects are in the log: semantics 15")
+        }
+        _ => Err(fail("EXECUTE, or REPLAY with the result", glimpse(&reply))),
+    }
 }

@@ -64,7 +64,7 @@ fn tenant(probe: &Probe<'_>) -> Finding {
 }
 
 fn idempotency_key(probe: &Probe<'_>) -> Finding {
-    round_trip(probe, &json!({ "idempotency_key": "tenant_a:run_123:step_7" }))
+    round_trip(probe, &json!({ "idempotency_key": format!("tenant_a:{}", probe.fixed("run")) }))
 }
 
 fn target_topic_field(probe: &Probe<'_>) -> Finding {

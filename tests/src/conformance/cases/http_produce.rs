@@ -69,7 +69,7 @@ fn query_envelope(probe: &Probe<'_>) -> Finding {
         ("step_id", json!("s2")),
         ("parent_step_id", json!("s1")),
         ("tenant_id", json!("acme")),
-        ("idempotency_key", json!("k1")),
+        ("idempotency_key", json!(probe.fixed("key"))),
         ("target_topic", json!(topic)),
         ("partition_override", json!(1)),
         ("deadline", json!("2199-12-21T12:00:00Z")),
@@ -106,11 +106,11 @@ fn alias_idem_key(probe: &Probe<'_>) -> Finding {
 }
 
 fn alias(probe: &Probe<'_>, alias: &str, name: &str) -> Finding {
-    let topic = probe.topic(1)?;
-    let reply = probe.query(&format!("/v1/produce?topic={topic}&value=v&{alias}=acme"))?;
+    let (topic, told) = (probe.topic(1)?, probe.fixed("told"));
+    let reply = probe.query(&format!("/v1/produce?topic={topic}&value=v&{alias}={told}"))?;
     ensure_status(&reply, 200, &format!("a produce with {alias}"))?;
     let (item, _) = probe.take(&topic, "g", LONG_MS)?;
-    ensure(item.envelope()[name] == "acme", format!("{name} acme"), item.envelope())?;
+    ensure(item.envelope()[name] == told, format!("{name} {told}"), item.envelope())?;
     pass(format!("it arrives as {name}"))
 }
 

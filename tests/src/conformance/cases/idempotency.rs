@@ -8,7 +8,7 @@ use crate::http::Reply;
 
 const GATE: &str = "v1.6 Producer-side idempotency";
 const IDENTITY: &str = "v1.6 Idempotency identity";
-const TENANT_S0: &str = "v1.6 semantics: identity";
+const TENANT_S0: &str = "v1.6 semantics: identity of a produce";
 
 pub(super) const CASES: &[Case] = &[
     case(GATE, "duplicate_not_enqueued", "a second produce of the same key enqueues nothing", duplicate_not_enqueued),
@@ -44,7 +44,9 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn body(topic: &str, value: &str, tenant: &str, key: &str) -> Value {
+/// A produce with the case's own key, so that no other case's is in its way.
+fn body(probe: &Probe<'_>, topic: &str, value: &str, tenant: &str) -> Value {
+    let key = probe.fixed("key");
     json!({ "topic": topic, "value": value, "envelope": { "tenant_id": tenant, "idempotency_key": key } })
 }
 
@@ -72,12 +74,12 @@ fn two_messages(count: usize) -> Finding {
 
 fn duplicate_not_enqueued(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    one_message(count_of_two(probe, &topic, &body(&topic, "a", "acme", "k"), &body(&topic, "a", "acme", "k"))?)
+    one_message(count_of_two(probe, &topic, &body(probe, &topic, "a", "acme"), &body(probe, &topic, "a", "acme"))?)
 }
 
 fn duplicate_is_success(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    let body = body(&topic, "a", "acme", "k");
+    let body = body(probe, &topic, "a", "acme");
     probe.produce_body(&body)?;
     // The operation of the first is over when its message is.
     probe.drain(&topic, "g")?;
@@ -88,7 +90,7 @@ fn duplicate_is_success(probe: &Probe<'_>) -> Finding {
 
 fn duplicate_while_pending(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    let body = body(&topic, "a", "acme", "k");
+    let body = body(probe, &topic, "a", "acme");
     let replies: Vec<Result<Reply, Verdict>> = std::thread::scope(|scope| {
         let asked: Vec<_> = (0..4).map(|_| scope.spawn(|| probe.post("/v1/produce", &body))).collect();
         asked.into_iter().map(|asked| asked.join().unwrap_or_else(|_| Err(fail("an answer", "a panic")))).collect()
@@ -112,7 +114,7 @@ fn duplicate_while_pending(probe: &Probe<'_>) -> Finding {
 
 fn duplicate_after_ack(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    let body = body(&topic, "a", "acme", "k");
+    let body = body(probe, &topic, "a", "acme");
     probe.produce_body(&body)?;
     let first = probe.drain(&topic, "g")?.len();
     answered(&probe.post("/v1/produce", &body)?)?;
@@ -123,20 +125,20 @@ fn duplicate_after_ack(probe: &Probe<'_>) -> Finding {
 
 fn failed_produce_frees_key(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    let mut failing = body(&topic, "a", "acme", "k");
+    let mut failing = body(probe, &topic, "a", "acme");
     failing["envelope"]["partition_override"] = json!(7);
     let reply = probe.post("/v1/produce", &failing)?;
     if reply.status == 200 {
         return Err(not_applicable("there is no produce that fails: an override out of range is taken"));
     }
-    probe.produce_body(&body(&topic, "b", "acme", "k"))?;
+    probe.produce_body(&body(probe, &topic, "b", "acme"))?;
     one_message(probe.drain(&topic, "g")?.len())
 }
 
 fn has_topic(probe: &Probe<'_>) -> Finding {
     let (one, other) = (probe.topic(1)?, probe.topic(1)?);
     for topic in [&one, &other] {
-        probe.produce_body(&body(topic, "a", "acme", "k"))?;
+        probe.produce_body(&body(probe, topic, "a", "acme"))?;
     }
     let counts = (probe.drain(&one, "g")?.len(), probe.drain(&other, "g")?.len());
     ensure(counts == (1, 1), "a message in each", format!("{counts:?}"))?;
@@ -145,18 +147,18 @@ fn has_topic(probe: &Probe<'_>) -> Finding {
 
 fn has_tenant(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    two_messages(count_of_two(probe, &topic, &body(&topic, "a", "acme", "k"), &body(&topic, "b", "apex", "k"))?)
+    two_messages(count_of_two(probe, &topic, &body(probe, &topic, "a", "acme"), &body(probe, &topic, "b", "apex"))?)
 }
 
 fn empty_tenant(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    let without = json!({ "topic": topic, "value": "b", "envelope": { "idempotency_key": "k" } });
-    one_message(count_of_two(probe, &topic, &body(&topic, "a", "", "k"), &without)?)
+    let without = json!({ "topic": topic, "value": "b", "envelope": { "idempotency_key": probe.fixed("key") } });
+    one_message(count_of_two(probe, &topic, &body(probe, &topic, "a", ""), &without)?)
 }
 
 fn empty_then_default(probe: &Probe<'_>) -> Result<usize, Verdict> {
     let topic = probe.topic(1)?;
-    count_of_two(probe, &topic, &body(&topic, "a", "", "k"), &body(&topic, "b", "default", "k"))
+    count_of_two(probe, &topic, &body(probe, &topic, "a", ""), &body(probe, &topic, "b", "default"))
 }
 
 fn empty_tenant_is_not_default(probe: &Probe<'_>) -> Finding {
@@ -179,5 +181,7 @@ fn empty_tenant_is_default(probe: &Probe<'_>) -> Finding {
 
 fn empty_key(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    two_messages(count_of_two(probe, &topic, &body(&topic, "a", "acme", ""), &body(&topic, "a", "acme", ""))?)
+    let mut keyless = body(probe, &topic, "a", "acme");
+    keyless["envelope"]["idempotency_key"] = json!("");
+    two_messages(count_of_two(probe, &topic, &keyless, &keyless)?)
 }

@@ -38,6 +38,7 @@ pub fn cases() -> Vec<Case> {
         durability::CASES,
         envelope::CASES,
         router::CASES,
+        redelivery::CASES_V1_6,
         idempotency::CASES,
         retries::CASES,
         effects::CASES,

@@ -21,6 +21,10 @@ pub(super) const CASES: &[Case] = &[
     case(TIMEOUT, "redelivery_in_time", "a redelivery comes soon after the lease's end (tick: 250 ms)", in_time),
     case(TIMEOUT, "redelivery_then_ack", "an ack after a redelivery stops the retries", then_ack),
     case(TIMEOUT, "redelivery_is_the_same_message", "a redelivery has the same place, key and value", same_message),
+];
+
+/// What v1.6 adds.
+pub(super) const CASES_V1_6: &[Case] = &[
     case(
         OWNERS,
         "old_owner_after_redelivery",
