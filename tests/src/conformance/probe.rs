@@ -14,6 +14,10 @@ use crate::http::{Reply, Request, Server, Stream, is_silence};
 
 /// A lease that does not end while a case runs.
 pub(super) const LONG_MS: u64 = 20_000;
+/// A lease in which a worker acks even on a machine that is busy with other things, and whose end can still be waited for.
+pub(super) const MEDIUM_MS: u64 = 1_500;
+/// Longer than a medium lease lasts.
+pub(super) const PAST_MEDIUM: Duration = Duration::from_millis(2_000);
 /// A lease whose end a case waits for.
 pub(super) const SHORT_MS: u64 = 500;
 /// How long nothing must come where nothing may come.
@@ -99,13 +103,13 @@ impl<'a> Probe<'a> {
     }
 
     /// A message with an envelope.
-    pub(super) fn produce_with(&self, topic: &str, value: &str, envelope: Value) -> Result<(), Verdict> {
+    pub(super) fn produce_with(&self, topic: &str, value: &str, envelope: &Value) -> Result<(), Verdict> {
         self.produce_body(&json!({ "topic": topic, "value": value, "envelope": envelope }))
     }
 
     /// A message to a partition.
     pub(super) fn produce_to(&self, topic: &str, partition: u32, value: &str) -> Result<(), Verdict> {
-        self.produce_with(topic, value, json!({ "partition_override": partition }))
+        self.produce_with(topic, value, &json!({ "partition_override": partition }))
     }
 
     /// A message, which must be taken.

@@ -62,7 +62,8 @@ struct Work {
     lease_until: Option<Instant>,
     due: Option<Instant>,
     last_error: String,
-    shown_to: Vec<u64>,
+    /// Consumers that a lying broker owes a copy of this delivery.
+    copies_for: Vec<u64>,
 }
 
 pub(super) struct Produce<'a> {
@@ -258,8 +259,7 @@ impl Broker {
         let turn = if self.lie == Lie::FirstConsumerOnly { 0 } else { group.turn % group.consumers.len() };
         for (offset, message) in &topic.messages {
             let work = group.works.entry(*offset).or_default();
-            let copy =
-                self.lie == Lie::Broadcast && work.lease_until.is_some() && !work.shown_to.contains(&stream.consumer);
+            let copy = work.lease_until.is_some() && work.copies_for.contains(&stream.consumer);
             let ready = work.lease_until.is_none() && work.due.is_none_or(|due| due <= now) && turn == position;
             if work.done || !(ready || copy) {
                 continue;
@@ -268,10 +268,12 @@ impl Broker {
                 work.attempts += 1;
                 work.owner.clone_from(&stream.owner);
                 work.lease_until = Some(now + lease);
-                work.shown_to.clear();
+                if self.lie == Lie::Broadcast {
+                    work.copies_for.clone_from(&group.consumers);
+                }
                 group.turn = position + 1;
             }
-            work.shown_to.push(stream.consumer);
+            work.copies_for.retain(|owed| *owed != stream.consumer);
             let attempts = if self.lie == Lie::AttemptsDoNotRise { 1 } else { work.attempts };
             let mut item = json!({
                 "partition": message.partition, "offset": offset, "attempts": attempts, "key": message.key,

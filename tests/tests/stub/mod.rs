@@ -93,7 +93,7 @@ impl Stub {
                 }
                 let (Ok(socket), broker) = (socket, Arc::clone(&served)) else { continue };
                 // Whoever hangs up in the middle of an answer has had enough of it.
-                std::thread::spawn(move || drop(routes::serve(&broker, socket)));
+                std::thread::spawn(move || drop(routes::serve(&broker, &socket)));
             }
         });
         Self { addr, broker, stopped }

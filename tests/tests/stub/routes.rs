@@ -43,18 +43,18 @@ pub(super) struct Stream {
     pub(super) boot: u64,
 }
 
-pub(super) fn serve(broker: &Broker, socket: TcpStream) -> io::Result<()> {
-    let mut request = Request::read(&socket)?;
+pub(super) fn serve(broker: &Broker, socket: &TcpStream) -> io::Result<()> {
+    let mut request = Request::read(socket)?;
     if broker.lie == Lie::UnversionedServed && !request.path.starts_with("/v1/") {
         request.path = format!("/v1{}", request.path);
     }
-    match answer(broker, &request, &socket) {
-        Ok(answer) => answer.write(&socket),
+    match answer(broker, &request, socket) {
+        Ok(answer) => answer.write(socket),
         Err(mut refusal) => {
             if broker.lie == Lie::ErrorsWithoutCode && refusal.status == 400 {
                 refusal.body = json!({ "reason": refusal.body["message"] });
             }
-            refusal.write(&socket)
+            refusal.write(socket)
         }
     }
 }

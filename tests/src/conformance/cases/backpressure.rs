@@ -6,7 +6,7 @@
 use serde_json::json;
 
 use super::{Case, Probe, Verdict, case, fill};
-use crate::conformance::verdict::{Finding, deviates, ensure, glimpse, not_applicable, pass};
+use crate::conformance::verdict::{Finding, deviates, ensure, fail, glimpse, not_applicable, pass};
 use crate::http::Reply;
 
 const BACKPRESSURE: &str = "v1.1 Producer backpressure";
@@ -99,7 +99,7 @@ fn ends(probe: &Probe<'_>) -> Finding {
     match reply.status {
         200 => pass("a message is taken after the acks"),
         429 => Err(not_applicable("acks do not empty this buffer, and the specification does not say what does")),
-        _ => Err(crate::conformance::verdict::fail("200 or 429", glimpse(&reply))),
+        _ => Err(fail("200 or 429", glimpse(&reply))),
     }
 }
 
@@ -127,7 +127,7 @@ fn lone_message(probe: &Probe<'_>) -> Finding {
         429 => pass(glimpse(&reply)),
         413 => deviates("413", "no waiting helps, so it is not called overload: semantics 11"),
         200 => Err(not_applicable("a partition takes 21 bytes and more: larger limits than v1's")),
-        _ => Err(crate::conformance::verdict::fail("429", glimpse(&reply))),
+        _ => Err(fail("429", glimpse(&reply))),
     }
 }
 

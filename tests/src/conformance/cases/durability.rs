@@ -98,7 +98,7 @@ fn keeps_envelopes(probe: &Probe<'_>) -> Finding {
         "target_topic": topic, "partition_override": 1, "deadline": "2199-12-21T12:00:00Z",
         "retry_policy": { "max_attempts": 5, "backoff_ms": 250, "max_backoff_ms": 5000 },
     });
-    probe.produce_with(&topic, "v", envelope.clone())?;
+    probe.produce_with(&topic, "v", &envelope)?;
     probe.restart()?;
     let (item, _) = probe.take(&topic, "g", LONG_MS)?;
     for (name, value) in envelope.as_object().into_iter().flatten() {
@@ -189,7 +189,7 @@ fn ack_above_a_gap(probe: &Probe<'_>) -> Finding {
 
 fn exhausted_stays_done(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    probe.produce_with(&topic, "v", json!({ "retry_policy": { "max_attempts": 1 } }))?;
+    probe.produce_with(&topic, "v", &json!({ "retry_policy": { "max_attempts": 1 } }))?;
     let (_, claim) = probe.take(&topic, "g", LONG_MS)?;
     probe.nack(&claim, "no use")?;
     // Time for a broker that looks at its retries only now and then.
@@ -292,7 +292,7 @@ fn last_error(probe: &Probe<'_>) -> Finding {
 fn producer_idempotency(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     let envelope = json!({ "tenant_id": "acme", "idempotency_key": probe.fixed("key") });
-    probe.produce_with(&topic, "a", envelope.clone())?;
+    probe.produce_with(&topic, "a", &envelope)?;
     probe.restart()?;
     let reply = probe.post("/v1/produce", &json!({ "topic": topic, "value": "b", "envelope": envelope }))?;
     ensure(matches!(reply.status, 200 | 409), "200 or 409", glimpse(&reply))?;

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::{Case, Probe, Verdict, case, durable};
-use crate::conformance::probe::{LONG_MS, SHORT_MS};
+use crate::conformance::probe::{LONG_MS, MEDIUM_MS, PAST_MEDIUM, SHORT_MS};
 use crate::conformance::verdict::{Finding, deviates, ensure, fail, glimpse, not_applicable, pass};
 use crate::http::Reply;
 
@@ -47,6 +47,7 @@ pub(super) const CASES: &[Case] = &[
     case(STATES, "effect_last_error", "the store keeps the error of a FAILED effect", last_error),
     case(STORED, "effect_stored_fields", "status, result and last_error are stored", stored_fields),
     case(STORED, "effect_updated_at", "updated_at is stored, as a timestamp", updated_at),
+    durable(STORED, "restart_effects", "the store may be in memory only", restart_effects),
     case(
         SCOPE,
         "effect_identity_tenant_and_key",
@@ -55,7 +56,6 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(SCOPE, "effect_empty_tenant", "an empty tenant is \"default\"", empty_tenant),
     case(SCOPE, "effect_empty_key", "with an empty key no idempotency is applied", empty_key),
-    durable(STORED, "restart_effects", "the store may be in memory only", restart_effects),
 ];
 
 /// An effect's identity: tenant, scope and key.
@@ -156,18 +156,18 @@ fn duplicate_delivery(probe: &Probe<'_>) -> Finding {
     probe.produce_with(
         &topic,
         "v",
-        json!({ "tenant_id": probe.fixed("tenant"), "idempotency_key": probe.fixed("key") }),
+        &json!({ "tenant_id": probe.fixed("tenant"), "idempotency_key": probe.fixed("key") }),
     )?;
-    let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
-    worker.next()?;
+    probe.take(&topic, "g", SHORT_MS)?;
     let effect = Effect::of_group(probe, &topic, "g");
     effect.finish(&effect.granted()?, json!({ "status": "SUCCEEDED", "result": "done" }))?;
     // The worker dies before its ack; the message comes again.
+    let mut worker = probe.worker(&topic, "g", MEDIUM_MS)?;
     let again = worker.next()?;
     let reply = effect.begin()?;
     ensure(reply.json()["decision"] == "REPLAY", "REPLAY", glimpse(&reply))?;
     worker.ack(&again)?;
-    worker.quiet(std::time::Duration::from_millis(2 * SHORT_MS), "no delivery after the ack")?;
+    worker.quiet(PAST_MEDIUM, "no delivery after the ack")?;
     pass(format!("attempt {}: REPLAY, acked", again.attempts))
 }
 

@@ -42,7 +42,7 @@ pub(super) const CASES: &[Case] = &[
 
 /// What comes of an envelope of a message in a topic of three partitions.
 fn through(probe: &Probe<'_>, topic: &str, envelope: &Value) -> Result<Item, Verdict> {
-    probe.produce_with(topic, "v", envelope.clone())?;
+    probe.produce_with(topic, "v", envelope)?;
     Ok(probe.take(topic, "g", LONG_MS)?.0)
 }
 
@@ -97,7 +97,7 @@ fn is_optional(probe: &Probe<'_>) -> Finding {
 
 fn on_redelivery(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    probe.produce_with(&topic, "v", json!({ "run_id": "r", "tenant_id": "acme" }))?;
+    probe.produce_with(&topic, "v", &json!({ "run_id": "r", "tenant_id": "acme" }))?;
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     let first = worker.next()?;
     worker.nack(&first, "again")?;
@@ -120,7 +120,7 @@ fn leaves_payload(probe: &Probe<'_>) -> Finding {
 fn target_topic_routes(probe: &Probe<'_>) -> Finding {
     let (asked, target) = (probe.topic(1)?, probe.topic(1)?);
     let mut other = probe.worker(&asked, "g", LONG_MS)?;
-    probe.produce_with(&asked, "v", json!({ "target_topic": target }))?;
+    probe.produce_with(&asked, "v", &json!({ "target_topic": target }))?;
     let (item, _) = probe.take(&target, "g", LONG_MS)?;
     ensure(item.value == "v", "the message in the target topic", &item.json)?;
     other.quiet(QUIET, "nothing in the topic that was asked for")?;
@@ -129,7 +129,7 @@ fn target_topic_routes(probe: &Probe<'_>) -> Finding {
 
 fn target_with_override(probe: &Probe<'_>) -> Finding {
     let (asked, target) = (probe.topic(1)?, probe.topic(3)?);
-    probe.produce_with(&asked, "v", json!({ "target_topic": target, "partition_override": 2 }))?;
+    probe.produce_with(&asked, "v", &json!({ "target_topic": target, "partition_override": 2 }))?;
     let (item, _) = probe.take(&target, "g", LONG_MS)?;
     ensure(item.partition == 2, "partition 2 of the target", item.partition)?;
     pass("partition 2 of 3, though the topic asked for has 1")

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Case, Probe, Verdict, case, fill};
-use crate::conformance::probe::{Item, LONG_MS, QUIET, SHORT_MS, Worker};
+use crate::conformance::probe::{Item, LONG_MS, MEDIUM_MS, QUIET, Worker};
 use crate::conformance::verdict::{Finding, ensure, ensure_status, not_applicable, pass};
 
 const ACKS: &str = "v1.1 Offsets and acknowledgements";
@@ -42,7 +42,7 @@ pub(super) const CASES: &[Case] = &[
 
 fn ack_stops_redelivery(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
+    let mut worker = probe.worker(&topic, "g", MEDIUM_MS)?;
     probe.produce(&topic, "v")?;
     let item = worker.next()?;
     worker.ack(&item)?;
@@ -84,7 +84,7 @@ fn ack_late(probe: &Probe<'_>) -> Finding {
 
 fn ack_out_of_order(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
+    let mut worker = probe.worker(&topic, "g", MEDIUM_MS)?;
     let (first, second) = two_delivered(probe, &mut worker, &topic)?;
     worker.ack(&second)?;
     let again = worker.next()?;
@@ -96,7 +96,7 @@ fn ack_out_of_order(probe: &Probe<'_>) -> Finding {
 
 fn ack_per_partition(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(2)?;
-    let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
+    let mut worker = probe.worker(&topic, "g", MEDIUM_MS)?;
     probe.produce_to(&topic, 0, "a")?;
     probe.produce_to(&topic, 1, "b")?;
     let items = worker.take(2)?;

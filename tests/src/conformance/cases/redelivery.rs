@@ -1,8 +1,8 @@
 //! v1.1: ack timeout and redelivery; v1.6: owners, leases and `last_error`.
 
 use super::{Case, Probe, case};
-use crate::conformance::probe::{LONG_MS, SHORT_MS};
-use crate::conformance::verdict::{Finding, ensure, ensure_status, pass};
+use crate::conformance::probe::{Item, LONG_MS, MEDIUM_MS, PAST_MEDIUM, SHORT_MS};
+use crate::conformance::verdict::{Finding, ensure, ensure_status, fail, pass};
 
 const TIMEOUT: &str = "v1.1 Ack timeout and redelivery";
 const LAST_ERROR: &str = "v1.6 Failure reasons";
@@ -108,11 +108,11 @@ fn in_time(probe: &Probe<'_>) -> Finding {
 fn then_ack(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     probe.produce(&topic, "v")?;
-    let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
-    worker.next()?;
+    probe.take(&topic, "g", SHORT_MS)?;
+    let mut worker = probe.worker(&topic, "g", MEDIUM_MS)?;
     let again = worker.next()?;
     worker.ack(&again)?;
-    worker.quiet(std::time::Duration::from_millis(2 * SHORT_MS + 300), "no delivery after the ack")?;
+    worker.quiet(PAST_MEDIUM, "no delivery after the ack")?;
     pass("attempt 2 was acked, and no more came")
 }
 
@@ -124,8 +124,7 @@ fn same_message(probe: &Probe<'_>) -> Finding {
     worker.nack(&first, "again")?;
     let second = worker.next()?;
     worker.ack(&second)?;
-    let place =
-        |item: &crate::conformance::probe::Item| (item.partition, item.offset, item.key.clone(), item.value.clone());
+    let place = |item: &Item| (item.partition, item.offset, item.key.clone(), item.value.clone());
     ensure(place(&first) == place(&second), &first.json, &second.json)?;
     pass("the same place, key and value")
 }
@@ -194,16 +193,16 @@ fn of_a_timeout(probe: &Probe<'_>) -> Finding {
     match second.last_error.as_str() {
         "ack_timeout" => pass("last_error ack_timeout"),
         "" => pass("last_error is empty, as the clause allows"),
-        _ => Err(crate::conformance::verdict::fail("last_error ack_timeout", &second.json)),
+        _ => Err(fail("last_error ack_timeout", &second.json)),
     }
 }
 
 fn timeout_after_nack(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     probe.produce(&topic, "v")?;
+    let (_, claim) = probe.take(&topic, "g", LONG_MS)?;
+    probe.nack(&claim, "oven is cold")?;
     let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
-    let first = worker.next()?;
-    worker.nack(&first, "oven is cold")?;
     worker.next()?;
     let third = worker.next()?;
     worker.ack(&third)?;

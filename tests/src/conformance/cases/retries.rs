@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = &[
 /// How long a retry took to come after its nack.
 fn delay_of(probe: &Probe<'_>, policy: &Value) -> Result<(Item, u128), Verdict> {
     let topic = probe.topic(1)?;
-    probe.produce_with(&topic, "v", json!({ "retry_policy": policy }))?;
+    probe.produce_with(&topic, "v", &json!({ "retry_policy": policy }))?;
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     let first = worker.next()?;
     let nacked = std::time::Instant::now();
@@ -70,7 +70,7 @@ fn after_nack(probe: &Probe<'_>) -> Finding {
 
 fn without_policy(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    probe.produce_with(&topic, "v", json!({ "run_id": "r" }))?;
+    probe.produce_with(&topic, "v", &json!({ "run_id": "r" }))?;
     let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
     let items = worker.take(3)?;
     worker.ack(&items[2])?;
@@ -96,7 +96,7 @@ fn policy(max_attempts: u32) -> Value {
 
 fn limits_nacks(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    probe.produce_with(&topic, "v", policy(2))?;
+    probe.produce_with(&topic, "v", &policy(2))?;
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     for reason in ["first", "second"] {
         let item = worker.next()?;
@@ -108,7 +108,7 @@ fn limits_nacks(probe: &Probe<'_>) -> Finding {
 
 fn limits_timeouts(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    probe.produce_with(&topic, "v", policy(2))?;
+    probe.produce_with(&topic, "v", &policy(2))?;
     let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
     worker.take(2)?;
     worker.quiet(Duration::from_millis(2 * SHORT_MS + 1_000), "no third delivery")?;
@@ -117,7 +117,7 @@ fn limits_timeouts(probe: &Probe<'_>) -> Finding {
 
 fn reached(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    probe.produce_with(&topic, "v", policy(1))?;
+    probe.produce_with(&topic, "v", &policy(1))?;
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     let item = worker.next()?;
     worker.nack(&item, "no use")?;
@@ -130,7 +130,7 @@ fn reached(probe: &Probe<'_>) -> Finding {
 
 fn advances(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    probe.produce_with(&topic, "a", policy(1))?;
+    probe.produce_with(&topic, "a", &policy(1))?;
     probe.produce(&topic, "b")?;
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     let first = worker.next()?;
@@ -145,7 +145,7 @@ fn advances(probe: &Probe<'_>) -> Finding {
 
 fn failure_then_success(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    probe.produce_with(&topic, "v", policy(5))?;
+    probe.produce_with(&topic, "v", &policy(5))?;
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     let first = worker.next()?;
     worker.nack(&first, "db_deadlock")?;
