@@ -10,8 +10,9 @@ use super::Lie;
 use super::store::Store;
 
 /// How long a stream sleeps when nothing happens.
-const IDLE: Duration = Duration::from_millis(20);
+const IDLE: Duration = Duration::from_millis(40);
 /// v1's own limits.
+const IN_FLIGHT_MAX: usize = 2;
 const PARTITION_MESSAGES_MAX: usize = 2;
 const PARTITION_BYTES_MAX: usize = 20;
 
@@ -167,7 +168,8 @@ impl Broker {
         let keyed = !identity.2.is_empty()
             || (self.lie == Lie::EmptyKeyDeduplicated && asked.envelope["idempotency_key"] == "");
         let (count, bytes) = topic.load(partition);
-        let fits = count < PARTITION_MESSAGES_MAX && bytes + asked.key.len() + asked.value.len() <= PARTITION_BYTES_MAX;
+        let fits = self.has_large_partitions()
+            || count < PARTITION_MESSAGES_MAX && bytes + asked.key.len() + asked.value.len() <= PARTITION_BYTES_MAX;
         if keyed && self.lie != Lie::DuplicateEnqueued && state.produced_keys.contains(&identity) {
             return Ok(());
         }
@@ -254,13 +256,17 @@ impl Broker {
             self.fail(state, &stream.topic, &stream.group, offset, None);
         }
         let topic = state.topics.get_mut(&stream.topic)?;
+        let full = self.full_partitions(topic, &stream.group);
         let group = topic.groups.get_mut(&stream.group)?;
         let position = group.consumers.iter().position(|known| *known == stream.consumer)?;
         let turn = if self.lie == Lie::FirstConsumerOnly { 0 } else { group.turn % group.consumers.len() };
         for (offset, message) in &topic.messages {
             let work = group.works.entry(*offset).or_default();
             let copy = work.lease_until.is_some() && work.copies_for.contains(&stream.consumer);
-            let ready = work.lease_until.is_none() && work.due.is_none_or(|due| due <= now) && turn == position;
+            let ready = work.lease_until.is_none()
+                && work.due.is_none_or(|due| due <= now)
+                && turn == position
+                && !full.contains(&message.partition);
             if work.done || !(ready || copy) {
                 continue;
             }
@@ -288,6 +294,26 @@ impl Broker {
             return Some(item);
         }
         None
+    }
+
+    fn has_large_partitions(&self) -> bool {
+        matches!(self.lie, Lie::InFlightNeverFreed | Lie::InFlightOfAllGroups)
+    }
+
+    /// Partitions of which a group has as much in flight as it may.
+    fn full_partitions(&self, topic: &Topic, group: &str) -> BTreeSet<i64> {
+        let mut in_flight: BTreeMap<i64, usize> = BTreeMap::new();
+        for (name, known) in &topic.groups {
+            let counted = name == group || self.lie == Lie::InFlightOfAllGroups;
+            for (offset, work) in known.works.iter().filter(|_| counted) {
+                let spent = self.lie == Lie::InFlightNeverFreed && work.attempts > 0;
+                if let (true, Some(message)) = (spent || work.lease_until.is_some(), topic.messages.get(offset)) {
+                    *in_flight.entry(message.partition).or_default() += 1;
+                }
+            }
+        }
+        in_flight.retain(|_, count| *count >= IN_FLIGHT_MAX);
+        in_flight.into_keys().collect()
     }
 
     /// A delivery has failed: with a reason, or by its lease's end.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use broker::Broker;
 use driftq_tests::conformance::Restart;
 
-/// What the stub does wrong.
+/// What the stub does wrong. Those about its in-flight limit have larger partitions, since else nobody could reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lie {
     Nothing,
@@ -46,6 +46,8 @@ pub(crate) enum Lie {
     NackLosesReason,
     BackoffIgnored,
     MaxAttemptsIgnored,
+    InFlightNeverFreed,
+    InFlightOfAllGroups,
     RetryAfterMissing,
     OverloadUnnamed,
     OverloadedButEnqueued,

@@ -29,6 +29,7 @@ pub(super) const CASES: &[Case] = &[
     case(FIELDS, "envelope_deadline", "deadline is delivered as it was sent", deadline_field),
     case(FIELDS, "envelope_retry_policy", "retry_policy is delivered as it was sent", retry_policy_field),
     case(FIELDS, "envelope_is_optional", "a message without an envelope is delivered without one", is_optional),
+    case(FIELDS, "envelope_whole", "an envelope with every field is delivered whole", whole),
     case(FIELDS, "envelope_on_redelivery", "a redelivery has the envelope too", on_redelivery),
     case(FIELDS, "envelope_leaves_payload", "the envelope does not change the payload", leaves_payload),
     case(ROUTING, "target_topic_routes", "target_topic sends a message to that topic instead", target_topic_routes),
@@ -93,6 +94,19 @@ fn is_optional(probe: &Probe<'_>) -> Finding {
     let none = item.envelope().is_null() || *item.envelope() == json!({});
     ensure(none, "no envelope", item.envelope())?;
     pass("none")
+}
+
+fn whole(probe: &Probe<'_>) -> Finding {
+    let topic = probe.topic(2)?;
+    let envelope = json!({
+        "run_id": "run_123", "step_id": "step_7", "parent_step_id": "step_3", "tenant_id": "tenant_a",
+        "idempotency_key": probe.fixed("key"), "target_topic": topic, "partition_override": 1,
+        "deadline": "2199-12-21T12:00:00Z",
+        "retry_policy": { "max_attempts": 5, "backoff_ms": 250, "max_backoff_ms": 5000 },
+    });
+    let item = through(probe, &topic, &envelope)?;
+    ensure(*item.envelope() == envelope, &envelope, item.envelope())?;
+    pass("all nine fields, and no other")
 }
 
 fn on_redelivery(probe: &Probe<'_>) -> Finding {

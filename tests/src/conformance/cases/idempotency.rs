@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Case, Probe, Verdict, case};
+use crate::conformance::probe::{LONG_MS, QUIET};
 use crate::conformance::verdict::{Finding, deviates, ensure, fail, glimpse, not_applicable, pass};
 use crate::http::Reply;
 
@@ -115,11 +116,13 @@ fn duplicate_while_pending(probe: &Probe<'_>) -> Finding {
 fn duplicate_after_ack(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     let body = body(probe, &topic, "a", "acme");
+    // One stream for both: a message handed to one that has just gone would not be seen for the length of its lease.
+    let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     probe.produce_body(&body)?;
-    let first = probe.drain(&topic, "g")?.len();
+    let first = worker.next()?;
+    worker.ack(&first)?;
     answered(&probe.post("/v1/produce", &body)?)?;
-    let second = probe.drain(&topic, "g")?.len();
-    ensure((first, second) == (1, 0), "1 message, then none", format!("{first}, then {second}"))?;
+    worker.quiet(QUIET, "no message of a key that was used")?;
     pass("1 message, then none")
 }
 

@@ -24,6 +24,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(ACKS, "ack_per_partition", "progress is kept for each partition by itself", ack_per_partition),
     case(ACKS, "offsets_increase", "offsets increase with every message", offsets_increase),
+    case(ACKS, "offsets_of_a_topic", "offsets increase per topic, over all its partitions", offsets_of_a_topic),
     case(
         IN_FLIGHT,
         "in_flight_limit",
@@ -123,6 +124,20 @@ fn offsets_increase(probe: &Probe<'_>) -> Finding {
     }
     ensure(offsets[0] < offsets[1], "rising offsets", format!("{offsets:?}"))?;
     pass(format!("{offsets:?}"))
+}
+
+fn offsets_of_a_topic(probe: &Probe<'_>) -> Finding {
+    let topic = probe.topic(3)?;
+    for partition in [2, 0, 1] {
+        probe.produce_to(&topic, partition, "v")?;
+    }
+    let mut items = probe.worker(&topic, "g", LONG_MS)?.take(3)?;
+    items.sort_unstable_by_key(|item| item.offset);
+    let places: Vec<_> = items.iter().map(|item| (item.partition, item.offset)).collect();
+    let partitions: Vec<i64> = places.iter().map(|(partition, _)| *partition).collect();
+    let distinct = places.windows(2).all(|two| two[0].1 < two[1].1);
+    ensure(distinct && partitions == [2, 0, 1], "offsets in the order of the produces", format!("{places:?}"))?;
+    pass(format!("partitions and offsets {places:?}"))
 }
 
 /// A worker that holds as much as it is given of a partition that has more; the deliveries it holds, and how many there are in all.

@@ -200,9 +200,9 @@ fn of_a_timeout(probe: &Probe<'_>) -> Finding {
 fn timeout_after_nack(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     probe.produce(&topic, "v")?;
-    let (_, claim) = probe.take(&topic, "g", LONG_MS)?;
-    probe.nack(&claim, "oven is cold")?;
-    let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
+    let mut worker = probe.worker(&topic, "g", MEDIUM_MS)?;
+    let first = worker.next()?;
+    worker.nack(&first, "oven is cold")?;
     worker.next()?;
     let third = worker.next()?;
     worker.ack(&third)?;
