@@ -1,7 +1,7 @@
 //! Topics, groups and deliveries, in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -19,7 +19,6 @@ const PARTITION_BYTES_MAX: usize = 20;
 pub(super) struct Broker {
     pub(super) lie: Lie,
     state: Mutex<State>,
-    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -34,6 +33,8 @@ pub(super) struct State {
 }
 
 pub(super) struct Topic {
+    /// What the streams of this topic wait for; one for all topics would wake up everybody at every step.
+    changed: Arc<Condvar>,
     pub(super) partitions: i64,
     next_offset: i64,
     messages: BTreeMap<i64, Message>,
@@ -83,12 +84,13 @@ pub(super) enum Refusal {
 
 impl Topic {
     pub(super) fn of(partitions: i64) -> Self {
-        Self { partitions, next_offset: 0, messages: BTreeMap::new(), groups: BTreeMap::new() }
+        Self { changed: Arc::default(), partitions, next_offset: 0, messages: BTreeMap::new(), groups: BTreeMap::new() }
     }
 
     fn append(&mut self, message: Message) {
         self.messages.insert(self.next_offset, message);
         self.next_offset += 1;
+        self.changed.notify_all();
     }
 
     /// Messages and bytes of a partition that some group has not done, or all where there is no group.
@@ -104,16 +106,11 @@ impl Topic {
 
 impl Broker {
     pub(super) fn new(lie: Lie) -> Self {
-        Self { lie, state: Mutex::default(), changed: Condvar::new() }
+        Self { lie, state: Mutex::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Something has changed that a stream may wait for.
-    pub(super) fn notify(&self) {
-        self.changed.notify_all();
     }
 
     /// Ends all streams and forgets what v1 lets a broker forget: leases, attempts, errors, keys, and acks but for the highest.
@@ -121,8 +118,12 @@ impl Broker {
         let mut state = self.lock();
         state.boot += 1;
         state.produced_keys.clear();
+        if self.lie == Lie::TopicsLostOnRestart {
+            state.topics.clear();
+        }
         state.store = Store::default();
         for topic in state.topics.values_mut() {
+            topic.changed.notify_all();
             if self.lie == Lie::MessagesLostOnRestart {
                 topic.messages.clear();
             }
@@ -146,8 +147,6 @@ impl Broker {
                 }
             }
         }
-        drop(state);
-        self.notify();
     }
 
     pub(super) fn produce(&self, asked: &Produce<'_>) -> Result<(), Refusal> {
@@ -158,7 +157,7 @@ impl Broker {
         state.produces += 1;
         let produces = state.produces;
         let topic = state.topics.get_mut(name).ok_or(Refusal::NoTopic)?;
-        let partition = self.partition(asked, name, topic.partitions, produces)?;
+        let partition = self.partition(asked, name, topic.partitions, produces);
         let mut identity = (text("tenant_id").to_owned(), name.to_owned(), text("idempotency_key").to_owned());
         match self.lie {
             Lie::IdentityWithoutTopic => identity.1.clear(),
@@ -167,19 +166,22 @@ impl Broker {
         }
         let keyed = !identity.2.is_empty()
             || (self.lie == Lie::EmptyKeyDeduplicated && asked.envelope["idempotency_key"] == "");
+        if partition.is_err() && self.lie == Lie::FailedProduceTakesKey {
+            state.produced_keys.insert(identity);
+            return partition.map(|_| ());
+        }
+        let partition = partition?;
+        let topic = state.topics.get(name).ok_or(Refusal::NoTopic)?;
         let (count, bytes) = topic.load(partition);
         let fits = self.has_large_partitions()
             || count < PARTITION_MESSAGES_MAX && bytes + asked.key.len() + asked.value.len() <= PARTITION_BYTES_MAX;
         if keyed && self.lie != Lie::DuplicateEnqueued && state.produced_keys.contains(&identity) {
-            return Ok(());
+            return if self.lie == Lie::DuplicateRefused { Err(Refusal::NotOwner) } else { Ok(()) };
         }
         if !fits && self.lie != Lie::OverloadedButEnqueued {
             return Err(Refusal::Overloaded);
         }
-        let mut envelope = asked.envelope.clone();
-        if let (Lie::EnvelopeFieldDropped, Some(fields)) = (self.lie, envelope.as_object_mut()) {
-            fields.remove("parent_step_id");
-        }
+        let envelope = asked.envelope.clone();
         let value =
             if self.lie == Lie::PayloadTrimmed { asked.value.replace('\\', "") } else { asked.value.to_owned() };
         let message = Message { partition, key: asked.key.to_owned(), value, envelope };
@@ -189,7 +191,6 @@ impl Broker {
         if keyed {
             state.produced_keys.insert(identity);
         }
-        self.notify();
         if fits { Ok(()) } else { Err(Refusal::Overloaded) }
     }
 
@@ -197,6 +198,7 @@ impl Broker {
         let hash = |text: &str| text.bytes().fold(7_u32, |hash, byte| hash.wrapping_mul(31) ^ u32::from(byte));
         let by_key = match self.lie {
             _ if asked.key.is_empty() => 0,
+            Lie::PartitionAlwaysZero => 0,
             Lie::PartitionOfKeyDrifts => i64::try_from(produces).unwrap_or(0) % count,
             Lie::PartitionOfKeyPerTopic => i64::from(hash(&format!("{topic}{}", asked.key))) % count,
             _ => i64::from(hash(asked.key)) % count,
@@ -223,9 +225,9 @@ impl Broker {
 
     pub(super) fn leave(&self, topic: &str, group: &str, consumer: u64) {
         let mut state = self.lock();
-        let group = state.topics.get_mut(topic).and_then(|topic| topic.groups.get_mut(group));
-        group.into_iter().for_each(|group| group.consumers.retain(|known| *known != consumer));
-        self.notify();
+        let Some(topic) = state.topics.get_mut(topic) else { return };
+        topic.changed.notify_all();
+        topic.groups.entry(group.to_owned()).or_default().consumers.retain(|known| *known != consumer);
     }
 
     /// What the consumer is handed next, or nothing after a while; `Err` when its stream is over.
@@ -236,12 +238,13 @@ impl Broker {
                 return Err(());
             }
             let item = self.hand_out(&mut state, stream, lease);
+            let changed = Arc::clone(&state.topics.get(&stream.topic).ok_or(())?.changed);
             if item.is_some() {
-                self.notify();
+                changed.notify_all();
                 return Ok(item);
             }
             if patient {
-                state = self.changed.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner).0;
+                state = changed.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner).0;
             }
         }
         Ok(None)
@@ -252,7 +255,7 @@ impl Broker {
         let group = state.topics.get(&stream.topic)?.groups.get(&stream.group)?;
         let ended = |work: &Work| work.lease_until.is_some_and(|until| until <= now);
         let expired: Vec<i64> = group.works.iter().filter(|(_, work)| ended(work)).map(|(offset, _)| *offset).collect();
-        for offset in expired {
+        for offset in expired.into_iter().filter(|_| self.lie != Lie::LeasesNeverEnd) {
             self.fail(state, &stream.topic, &stream.group, offset, None);
         }
         let topic = state.topics.get_mut(&stream.topic)?;
@@ -260,7 +263,11 @@ impl Broker {
         let group = topic.groups.get_mut(&stream.group)?;
         let position = group.consumers.iter().position(|known| *known == stream.consumer)?;
         let turn = if self.lie == Lie::FirstConsumerOnly { 0 } else { group.turn % group.consumers.len() };
-        for (offset, message) in &topic.messages {
+        let mut messages: Vec<_> = topic.messages.iter().collect();
+        if self.lie == Lie::LastInFirstOut {
+            messages.reverse();
+        }
+        for (offset, message) in messages {
             let work = group.works.entry(*offset).or_default();
             let copy = work.lease_until.is_some() && work.copies_for.contains(&stream.consumer);
             let ready = work.lease_until.is_none()
@@ -280,13 +287,27 @@ impl Broker {
                 group.turn = position + 1;
             }
             work.copies_for.retain(|owed| *owed != stream.consumer);
-            let attempts = if self.lie == Lie::AttemptsDoNotRise { 1 } else { work.attempts };
+            let attempts = match self.lie {
+                Lie::AttemptsDoNotRise => 1,
+                Lie::AttemptsFromZero => work.attempts - 1,
+                _ => work.attempts,
+            };
             let mut item = json!({
                 "partition": message.partition, "offset": offset, "attempts": attempts, "key": message.key,
                 "value": message.value, "last_error": work.last_error,
             });
-            if message.envelope.is_object() {
-                item["envelope"] = message.envelope.clone();
+            if let Some(mut envelope) = message.envelope.as_object().cloned() {
+                envelope.retain(|name, _| !self.hides(name));
+                item["envelope"] = Value::Object(envelope);
+            }
+            if self.lie == Lie::EnvelopeInvented && item.get("envelope").is_none() {
+                item["envelope"] = json!({ "run_id": "somebody's" });
+            }
+            if self.lie == Lie::RedeliveryIsBare && work.attempts > 1 {
+                (item["key"], item["envelope"]) = (json!(""), json!({}));
+            }
+            if self.lie == Lie::ItemWithoutKey {
+                item["key"] = Value::Null;
             }
             if self.lie == Lie::RoutingInvented {
                 item["routing"] = json!({ "label": "", "meta": {} });
@@ -294,6 +315,18 @@ impl Broker {
             return Some(item);
         }
         None
+    }
+
+    /// Fields of the envelope that a lying broker does not hand on.
+    fn hides(&self, name: &str) -> bool {
+        match self.lie {
+            Lie::EnvelopeWithoutLineage => name == "parent_step_id",
+            Lie::EnvelopeWithoutIdentity => matches!(name, "tenant_id" | "idempotency_key"),
+            Lie::EnvelopeWithoutRouting => matches!(name, "target_topic" | "partition_override"),
+            Lie::EnvelopeWithoutPolicy => matches!(name, "deadline" | "retry_policy"),
+            Lie::LabelsSwallowed => name == "labels",
+            _ => false,
+        }
     }
 
     fn has_large_partitions(&self) -> bool {
@@ -335,14 +368,19 @@ impl Broker {
             None => {}
         }
         let most = policy["max_attempts"].as_i64().filter(|most| *most > 0).unwrap_or(i64::MAX);
+        let most = if self.lie == Lie::DeadLetterTooEarly && most < i64::MAX { most - 1 } else { most };
         if work.attempts < most || self.lie == Lie::MaxAttemptsIgnored {
             let backoff =
                 policy["backoff_ms"].as_u64().unwrap_or(0).min(policy["max_backoff_ms"].as_u64().unwrap_or(0));
-            let backoff = if self.lie == Lie::BackoffIgnored { 0 } else { backoff };
+            let backoff = match self.lie {
+                Lie::BackoffIgnored => 0,
+                Lie::BackoffUncapped => policy["backoff_ms"].as_u64().unwrap_or(0),
+                _ => backoff,
+            };
             work.due = Some(Instant::now() + Duration::from_millis(backoff));
             return;
         }
-        work.done = true;
+        work.done = self.lie != Lie::DeadLetterNotDone;
         let mut envelope = json!({
             "tenant_id": message.envelope["tenant_id"], "idempotency_key": message.envelope["idempotency_key"],
             "dlq": {
@@ -352,10 +390,12 @@ impl Broker {
         });
         match self.lie {
             Lie::DeadLetterWithoutOrigin => envelope["dlq"]["original_offset"] = Value::Null,
+            Lie::DeadLetterWithoutAttempts => envelope["dlq"]["attempts"] = json!(0),
             Lie::DeadLetterWithoutIdentity => envelope["tenant_id"] = Value::Null,
             _ => {}
         }
-        let (partition, key, value) = (message.partition, message.key.clone(), message.value.clone());
+        let value = if self.lie == Lie::DeadLetterWithoutValue { String::new() } else { message.value.clone() };
+        let (partition, key) = (message.partition, message.key.clone());
         let letters = state.topics.entry(format!("dlq.{topic_name}")).or_insert_with(|| Topic::of(partitions));
         letters.append(Message { partition, key, value, envelope });
     }
@@ -371,14 +411,20 @@ impl Broker {
     ) -> Result<(), Refusal> {
         let mut state = self.lock();
         let found = state.topics.get_mut(topic).ok_or(Refusal::NoTopic)?;
-        let Topic { messages, groups, .. } = found;
+        let Topic { changed, messages, groups, .. } = found;
+        changed.notify_all();
         let works = &mut groups.get_mut(group).ok_or(Refusal::NotOwner)?.works;
-        let work = works.get_mut(&offset).ok_or(Refusal::NotOwner)?;
+        let Some(work) = works.get_mut(&offset) else {
+            return if self.lie == Lie::AckOfUndelivered { Ok(()) } else { Err(Refusal::NotOwner) };
+        };
         if work.done && self.lie != Lie::AckTwiceRefused {
             return Ok(());
         }
         if work.done || (work.owner != owner && self.lie != Lie::AckByAnybody) {
             return Err(Refusal::NotOwner);
+        }
+        if nack.is_some() && self.lie == Lie::NackForgotten {
+            return Ok(());
         }
         if let Some(reason) = nack {
             self.fail(&mut state, topic, group, offset, Some(reason));
@@ -392,7 +438,6 @@ impl Broker {
                 }
             }
         }
-        self.notify();
         Ok(())
     }
 }

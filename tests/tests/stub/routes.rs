@@ -109,25 +109,34 @@ fn params(lie: Lie, request: &Request, known: &[&str]) -> Result<Value, Answer> 
         }
         return Ok(Value::Object(fields));
     }
-    let body: Value = serde_json::from_str(&request.body).map_err(|_| Answer::bad("bad JSON"))?;
+    let body: Value = serde_json::from_str(&request.body).map_err(|_| bad_json(lie))?;
     only(lie, &body, known)?;
     Ok(body)
 }
 
 fn only(lie: Lie, body: &Value, known: &[&str]) -> Result<(), Answer> {
-    let fields = body.as_object().ok_or_else(|| Answer::bad("not an object"))?;
+    let fields = body.as_object().ok_or_else(|| bad_json(lie))?;
     let strange = fields.keys().any(|name| !known.contains(&name.as_str()));
     if strange && lie != Lie::UnknownFieldsAccepted { Err(Answer::bad("unknown field")) } else { Ok(()) }
 }
 
-fn required<'v>(body: &'v Value, name: &str) -> Result<&'v str, Answer> {
-    body[name].as_str().filter(|text| !text.is_empty()).ok_or_else(|| Answer::bad(&format!("{name} is missing")))
+fn bad_json(lie: Lie) -> Answer {
+    if lie == Lie::BadJsonIs500 { Answer::error(500, "INTERNAL", "bad JSON") } else { Answer::bad("bad JSON") }
+}
+
+fn missing(lie: Lie, name: &str) -> Answer {
+    let status = if lie == Lie::MissingFieldsAre404 { 404 } else { 400 };
+    Answer::error(status, "INVALID_ARGUMENT", &format!("{name} is missing"))
+}
+
+fn required<'v>(lie: Lie, body: &'v Value, name: &str) -> Result<&'v str, Answer> {
+    body[name].as_str().filter(|text| !text.is_empty()).ok_or_else(|| missing(lie, name))
 }
 
 fn create(broker: &Broker, body: &Value) -> Result<Answer, Answer> {
-    let name = required(body, "name")?;
+    let name = required(broker.lie, body, "name")?;
     let partitions = body["partitions"].as_i64().unwrap_or(1);
-    if partitions < 1 {
+    if partitions < 1 && broker.lie != Lie::ZeroPartitions {
         return Err(Answer::bad("partitions must be at least 1"));
     }
     broker.lock().topics.entry(name.to_owned()).or_insert_with(|| Topic::of(partitions));
@@ -137,25 +146,31 @@ fn create(broker: &Broker, body: &Value) -> Result<Answer, Answer> {
 
 fn produce(broker: &Broker, request: &Request) -> Result<Answer, Answer> {
     let body = params(broker.lie, request, &["topic", "key", "value", "envelope"])?;
-    let (topic, value) = (required(&body, "topic")?, required(&body, "value")?);
+    let (topic, value) = (required(broker.lie, &body, "topic")?, required(broker.lie, &body, "value")?);
     let envelope = if request.body.is_empty() { query_envelope(broker.lie, &body) } else { body["envelope"].clone() };
     if envelope.is_object() {
-        only(broker.lie, &envelope, &ENVELOPE)?;
+        let labels = if broker.lie == Lie::LabelsSwallowed { &["labels"][..] } else { &[] };
+        only(broker.lie, &envelope, &[&ENVELOPE[..], labels].concat())?;
     }
     if envelope["retry_policy"].is_object() {
         only(broker.lie, &envelope["retry_policy"], &POLICY)?;
     }
     if let Some(deadline) = envelope["deadline"].as_str() {
         // As far as the suite goes: a year tells whether it has passed.
-        let year: u32 =
-            deadline.get(..4).and_then(|year| year.parse().ok()).ok_or_else(|| Answer::bad("bad deadline"))?;
-        if year < 2026 && broker.lie != Lie::DeadlineIgnored {
+        let year: Option<u32> = deadline.get(..4).and_then(|year| year.parse().ok());
+        let passed = match year {
+            None if broker.lie != Lie::BadDeadlineTaken => return Err(Answer::bad("bad deadline")),
+            None => false,
+            Some(year) => year < 2026 || broker.lie == Lie::DeadlineAlwaysPassed,
+        };
+        if passed && broker.lie != Lie::DeadlineIgnored {
             return Err(Answer::bad("the deadline has passed"));
         }
     }
     let asked = Produce { topic, key: body["key"].as_str().unwrap_or_default(), value, envelope: &envelope };
     broker.produce(&asked).map_err(|refusal| refused(broker.lie, &refusal))?;
-    Ok(Answer::of(200, json!({ "status": "produced", "topic": topic })))
+    let status = if broker.lie == Lie::ProduceUnnamed { "ok" } else { "produced" };
+    Ok(Answer::of(200, json!({ "status": status, "topic": topic })))
 }
 
 fn query_envelope(lie: Lie, query: &Value) -> Value {
@@ -176,7 +191,7 @@ fn query_envelope(lie: Lie, query: &Value) -> Value {
             policy.insert(name.to_owned(), value.clone());
         }
     }
-    if !policy.is_empty() {
+    if !policy.is_empty() && lie != Lie::RetryPolicyNotInQuery {
         envelope.insert("retry_policy".to_owned(), Value::Object(policy));
     }
     if envelope.is_empty() { Value::Null } else { Value::Object(envelope) }
@@ -191,6 +206,7 @@ fn refused(lie: Lie, refusal: &Refusal) -> Answer {
             let mut answer = Answer::error(429, "RESOURCE_EXHAUSTED", "the partition is full");
             answer.body["reason"] = json!(if lie == Lie::OverloadUnnamed { "busy" } else { "overloaded" });
             answer.body["retry_after_ms"] = json!(1000);
+            answer.status = if lie == Lie::OverloadIs503 { 503 } else { 429 };
             if lie != Lie::RetryAfterMissing {
                 answer.headers.push(("Retry-After", "1".to_owned()));
             }
@@ -200,9 +216,13 @@ fn refused(lie: Lie, refusal: &Refusal) -> Answer {
 }
 
 fn consume(broker: &Broker, request: &Request, socket: &TcpStream) -> Result<Answer, Answer> {
-    let body = params(broker.lie, request, &["topic", "group", "owner", "lease_ms"])?;
-    let (topic, owner) = (required(&body, "topic")?.to_owned(), required(&body, "owner")?.to_owned());
-    let group = shared_group(broker.lie, required(&body, "group")?).to_owned();
+    let mut body = params(broker.lie, request, &["topic", "group", "owner", "lease_ms"])?;
+    if broker.lie == Lie::StreamIgnoresBody && !request.body.is_empty() {
+        body = json!({});
+    }
+    let (topic, owner) =
+        (required(broker.lie, &body, "topic")?.to_owned(), required(broker.lie, &body, "owner")?.to_owned());
+    let group = shared_group(broker.lie, required(broker.lie, &body, "group")?).to_owned();
     let lease_ms = match broker.lie {
         Lie::LeaseIgnored => 2_000,
         Lie::DefaultLeaseTooShort => body["lease_ms"].as_u64().unwrap_or(500),
@@ -232,10 +252,10 @@ fn shared_group(lie: Lie, group: &str) -> &str {
 }
 
 fn settle(broker: &Broker, body: &Value, nack: bool) -> Result<Answer, Answer> {
-    let (topic, owner) = (required(body, "topic")?, required(body, "owner")?);
-    let group = shared_group(broker.lie, required(body, "group")?);
-    body["partition"].as_i64().ok_or_else(|| Answer::bad("partition is missing"))?;
-    let offset = body["offset"].as_i64().ok_or_else(|| Answer::bad("offset is missing"))?;
+    let (topic, owner) = (required(broker.lie, body, "topic")?, required(broker.lie, body, "owner")?);
+    let group = shared_group(broker.lie, required(broker.lie, body, "group")?);
+    body["partition"].as_i64().ok_or_else(|| missing(broker.lie, "partition"))?;
+    let offset = body["offset"].as_i64().ok_or_else(|| missing(broker.lie, "offset"))?;
     let reason = nack.then(|| body["reason"].as_str().unwrap_or_default());
     broker.settle(topic, group, offset, owner, reason).map_err(|refusal| refused(broker.lie, &refusal))?;
     let status = if broker.lie == Lie::AckAnswers200 { 200 } else { 204 };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Case, Probe, Verdict, case};
-use crate::conformance::probe::{Claim, Item, LONG_MS, SHORT_MS};
+use crate::conformance::probe::{Item, LONG_MS, SHORT_MS, Worker};
 use crate::conformance::verdict::{Finding, ensure, not_applicable, pass};
 
 const LETTERS: &str = "v1.6 Dead letters";
@@ -63,8 +63,8 @@ fn envelope(probe: &Probe<'_>, max_attempts: u32) -> Value {
     })
 }
 
-/// Lets a message fail twice, which is once too often.
-fn bury(probe: &Probe<'_>) -> Result<Burial, Verdict> {
+/// Lets a message fail twice, which is once too often; the worker that failed it is still there.
+fn bury<'a>(probe: &'a Probe<'a>) -> Result<(Burial, Worker<'a>), Verdict> {
     let source = probe.topic(2)?;
     probe.produce_body(&json!({ "topic": source, "key": "k", "value": "v", "envelope": envelope(probe, 2) }))?;
     let mut worker = probe.worker(&source, "g", LONG_MS)?;
@@ -73,7 +73,7 @@ fn bury(probe: &Probe<'_>) -> Result<Burial, Verdict> {
     let died = worker.next()?;
     worker.nack(&died, "second")?;
     let letter = letter_of(probe, &source)?;
-    Ok(Burial { source, died, letter })
+    Ok((Burial { source, died, letter }, worker))
 }
 
 /// A field of the letter's metadata, wherever in the envelope it stands.
@@ -89,18 +89,18 @@ fn told(letter: &Item, names: &[&str], expected: &Value) -> Result<(), Verdict> 
 }
 
 fn topic(probe: &Probe<'_>) -> Finding {
-    let burial = bury(probe)?;
+    let (burial, _worker) = bury(probe)?;
     pass(format!("it is in dlq.<topic>, partition {}", burial.letter.partition))
 }
 
 fn payload(probe: &Probe<'_>) -> Finding {
-    let Burial { letter, .. } = bury(probe)?;
+    let (Burial { letter, .. }, _worker) = bury(probe)?;
     ensure((letter.key.as_str(), letter.value.as_str()) == ("k", "v"), "key k and value v", &letter.json)?;
     pass("key k and value v")
 }
 
 fn origin(probe: &Probe<'_>) -> Finding {
-    let Burial { source, died, letter } = bury(probe)?;
+    let (Burial { source, died, letter }, _worker) = bury(probe)?;
     told(&letter, &["original_topic"], &json!(source))?;
     told(&letter, &["original_partition"], &json!(died.partition))?;
     told(&letter, &["original_offset"], &json!(died.offset))?;
@@ -108,19 +108,19 @@ fn origin(probe: &Probe<'_>) -> Finding {
 }
 
 fn attempts(probe: &Probe<'_>) -> Finding {
-    let Burial { letter, .. } = bury(probe)?;
+    let (Burial { letter, .. }, _worker) = bury(probe)?;
     told(&letter, &["attempts"], &json!(2))?;
     pass("attempts 2")
 }
 
 fn last_error(probe: &Probe<'_>) -> Finding {
-    let Burial { letter, .. } = bury(probe)?;
+    let (Burial { letter, .. }, _worker) = bury(probe)?;
     told(&letter, &["last_error"], &json!("second"))?;
     pass("last_error second")
 }
 
 fn identity(probe: &Probe<'_>) -> Finding {
-    let Burial { letter, .. } = bury(probe)?;
+    let (Burial { letter, .. }, _worker) = bury(probe)?;
     told(&letter, &["tenant_id"], &json!("acme"))?;
     told(&letter, &["idempotency_key"], &json!(probe.fixed("key")))?;
     pass("both")
@@ -138,11 +138,9 @@ fn of_a_timeout(probe: &Probe<'_>) -> Finding {
 }
 
 fn is_done(probe: &Probe<'_>) -> Finding {
-    let Burial { source, died, .. } = bury(probe)?;
-    let mut worker = probe.worker(&source, "g", LONG_MS)?;
+    let (Burial { died, .. }, mut worker) = bury(probe)?;
     worker.quiet(Duration::from_millis(800), "no delivery after the dead letter")?;
-    let claim: Claim = worker.claim(&died);
-    let reply = probe.ack(&claim)?;
+    let reply = probe.ack(&worker.claim(&died))?;
     pass(format!("no more deliveries; a late ack is answered {}", reply.status))
 }
 

@@ -1,6 +1,6 @@
 //! v1.6, both documents: the idempotency store as a worker uses it.
 //!
-//! The specifications have a helper and do not say how it is reached over HTTP; our `/v1/idempotency` is one way. A server that has no such
+//! The specifications have workers ask a store and do not say how it is reached over HTTP; our `/v1/idempotency` is one way. A server that has no such
 //! routes is not asked for them.
 
 use serde_json::{Value, json};
