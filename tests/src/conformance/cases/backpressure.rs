@@ -125,7 +125,7 @@ fn lone_message(probe: &Probe<'_>) -> Finding {
     let reply = probe.post("/v1/produce", &json!({ "topic": topic, "value": "123456789012345678901" }))?;
     match reply.status {
         429 => pass(glimpse(&reply)),
-        413 => deviates("413", "no waiting helps, so it is not called overload: semantics 11"),
+        413 => deviates("413", "no waiting helps, so it is not called overload: docs/http.md"),
         200 => Err(not_applicable("a partition takes 21 bytes and more: larger limits than v1's")),
         _ => Err(fail("429", glimpse(&reply))),
     }

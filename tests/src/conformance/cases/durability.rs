@@ -181,7 +181,7 @@ fn ack_above_a_gap(probe: &Probe<'_>) -> Finding {
         None => pass("the lower, unacked message is gone, as the highest acked offset has it"),
         Some(again) if again.offset == items[0].offset => {
             worker.quiet(QUIET, "the acked message to stay done")?;
-            deviates("the lower, unacked message came again", "an acked floor and the acks above it: semantics 2")
+            deviates("the lower, unacked message came again", "an acked floor and the acks above it: docs/semantics.md")
         }
         Some(again) => Err(fail("the lower message, or none", &again.json)),
     }
@@ -256,7 +256,7 @@ fn empty_partitions(probe: &Probe<'_>) -> Finding {
     let body = json!({ "topic": topic, "value": "v", "envelope": { "partition_override": 2 } });
     let reply = probe.post("/v1/produce", &body)?;
     match reply.status {
-        200 => deviates("an empty topic kept its 3 partitions", "topics are in the log: semantics 15"),
+        200 => deviates("an empty topic kept its 3 partitions", "topics are in the log: docs/semantics.md"),
         400..=499 => pass("they were forgotten"),
         _ => Err(fail("the partition, or a refusal", glimpse(&reply))),
     }
@@ -270,7 +270,7 @@ fn attempts(probe: &Probe<'_>) -> Finding {
     let (again, _) = probe.take(&topic, "g", LONG_MS)?;
     match again.attempts {
         1 => pass("attempts 1 again"),
-        2 => deviates("attempts 2", "attempts survive a restart: semantics 3"),
+        2 => deviates("attempts 2", "attempts survive a restart: docs/semantics.md"),
         _ => Err(fail("attempts 1 or 2", &again.json)),
     }
 }
@@ -285,7 +285,7 @@ fn last_error(probe: &Probe<'_>) -> Finding {
     let (again, _) = probe.take(&topic, "g", LONG_MS)?;
     match again.last_error.as_str() {
         "" | "ack_timeout" => pass("it is lost"),
-        "cold oven" => deviates("it is kept", "last_error survives a restart: semantics 3"),
+        "cold oven" => deviates("it is kept", "last_error survives a restart: docs/semantics.md"),
         _ => Err(fail("no last_error, or the nack's reason", &again.json)),
     }
 }
@@ -299,7 +299,7 @@ fn producer_idempotency(probe: &Probe<'_>) -> Finding {
     ensure(matches!(reply.status, 200 | 409), "200 or 409", glimpse(&reply))?;
     match probe.drain(&topic, "g")?.len() {
         2 => pass("the key is forgotten: two messages"),
-        1 => deviates("still one message", "produced keys are in the log: semantics 15"),
+        1 => deviates("still one message", "produced keys are in the log: docs/semantics.md"),
         other => Err(fail("one message or two", other)),
     }
 }

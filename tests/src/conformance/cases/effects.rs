@@ -188,7 +188,7 @@ fn identity_is_the_topics(probe: &Probe<'_>) -> Finding {
         Some("REPLAY") => pass("REPLAY in the other group"),
         Some("EXECUTE") => deviates(
             "EXECUTE in the other group",
-            "the group is part of the identity, so each runs its own: semantics 17",
+            "the group is part of the identity, so each runs its own: docs/http.md",
         ),
         _ => Err(fail("REPLAY", glimpse(&reply))),
     }
@@ -287,7 +287,7 @@ fn restart_effects(probe: &Probe<'_>) -> Finding {
     match reply.json()["decision"].as_str() {
         Some("EXECUTE") => pass("it was forgotten"),
         Some("REPLAY") if reply.json()["result"] == 7 => {
-            deviates("REPLAY with its result", "effects are in the log: semantics 15")
+            deviates("REPLAY with its result", "effects are in the log: docs/semantics.md")
         }
         _ => Err(fail("EXECUTE, or REPLAY with the result", glimpse(&reply))),
     }

@@ -186,7 +186,7 @@ fn labels(probe: &Probe<'_>) -> Finding {
         200 => {
             let (item, _) = probe.take(&topic, "g", LONG_MS)?;
             ensure(item.envelope()["labels"] == labels, "400, or the labels delivered", item.envelope())?;
-            deviates("labels are taken and delivered", "labels accepted: http.md")
+            deviates("labels are taken and delivered", "labels accepted: docs/http.md")
         }
         _ => Err(fail("400", glimpse(&reply))),
     }

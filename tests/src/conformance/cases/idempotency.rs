@@ -107,7 +107,7 @@ fn duplicate_while_pending(probe: &Probe<'_>) -> Finding {
     if rejected == 0 && same_place > 0 {
         return deviates(
             format!("{same_place} of 4 answered 200 with the first one's place"),
-            "no pending instant, the message record is the commit: semantics 20",
+            "no pending instant, the message record is the commit: docs/semantics.md",
         );
     }
     pass(format!("1 message, {rejected} of 4 rejected"))
@@ -167,7 +167,7 @@ fn empty_then_default(probe: &Probe<'_>) -> Result<usize, Verdict> {
 fn empty_tenant_is_not_default(probe: &Probe<'_>) -> Finding {
     match empty_then_default(probe)? {
         2 => pass("2 messages"),
-        1 => deviates("1 message", "an empty tenant is \"default\", as the v1.6 semantics have it: semantics 17"),
+        1 => deviates("1 message", "an empty tenant is \"default\", as the v1.6 semantics have it: docs/http.md"),
         count => Err(fail("2 messages", count)),
     }
 }

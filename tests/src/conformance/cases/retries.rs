@@ -123,7 +123,10 @@ fn reached(probe: &Probe<'_>) -> Finding {
     worker.nack(&item, "no use")?;
     worker.quiet(Duration::from_millis(800), "no delivery beyond max_attempts")?;
     if probe.topics()?.contains(&format!("dlq.{topic}")) {
-        return deviates("it is in dlq.<topic>", "a dead letter instead of a loss, as planned there: semantics 7");
+        return deviates(
+            "it is in dlq.<topic>",
+            "a dead letter instead of a loss, as planned there: docs/semantics.md",
+        );
     }
     pass("it is gone")
 }
