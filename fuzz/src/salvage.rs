@@ -1,7 +1,5 @@
 //! A salvage of folders of arbitrary files.
 
-use std::path::Path;
-
 use arbitrary::Unstructured;
 use driftq_core::faults::NoFaults;
 use driftq_core::log::MemoryStorage;
@@ -33,7 +31,11 @@ pub fn salvage_with(data: &[u8], salvages: Salvages) {
     let (kept, loss, mut new) = match salvages(&mut storage) {
         Ok(Some(salvaged)) => salvaged,
         Ok(None) | Err(WalError::NoIdentity | WalError::Recovery(_)) => return,
-        Err(error) => panic!("a salvage in memory fails: {error} ({})", Path::new("memory").display()),
+        Err(error) if !genuine => {
+            // Forged numbers may leave nothing to count on with.
+            return assert!(error.to_string().contains("at their end"), "a salvage in memory fails: {error}");
+        }
+        Err(error) => panic!("a salvage in memory fails: {error}"),
     };
     let opened = Opened::from(&mut new, &NoFaults).unwrap_or_else(|error| panic!("salvaged, and refused: {error}"));
     assert_eq!(Contents::of(&opened.state), kept, "what is said to be kept is kept");

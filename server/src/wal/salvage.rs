@@ -19,7 +19,7 @@ use driftq_core::types::{Boot, Lsn, Timestamp};
 use super::WalError;
 use super::quarantine::{self, Exchange};
 use super::rebuild::{Loss, Rebuild};
-use super::scan::{Folder, Found};
+use super::scan::{Folder, Found, LSN_MAX};
 use driftq_files::DataFolder;
 
 /// Whether anything may be changed.
@@ -237,6 +237,9 @@ fn save(storage: &mut impl Storage, found: &Folder) -> Result<Saved, WalError> {
     }
     rebuild.miss_through(found.last_lsn_synced());
     let lsn = rebuild.last().max(found.last_lsn_named()).next();
+    if lsn >= LSN_MAX {
+        return Err(WalError::Unsound("its numbers are at their end".to_owned()));
+    }
     // Every boot began a segment, so there were no more boots than segments.
     let (state, loss) = rebuild.finish(found.last_sequence()).map_err(WalError::Unsound)?;
     Ok(Saved { state, loss, lsn })
