@@ -101,7 +101,11 @@ pub fn query_with(data: &[u8], reads: Reads) {
             let by_query = reads(number, b"", Some(&query_of(&claim)));
             for again in [by_body, by_query] {
                 let again = again.map(|understood| understood.command);
-                assert_eq!(again, Ok(Some(Command::Ack(claim.clone()))), "a claim reads the same however it is written");
+                assert_eq!(
+                    again,
+                    Ok(Some(Command::Ack(claim.clone()))),
+                    "a claim reads the same however it is written"
+                );
             }
         }
         Ok(_) => {}

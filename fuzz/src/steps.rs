@@ -97,7 +97,8 @@ impl Reader<'_, '_> {
             22 => Step::Wake,
             23 | 24 => Step::Io { lane: self.lane(), fault: None },
             25 => {
-                let fault = if self.flag() { IoFault::Fail } else { IoFault::Short { bytes: u16::from(self.byte(200)) } };
+                let fault =
+                    if self.flag() { IoFault::Fail } else { IoFault::Short { bytes: u16::from(self.byte(200)) } };
                 Step::Io { lane: self.lane(), fault: Some(fault) }
             }
             26 => Step::Settle,
