@@ -30,12 +30,20 @@ pub(crate) fn setup(input: &mut Unstructured<'_>) -> Setup {
 /// All steps there are in the input.
 pub(crate) fn steps(input: &mut Unstructured<'_>) -> Vec<Step> {
     let mut reader = Reader { input, messages: Vec::new(), next_message: 0, next_call: 0 };
-    let mut steps = Vec::new();
+    let mut steps = prelude();
     while !reader.input.is_empty() && steps.len() < STEPS_MAX {
         let step = reader.step();
         steps.push(step);
     }
     steps
+}
+
+/// Every life begins with a topic and a worker, so that what is produced is delivered.
+fn prelude() -> Vec<Step> {
+    let topic = Topic::live(0);
+    let create = Ask::Create { topic, partitions: Some(1), keep_ms: None, keep_bytes: None };
+    let stream = Stream { topic, prefetch: 3, ..Stream::default() };
+    vec![Step::Ask(create), Step::Ask(Ask::Subscribe(stream)), Step::Settle]
 }
 
 struct Reader<'a, 'b> {
@@ -68,15 +76,15 @@ impl Reader<'_, '_> {
     }
 
     fn topic(&mut self) -> Topic {
-        Topic { number: self.byte(2), dead: self.below(8) == 7 }
+        Topic { number: u8::from(self.below(4) == 3), dead: self.below(8) == 7 }
     }
 
     fn group(&mut self) -> Group {
-        Group(self.byte(2))
+        Group(u8::from(self.below(4) == 3))
     }
 
     fn worker(&mut self) -> Worker {
-        Worker(self.byte(3))
+        Worker([0, 0, 0, 1, 2][self.below(5)])
     }
 
     fn step(&mut self) -> Step {
@@ -87,21 +95,24 @@ impl Reader<'_, '_> {
                 Step::Send { call: Call(self.next_call), ask: self.ask() }
             }
             15 => Step::Arrive { call: Call(1 + self.below(self.next_call as usize + 1) as u32) },
-            16 | 17 => Step::Read { worker: self.worker(), count: 1 + self.byte(4) },
-            18 => Step::Run(self.grant()),
-            19 | 20 => Step::Pass { ms: self.span() },
+            16..=18 => Step::Read { worker: self.worker(), count: 1 + self.byte(4) },
+            19 => match self.below(4) {
+                0 => Step::Run(self.grant()),
+                _ => Step::Pass { ms: self.span() },
+            },
+            20 => Step::Pass { ms: self.span() },
             21 => {
                 let ms = i64::from(self.span());
                 Step::Jump { ms: if self.flag() { -ms } else { ms } }
             }
             22 => Step::Wake,
-            23 | 24 => Step::Io { lane: self.lane(), fault: None },
+            23 => Step::Io { lane: self.lane(), fault: None },
             25 => {
                 let fault =
                     if self.flag() { IoFault::Fail } else { IoFault::Short { bytes: u16::from(self.byte(200)) } };
                 Step::Io { lane: self.lane(), fault: Some(fault) }
             }
-            26 => Step::Settle,
+            24 | 26 => Step::Settle,
             27 => Step::Snapshot,
             28 => match self.below(4) {
                 0 => Step::Room { bytes: self.maybe(|reader| 64 * reader.below(64) as u32) },
@@ -157,7 +168,8 @@ impl Reader<'_, '_> {
             11 => Ask::Release(self.right()),
             12 => {
                 let (right, result) = (self.right(), self.byte(3));
-                let produce = (0..self.below(3)).map(|_| self.made()).collect();
+                // Only new ones: the simulator tells by a message's name whether its step was completed.
+                let produce = (0..self.below(3)).map(|_| self.fresh()).collect();
                 Ask::Complete { right, result, produce }
             }
             13 => Ask::Begin(self.beginning()),
@@ -209,6 +221,12 @@ impl Reader<'_, '_> {
             let again = self.below(self.messages.len());
             return self.messages[again].clone();
         }
+        let made = self.fresh();
+        self.messages.push(made.clone());
+        made
+    }
+
+    fn fresh(&mut self) -> Made {
         self.next_message += 1;
         let mut made = Made { message: Message(self.next_message), topic: self.topic(), ..Made::default() };
         if self.flag() {
@@ -236,7 +254,6 @@ impl Reader<'_, '_> {
                 made.deliver_at = self.maybe(|reader| u64::from(reader.span()));
             }
         }
-        self.messages.push(made.clone());
         made
     }
 
