@@ -5,7 +5,7 @@
 //! thousands made from them. `docs/fuzzing.md` says what each checks and how a finding becomes a test.
 //!
 //! Bytes drawn at random end at the first checksum. Targets that read checksummed files therefore begin with a good log and take
-//! their input for a [script](script) of what is done to it: damage, which recovery must see through, or forgery with all
+//! their input for a [script] of what is done to it: damage, which recovery must see through, or forgery with all
 //! checksums put right, which must be refused or make sense.
 #![forbid(unsafe_code)]
 

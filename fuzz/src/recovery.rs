@@ -129,7 +129,7 @@ fn name(input: &mut Unstructured<'_>) -> FileId {
     match below(input, 4) {
         0 => FileId::Snapshot(Lsn(number)),
         1 => FileId::SnapshotDraft(Lsn(number)),
-        _ => FileId::Segment(number % 10),
+        _ => FileId::Segment(if number < 120 { number % 10 } else { number }),
     }
 }
 

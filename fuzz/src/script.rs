@@ -145,7 +145,7 @@ impl Forgery {
         }
     }
 
-    /// Puts the file together, every length, number and checksum right for a file of this name whose first frame follows `previous`.
+    /// Puts the file together, every length, number and checksum right for a file of this name and what its header says.
     #[must_use]
     pub fn sealed(&self, log_id: LogId, file: FileId) -> Vec<u8> {
         let mut out = self.header.clone();
