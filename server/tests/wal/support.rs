@@ -124,9 +124,14 @@ pub fn make_log(dir: &Path, snapshot_every_bytes: u64) {
     }
 }
 
+/// A folder in memory where the system has such a place: hundreds of starts would otherwise wait for hundreds of syncs of a disk.
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 /// A log of one topic in three lives, each of which ends with a mark: nothing is acked, everything is proven synced.
 pub fn plain_log(snapshot_every_bytes: u64) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     for life in 0..3 {
         let mut broker = Broker::open(dir.path(), snapshot_every_bytes, 1_000_000 * (life + 1));
         if life == 0 {
@@ -182,7 +187,10 @@ pub fn log_with_snapshots() -> tempfile::TempDir {
 }
 
 pub fn copy(from: &Path) -> tempfile::TempDir {
-    let to = tempfile::tempdir().unwrap();
+    copy_into(scratch(), from)
+}
+
+pub fn copy_into(to: tempfile::TempDir, from: &Path) -> tempfile::TempDir {
     for (name, bytes) in files(from) {
         fs::write(to.path().join(name), bytes).unwrap();
     }
