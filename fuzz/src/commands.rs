@@ -4,6 +4,7 @@ use arbitrary::Unstructured;
 use driftq_core::faults::Fault;
 use driftq_sim::life::{Conditions, relive};
 use driftq_sim::steps::Step;
+use driftq_sim::trace::Trace;
 
 use crate::steps::{setup, steps};
 
@@ -25,7 +26,7 @@ pub fn commands_with(data: &[u8], fault: Option<Fault>) {
     let mut steps = steps(&mut input);
     steps.push(Step::Drain);
     let life = relive(&setup, &steps, Conditions { fault, ..Conditions::default() });
-    if let Some(violation) = life.violation {
-        panic!("{violation}\n{setup:?}\n{:?}", life.steps);
+    if let Some(violation) = &life.violation {
+        panic!("{violation}; the trace:\n{}", Trace::of(&life, None, fault).to_jsonl());
     }
 }
