@@ -31,6 +31,7 @@ Examples:
   driftq-sim shrink 34 --out sim/regressions/x.jsonl    a short trace that breaks the same promise
   driftq-sim run --mutant skip-token-check              see a planted bug caught
   driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
+  driftq-sim check history.jsonl --data-dir data        what clients of a real server saw, and its log
 
 Exit codes: 0 passed, 1 a promise was broken (or a planted bug survived), 2 misuse.";
 
@@ -41,6 +42,7 @@ pub(super) enum Command {
     Replay(Replay),
     Shrink(Shrink),
     Mutants(Mutants),
+    Check(Check),
 }
 
 /// Lives many seeds with all checks on.
@@ -172,6 +174,28 @@ pub(super) struct Mutants {
     /// On how many threads [default: one for every core]; the results do not depend on it
     #[arg(long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
+}
+
+/// Judges a history of a real server: what its clients asked and what they were told.
+///
+/// A history is a file with one JSON object a line, written by a driver beside the server; docs/histories.md describes it. It is
+/// judged by what the clients saw alone. With --data-dir the log of the server, which must have ended, is replayed through the core
+/// as well and must tell the same story. The last line is PASSED or FAILED; above it stands what was looked at, and one
+/// sentence for every broken promise.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  driftq-sim check history.jsonl
+  driftq-sim check history.jsonl --data-dir ./driftq-data
+
+Exit codes: 0 passed, 1 a promise was broken, 2 the history or the log cannot be read.")]
+pub(super) struct Check {
+    /// The file with the history
+    #[arg(value_name = "HISTORY")]
+    pub(super) history: PathBuf,
+    /// The data folder of the server, to replay its log and compare
+    #[arg(long, value_name = "DIR")]
+    pub(super) data_dir: Option<PathBuf>,
 }
 
 /// A planted bug that was named, or that there be none.

@@ -1,6 +1,7 @@
 //! The command line. Exit codes: 0 passed, 1 a promise was broken (or a planted bug survived), 2 misuse.
 
 mod args;
+mod check;
 mod mutants;
 mod replay;
 mod run;
@@ -47,6 +48,10 @@ enum Misuse {
     Read { path: PathBuf, cause: std::io::Error },
     #[error("{}: {cause}", path.display())]
     Markers { path: PathBuf, cause: crate::mutants::MarkerError },
+    #[error("{}: {cause}", path.display())]
+    History { path: PathBuf, cause: crate::history::ReadError },
+    #[error("{} cannot be held against the history: {cause}", path.display())]
+    Log { path: PathBuf, cause: crate::history::CompareError },
 }
 
 /// Runs the program.
@@ -59,6 +64,7 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::replay(args),
         Command::Shrink(args) => shrink::shrink(args),
         Command::Mutants(args) => mutants::mutants(args),
+        Command::Check(args) => check::check(args),
     };
     match ended {
         Ok(Ending::Passed) => ExitCode::SUCCESS,
