@@ -107,7 +107,6 @@ impl<'a> Gatherer<'a> {
         let asked = consume.map_or(args, |consume| &consume.args);
         Ok(Delivery {
             seq: entry.seq,
-            t: entry.t,
             topic: said(args, "topic")?,
             group: said(args, "group")?,
             owner: text(args, "owner"),

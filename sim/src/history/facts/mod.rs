@@ -10,9 +10,9 @@ mod words;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub(super) use self::model::{
-    Ask, Delivery, Drain, EffectCall, EffectOp, Fate, Known, Origin, Place, Settle, SettleOp, Setup, Span, Step, Story,
+    Ask, Delivery, Drain, EffectCall, EffectOp, Fate, Known, Origin, Place, Settle, SettleOp, Setup, Step, Story,
 };
-pub(super) use self::words::{millis, same_envelope, short, text};
+pub(super) use self::words::{may_die, millis, same_envelope, short, text};
 use super::Entry;
 use super::report::Counts;
 

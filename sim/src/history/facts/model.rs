@@ -116,7 +116,6 @@ pub(in crate::history) struct Origin<'a> {
 #[derive(Debug)]
 pub(in crate::history) struct Delivery<'a> {
     pub(in crate::history) seq: u64,
-    pub(in crate::history) t: u64,
     pub(in crate::history) topic: &'a str,
     pub(in crate::history) group: &'a str,
     pub(in crate::history) owner: &'a str,
