@@ -13,7 +13,7 @@ use crate::torture::dice::Dice;
 use crate::torture::recorder::Recorder;
 
 /// How long a client waits when nobody is there.
-pub(super) const NOBODY: Duration = Duration::from_millis(4);
+pub(super) const NOBODY: Duration = Duration::from_millis(10);
 
 pub(super) struct Producer {
     client: Client,
