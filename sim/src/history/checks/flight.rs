@@ -64,15 +64,15 @@ enum Change {
 
 /// The first line by which a lease may have ended.
 fn end_of(facts: &Facts<'_>, story: &Story, delivery: &Delivery<'_>, times: &Times) -> u64 {
-    let settles = story.settles.iter().map(|index| &facts.settles[*index]);
-    let ended = settles
-        .filter(|settle| settle.op.ends_lease() && settle.token.is_none_or(|token| token == delivery.token))
+    let ended = facts
+        .words_about(story, delivery.token)
+        .filter(|settle| settle.op.ends_lease())
         .map(|settle| settle.span.invoked)
         .filter(|invoked| *invoked > delivery.seq)
         .min();
     // An extension that nobody answered may have shortened it.
-    let by_clock =
-        lease_end(facts, story, delivery).map_or(delivery.seq, |end| times.line_at(end.saturating_sub(SLACK_MS)));
+    let by_clock = lease_end(facts, story, delivery, u64::MAX)
+        .map_or(delivery.seq, |end| times.line_at(end.saturating_sub(SLACK_MS)));
     ended.unwrap_or(u64::MAX).min(by_clock)
 }
 

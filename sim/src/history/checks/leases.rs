@@ -1,6 +1,6 @@
 //! Deliveries among themselves: attempts and tokens, leases that overlap, the order of first ones.
 
-use crate::history::facts::{Delivery, Facts, Fate, SettleOp, Story};
+use crate::history::facts::{Delivery, Facts, Fate, Settle, SettleOp, Story};
 use crate::history::report::{Check, Report};
 
 /// Attempts rise with every delivery, and no two share a token.
@@ -43,7 +43,9 @@ pub(super) fn overlap(facts: &Facts<'_>, report: &mut Report) {
     for story in facts.stories.values() {
         for (earlier, later) in pairs(facts, story) {
             report.looked_at(Check::Overlap, 1);
-            let (Some(end), Some(began)) = (lease_end(facts, story, earlier), later.began()) else { continue };
+            let (Some(end), Some(began)) = (lease_end(facts, story, earlier, later.seq), later.began()) else {
+                continue;
+            };
             if began >= end || may_have_ended(facts, story, earlier, later) {
                 continue;
             }
@@ -62,14 +64,14 @@ pub(super) fn overlap(facts: &Facts<'_>, report: &mut Report) {
     }
 }
 
-/// The moment before which a lease has certainly not run out, by the server's clock.
-pub(super) fn lease_end(facts: &Facts<'_>, story: &Story, delivery: &Delivery<'_>) -> Option<u64> {
+/// The moment before which a lease has certainly not run out, by the server's clock. Extensions count that were asked for before the
+/// line `before`: a later one that was taken is told as stale.
+pub(super) fn lease_end(facts: &Facts<'_>, story: &Story, delivery: &Delivery<'_>, before: u64) -> Option<u64> {
     let (mut extended, mut is_surely_extended) = (u64::MAX, false);
-    for settle in story.settles.iter().map(|index| &facts.settles[*index]) {
-        let is_its = settle.token.is_none_or(|token| token == delivery.token);
-        if settle.op != SettleOp::Extend || !is_its {
-            continue;
-        }
+    let extensions = facts
+        .words_about(story, delivery.token)
+        .filter(|settle| settle.op == SettleOp::Extend && settle.span.invoked < before);
+    for settle in extensions {
         match (settle.fate, settle.until) {
             // An extension may also shorten a lease; of several, any may have been the last.
             (Fate::Ok, Some(until)) => {
@@ -87,14 +89,11 @@ pub(super) fn lease_end(facts: &Facts<'_>, story: &Story, delivery: &Delivery<'_
 /// Whether a lease may have ended early before a later delivery was received, or the clocks forbid to compare.
 fn may_have_ended(facts: &Facts<'_>, story: &Story, earlier: &Delivery<'_>, later: &Delivery<'_>) -> bool {
     let first = earlier.consume.unwrap_or(earlier.seq).min(later.seq);
-    let ends_it = |index: &usize| {
-        let settle = &facts.settles[*index];
-        let is_its = settle.token.is_none_or(|token| token == earlier.token);
-        settle.op.ends_lease() && settle.fate.is_possible() && is_its && settle.span.invoked < later.seq
-    };
+    let ends_it =
+        |settle: &Settle<'_>| settle.op.ends_lease() && settle.fate.is_possible() && settle.span.invoked < later.seq;
     earlier.ends_with_stream
         || facts.clock_between(first, earlier.seq.max(later.seq))
-        || story.settles.iter().any(ends_it)
+        || facts.words_about(story, earlier.token).any(ends_it)
 }
 
 /// First deliveries come in the order of the offsets, partition by partition.

@@ -6,22 +6,25 @@ use crate::history::report::{Check, Report};
 /// Stale words that were taken, and messages that came back after an ack.
 pub(super) fn check(facts: &Facts<'_>, report: &mut Report) {
     for (key, story) in &facts.stories {
+        let first_received = first_received(facts, story);
         let taken = story.settles.iter().map(|index| &facts.settles[*index]).filter(|settle| settle.fate == Fate::Ok);
+        // A message that came back is told once.
         let mut returned = false;
         for settle in taken {
             report.looked_at(Check::Stale, usize::from(settle.token.is_some()));
             report.looked_at(Check::Resurrected, usize::from(settle.op.finishes()));
-            let newer = newer_than(facts, story, settle);
-            let seen_before = newer.clone().find(|delivery| delivery.seq < settle.span.invoked);
-            // One message that came back is told once.
-            let back = newer.clone().next().filter(|_| settle.op.finishes());
-            if let Some(newer) = seen_before.filter(|_| !came_too_late(facts, story, *key, settle)) {
-                accuse_stale(settle, newer, report);
+            let from = newer_than(facts, story, settle);
+            let newer = story.deliveries.get(from).map(|index| &facts.deliveries[*index]);
+            let seen_before = first_received.get(from).filter(|(seq, _)| *seq < settle.span.invoked);
+            if let Some((_, index)) = seen_before.filter(|_| !came_too_late(facts, story, *key, settle)) {
+                accuse_stale(settle, &facts.deliveries[*index], report);
                 returned = true;
-            } else if let Some(again) = back.filter(|_| !returned && !came_too_late(facts, story, *key, settle)) {
+            } else if returned || !settle.op.finishes() {
+                continue;
+            } else if let Some(again) = newer.filter(|_| !came_too_late(facts, story, *key, settle)) {
                 accuse_back(settle, again, report);
                 returned = true;
-            } else if let Some(again) = asked_after(facts, story, settle).filter(|_| !returned) {
+            } else if let Some(again) = asked_after(facts, story, settle) {
                 accuse_back(settle, again, report);
                 returned = true;
             }
@@ -29,16 +32,22 @@ pub(super) fn check(facts: &Facts<'_>, report: &mut Report) {
     }
 }
 
-/// Deliveries with a newer token than the one that was shown.
-fn newer_than<'f, 'a>(
-    facts: &'f Facts<'a>,
-    story: &'f Story,
-    settle: &'f Settle<'a>,
-) -> impl Iterator<Item = &'f Delivery<'a>> + Clone {
-    let from = settle.token.map_or(story.deliveries.len(), |token| {
+/// For every delivery: which of it and the newer ones was received first, and on which line.
+fn first_received(facts: &Facts<'_>, story: &Story) -> Vec<(u64, usize)> {
+    let mut first: Vec<(u64, usize)> = Vec::with_capacity(story.deliveries.len());
+    for index in story.deliveries.iter().rev() {
+        let this = (facts.deliveries[*index].seq, *index);
+        first.push(first.last().map_or(this, |newer| this.min(*newer)));
+    }
+    first.reverse();
+    first
+}
+
+/// Where among a message's deliveries those with a newer token than the one that was shown begin.
+fn newer_than(facts: &Facts<'_>, story: &Story, settle: &Settle<'_>) -> usize {
+    settle.token.map_or(story.deliveries.len(), |token| {
         story.deliveries.partition_point(|index| facts.deliveries[*index].token <= token)
-    });
-    story.deliveries[from..].iter().map(|index| &facts.deliveries[*index])
+    })
 }
 
 /// A delivery by a stream that was opened when the message had been finished for certain.

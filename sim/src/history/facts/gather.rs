@@ -267,7 +267,7 @@ impl<'a> Gatherer<'a> {
         }
         for story in facts.stories.values_mut() {
             story.deliveries.sort_by_key(|index| (facts.deliveries[*index].token, facts.deliveries[*index].seq));
-            story.settles.sort_by_key(|index| facts.settles[*index].span.invoked);
+            story.settles.sort_by_key(|index| (facts.settles[*index].token, facts.settles[*index].span.invoked));
         }
         facts.counts.messages = facts.messages.len() as u64;
         let mut groups: Vec<_> = facts.stories.keys().map(|(topic, group, _)| (*topic, *group)).collect();

@@ -60,6 +60,15 @@ impl<'a> Facts<'a> {
         self.clocks.get(next).is_some_and(|clock| *clock <= to)
     }
 
+    /// What was said about one delivery of a message: with its token, or with none.
+    pub(super) fn words_about<'f>(&'f self, story: &'f Story, token: &str) -> impl Iterator<Item = &'f Settle<'a>> {
+        let settle = |index: &usize| &self.settles[*index];
+        let nameless = story.settles.partition_point(|index| settle(index).token.is_none());
+        let from = story.settles.partition_point(|index| settle(index).token < Some(token));
+        let to = story.settles.partition_point(|index| settle(index).token <= Some(token));
+        story.settles[..nameless].iter().chain(&story.settles[from.max(nameless)..to.max(nameless)]).map(settle)
+    }
+
     /// Whether the first drain has ended, so that whatever is still missing will stay so.
     pub(super) fn is_drained(&self) -> bool {
         self.drains[0].ended.is_some()

@@ -249,7 +249,7 @@ pub(in crate::history) struct Drain {
 pub(in crate::history) struct Story {
     /// By token, which is by age.
     pub(in crate::history) deliveries: Vec<usize>,
-    /// By the line that asks.
+    /// Those without a token, then by token, then by the line that asks.
     pub(in crate::history) settles: Vec<usize>,
 }
 
