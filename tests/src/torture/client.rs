@@ -205,7 +205,7 @@ mod tests {
     }
 
     /// A client of a server that answers each connection with the next of these texts, having looked at the history first.
-    fn client_of(answers: &'static [&'static str], folder: &Path) -> (Client, std::thread::JoinHandle<Vec<usize>>) {
+    fn client_of(answers: Vec<&'static str>, folder: &Path) -> (Client, std::thread::JoinHandle<Vec<usize>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let recorder = Arc::new(Recorder::create(&folder.join("history")).expect("made"));
         let server = Server::on(listener.local_addr().expect("an address"), Duration::from_millis(300));
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn a_call_is_in_the_history_before_its_first_byte_leaves() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (mut client, serving) = client_of(&["HTTP/1.1 204 No Content\r\n\r\n"], folder.path());
+        let (mut client, serving) = client_of(vec!["HTTP/1.1 204 No Content\r\n\r\n"], folder.path());
         assert_eq!(client.call("ack", &json!({ "offset": 1 })), Answer::Ok(json!({})));
         assert_eq!(serving.join().expect("served"), [1], "the server sees the invoke in the file");
     }
@@ -239,9 +239,16 @@ mod tests {
         let reply = |status: u16| -> Result<Reply, CallError> {
             Ok(Reply { status, headers: Vec::new(), body: "{\"error\":\"E\"}".into() })
         };
-        for (status, phase) in
-            [(200, Phase::Ok), (201, Phase::Ok), (400, Phase::Fail), (409, Phase::Fail), (429, Phase::Fail), (500, Phase::Info), (503, Phase::Info), (507, Phase::Info)]
-        {
+        for (status, phase) in [
+            (200, Phase::Ok),
+            (201, Phase::Ok),
+            (400, Phase::Fail),
+            (409, Phase::Fail),
+            (429, Phase::Fail),
+            (500, Phase::Info),
+            (503, Phase::Info),
+            (507, Phase::Info),
+        ] {
             assert_eq!(class(&reply(status)).0, phase, "{status}");
         }
         assert_eq!(class(&reply(409)).1, json!({ "error": "E", "status": 409 }));
@@ -250,7 +257,7 @@ mod tests {
         assert_eq!(class(&Err(CallError::NoAnswer(refused()))).0, Phase::Info);
 
         // A server that hangs up in the middle of its answer, and one that is not there.
-        let (mut client, serving) = client_of(&["HTTP/1.1 200 OK\r\nContent-Le"], folder.path());
+        let (mut client, serving) = client_of(vec!["HTTP/1.1 200 OK\r\nContent-Le"], folder.path());
         assert_eq!(client.call("produce", &json!({ "value": "a" })), Answer::Unknown);
         serving.join().expect("served");
         assert_eq!(client.call("produce", &json!({ "value": "b" })), Answer::Refused(0));
@@ -265,7 +272,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let whole = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nd\r\n{\"offset\":1}\n\r\n0\r\n\r\n";
         let torn = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nd\r\n{\"offs";
-        let (mut client, serving) = client_of(&[whole, torn], folder.path());
+        let (mut client, serving) = client_of(vec![whole, torn], folder.path());
         for _ in 0..2 {
             let mut stream = client.consume(&json!({ "topic": "t" })).expect("a stream");
             while stream.next().is_some() {}

@@ -49,7 +49,8 @@ fn drain(recorder: &Arc<Recorder>, server: &Server, place: (&str, &str), name: &
     });
     let mut torn = 0;
     loop {
-        let mut stream = streams.consume(&args).ok_or_else(|| format!("{topic}/{group} cannot be drained: no stream"))?;
+        let mut stream =
+            streams.consume(&args).ok_or_else(|| format!("{topic}/{group} cannot be drained: no stream"))?;
         while let Some(item) = stream.next() {
             let lease = json!({
                 "topic": topic, "group": group, "owner": name, "partition": item["partition"],

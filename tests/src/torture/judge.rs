@@ -1,5 +1,6 @@
 //! What a history proves, in the figures that are published.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -23,6 +24,8 @@ pub struct Verdict {
     pub repeated_attempts: u64,
     /// Every other broken promise.
     pub other: u64,
+    /// How many things each check looked at, so that nothing passes because there was nothing.
+    pub looked_at: BTreeMap<Check, u64>,
     /// What is wrong, in words: the first few of each kind.
     pub sentences: Vec<String>,
     /// What could not be judged, and why.
@@ -52,6 +55,7 @@ impl Verdict {
                 _ => &mut self.other,
             };
             *figure += tally.violations;
+            *self.looked_at.entry(*check).or_default() += tally.looked_at;
         }
         self.sentences.extend(report.violations.iter().map(ToString::to_string));
         self.notes.extend(report.notes);
@@ -143,8 +147,17 @@ impl Row {
         self.sum.stale_acks += verdict.stale_acks;
         self.sum.repeated_attempts += verdict.repeated_attempts;
         self.sum.other += verdict.other;
+        for (check, looked_at) in verdict.looked_at {
+            *self.sum.looked_at.entry(check).or_default() += looked_at;
+        }
         self.sum.sentences.extend(verdict.sentences);
         self.sum.notes.extend(verdict.notes);
+    }
+
+    /// How many things a check looked at, in all histories.
+    #[must_use]
+    pub fn looked_at(&self, check: Check) -> u64 {
+        self.sum.looked_at.get(&check).copied().unwrap_or_default()
     }
 
     /// Whether it went as it must.

@@ -54,7 +54,8 @@ impl Drop for Meddler {
 
 fn find_thread(pid: u32, name: &str) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let named = |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.starts_with(name));
+    let named =
+        |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.starts_with(name));
     let task = tasks.filter_map(Result::ok).find(named)?;
     task.file_name().to_str()?.parse().ok()
 }

@@ -147,7 +147,9 @@ mod tests {
         std::thread::scope(|scope| {
             for name in ["a", "b", "c"] {
                 let recorder = &recorder;
-                scope.spawn(move || (0..200).for_each(|n| recorder.write((name, 0), "ack", Phase::Ok, &json!({"n": n}), json!({}))));
+                scope.spawn(move || {
+                    (0..200).for_each(|n| recorder.write((name, 0), "ack", Phase::Ok, &json!({"n": n}), json!({})))
+                });
             }
         });
         let found = lines(recorder.path());

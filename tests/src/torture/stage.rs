@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::disk::Disk;
 use super::drain;
 use super::judge::{self, Verdict};
 use super::recorder::Recorder;
@@ -70,7 +71,8 @@ pub struct Stage {
     daemon: Option<Daemon>,
     recorder: Arc<Recorder>,
     keep: Option<PathBuf>,
-    /// Held for its `Drop`, which must come after the daemon's.
+    /// Goes after the daemon that works on it, and before the folder it is mounted in.
+    disk: Option<Disk>,
     home: TempDir,
 }
 
@@ -80,16 +82,31 @@ impl Stage {
     /// # Errors
     /// If the machine does not give what it takes.
     pub fn new(rig: &Rig, program: &Path, log: Log) -> Result<Self, String> {
-        let home = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let data = home.path().join("data");
-        Self::over(rig, program, log, home, data)
+        Self::build(rig, program, log, |_| Ok(None))
     }
 
-    /// The same with its data in a folder on a disk of ours, which is mounted below `home`.
+    /// The same with its data on a disk of its own, which `make` mounts below the folder it is given.
     ///
     /// # Errors
     /// If the machine does not give what it takes.
-    pub fn over(rig: &Rig, program: &Path, log: Log, home: TempDir, data: PathBuf) -> Result<Self, String> {
+    pub fn on_disk(
+        rig: &Rig,
+        program: &Path,
+        log: Log,
+        make: impl FnOnce(&Path) -> Result<Disk, String>,
+    ) -> Result<Self, String> {
+        Self::build(rig, program, log, |home| make(home).map(Some))
+    }
+
+    fn build(
+        rig: &Rig,
+        program: &Path,
+        log: Log,
+        make: impl FnOnce(&Path) -> Result<Option<Disk>, String>,
+    ) -> Result<Self, String> {
+        let home = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let disk = make(home.path())?;
+        let data = disk.as_ref().map_or(home.path(), Disk::path).join("data");
         let config = home.path().join("driftqd.toml");
         fs::write(&config, log.config()).map_err(|error| error.to_string())?;
         let recipe = Recipe::of(program).with(&["--config", &config.to_string_lossy()]);
@@ -97,7 +114,7 @@ impl Stage {
         let groups = GROUPS.map(|(topic, group)| json!({ "topic": topic, "group": group }));
         recorder.driver("setup", &json!({ "max_in_flight": IN_FLIGHT_MAX, "lease_ms": 2000, "groups": groups }));
         let addr = own_addr().map_err(|error| format!("no address: {error}"))?;
-        Ok(Self { recipe, addr, data, daemon: None, recorder: Arc::new(recorder), keep: rig.keep.clone(), home })
+        Ok(Self { recipe, addr, data, daemon: None, recorder: Arc::new(recorder), keep: rig.keep.clone(), disk, home })
     }
 
     /// The history.
@@ -178,7 +195,9 @@ impl Stage {
         for (name, partitions) in TOPICS {
             make("/v1/topics", json!({ "name": name, "partitions": partitions }).to_string())?;
         }
-        GROUPS.iter().try_for_each(|(topic, group)| make("/v1/groups", json!({ "topic": topic, "group": group }).to_string()))
+        GROUPS
+            .iter()
+            .try_for_each(|(topic, group)| make("/v1/groups", json!({ "topic": topic, "group": group }).to_string()))
     }
 
     /// Kills the server without a word.
@@ -189,15 +208,24 @@ impl Stage {
         }
     }
 
-    /// Cuts something off from under the server, and then kills it.
+    /// Cuts the power of the disk under the server, ends the server, and puts the disk on again.
     ///
     /// # Errors
-    /// What `cut` says.
-    pub fn cut(&mut self, cut: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    /// What the tools say.
+    pub fn cut_power(&mut self) -> Result<(), String> {
+        let disk = self.disk.as_mut().ok_or("there is no disk whose power could be cut")?;
         self.recorder.driver("power", &json!({}));
-        cut()?;
+        disk.cut_power()?;
         drop(self.daemon.take());
-        Ok(())
+        disk.remount()
+    }
+
+    /// The disk of its own, if it has one.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn disk(&self) -> Result<&Disk, String> {
+        self.disk.as_ref().ok_or_else(|| "this stage has no disk of its own".to_owned())
     }
 
     /// Asks the server to end, and waits for it.

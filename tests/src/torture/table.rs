@@ -4,9 +4,8 @@ use std::fmt::Write;
 
 use super::judge::Row;
 
-const HEAD: [&str; 11] = [
-    "fault", "runs", "calls", "acked", "deliveries", "lost", "resurrected", "stale acks", "repeated", "other", "time",
-];
+const HEAD: [&str; 11] =
+    ["fault", "runs", "calls", "acked", "deliveries", "lost", "resurrected", "stale acks", "repeated", "other", "time"];
 
 /// All rows, as markdown that is a table for the eye, too; and, below, what was skipped and why.
 #[must_use]

@@ -39,7 +39,8 @@ pub fn lying_clock() -> Option<PathBuf> {
 }
 
 fn has(tool: &str, flags: &[&str]) -> bool {
-    let found = Command::new(tool).args(flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let found =
+        Command::new(tool).args(flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.is_ok_and(|status| status.success())
 }
 

@@ -13,8 +13,10 @@ use driftq_tests::torture::disk::FileSystem;
 /// that is not there is skipped with a line that says so.
 #[derive(Debug, Parser)]
 #[command(name = "torture", version, group = ArgGroup::new("what").multiple(true).required(true))]
-#[command(after_help = "Exit code: 0 every promise was kept, 1 one was broken, 2 the run could not be made, 130 interrupted.\n\
-    Example: cargo run --release -p driftq-tests --bin torture -- --kills 200 --power 40")]
+#[command(
+    after_help = "Exit code: 0 every promise was kept, 1 one was broken, 2 the run could not be made, 130 interrupted.\n\
+    Example: cargo run --release -p driftq-tests --bin torture -- --kills 200 --power 40"
+)]
 pub(crate) struct Cli {
     /// Kill the broker so often with kill -9, at random moments under load
     #[arg(long, value_name = "N", group = "what")]

@@ -70,6 +70,9 @@ fn rig(cli: &Cli) -> Result<Rig, String> {
         None => daemon::program("driftq-server", "driftqd")?,
     };
     let canary = if cli.canary() > 0 { daemon::program("driftq-tests", "canary")? } else { driftqd.clone() };
+    if !driftqd.is_file() {
+        return Err(format!("there is no {}", driftqd.display()));
+    }
     Ok(Rig { driftqd, canary, seed: cli.seed, keep: cli.keep.clone() })
 }
 

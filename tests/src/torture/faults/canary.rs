@@ -26,7 +26,10 @@ pub fn canary(rig: &Rig, runs: u64, tick: Tick<'_>) -> Result<Row, String> {
             let (_, verdict) = on_a_disk(&rig, &rig.canary, file_system, (run, 1), tick)?;
             convicted += u64::from(!verdict.is_innocent());
             let Verdict { counts, lost, resurrected, stale_acks, repeated_attempts, other, .. } = verdict;
-            row.add(1, Verdict { counts, lost, resurrected, stale_acks, repeated_attempts, other, ..Verdict::default() });
+            row.add(
+                1,
+                Verdict { counts, lost, resurrected, stale_acks, repeated_attempts, other, ..Verdict::default() },
+            );
         }
         row.convicted = Some(convicted);
         Ok(())

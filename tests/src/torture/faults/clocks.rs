@@ -42,7 +42,11 @@ pub fn clocks(rig: &Rig, tick: Tick<'_>) -> Result<Row, String> {
                 // Others each time: after a month a key may be used again, and so nobody may repeat one over a jump.
                 let work = stage.work(Load::default(), &format!("w{number}"), rig.seed + number)?;
                 while_working(work, |_| pause(Duration::from_millis(500)))?;
-                if number % 2 == 0 { stage.kill() } else { stage.stop()? }
+                if number % 2 == 0 {
+                    stage.kill()
+                } else {
+                    stage.stop()?
+                }
                 done += 1;
                 tick();
             }
@@ -50,7 +54,10 @@ pub fn clocks(rig: &Rig, tick: Tick<'_>) -> Result<Row, String> {
         })();
         let mut verdict = conclude(stage, harmed)?;
         if verdict.counts.deliveries > verdict.counts.calls * DELIVERIES_PER_CALL_MAX {
-            verdict.accuse(format!("a storm: {} deliveries for {} calls", verdict.counts.deliveries, verdict.counts.calls));
+            verdict.accuse(format!(
+                "a storm: {} deliveries for {} calls",
+                verdict.counts.deliveries, verdict.counts.calls
+            ));
         }
         row.add(done, verdict);
         Ok(())

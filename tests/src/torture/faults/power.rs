@@ -39,10 +39,7 @@ pub(super) fn on_a_disk(
     (round, losses): (u64, u64),
     tick: Tick<'_>,
 ) -> Result<(u64, Verdict), String> {
-    let home = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let mut disk = Disk::with(file_system, home.path())?;
-    let data = disk.path().join("data");
-    let mut stage = Stage::over(rig, program, Log::of_round(round), home, data)?;
+    let mut stage = Stage::on_disk(rig, program, Log::of_round(round), |home| Disk::with(file_system, home))?;
     let mut dice = Dice::new(rig.seed + round, 2);
     let mut done = 0;
     let harmed = (|| {
@@ -52,8 +49,7 @@ pub(super) fn on_a_disk(
         while_working(work, |_| {
             for _ in 0..losses {
                 pause(dice.millis(60, 350))?;
-                stage.cut(|| disk.cut_power())?;
-                disk.remount()?;
+                stage.cut_power()?;
                 done += 1;
                 tick();
                 stage.start()?;
@@ -61,6 +57,5 @@ pub(super) fn on_a_disk(
             Ok(())
         })
     })();
-    // Judged while the disk is still there.
     Ok((done, conclude(stage, harmed)?))
 }

@@ -134,7 +134,8 @@ fn errand(stage: &Stage) -> Option<()> {
         }
         answered(&calls.call("produce", &message))?;
     }
-    let args = json!({ "topic": "orders", "group": "kitchen", "owner": "cook", "lease_ms": 250, "max": 6, "wait_ms": 300 });
+    let args =
+        json!({ "topic": "orders", "group": "kitchen", "owner": "cook", "lease_ms": 250, "max": 6, "wait_ms": 300 });
     let mut stream = streams.consume(&args)?;
     let mut number = 0;
     while let Some(item) = stream.next() {

@@ -22,7 +22,8 @@ pub type Topic = (&'static str, u32);
 /// The topics of every history. What is completed makes messages in the last.
 pub const TOPICS: [Topic; 3] = [("orders", 4), ("mail", 1), (OUTPUTS, 2)];
 /// The groups, each of which must see everything of its topic.
-pub const GROUPS: [(&str, &str); 4] = [("orders", "kitchen"), ("orders", "audit"), ("mail", "postman"), (OUTPUTS, "office")];
+pub const GROUPS: [(&str, &str); 4] =
+    [("orders", "kitchen"), ("orders", "audit"), ("mail", "postman"), (OUTPUTS, "office")];
 /// Where the messages of completed steps go.
 pub const OUTPUTS: &str = "receipts";
 /// The longest that a message may stay away: lease, extension, backoff or delay. What has not come after this will not come.
