@@ -174,6 +174,18 @@ impl Stage {
         Ok(())
     }
 
+    /// Starts the server and does not wait for it, so that it can be harmed while it reads its log.
+    ///
+    /// # Errors
+    /// If it cannot be run.
+    pub fn launch(&mut self) -> Result<(), String> {
+        self.recorder.driver("start", &json!({}));
+        let log = self.home.path().join("driftqd.log");
+        let launched = Daemon::launch(&self.recipe, &self.data, self.addr, &log);
+        self.daemon = Some(launched.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
     /// The running server.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Disks that fail, fill up, or take their time.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -49,7 +50,11 @@ fn failing(rig: &Rig, fault: &str, cases: &[(&str, &str)], tick: Tick<'_>) -> Re
                 stage.recorder().driver("fault", &json!({ "calls": calls, "how": how }));
                 Ok(Some(meddler))
             };
-            row.add(1, poisoned(rig, round, Load::default(), broken)?);
+            let (mut verdict, seen) = poisoned(rig, round, Load::default(), broken)?;
+            if verdict.is_innocent() && seen.unavailable == 0 {
+                verdict.accuse("nobody was told 503 when the log had failed".to_owned());
+            }
+            row.add(1, verdict);
             tick();
         }
         Ok(())
@@ -69,7 +74,7 @@ pub fn short_write(rig: &Rig, tick: Tick<'_>) -> Result<Row, String> {
                 tools::run(Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={limit}:{limit}")]))?;
                 Ok(None)
             };
-            row.add(1, poisoned(rig, round, LARGE, broken)?);
+            row.add(1, poisoned(rig, round, LARGE, broken)?.0);
             tick();
         }
         Ok(())
@@ -83,9 +88,9 @@ fn poisoned(
     round: u64,
     load: Load,
     broken: impl FnOnce(&mut Stage) -> Result<Option<Meddler>, String>,
-) -> Result<Verdict, String> {
+) -> Result<(Verdict, Seen), String> {
     let mut stage = Stage::new(rig, &rig.driftqd, Log::of_round(round))?;
-    let mut later = 0;
+    let mut seen = Seen::default();
     let harmed = (|| {
         stage.start()?;
         stage.furnish()?;
@@ -100,7 +105,7 @@ fn poisoned(
             pause(Duration::from_millis(50))?;
             let from = stage.recorder().len();
             pause(Duration::from_millis(300))?;
-            later = answered_since(&stage, from)?;
+            seen = seen_since(&stage, from)?;
             drop(meddler);
             stage.kill();
             stage.start()?;
@@ -108,21 +113,38 @@ fn poisoned(
         })
     })();
     let mut verdict = conclude(stage, harmed)?;
-    if later > 0 {
-        verdict.accuse(format!("{later} calls were answered with success after the log had failed"));
+    if seen.successes > 0 {
+        verdict.accuse(format!("{} calls were answered with success after the log had failed", seen.successes));
     }
-    Ok(verdict)
+    Ok((verdict, seen))
 }
 
-/// How many calls that were made after line `from` were answered with success.
-fn answered_since(stage: &Stage, from: u64) -> Result<usize, String> {
+/// How calls were answered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    successes: usize,
+    /// 503.
+    unavailable: usize,
+    /// 507.
+    full: usize,
+}
+
+/// How calls were answered that were made from line `from` on.
+fn seen_since(stage: &Stage, from: u64) -> Result<Seen, String> {
     let entries = history::read(stage.recorder().path()).map_err(|error| error.to_string())?;
-    let open = |client: &str, incarnation: u64| {
-        let later = entries.iter().filter(|entry| entry.seq >= from && entry.phase == Phase::Invoke);
-        later.filter(|entry| entry.client == client && entry.incarnation == incarnation).count() > 0
-    };
-    let late = entries.iter().filter(|entry| entry.seq >= from && entry.phase == Phase::Ok);
-    Ok(late.filter(|entry| open(&entry.client, entry.incarnation)).count())
+    let (mut seen, mut open) = (Seen::default(), HashSet::new());
+    for entry in entries.iter().filter(|entry| entry.seq >= from) {
+        let call = (&entry.client, entry.incarnation, &entry.op);
+        if entry.phase == Phase::Invoke {
+            open.insert(call);
+        } else if open.remove(&call) {
+            let status = &entry.result["status"];
+            seen.successes += usize::from(entry.phase == Phase::Ok);
+            seen.unavailable += usize::from(status == 503);
+            seen.full += usize::from(status == 507 && entry.result["error"] == "STORAGE_FULL");
+        }
+    }
+    Ok(seen)
 }
 
 /// Waits until produces and acks are taken again.
@@ -164,6 +186,9 @@ fn fill_up(stage: &mut Stage, work: &Workload) -> Result<(), String> {
     let shared = work.shared();
     await_that("the disk is full", SOON * 2, || shared.no_room.load(Ordering::Relaxed) > 30)?;
     stage.recorder().driver("fault", &json!({ "disk": "full" }));
+    if seen_since(stage, 0)?.full == 0 {
+        return Err("produces were refused on a full disk, but not by name".to_owned());
+    }
     let acked = shared.acked.load(Ordering::Relaxed);
     await_that("acks are taken on a full disk", SOON, || shared.acked.load(Ordering::Relaxed) > acked)?;
     // Killed as it is, with no room at all to start in.

@@ -9,6 +9,8 @@ use crate::torture::workload::Load;
 
 /// As many kills are one history, on one folder.
 const KILLS_PER_HISTORY: u64 = 40;
+/// One kill in so many comes while the log is being read.
+const DURING_START: u64 = 6;
 
 /// Kills the server so often, each time while everybody works, and starts it again.
 ///
@@ -23,16 +25,22 @@ pub fn kills(rig: &Rig, kills: u64, tick: Tick<'_>) -> Result<Row, String> {
             let harmed = (|| {
                 stage.start()?;
                 stage.furnish()?;
+                stage.stop()?;
                 let work = stage.work(Load::default(), "w", rig.seed + round)?;
                 while_working(work, |_| {
                     for _ in 0..share {
-                        pause(dice.millis(0, 280))?;
+                        if dice.once_in(DURING_START) {
+                            stage.launch()?;
+                            pause(dice.millis(0, 40))?;
+                        } else {
+                            stage.start()?;
+                            pause(dice.millis(0, 280))?;
+                        }
                         stage.kill();
                         done += 1;
                         tick();
-                        stage.start()?;
                     }
-                    Ok(())
+                    stage.start()
                 })
             })();
             row.add(done, conclude(stage, harmed)?);

@@ -12,6 +12,8 @@ use crate::torture::workload::Load;
 
 /// As many power losses are one history, on one disk.
 const LOSSES_PER_HISTORY: u64 = 20;
+/// One power loss in so many comes while the log is being read; never the first, which finds work done.
+const DURING_START: u64 = 6;
 
 /// Cuts the power of a disk with that file system so often, each time while everybody works.
 ///
@@ -45,16 +47,22 @@ pub(super) fn on_a_disk(
     let harmed = (|| {
         stage.start()?;
         stage.furnish()?;
+        stage.stop()?;
         let work = stage.work(Load::default(), "w", rig.seed + round)?;
         while_working(work, |_| {
             for _ in 0..losses {
-                pause(dice.millis(60, 350))?;
+                if done > 0 && dice.once_in(DURING_START) {
+                    stage.launch()?;
+                    pause(dice.millis(0, 40))?;
+                } else {
+                    stage.start()?;
+                    pause(dice.millis(60, 350))?;
+                }
                 stage.cut_power()?;
                 done += 1;
                 tick();
-                stage.start()?;
             }
-            Ok(())
+            stage.start()
         })
     })();
     Ok((done, conclude(stage, harmed)?))

@@ -100,6 +100,11 @@ fn one_point(rig: &Rig, series: Series, point: u64) -> Result<(bool, Verdict), S
     let harmed = (|| {
         match series.thread {
             None => {
+                // There is something to recover.
+                stage.start()?;
+                stage.furnish()?;
+                errand(&stage);
+                stage.kill();
                 let mut recipe = stage.recipe().clone();
                 recipe.wrapper = wrapper(series.call, &how);
                 // Not to be ready is what is wanted here, and the next start tells whether it did harm.
