@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim};
-use driftq_core::faults::NoFaults;
+use driftq_core::faults::{Faults, NoFaults};
 use driftq_core::idempotency::{EffectStatus, Identity, Outcome, Scope};
 use driftq_core::log::{LogId, MemoryStorage};
 use driftq_core::record::{GroupStart, Retention};
@@ -50,11 +50,12 @@ enum Luck {
     Killed,
 }
 
-pub(crate) struct Live {
+pub(crate) struct Live<F: Faults = NoFaults> {
     pub(crate) entries: Vec<Entry>,
     pub(crate) disk: MemoryStorage,
     config: PipelineConfig,
-    broker: Pipeline,
+    broker: Pipeline<F>,
+    faults: F,
     now: u64,
     dice: u64,
     values: u64,
@@ -75,6 +76,13 @@ fn owner(name: &str) -> OwnerName {
 impl Live {
     /// A life of so many steps, drained twice.
     pub(crate) fn of(seed: u64, steps: u64, snapshot_every_bytes: u64) -> Self {
+        Self::with(NoFaults, seed, steps, snapshot_every_bytes)
+    }
+}
+
+impl<F: Faults> Live<F> {
+    /// The same with a bug in the broker.
+    pub(crate) fn with(faults: F, seed: u64, steps: u64, snapshot_every_bytes: u64) -> Self {
         let limits = Limits { in_flight_max: IN_FLIGHT_MAX, lease_default: Millis(LEASE_MS), ..Limits::production() };
         let config = PipelineConfig {
             limits,
@@ -85,12 +93,13 @@ impl Live {
         };
         let mut disk = MemoryStorage::new();
         let (broker, _) =
-            Pipeline::open(&mut disk, config.clone(), Some(LogId([7; 16])), Timestamp(START), NoFaults).expect("opens");
+            Pipeline::open(&mut disk, config.clone(), Some(LogId([7; 16])), Timestamp(START), faults).expect("opens");
         let mut live = Self {
             entries: Vec::new(),
             disk,
             config,
             broker,
+            faults,
             now: START,
             dice: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             values: 0,
@@ -146,6 +155,11 @@ impl Live {
     fn work(&mut self, asked: Option<driftq_core::types::Ticket>) -> Option<Result<Reply, Refusal>> {
         self.broker.handle_timeout(Timestamp(self.now));
         self.broker.drive(Timestamp(self.now), &mut self.disk);
+        self.outputs(asked)
+    }
+
+    /// What the broker lets out; deliveries are put aside.
+    fn outputs(&mut self, asked: Option<driftq_core::types::Ticket>) -> Option<Result<Reply, Refusal>> {
         let mut reply = None;
         while let Some(output) = self.broker.poll_output() {
             match output {
@@ -168,9 +182,16 @@ impl Live {
         let client = format!("caller-{}", self.callers);
         self.write((&client, 0), op, Phase::Invoke, args.clone(), Value::Null);
         if luck == Luck::Killed {
-            self.broker.handle(Timestamp(self.now), command);
+            let ticket = self.broker.handle(Timestamp(self.now), command);
+            // What leaves now rests on nothing; an honest broker lets nothing out.
+            let told = self.outputs(Some(ticket));
+            self.receive();
+            match told {
+                Some(Ok(reply)) => self.write((&client, 0), op, Phase::Ok, args, answer(&reply)),
+                _ => self.write((&client, 0), op, Phase::Info, args, json!({"error": "reset"})),
+            }
+            self.driver("kill", json!({}));
             self.crash();
-            self.write((&client, 0), op, Phase::Info, args, json!({"error": "reset"}));
             return None;
         }
         let reply = self.ask(command).expect("everything is answered");
@@ -239,7 +260,7 @@ impl Live {
         }
         self.driver("start", json!({}));
         let (broker, _) =
-            Pipeline::open(&mut self.disk, self.config.clone(), None, Timestamp(self.now), NoFaults).expect("opens");
+            Pipeline::open(&mut self.disk, self.config.clone(), None, Timestamp(self.now), self.faults).expect("opens");
         self.broker = broker;
     }
 
@@ -425,8 +446,13 @@ impl Live {
                 self.write((&client, 0), "deliver", Phase::Ok, consume, item(&delivery));
                 self.write((&client, 0), "ack", Phase::Invoke, args.clone(), Value::Null);
                 let told = self.ask(Command::Ack(claim)).expect("everything is answered");
-                assert_eq!(told, Ok(Reply::Done));
-                self.write((&client, 0), "ack", Phase::Ok, args, json!({}));
+                match told {
+                    Ok(_) => self.write((&client, 0), "ack", Phase::Ok, args, json!({})),
+                    Err(refusal) => {
+                        let result = json!({"error": refusal.to_string()});
+                        self.write((&client, 0), "ack", Phase::Fail, args, result);
+                    }
+                }
             }
         }
     }

@@ -5,6 +5,8 @@ mod files;
 mod forged;
 mod forgeries;
 mod honest;
+mod law;
 mod live;
 mod log;
+mod planted;
 mod scale;

@@ -13,6 +13,9 @@ use crate::history::report::{Check, Report};
 /// By how much the clocks of server and driver may differ where nobody tampered with them.
 const SLACK_MS: u64 = 250;
 
+/// What the limit counts for: topic, group and partition.
+type Queue<'a> = (&'a str, &'a str, u64);
+
 pub(super) fn check(facts: &Facts<'_>, entries: &[Entry], report: &mut Report) {
     let Some(max) = facts.setup.max_in_flight else {
         report.note("setup names no max_in_flight, so what is in flight is not counted");
@@ -20,7 +23,7 @@ pub(super) fn check(facts: &Facts<'_>, entries: &[Entry], report: &mut Report) {
     };
     let times = Times::of(entries);
     let first_clock = facts.clocks.first().copied().unwrap_or(u64::MAX);
-    let mut changes: BTreeMap<(&str, &str, u64), Vec<(u64, Change)>> = BTreeMap::new();
+    let mut changes: BTreeMap<Queue<'_>, Vec<(u64, Change)>> = BTreeMap::new();
     for story in facts.stories.values() {
         for (index, delivery) in story.deliveries.iter().enumerate() {
             let delivery = &facts.deliveries[*delivery];

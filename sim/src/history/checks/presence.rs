@@ -79,6 +79,7 @@ fn undone(facts: &Facts<'_>, report: &mut Report) {
     if !facts.is_drained() {
         return;
     }
+    let finished = finished_identities(facts);
     for (key, story) in &facts.stories {
         let Some(last) = story.deliveries.last().map(|last| &facts.deliveries[*last]) else { continue };
         if facts.setup.groups.binary_search(&(key.0, key.1)).is_err() {
@@ -89,7 +90,7 @@ fn undone(facts: &Facts<'_>, report: &mut Report) {
             let settle = &facts.settles[*settle];
             settle.op.finishes() && settle.fate.is_possible()
         };
-        if story.settles.iter().any(finishes) || facts.may_be_dead(*key) {
+        if story.settles.iter().any(finishes) || facts.may_be_dead(*key) || may_be_skipped(facts, &finished, *key) {
             continue;
         }
         report.accuse(Check::Drained, [last.seq], || {

@@ -239,7 +239,7 @@ impl Reader {
     fn before(&mut self, lsn: u64, event: &Event) {
         match event {
             Event::Produced { topic, partition, offset, body, .. } => {
-                self.stored(lsn, *topic, (*partition, *offset), body)
+                self.stored(lsn, *topic, (*partition, *offset), body);
             }
             Event::Delivered { place, token, owner, until } => {
                 let Some((topic, group, offset)) = self.names(place) else { return };
