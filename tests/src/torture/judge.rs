@@ -164,7 +164,7 @@ impl Row {
     #[must_use]
     pub fn passed(&self) -> bool {
         match self.convicted {
-            // Nine of ten, rounded down: a single run may be lucky, and two that both are make one of ten.
+            // One in ten may be lucky: the power went just when the system had written everything by itself.
             Some(convicted) => convicted >= self.runs * 9 / 10 && convicted > 0,
             None => self.sum.is_innocent(),
         }

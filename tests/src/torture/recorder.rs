@@ -148,7 +148,7 @@ mod tests {
             for name in ["a", "b", "c"] {
                 let recorder = &recorder;
                 scope.spawn(move || {
-                    (0..200).for_each(|n| recorder.write((name, 0), "ack", Phase::Ok, &json!({"n": n}), json!({})))
+                    (0..200).for_each(|n| recorder.write((name, 0), "ack", Phase::Ok, &json!({"n": n}), json!({})));
                 });
             }
         });

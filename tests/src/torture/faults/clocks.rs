@@ -43,9 +43,9 @@ pub fn clocks(rig: &Rig, tick: Tick<'_>) -> Result<Row, String> {
                 let work = stage.work(Load::default(), &format!("w{number}"), rig.seed + number)?;
                 while_working(work, |_| pause(Duration::from_millis(500)))?;
                 if number % 2 == 0 {
-                    stage.kill()
+                    stage.kill();
                 } else {
-                    stage.stop()?
+                    stage.stop()?;
                 }
                 done += 1;
                 tick();

@@ -219,10 +219,12 @@ pub fn slow_disk(rig: &Rig, tick: Tick<'_>) -> Result<Row, String> {
                 pause(Duration::from_millis(200))?;
                 let meddler = Meddler::on(stage.daemon()?.pid(), LOG_THREAD, "fdatasync", "delay_enter=200000")?;
                 stage.recorder().driver("fault", &json!({ "sync_ms": 200 }));
-                pause(Duration::from_secs(1))?;
-                goes_on(work)?;
+                let produced = &work.shared().produced;
+                let so_far = produced.load(Ordering::Relaxed);
+                pause(Duration::from_secs(2))?;
+                await_that("produces are taken", SOON, || produced.load(Ordering::Relaxed) > so_far)?;
                 drop(meddler);
-                pause(Duration::from_millis(300))
+                goes_on(work)
             })
         })();
         row.add(1, conclude(stage, harmed)?);

@@ -11,7 +11,7 @@ use crate::torture::stage::{Log, Rig, Stage};
 use crate::torture::workload::Load;
 
 /// As many power losses are one history, on one disk.
-const LOSSES_PER_HISTORY: u64 = 20;
+const LOSSES_PER_HISTORY: u64 = 10;
 /// One power loss in so many comes while the log is being read; never the first, which finds work done.
 const DURING_START: u64 = 6;
 

@@ -91,7 +91,7 @@ impl Desk {
             4..8 => self.late.push_back((Instant::now() + Duration::from_millis(AWAY_MS_MAX + 50), lease)),
             8..14 => self.nack(lease),
             14..19 => drop(self.calls.call("release", &lease)),
-            19..24 => self.extend_and_ack(lease),
+            19..24 => self.extend_and_ack(&lease),
             24..26 => return std::ops::ControlFlow::Break(()),
             26..46 => self.complete(item, lease),
             _ if self.dice.once_in(2) => self.run_effect(item, lease),
@@ -123,11 +123,11 @@ impl Desk {
         self.calls.call("nack", &lease);
     }
 
-    fn extend_and_ack(&mut self, lease: Value) {
+    fn extend_and_ack(&mut self, lease: &Value) {
         let mut longer = lease.clone();
         longer["lease_ms"] = (AWAY_MS_MAX - 50).into();
         self.calls.call("extend", &longer);
-        self.ack(&lease);
+        self.ack(lease);
     }
 
     /// Acks everything whose lease should be over: whoever has the message now must not be disturbed.
