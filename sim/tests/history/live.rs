@@ -331,7 +331,8 @@ impl<F: Faults> Live<F> {
         match self.ask(Command::Subscribe(subscribe)).expect("everything is answered") {
             Ok(Reply::Subscribed { consumer }) => self.workers[index].consumer = Some(consumer),
             other => {
-                self.write((&client, incarnation), "consume", Phase::Fail, args, json!({"error": format!("{other:?}")}))
+                let result = json!({"error": format!("{other:?}")});
+                self.write((&client, incarnation), "consume", Phase::Fail, args, result);
             }
         }
     }

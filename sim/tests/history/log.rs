@@ -95,7 +95,7 @@ fn a_call_that_failed_and_left_something_behind_is_seen() {
         last(entries, "produce", Phase::Ok).phase = Phase::Fail;
     });
     forged(Check::LogFailed, "and the call for it failed", |entries| {
-        last(entries, "ack", Phase::Ok).phase = Phase::Fail
+        last(entries, "ack", Phase::Ok).phase = Phase::Fail;
     });
 }
 
@@ -141,17 +141,46 @@ fn a_log_that_lost_its_end_is_seen() {
     assert!(report.tally(Check::LogSettled).violations > 0, "{report}");
 }
 
-#[test]
-fn a_folder_is_read_as_it_lies() {
-    let live = Live::of(6, 100, NEVER);
+/// The disk of a life as a folder.
+fn folder_of(live: &Live) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let mut disk = live.disk.clone();
     for info in driftq_core::log::Storage::list(&mut disk).expect("it can be listed") {
         let bytes = disk.bytes(info.file).expect("it is there");
         std::fs::write(folder.path().join(info.file.to_string()), bytes).expect("it is written");
     }
+    folder
+}
+
+#[test]
+fn a_folder_is_read_as_it_lies() {
+    let live = Live::of(6, 100, NEVER);
+    let folder = folder_of(&live);
     let report = compare(&live.entries, folder.path()).expect("the log can be read");
     assert!(report.passed() && report.tally(Check::LogDeliveries).looked_at > 0, "{report}");
     let missing = compare(&live.entries, &folder.path().join("not-there")).expect_err("there is no such folder");
     assert!(missing.to_string().contains("there is no data folder"), "{missing}");
+}
+
+#[test]
+fn the_program_holds_a_data_folder_against_a_history() {
+    let live = Live::of(6, 100, NEVER);
+    let folder = folder_of(&live);
+    let history = folder.path().join("history.jsonl");
+    let run = |text: &str, data_dir: &std::path::Path| {
+        std::fs::write(&history, text).expect("it is written");
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_driftq-sim"));
+        let ended = command.arg("check").arg(&history).arg("--data-dir").arg(data_dir).output().expect("it starts");
+        let text = |bytes| String::from_utf8(bytes).expect("it writes text");
+        (ended.status.code(), text(ended.stdout), text(ended.stderr))
+    };
+    let (code, out, _) = run(&live.text(), folder.path());
+    assert!(code == Some(0) && out.contains("log-digest") && out.ends_with("\nPASSED\n"), "{out}");
+
+    let forged = live.text().replacen("\"offset\":0,\"partition\":0}", "\"offset\":900,\"partition\":0}", 1);
+    let (code, out, _) = run(&forged, folder.path());
+    assert!(code == Some(1) && out.contains("log-messages: ") && out.ends_with("\nFAILED\n"), "{out}");
+
+    let (code, out, err) = run(&live.text(), &folder.path().join("not-there"));
+    assert!(code == Some(2) && out.is_empty() && err.contains("cannot be held against the history"), "{err}");
 }

@@ -41,7 +41,7 @@ const NOTICED: [(Fault, Check); 23] = [
 fn clients_of_a_broker_with_a_bug_notice() {
     for (fault, by) in NOTICED {
         let noticed = |seed: &u64| {
-            let snapshot_every_bytes = if seed % 2 == 0 { u64::MAX } else { 4 << 10 };
+            let snapshot_every_bytes = if seed.is_multiple_of(2) { u64::MAX } else { 4 << 10 };
             // Some bugs are also noticed by the broker itself, which then ends.
             let lived = catch_unwind(|| Live::with(Planted(fault), *seed, 250, snapshot_every_bytes).entries);
             lived.is_ok_and(|entries| check(&entries).tally(by).violations > 0)
