@@ -17,8 +17,10 @@ use std::task::Waker;
 
 use driftq_core::command::Subscribe;
 use driftq_core::log::StorageFault;
-use driftq_core::types::{ConsumerId, Timestamp};
+use driftq_core::state::State;
+use driftq_core::types::{ConsumerId, Lsn, Timestamp};
 use driftq_core::{Command, Job, Lane, Output, Pipeline, Refusal, Reply};
+use driftq_files::NullStorage;
 use tokio::sync::Notify;
 
 use self::answers::{Answer, Answers, Waiter};
@@ -28,7 +30,6 @@ pub(crate) use self::streams::Next;
 use self::streams::{StreamSeed, Streams};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use driftq_files::NullStorage;
 
 /// Who performs the log's jobs.
 #[derive(Debug)]
@@ -106,6 +107,14 @@ impl Driver {
             None => Some(Unready::Recovering),
             Some(engine) if engine.pipeline.failure().is_some() => Some(Unready::Failed),
             Some(_) => None,
+        }
+    }
+
+    /// The state as it is, synced or not, and the last position of the log it has seen. A copy that shares its memory.
+    pub(crate) fn state_now(&self) -> Result<(Lsn, State), Unready> {
+        match &*self.engine.borrow() {
+            None => Err(Unready::Recovering),
+            Some(engine) => Ok((engine.pipeline.broker().appended(), engine.pipeline.state().clone())),
         }
     }
 

@@ -34,6 +34,7 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Request, Response, Uri, Version};
+use tokio::sync::Semaphore;
 
 use self::answer::Answer;
 use self::batch::{BatchBody, BatchKind};
@@ -69,13 +70,23 @@ pub(crate) struct Api {
     pub(crate) router: Router,
     guard: Guard,
     ids: RequestIds,
+    /// Digests are made one after the other: each reads the whole state.
+    digests: Semaphore,
 }
 
 impl Api {
     pub(crate) fn new(driver: Rc<Driver>, settings: Settings, metrics: Rc<Metrics>, seed: u64) -> Rc<Self> {
         let guard = Guard::new(settings.addr, &settings.http.allowed_hosts);
         let router = Router::new(settings.router.clone());
-        Rc::new(Self { driver, settings, metrics, router, guard, ids: RequestIds::new(seed) })
+        Rc::new(Self {
+            driver,
+            settings,
+            metrics,
+            router,
+            guard,
+            ids: RequestIds::new(seed),
+            digests: Semaphore::new(1),
+        })
     }
 
     /// Answers a request, whatever it is. What can be told from its head is told at once: what waits carries only the rest.
@@ -162,6 +173,7 @@ impl Api {
             Route::Healthz => return Ok(status::healthz()),
             Route::Readyz => return status::readyz(self),
             Route::Version => return Ok(status::version(self)),
+            Route::Digest => return status::digest(self).await,
             Route::OpenApi => return Ok(status::openapi()),
             Route::Metrics => return Ok(status::metrics(self, &asked.headers)),
             Route::ListTopics => return topics::list(self).await,

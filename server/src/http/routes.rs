@@ -12,6 +12,7 @@ pub(crate) enum Route {
     Healthz,
     Readyz,
     Version,
+    Digest,
     OpenApi,
     Metrics,
     ListTopics,
@@ -61,6 +62,7 @@ impl Route {
             "/v1/healthz" => get(Self::Healthz),
             "/v1/readyz" => get(Self::Readyz),
             "/v1/version" => get(Self::Version),
+            "/v1/digest" => get(Self::Digest),
             "/v1/openapi.json" => get(Self::OpenApi),
             "/metrics" => get(Self::Metrics),
             "/v1/peek" => get(Self::Peek),
@@ -151,6 +153,7 @@ mod tests {
             "/v1/release",
             "/v1/healthz",
             "/v1/readyz",
+            "/v1/digest",
             "/v1/version",
             "/v1/openapi.json",
             "/metrics",
@@ -171,7 +174,7 @@ mod tests {
         ] {
             assert!(described.contains(path), "{path}");
         }
-        assert_eq!(described.len(), 25);
+        assert_eq!(described.len(), 26);
     }
 
     #[test]

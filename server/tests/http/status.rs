@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use driftq_core::faults::NoFaults;
+use driftq_core::pipeline::inspect;
 use serde_json::{Value, json};
 
 use crate::ask::{JSON, until};
@@ -30,6 +32,33 @@ fn health_readiness_and_version_are_said() {
     server.create("t", 1);
     assert_eq!(server.produce("t", "v"), (0, 0));
     assert_eq!(server.next("t")["value"], "v");
+}
+
+#[test]
+fn the_digest_is_that_of_the_log_replayed_to_its_position() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut server = Server::on(dir.path(), &[]);
+    server.create("t", 2);
+    server.produce("t", "v");
+    let digest = |server: &Server| {
+        let reply = server.get("/v1/digest");
+        assert_eq!((reply.status, reply.header("content-type")), (200, JSON), "{reply:?}");
+        let json = reply.json();
+        assert_eq!(json["digest"].as_str().map(str::len), Some(16), "{json}");
+        json
+    };
+    let before = digest(&server);
+    assert_eq!(digest(&server), before, "nothing has happened in between");
+    let item = server.next("t");
+    server.settled("ack", "t", &item, json!({}));
+    let after = digest(&server);
+    assert_ne!(after["digest"], before["digest"]);
+    assert!(after["lsn"].as_u64() > before["lsn"].as_u64());
+
+    server.kill();
+    let mut storage = driftq_files::DataFolder::open(dir.path()).expect("nobody has it").storage();
+    let (state, recovered) = inspect(&mut storage, None, &NoFaults).expect("it was only killed");
+    assert_eq!(after, json!({ "lsn": recovered.last_lsn.0, "digest": format!("{:016x}", state.digest()) }));
 }
 
 #[test]
