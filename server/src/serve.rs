@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{Notice, Recovered};
+use driftq_core::log::{Notice, Recovered, Storage};
 use driftq_core::pipeline::OpenError;
 use driftq_core::types::Timestamp;
 use driftq_core::{Pipeline, PipelineConfig};
@@ -66,6 +66,18 @@ pub enum ServeError {
 /// # Errors
 /// [`ServeError`] if it cannot be started.
 pub fn run(settings: Settings) -> Result<ExitCode, ServeError> {
+    run_over(settings, |files| files)
+}
+
+/// Runs a broker whose files are reached through something else, which `wrap` puts around every handle on them. For proofs that
+/// need a broker on a disk that breaks its promises; [`run`] is the one that keeps them.
+///
+/// # Errors
+/// [`ServeError`] if it cannot be started.
+pub fn run_over<S>(settings: Settings, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
+where
+    S: Storage + Send + 'static,
+{
     raise_file_limit();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -74,7 +86,7 @@ pub fn run(settings: Settings) -> Result<ExitCode, ServeError> {
     );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
-    let result = local.block_on(&runtime, serve(settings));
+    let result = local.block_on(&runtime, serve(settings, wrap));
     // Whatever still runs is cut off here: everybody has been answered, or has had their time.
     drop(local);
     runtime.shutdown_background();
@@ -92,7 +104,10 @@ fn raise_file_limit() {
     }
 }
 
-async fn serve(settings: Settings) -> Result<ExitCode, ServeError> {
+async fn serve<S>(settings: Settings, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
+where
+    S: Storage + Send + 'static,
+{
     let addr = settings.addr;
     // First the folder: two brokers on one are refused before either is heard of.
     let opening = Opening::prepare(&settings)?;
@@ -112,7 +127,7 @@ async fn serve(settings: Settings) -> Result<ExitCode, ServeError> {
     tracing::info!("listening on http://{bound}");
 
     let began = Instant::now();
-    let mut opened = opening.start(&settings, driver.now())?;
+    let mut opened = opening.start(&settings, driver.now(), wrap)?;
     let (pipeline, recovered, storage) = tokio::select! {
         opened = &mut opened => opened.expect("the thread that reads the log always answers")?,
         _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
@@ -121,7 +136,7 @@ async fn serve(settings: Settings) -> Result<ExitCode, ServeError> {
     metrics.recovered(began.elapsed());
     report(&recovered, &pipeline, began.elapsed());
     let disk = match storage {
-        Some(storage) => Disk::Threads(Lanes::start(storage.clone(), storage, &wake)?),
+        Some(storage) => Disk::Threads(Lanes::start(wrap(storage.clone()), wrap(storage), &wake)?),
         None => Disk::None(NullStorage),
     };
     driver.start(pipeline, disk);
@@ -181,18 +196,23 @@ impl Opening {
     }
 
     /// Reads the log on a thread of its own.
-    fn start(self, settings: &Settings, now: Timestamp) -> Result<oneshot::Receiver<Opened>, ServeError> {
+    fn start<S: Storage + 'static>(
+        self,
+        settings: &Settings,
+        now: Timestamp,
+        wrap: fn(FileStorage) -> S,
+    ) -> Result<oneshot::Receiver<Opened>, ServeError> {
         let (send, opened) = oneshot::channel();
         let config = settings.pipeline();
         let read = move || {
             // Whoever waited may be gone: the process is ending.
-            let _ = send.send(self.open(config, now));
+            let _ = send.send(self.open(config, now, wrap));
         };
         std::thread::Builder::new().name("driftq-recovery".into()).spawn(read)?;
         Ok(opened)
     }
 
-    fn open(self, config: PipelineConfig, now: Timestamp) -> Opened {
+    fn open<S: Storage>(self, config: PipelineConfig, now: Timestamp, wrap: fn(FileStorage) -> S) -> Opened {
         let new_log = Some(fresh_log_id()?);
         match self {
             Self::Nowhere => {
@@ -201,7 +221,7 @@ impl Opening {
             }
             Self::Folder(storage) => {
                 // Everybody waits for the segment a start begins, so only its beginning is written with zeros.
-                let mut first = storage.clone().preparing(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES));
+                let mut first = wrap(storage.clone().preparing(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES)));
                 let (pipeline, recovered) = Pipeline::open(&mut first, config, new_log, now, NoFaults)?;
                 Ok((pipeline, recovered, Some(storage)))
             }

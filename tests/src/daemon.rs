@@ -207,6 +207,9 @@ pub fn program(package: &str, name: &str) -> Result<PathBuf, String> {
         build.args(["build", "--quiet", "--locked", "-p", package, "--bin", name]);
         if !cfg!(debug_assertions) {
             build.arg("--release");
+        } else if own.parent().is_some_and(|folder| folder.ends_with("deps")) {
+            // A test's own program: what `cargo test` has built with it will do.
+            build.args(["--profile", "test"]);
         }
         let status = build.status().map_err(|error| error.to_string())?;
         if !status.success() {
