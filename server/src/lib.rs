@@ -7,6 +7,8 @@
 mod clock;
 pub mod config;
 mod driver;
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod json;
 mod metrics;

@@ -80,8 +80,16 @@ impl Server {
     /// # Errors
     /// See [`CallError`].
     pub fn consume(&self, query: &str) -> Result<Stream, CallError> {
+        self.stream(&Request::get(&format!("/v1/consume?{query}")))
+    }
+
+    /// The answer to any request as a stream of lines, its head read.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn stream(&self, request: &Request<'_>) -> Result<Stream, CallError> {
         let mut connection = self.connect()?;
-        connection.send(&Request::get(&format!("/v1/consume?{query}")))?;
+        connection.send(request)?;
         let mut head = connection.head()?;
         let ended = head.status != 200;
         if ended {
@@ -290,6 +298,12 @@ impl Stream {
             }
             if self.ended {
                 return Ok(None);
+            }
+            if self.head.header("transfer-encoding").is_none() {
+                // A stream that ends with its connection, as HTTP/1.0 had it.
+                let line = self.connection.line()?;
+                self.ended = line.is_none();
+                return Ok(line);
             }
             match self.connection.chunk()? {
                 Some(chunk) => self.buffer += &chunk,

@@ -12,6 +12,7 @@ mod consume;
 pub(crate) mod edge;
 mod error;
 mod fields;
+pub(crate) mod fuzzing;
 mod groups;
 mod guard;
 mod head;

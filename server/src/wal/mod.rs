@@ -21,6 +21,7 @@ use driftq_core::types::Lsn;
 
 pub use self::dump::{DumpEnd, DumpOptions, dump};
 pub use self::rebuild::{Loss, Skipped};
+pub(crate) use self::salvage::salvage_into;
 pub use self::salvage::{Consent, Contents, Salvage, salvage};
 pub use self::verify::{FileReport, Verification, verify};
 use driftq_files::FolderError;

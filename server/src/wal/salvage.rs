@@ -19,8 +19,8 @@ use driftq_core::types::{Boot, Lsn, Timestamp};
 use super::WalError;
 use super::quarantine::{self, Exchange};
 use super::rebuild::{Loss, Rebuild};
-use super::scan::{Folder, Found};
-use driftq_files::{DataFolder, FileStorage};
+use super::scan::{Folder, Found, LSN_MAX};
+use driftq_files::DataFolder;
 
 /// Whether anything may be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,6 +200,21 @@ fn open_again(folder: &DataFolder, quarantine: &Path) -> Result<Contents, WalErr
     Ok(Contents::of(&state))
 }
 
+/// A salvage without a folder, for fuzzing: what is left in `from` makes a new log in `into`. Gives what is kept and lost; `None`
+/// where nothing need be saved.
+pub(crate) fn salvage_into(
+    from: &mut impl Storage,
+    into: &mut impl Storage,
+) -> Result<Option<(Contents, Loss)>, WalError> {
+    if let Ok(_) | Err(RecoveryError::NoLog | RecoveryError::UnknownVersion { .. }) = inspect(from, None, &NoFaults) {
+        return Ok(None);
+    }
+    let found = Folder::survey(from)?;
+    let saved = save(from, &found)?;
+    write_log(into, &found, &saved)?;
+    Ok(Some((Contents::of(&saved.state), saved.loss)))
+}
+
 /// What could be saved.
 struct Saved {
     state: State,
@@ -222,6 +237,9 @@ fn save(storage: &mut impl Storage, found: &Folder) -> Result<Saved, WalError> {
     }
     rebuild.miss_through(found.last_lsn_synced());
     let lsn = rebuild.last().max(found.last_lsn_named()).next();
+    if lsn >= LSN_MAX {
+        return Err(WalError::Unsound("its numbers are at their end".to_owned()));
+    }
     // Every boot began a segment, so there were no more boots than segments.
     let (state, loss) = rebuild.finish(found.last_sequence()).map_err(WalError::Unsound)?;
     Ok(Saved { state, loss, lsn })
@@ -251,7 +269,7 @@ fn newest_snapshot(storage: &mut impl Storage, found: &Folder, window: &mut Vec<
 const SLICE_BYTES: usize = 1 << 20;
 
 /// Writes the new log: a snapshot of what was saved, and a segment that goes on behind it. Gives the names of its files.
-fn write_log(storage: &mut FileStorage, found: &Folder, saved: &Saved) -> Result<Vec<FileId>, WalError> {
+fn write_log(storage: &mut impl Storage, found: &Folder, saved: &Saved) -> Result<Vec<FileId>, WalError> {
     let epoch = u64::from(saved.state.boot().0);
     // No frame has this LSN, so there is no checksum of one; snapshot and segment agree, which is what ties them together.
     let head = SnapshotHead { log_id: found.log_id, lsn: saved.lsn, crc: 0, epoch };
@@ -264,7 +282,7 @@ fn write_log(storage: &mut FileStorage, found: &Folder, saved: &Saved) -> Result
     };
     let draft = head.draft();
     let mut position = 0;
-    let mut append = |storage: &mut FileStorage, bytes: &mut Vec<u8>| {
+    let mut append = |storage: &mut dyn Storage, bytes: &mut Vec<u8>| {
         let appended = storage.append(draft, WriteAt { epoch, position }, bytes);
         position += bytes.len() as u64;
         bytes.clear();

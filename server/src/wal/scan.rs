@@ -13,7 +13,10 @@ use driftq_core::types::Lsn;
 use super::WalError;
 
 /// The highest LSN a header may name; see the log's headers.
-const LSN_MAX: Lsn = Lsn(1 << 62);
+pub(super) const LSN_MAX: Lsn = Lsn(1 << 62);
+/// Numbers of files from this on were never given: no header could have named what comes next. A file of such a name is set aside with the
+/// others and believed in nothing.
+const NUMBER_END: u64 = LSN_MAX.0 - 2;
 
 /// A segment, as far as it can be read.
 #[derive(Debug)]
@@ -133,7 +136,7 @@ impl Folder {
         let (mut dead_from, mut after) = (None, None);
         for source in segments.iter_mut().rev() {
             source.dead_from = dead_from;
-            source.has_successor = after == Some(source.sequence + 1);
+            source.has_successor = after == source.sequence.checked_add(1);
             after = Some(source.sequence);
             dead_from = source.first.into_iter().chain(dead_from).min();
         }
@@ -144,13 +147,15 @@ impl Folder {
     /// The highest number of a segment, by name or by header.
     pub(super) fn last_sequence(&self) -> u64 {
         let names = self.files.iter().map(|file| if let FileId::Segment(sequence) = file { *sequence } else { 0 });
-        names.chain(self.segments.iter().map(|source| source.sequence)).max().unwrap_or(0)
+        let headers = self.segments.iter().map(|source| source.sequence);
+        names.chain(headers).filter(|sequence| *sequence < NUMBER_END).max().unwrap_or(0)
     }
 
     /// The highest LSN that a header or a finished snapshot's name proves to have been synced.
     pub(super) fn last_lsn_synced(&self) -> Lsn {
         let headers = self.segments.iter().filter_map(|source| Some(source.header.ok()?.previous_lsn));
-        headers.chain(self.snapshots.iter().map(|(lsn, _)| *lsn)).max().unwrap_or_default()
+        let names = self.snapshots.iter().map(|(lsn, _)| *lsn);
+        headers.chain(names).filter(|lsn| lsn.0 < NUMBER_END).max().unwrap_or_default()
     }
 
     /// The highest LSN in a file's name, whoever's it is and whether or not it was synced.
@@ -159,7 +164,7 @@ impl Folder {
             FileId::Segment(_) => Lsn(0),
             FileId::Snapshot(lsn) | FileId::SnapshotDraft(lsn) => *lsn,
         });
-        names.max().unwrap_or_default()
+        names.filter(|lsn| lsn.0 < NUMBER_END).max().unwrap_or_default()
     }
 }
 

@@ -204,6 +204,24 @@ fn a_foreign_file_is_set_aside_and_costs_nothing() {
     assert_eq!(messages(&saved), messages(&whole));
 }
 
+/// Found by fuzzing: what was salvaged did not open, since its numbers went on from names that no log can have given.
+#[test]
+fn files_with_numbers_that_no_log_gives_are_set_aside_and_cost_nothing() {
+    let last = u64::MAX;
+    for stray in [FileId::SnapshotDraft(Lsn(last)), FileId::Snapshot(Lsn(last)), FileId::Segment(last)] {
+        let dir = log();
+        let whole = state(dir.path());
+        fs::write(path(dir.path(), stray), "stray").unwrap();
+        if let FileId::SnapshotDraft(_) = stray {
+            // By itself a draft is no reason to refuse.
+            flip(dir.path(), segments(dir.path())[2], 50);
+        }
+        let (text, saved) = salvaged(dir.path());
+        assert!(!text.contains("lost: "), "{text}");
+        assert_eq!(messages(&saved), messages(&whole));
+    }
+}
+
 #[test]
 fn a_segment_under_another_name_is_still_read() {
     let dir = log();

@@ -2,8 +2,11 @@
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+mod classes;
 mod crashes;
+mod daemon;
 mod damage;
 mod looking;
+mod starts;
 mod support;
 mod sweep;

@@ -1,0 +1,101 @@
+//! The real program on a folder: it starts and is asked what it has, or says why it does not.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long a start may take.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Small segments, so that a start has little to make room for.
+const CONFIG: &str = "[limits]\nkey_bytes_max = 1024\nmessage_bytes_max = 65536\nmetadata_bytes_max = 65536\n\
+                      result_bytes_max = 65536\n[storage]\nsegment_bytes = 524288\nreserve_bytes = 16384\n";
+
+/// What a start came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// It serves: the messages of topic `one`, offset and value.
+    Serves(BTreeMap<u64, String>),
+    /// It has ended: its exit code, and what it said last.
+    Refuses(i32, String),
+}
+
+/// A process that is killed and reaped when this goes.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts the program on the folder, looks, and kills it.
+pub fn start(dir: &Path) -> Start {
+    // Beside the folder, whose name is nobody else's.
+    let config = dir.with_extension("toml");
+    fs::write(&config, CONFIG).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_driftqd"));
+    command.args(["--addr", "127.0.0.1:0", "--config"]).arg(&config).arg("--data-dir").arg(dir);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DRIFTQ_")) {
+        command.env_remove(name);
+    }
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut running = Running(child);
+    let lines = BufReader::new(running.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let (mut addr, mut last) = (None, String::new());
+    for line in lines {
+        if let Some((_, found)) = line.split_once("listening on http://") {
+            addr = Some(found.trim().to_owned());
+        }
+        last = line;
+        if let Some(addr) = &addr
+            && let Some(found) = served(addr)
+        {
+            fs::remove_file(&config).unwrap();
+            return Start::Serves(found);
+        }
+    }
+    // It speaks no more: it has ended.
+    fs::remove_file(&config).unwrap();
+    Start::Refuses(running.0.wait().unwrap().code().unwrap_or(-1), last)
+}
+
+/// Waits until the broker is ready and asks for its messages; `None` if it ends instead.
+fn served(addr: &str) -> Option<BTreeMap<u64, String>> {
+    let end = Instant::now() + SOON;
+    loop {
+        assert!(Instant::now() < end, "neither ready nor ended in time");
+        match get(addr, "/v1/readyz") {
+            None => return None,
+            Some((200, _)) => break,
+            Some(_) => std::thread::sleep(Duration::from_millis(2)),
+        }
+    }
+    let (status, body) = get(addr, "/v1/peek?topic=one&partition=0&offset=0&limit=1000")?;
+    if status == 404 {
+        return Some(BTreeMap::new());
+    }
+    assert_eq!(status, 200, "{body}");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    let message =
+        |message: &Value| (message["offset"].as_u64().unwrap(), message["value"].as_str().unwrap().to_owned());
+    Some(body["messages"].as_array().unwrap().iter().map(message).collect())
+}
+
+/// Status and body; `None` where nobody listens any more.
+fn get(addr: &str, path: &str) -> Option<(u16, String)> {
+    let mut socket = TcpStream::connect(addr).ok()?;
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    let ask = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
+    let mut answer = String::new();
+    socket.write_all(ask.as_bytes()).and_then(|()| socket.read_to_string(&mut answer)).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
