@@ -51,6 +51,7 @@ mod tests {
         ("delete", "/v1/topics/{topic}"),
         ("get", "/v1/topics/{topic}"),
         ("get", "/v1/version"),
+        ("get", "/v1/digest"),
     ];
 
     fn parsed() -> Value {

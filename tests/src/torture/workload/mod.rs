@@ -19,11 +19,17 @@ use crate::http::Server;
 /// A topic, and how many partitions it has.
 pub type Topic = (&'static str, u32);
 
-/// The topics of every history. What is completed makes messages in the last.
-pub const TOPICS: [Topic; 3] = [("orders", 4), ("mail", 1), (OUTPUTS, 2)];
+/// The topics of every history. What is completed makes messages in the third, what has failed too often ends in the last two.
+pub const TOPICS: [Topic; 5] = [("orders", 4), ("mail", 1), (OUTPUTS, 2), ("dlq.orders", 4), ("dlq.mail", 1)];
 /// The groups, each of which must see everything of its topic.
-pub const GROUPS: [(&str, &str); 4] =
-    [("orders", "kitchen"), ("orders", "audit"), ("mail", "postman"), (OUTPUTS, "office")];
+pub const GROUPS: [(&str, &str); 6] = [
+    ("orders", "kitchen"),
+    ("orders", "audit"),
+    ("mail", "postman"),
+    (OUTPUTS, "office"),
+    ("dlq.orders", "undertaker"),
+    ("dlq.mail", "gravedigger"),
+];
 /// Where the messages of completed steps go.
 pub const OUTPUTS: &str = "receipts";
 /// The longest that a message may stay away: lease, extension, backoff or delay. What has not come after this will not come.

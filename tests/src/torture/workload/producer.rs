@@ -76,7 +76,8 @@ impl Producer {
             message["envelope"]["idempotency_key"] = format!("key-{}-{}", self.name, self.made).into();
         }
         if self.dice.once_in(4) {
-            message["envelope"]["retry_policy"] = json!({ "backoff_ms": 20, "max_backoff_ms": 100 });
+            let policy = json!({ "backoff_ms": 20, "max_backoff_ms": 100, "max_attempts": self.dice.between(1, 4) });
+            message["envelope"]["retry_policy"] = policy;
         }
         message
     }
