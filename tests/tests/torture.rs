@@ -52,6 +52,7 @@ fn two_hundred_kills_under_load_break_no_promise() {
     for check in [Check::Stale, Check::Effects, Check::Steps, Check::Order, Check::Identity, Check::Overlap] {
         assert!(row.looked_at(check) >= 200, "{check}: {} looked at only", row.looked_at(check));
     }
+    assert!(row.sum.counts.dead >= 50, "{} dead letters only", row.sum.counts.dead);
     assert_eq!(row.looked_at(Check::LogDigest), 5, "the log of each history, replayed, gives the server's own digest");
 }
 

@@ -265,3 +265,20 @@ fn a_history_that_nobody_had_to_drain_needs_no_drain() {
     let report = check(&history.entries);
     assert!(report.passed() && !report.notes.is_empty(), "{report}");
 }
+
+#[test]
+fn a_driver_that_polls_may_write_what_it_was_handed_into_the_answer() {
+    let polled = |value: &str| {
+        let mut history = held();
+        let delivered = history.entries.last_mut().expect("a delivery");
+        delivered.op = "consume".to_owned();
+        delivered.result["value"] = value.into();
+        delivered.result = json!({ "messages": [delivered.result.take()] });
+        history.ack("w1", 0, 1);
+        check(&history.drained().entries)
+    };
+    let report = polled("v0");
+    assert!(report.passed(), "{report}");
+    let report = polled("another");
+    assert!(report.tally(Check::Altered).violations > 0, "{report}");
+}

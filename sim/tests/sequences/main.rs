@@ -33,6 +33,17 @@ fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
 }
 
+/// Runs a test with room on its stack: a strategy as large as these is built there, many times over, unless the compiler spares it.
+fn roomy(test: impl FnOnce() + Send) {
+    let ended = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(64 << 20).spawn_scoped(scope, test);
+        thread.expect("a thread").join()
+    });
+    if let Err(panic) = ended {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 /// Tries so many sequences; fails with the smallest that does not hold, as a trace to be replayed.
 fn judge(
     cases: u32,
@@ -61,42 +72,52 @@ fn holds((setup, steps): &Sequence, met: &RefCell<Sometimes>) -> Result<(), Test
 
 #[test]
 fn no_sequence_of_steps_breaks_a_promise_and_they_meet_every_situation_there_is() {
-    let met = RefCell::default();
-    judge(2_000, sequences(160), |sequence| holds(sequence, &met));
-    let missed: Vec<_> = met.borrow().never().map(driftq_sim::sometimes::Point::sentence).collect();
-    assert!(missed.is_empty(), "never met: {missed:#?}");
+    roomy(|| {
+        let met = RefCell::default();
+        judge(2_000, sequences(160), |sequence| holds(sequence, &met));
+        let missed: Vec<_> = met.borrow().never().map(driftq_sim::sometimes::Point::sentence).collect();
+        assert!(missed.is_empty(), "never met: {missed:#?}");
+    });
 }
 
 #[test]
 fn no_long_sequence_breaks_a_promise() {
-    judge(150, sequences(400), |sequence| holds(sequence, &RefCell::default()));
+    roomy(|| {
+        judge(150, sequences(400), |sequence| holds(sequence, &RefCell::default()));
+    });
 }
 
 #[test]
 fn no_moment_at_the_end_of_time_breaks_a_promise() {
-    judge(600, sequences(60).prop_map(endless), |sequence| holds(sequence, &RefCell::default()));
+    roomy(|| {
+        judge(600, sequences(60).prop_map(endless), |sequence| holds(sequence, &RefCell::default()));
+    });
 }
 
 #[test]
 fn the_same_sequence_twice_is_the_same_life() {
-    judge(200, sequences(60), |(setup, steps)| {
-        let (once, again) = (relive(setup, steps, SOUND), relive(setup, steps, SOUND));
-        prop_assert_eq!((once.chain, once.tally, once.sometimes), (again.chain, again.tally, again.sometimes));
-        Ok(())
+    roomy(|| {
+        judge(200, sequences(60), |(setup, steps)| {
+            let (once, again) = (relive(setup, steps, SOUND), relive(setup, steps, SOUND));
+            prop_assert_eq!((once.chain, once.tally, once.sometimes), (again.chain, again.tally, again.sometimes));
+            Ok(())
+        });
     });
 }
 
 /// A start demands of a snapshot what is true of every state there is; else it would refuse what the broker wrote itself.
 #[test]
 fn every_state_that_is_reached_is_one_that_a_snapshot_may_hold() {
-    judge(300, sequences(60), |(setup, steps)| {
-        let begun = World::new(setup, NoFaults, Checks { oracle: false });
-        let mut world = begun.map_err(|violation| TestCaseError::fail(violation.to_string()))?;
-        for step in steps {
-            world.take(step).map_err(|violation| TestCaseError::fail(violation.to_string()))?;
-            let unsound = world.broker().and_then(|broker| broker.state().check().err());
-            prop_assert!(unsound.is_none(), "after {:?}: {:?}", step, unsound);
-        }
-        Ok(())
+    roomy(|| {
+        judge(300, sequences(60), |(setup, steps)| {
+            let begun = World::new(setup, NoFaults, Checks { oracle: false });
+            let mut world = begun.map_err(|violation| TestCaseError::fail(violation.to_string()))?;
+            for step in steps {
+                world.take(step).map_err(|violation| TestCaseError::fail(violation.to_string()))?;
+                let unsound = world.broker().and_then(|broker| broker.state().check().err());
+                prop_assert!(unsound.is_none(), "after {:?}: {:?}", step, unsound);
+            }
+            Ok(())
+        });
     });
 }

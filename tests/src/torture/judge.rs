@@ -138,10 +138,11 @@ impl Row {
     /// Adds what came of `runs` more.
     pub fn add(&mut self, runs: u64, verdict: Verdict) {
         self.runs += runs;
-        let Counts { calls, acked, deliveries } = verdict.counts;
+        let Counts { calls, acked, deliveries, dead } = verdict.counts;
         self.sum.counts.calls += calls;
         self.sum.counts.acked += acked;
         self.sum.counts.deliveries += deliveries;
+        self.sum.counts.dead += dead;
         self.sum.lost += verdict.lost;
         self.sum.resurrected += verdict.resurrected;
         self.sum.stale_acks += verdict.stale_acks;

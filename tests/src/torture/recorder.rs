@@ -21,6 +21,8 @@ pub struct Counts {
     pub acked: u64,
     /// Messages that streams handed over.
     pub deliveries: u64,
+    /// Those of them that were of dead letters.
+    pub dead: u64,
 }
 
 /// Writes a history. Threads share it.
@@ -113,7 +115,11 @@ impl Counts {
     fn count(&mut self, entry: &Entry) {
         match (entry.client.as_str(), entry.op.as_str(), entry.phase) {
             (DRIVER, ..) => {}
-            (_, "deliver", _) => self.deliveries += 1,
+            (_, "deliver", _) => {
+                self.deliveries += 1;
+                let topic = entry.args["topic"].as_str().unwrap_or_default();
+                self.dead += u64::from(topic.starts_with("dlq."));
+            }
             (_, _, Phase::Invoke) => self.calls += 1,
             (_, _, Phase::Ok) => self.acked += 1,
             _ => {}
@@ -137,7 +143,7 @@ mod tests {
         recorder.write(("c", 0), "produce", Phase::Invoke, &json!({"topic": "t", "value": "v"}), Value::Null);
         let found = lines(recorder.path());
         assert_eq!((found.len(), found[0].phase, found[0].result.clone()), (1, Phase::Invoke, Value::Null));
-        assert_eq!(recorder.counts(), Counts { calls: 1, acked: 0, deliveries: 0 });
+        assert_eq!(recorder.counts(), Counts { calls: 1, ..Counts::default() });
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(super) fn gather(entries: &[Entry]) -> Facts<'_> {
         match (entry.op.as_str(), entry.phase) {
             ("deliver", _) => {
                 let consume = open.get(&(who.0, who.1, "consume")).copied();
-                gatherer.deliver(entry, consume);
+                gatherer.deliver(entry, &entry.result, consume);
             }
             (op, _) if DRIVER_OPS.contains(&op) => gatherer.driver(entry),
             (_, Phase::Invoke) => {
@@ -34,6 +34,10 @@ pub(super) fn gather(entries: &[Entry]) -> Facts<'_> {
             }
             (..) => {
                 let invoke = open.remove(&who).unwrap_or(entry);
+                // A driver that polls may write what it was handed into the answer.
+                for item in handed_over(entry) {
+                    gatherer.deliver(entry, item, Some(invoke));
+                }
                 gatherer.call(invoke, Some(entry));
             }
         }
@@ -86,16 +90,21 @@ impl<'a> Gatherer<'a> {
         }
     }
 
-    fn deliver(&mut self, entry: &'a Entry, consume: Option<&'a Entry>) {
+    fn deliver(&mut self, entry: &'a Entry, item: &'a Value, consume: Option<&'a Entry>) {
         self.facts.counts.deliveries += 1;
-        match self.delivery(entry, consume) {
+        match self.delivery(entry, item, consume) {
             Ok(delivery) => self.facts.deliveries.push(delivery),
             Err(what) => self.facts.malformed.push((entry.seq, format!("a delivery must name its {what}"))),
         }
     }
 
-    fn delivery(&self, entry: &'a Entry, consume: Option<&'a Entry>) -> Result<Delivery<'a>, &'static str> {
-        let (args, item) = (&entry.args, &entry.result);
+    fn delivery(
+        &self,
+        entry: &'a Entry,
+        item: &'a Value,
+        consume: Option<&'a Entry>,
+    ) -> Result<Delivery<'a>, &'static str> {
+        let args = &entry.args;
         let envelope = item.get("envelope").unwrap_or(&Value::Null);
         let dlq = envelope.get("dlq").filter(|dlq| dlq.is_object());
         let origin = dlq.map(|dlq| {
@@ -329,4 +338,16 @@ fn place(value: &Value) -> Result<Place, &'static str> {
 
 fn said<'a>(value: &'a Value, name: &'static str) -> Result<&'a str, &'static str> {
     Some(text(value, name)).filter(|text| !text.is_empty()).ok_or(name)
+}
+
+/// The items in the answer to a consume: one, or a list of them.
+fn handed_over(entry: &Entry) -> &[Value] {
+    if (entry.op.as_str(), entry.phase) != ("consume", Phase::Ok) {
+        return &[];
+    }
+    match &entry.result {
+        Value::Array(items) => items,
+        result if result.get("offset").is_some() => std::slice::from_ref(result),
+        result => result.get("messages").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default(),
+    }
 }
