@@ -107,9 +107,10 @@ impl<F: Faults> Broker<F> {
             Some(Event::Completed(step)) if step.stored() > 0 => Need::Growth,
             _ => Need::Drain,
         };
+        let adds_an_answer = decision.event.is_some();
         let answered = self.answer(decision, need, log)?;
-        if self.state.completions().len() > self.limits.completions_max {
-            // The oldest are the least likely to be asked for. What the log has no room for now goes the next time.
+        if adds_an_answer && self.state.completions().len() > self.limits.completions_max {
+            // The oldest are the least likely to be asked for. What the log has no room for now goes with the next step.
             let count = (self.limits.completions_max as u64).div_ceil(COMPLETIONS_FREED_SHARE).max(1);
             let _ = self.commit(Event::CompletionsExpired { count }, Need::Drain, log);
         }

@@ -428,6 +428,33 @@ fn beyond_their_number_the_oldest_answers_go_first_and_no_refusal_takes_one_away
     }
 }
 
+/// More answers than may be are kept after a start with a lower limit, or where the log had no room to let one go.
+#[test]
+fn a_step_that_only_asks_for_its_answer_again_lets_none_go() {
+    let mut rig = Rig::with_limits(|limits| limits.completions_max = 3);
+    rig.topic("t", 1);
+    rig.subscribe("t", "g", "w");
+    let mut done = Vec::new();
+    for round in 0..3 {
+        rig.produce("t", &round.to_string());
+        let delivery = rig.one();
+        step(&mut rig, &delivery, None, vec![]).unwrap();
+        done.push(delivery);
+    }
+    rig.config.limits.completions_max = 2;
+    rig.restart(Restart::Crash);
+    let before = rig.digest();
+    for delivery in &done {
+        step(&mut rig, delivery, None, vec![]).expect("it is told again");
+    }
+    assert_eq!((rig.digest(), rig.pipeline.state().completions().len()), (before, 3));
+    rig.subscribe("t", "g", "w");
+    rig.produce("t", "next");
+    let next = rig.one();
+    step(&mut rig, &next, None, vec![]).unwrap();
+    assert_eq!(rig.refused(|rig| step(rig, &done[0], None, vec![])), Refusal::StaleLease, "a new one takes its place");
+}
+
 #[test]
 fn a_full_disk_refuses_a_step_that_stores_and_takes_one_that_does_not() {
     let config = PipelineConfig { segment_bytes: 16 << 10, reserve_bytes: 8 << 10, ..small_config() };

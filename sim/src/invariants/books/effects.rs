@@ -277,7 +277,8 @@ impl Observer {
         if let Some((token, before)) = before.filter(|(_, before)| !before.unsure && *attempt > 1) {
             let live = before.until > grant.at && before.end.is_none() && !before.failed;
             self.met.hit_if(live && grant.delivery.is_some_and(|newer| newer > token), Point::TakenByNewerDelivery);
-            self.met.hit_if(before.until <= grant.at && before.end.is_none(), Point::TakenAfterExpiry);
+            let silent = before.until <= grant.at && before.end.is_none() && !before.failed;
+            self.met.hit_if(silent, Point::TakenAfterExpiry);
         }
         Ok(())
     }
@@ -293,7 +294,8 @@ impl Observer {
         }
         self.met.hit_if(grant.end.is_some(), Point::FinishAfterAck);
         match outcome.status {
-            EffectStatus::FailedRetryable => grant.failed = true,
+            // Its lease is over, and its window begins.
+            EffectStatus::FailedRetryable => (grant.failed, grant.until) = (true, asked.at),
             _ => {
                 let expires_at = lifetime.map(|lifetime| after(lifetime, asked.at));
                 grant.end = Some(End { outcome: Some(outcome.clone()), expires_at, told: true });
