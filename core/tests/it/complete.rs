@@ -403,19 +403,24 @@ fn credit_and_room_in_flight_return_with_a_step() {
     assert_eq!(rig.values(), [""; 0], "no lease of a finished message is left to end");
 }
 
+/// Three completed steps of topic `t`, by what was delivered.
+fn three_steps(rig: &mut Rig) -> Vec<Delivery> {
+    rig.topic("t", 1);
+    rig.subscribe("t", "g", "w");
+    let mut complete = |round: i32| {
+        rig.produce("t", &round.to_string());
+        let delivery = rig.one();
+        step(rig, &delivery, None, vec![]).unwrap();
+        delivery
+    };
+    (0..3).map(&mut complete).collect()
+}
+
 #[test]
 fn beyond_their_number_the_oldest_answers_go_first_and_no_refusal_takes_one_away() {
     for way in RESTARTS {
         let mut rig = Rig::with_limits(|limits| limits.completions_max = 3);
-        rig.topic("t", 1);
-        rig.subscribe("t", "g", "w");
-        let mut done = Vec::new();
-        for round in 0..3 {
-            rig.produce("t", &round.to_string());
-            let delivery = rig.one();
-            step(&mut rig, &delivery, None, vec![]).unwrap();
-            done.push(delivery);
-        }
+        let done = three_steps(&mut rig);
         rig.produce("t", "next");
         let next = rig.one();
         rig.refused(|rig| step(rig, &next, None, vec![plain("nowhere", "a")]));
@@ -432,15 +437,7 @@ fn beyond_their_number_the_oldest_answers_go_first_and_no_refusal_takes_one_away
 #[test]
 fn a_step_that_only_asks_for_its_answer_again_lets_none_go() {
     let mut rig = Rig::with_limits(|limits| limits.completions_max = 3);
-    rig.topic("t", 1);
-    rig.subscribe("t", "g", "w");
-    let mut done = Vec::new();
-    for round in 0..3 {
-        rig.produce("t", &round.to_string());
-        let delivery = rig.one();
-        step(&mut rig, &delivery, None, vec![]).unwrap();
-        done.push(delivery);
-    }
+    let done = three_steps(&mut rig);
     rig.config.limits.completions_max = 2;
     rig.restart(Restart::Crash);
     let before = rig.digest();
