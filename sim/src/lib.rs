@@ -31,4 +31,5 @@ pub mod sometimes;
 pub mod steps;
 pub mod swarm;
 pub mod trace;
+pub mod view;
 pub mod world;

@@ -29,7 +29,7 @@ pub struct Written {
 }
 
 /// What was written, and how much of it a power loss cannot take.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Shadow<F> {
     log_id: LogId,
     faults: F,

@@ -68,7 +68,7 @@ const STALL: Millis = Millis(100);
 /// The state machine.
 ///
 /// `F` is [`NoFaults`] but in simulations.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Broker<F: Faults = NoFaults> {
     state: State,
     index: Index<F>,

@@ -75,7 +75,7 @@ impl Completions {
     }
 
     /// The answers, oldest first.
-    pub(crate) fn in_order(self) -> impl Iterator<Item = (LeaseToken, Completion)> + Send {
+    pub(crate) fn in_order(self) -> impl Iterator<Item = (LeaseToken, Completion)> + Clone + Send {
         let known = self.known;
         self.queue
             .into_chunks()

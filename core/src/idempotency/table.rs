@@ -106,7 +106,7 @@ impl Table {
 
     /// The effects in the order they were first granted. Memory is let go of piece by piece as they are read, that of the other
     /// maps included.
-    pub(crate) fn into_effects(self) -> impl Iterator<Item = (IdentityKey, Effect)> + Send {
+    pub(crate) fn into_effects(self) -> impl Iterator<Item = (IdentityKey, Effect)> + Clone + Send {
         let (mut known, mut looks) = (self.known.into_chunks(), self.looks.into_chunks());
         self.effects.into_chunks().flat_map(move |chunk| {
             // Sparse as their chunks may be, there are at most four times as many.

@@ -28,7 +28,7 @@ impl Rank {
 ///
 /// Every message that may be delivered is at or beyond its lane's frontier, or among the returned. A message is handed out
 /// from wherever its rank and position come first.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Feed {
     /// Per priority: everything of that lane below was handed out, or is done, or is among the returned.
     frontiers: [Position; Priority::COUNT],

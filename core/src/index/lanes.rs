@@ -11,7 +11,7 @@ use crate::types::message::Priority;
 use crate::types::{GroupId, Position, Timestamp};
 
 /// The lanes of one partition.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Lanes {
     /// Groups that found nothing here and want to know when that changes.
     waiters: Vec<GroupId>,
@@ -19,7 +19,7 @@ pub(crate) struct Lanes {
 }
 
 /// What differs from the plain lane.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Special {
     /// Positions that are not in the plain lane.
     exceptions: Ranges,

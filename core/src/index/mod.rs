@@ -36,7 +36,7 @@ const SWEEP_SLACK: Millis = Millis(1_000);
 const LET_GO_PER_CALL: usize = 1_024;
 
 /// The volatile half of a broker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Index<F> {
     faults: F,
     pub(crate) timers: Timers,
@@ -52,13 +52,13 @@ pub(crate) struct Index<F> {
     deleted: VecDeque<View>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct TopicIndex {
     lanes: Vec<Lanes>,
     groups: BTreeMap<GroupId, GroupIndex>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct GroupIndex {
     roster: Roster,
     feeds: Vec<Feed>,

@@ -6,7 +6,7 @@ use crate::command::OnDisconnect;
 use crate::types::{ConsumerId, GroupId, Millis, OwnerName, PartitionId, Position, TopicId};
 
 /// A connected stream.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Consumer {
     pub(crate) topic: TopicId,
     pub(crate) group: GroupId,
@@ -29,7 +29,7 @@ impl Consumer {
 }
 
 /// Round robin over the streams that have credit: after the one served last, in the order they came.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Roster {
     members: BTreeSet<ConsumerId>,
     with_credit: BTreeSet<ConsumerId>,

@@ -62,7 +62,7 @@ impl Key {
 }
 
 /// All alarms, by moment. A million sleeping ones cost nothing until their moment comes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Timers {
     /// Leases mostly end in the order they began: a map that looks at its ends first.
     alarms: CowMap<Key, ()>,

@@ -4,7 +4,8 @@
 use super::writer::{NextSegment, Writer};
 use crate::codec::record as codec;
 use crate::log::{FileId, SnapshotHead, SnapshotWriter, Step, StorageFault, WriteAt};
-use crate::record::{Event, Image, Record};
+use crate::record::{Event, Record};
+use crate::state::view::View;
 use crate::types::{Lsn, Millis, Timestamp};
 
 /// How long after a full disk the keeper tries again.
@@ -13,9 +14,8 @@ const RETRY: Millis = Millis(1_000);
 /// How long after a snapshot that did not fit the next is tried. Each try takes whatever room there is until it fails.
 const RETRY_SNAPSHOT: Millis = Millis(10_000);
 
-type Images = Box<dyn Iterator<Item = Image> + Send>;
-
 /// What the keeper is in the middle of.
+#[derive(Clone)]
 pub(super) struct Keeper {
     slice_bytes: usize,
     task: Task,
@@ -31,6 +31,7 @@ pub(super) struct Keeper {
     owes_snapshot: bool,
 }
 
+#[derive(Clone)]
 enum Task {
     Nothing,
     /// The draft is being written.
@@ -41,10 +42,11 @@ enum Task {
     Discarding(SnapshotHead),
 }
 
+#[derive(Clone)]
 struct Draft {
     head: SnapshotHead,
     writer: Option<SnapshotWriter>,
-    images: Images,
+    images: View,
     position: u64,
 }
 
@@ -101,7 +103,7 @@ impl Keeper {
     }
 
     /// Begins a snapshot of the state after `head.lsn`.
-    pub(super) fn begin(&mut self, head: SnapshotHead, images: Images) {
+    pub(super) fn begin(&mut self, head: SnapshotHead, images: View) {
         assert!(self.is_free(), "one snapshot at a time");
         self.task = Task::Writing(Box::new(Draft { head, writer: None, images, position: 0 }));
     }

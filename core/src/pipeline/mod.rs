@@ -60,7 +60,7 @@ pub enum Lane {
 }
 
 /// I/O to be performed: every step in order, stopping at the first that fails.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "a job that is not performed and completed stops the pipeline"]
 pub struct Job {
     lane: Lane,
@@ -103,8 +103,9 @@ impl Job {
     }
 }
 
-/// A broker and its log.
-#[derive(Debug)]
+/// A broker and its log. A clone shares nothing with it and goes its own way, which is of use where what it is asked to write
+/// can go two ways as well: in a simulation.
+#[derive(Clone, Debug)]
 pub struct Pipeline<F: Faults = NoFaults> {
     broker: Broker<F>,
     log: Writer,
@@ -315,7 +316,7 @@ impl<F: Faults> Pipeline<F> {
         let (lsn, crc) = self.log.last();
         let head = SnapshotHead { log_id: self.log.log_id(), lsn, crc, epoch: self.log.epoch() };
         let images = self.broker.state().view().with_faults(self.broker.faults());
-        self.keeper.begin(head, Box::new(images));
+        self.keeper.begin(head, images);
         if self.broker.faults().planted(Fault::SegmentRemovedEarly) {
             self.keeper.remove(self.log.drop_closed_through(lsn));
         }

@@ -11,7 +11,7 @@ use crate::types::Lsn;
 const FOOTER_BYTES: u64 = FRAME_HEAD_BYTES as u64;
 
 /// Appends records to the current batch. Pure: what is to be done to files is collected as steps.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Writer {
     log_id: LogId,
     epoch: u64,
@@ -60,7 +60,7 @@ pub(super) struct Sizes {
 }
 
 /// A batch on its way to the disk.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) steps: Vec<Step>,
     pub(super) through: Lsn,

@@ -99,7 +99,11 @@ impl<K, V> CowMap<K, V> {
     ///
     /// Made for walking a clone piece by piece: once a chunk is dropped, the map the clone was taken from may write to
     /// it again without copying.
-    pub fn into_chunks(mut self) -> impl ExactSizeIterator<Item = Arc<Chunk<K, V>>> {
+    pub fn into_chunks(mut self) -> impl ExactSizeIterator<Item = Arc<Chunk<K, V>>> + Clone
+    where
+        K: Clone,
+        V: Clone,
+    {
         if self.is_empty() {
             self.slots.clear();
         }

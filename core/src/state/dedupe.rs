@@ -143,7 +143,7 @@ impl Identities {
     }
 
     /// The identities in the order they were accepted.
-    pub(super) fn in_order(self) -> impl Iterator<Item = (IdentityKey, Accepted)> {
+    pub(super) fn in_order(self) -> impl Iterator<Item = (IdentityKey, Accepted)> + Clone {
         let known = self.known;
         self.queue
             .into_chunks()

@@ -111,7 +111,7 @@ impl DoneSet {
     }
 
     /// The same runs, taken apart a piece at a time: what was shared is let go of as it is read.
-    pub(super) fn into_runs(self) -> impl Iterator<Item = (Position, Position, Offset)> {
+    pub(super) fn into_runs(self) -> impl Iterator<Item = (Position, Position, Offset)> + Clone {
         let runs = |chunk: std::sync::Arc<super::cow::Chunk<Position, Run>>| {
             chunk.iter().map(|(&start, run)| (start, run.end, run.last_offset)).collect::<Vec<_>>()
         };

@@ -20,8 +20,8 @@ use crate::idempotency::{Completions, Realm, Table};
 use crate::record::{Event, Image, Place, Record, RunImage};
 use crate::types::{GroupId, GroupName, PartitionId, Position, Timestamp, TopicId, TopicName};
 
-/// The pieces of a state, in an order that rebuilds it.
-#[derive(Debug)]
+/// The pieces of a state, in an order that rebuilds it. A clone reads on from where it was taken.
+#[derive(Clone, Debug)]
 pub struct View {
     /// What is still to be read; the last is next.
     tasks: Vec<Task>,
@@ -29,6 +29,7 @@ pub struct View {
 }
 
 /// A part still to be read.
+#[derive(Clone)]
 enum Task {
     One(Image),
     Topics(IntoIter<Arc<Topic>>),
@@ -39,7 +40,24 @@ enum Task {
     Effects(IntoIter<(Realm, Arc<Table>)>),
     Completions(Arc<Completions>),
     /// Messages, runs, entries or identities.
-    Many(Box<dyn Iterator<Item = Image> + Send>),
+    Many(Box<dyn Images>),
+}
+
+/// Images, of whatever they are made.
+trait Images: Iterator<Item = Image> + Send {
+    fn boxed_clone(&self) -> Box<dyn Images>;
+}
+
+impl<I: Iterator<Item = Image> + Clone + Send + 'static> Images for I {
+    fn boxed_clone(&self) -> Box<dyn Images> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Box<dyn Images> {
+    fn clone(&self) -> Self {
+        (**self).boxed_clone()
+    }
 }
 
 impl std::fmt::Debug for Task {
@@ -261,7 +279,7 @@ impl View {
         }
     }
 
-    fn push_runs(&mut self, done: DoneSet, image: impl Fn(RunImage) -> Image + Send + 'static) {
+    fn push_runs(&mut self, done: DoneSet, image: impl Fn(RunImage) -> Image + Clone + Send + 'static) {
         if done.done_above() > 0 {
             let runs =
                 done.into_runs().map(move |(start, end, last_offset)| image(RunImage { start, end, last_offset }));
@@ -271,7 +289,9 @@ impl View {
 }
 
 /// The entries of a map, each chunk let go of when its last entry is read.
-fn each_of<V: Clone + Send + Sync + 'static>(map: CowMap<Position, V>) -> impl Iterator<Item = (Position, V)> + Send {
+fn each_of<V: Clone + Send + Sync + 'static>(
+    map: CowMap<Position, V>,
+) -> impl Iterator<Item = (Position, V)> + Clone + Send {
     let mut chunks = map.into_chunks();
     let mut current: Option<(Arc<Chunk<Position, V>>, usize)> = None;
     std::iter::from_fn(move || {

@@ -13,7 +13,7 @@ use crate::sometimes::Point;
 use crate::steps::{IoFault, Lane};
 
 /// A job under way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Running {
     job: Job,
     /// The piece to do next.

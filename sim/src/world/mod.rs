@@ -123,7 +123,8 @@ impl Tally {
     }
 }
 
-/// Everything.
+/// Everything. A clone goes its own way from here on.
+#[derive(Clone)]
 pub struct World<F: Faults> {
     setup: Setup,
     faults: F,

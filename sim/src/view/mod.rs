@@ -1,0 +1,3 @@
+//! What happened, to be looked at.
+
+pub mod story;
