@@ -1,10 +1,15 @@
 //! A whole life of a world: from a seed or a trace to a verdict.
 
+use std::path::Path;
+
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 
 use crate::chain::Chain;
+use crate::disk::Disk;
 use crate::hush;
 use crate::invariants::{Verdict, Violation, laws};
+use crate::medium::Medium;
+use crate::real::{RealDisk, RealError};
 use crate::setup::Setup;
 use crate::sometimes::Sometimes;
 use crate::steps::Step;
@@ -57,12 +62,36 @@ pub fn relive(setup: &Setup, steps: &[Step], conditions: Conditions) -> Life {
     }
 }
 
+/// Lives a life that was written down once more, on the server's own files in a folder that is made for it or is empty. The files
+/// stay there.
+///
+/// # Errors
+/// [`RealError`] if the folder cannot be used, or if the files behaved otherwise than the simulated disk.
+pub fn relive_on_files(
+    setup: &Setup,
+    steps: &[Step],
+    conditions: Conditions,
+    folder: &Path,
+) -> Result<Life, RealError> {
+    let disk = RealDisk::new(folder, setup.shows_given_up)?;
+    let difference = disk.difference();
+    let mut steps = steps.iter();
+    let life = match conditions.fault {
+        None => run(disk, setup, NoFaults, conditions.checks, |_| steps.next().cloned()),
+        Some(fault) => run(disk, setup, Planted(fault), conditions.checks, |_| steps.next().cloned()),
+    };
+    match difference.told() {
+        Some(told) => Err(RealError::Differ(told.to_owned())),
+        None => Ok(life),
+    }
+}
+
 fn live_with<F: Faults>(seed: u64, faults: F, Conditions { checks, profile, .. }: Conditions) -> Life {
     let mut swarm = Swarm::new(seed, profile);
     let setup = swarm.setup().clone();
     let mut left = swarm.steps();
     let mut drained = false;
-    run(&setup, faults, checks, |world| {
+    run(Disk::new(setup.shows_given_up), &setup, faults, checks, |world| {
         if left > 0 {
             left -= 1;
             return Some(swarm.next(world));
@@ -73,10 +102,16 @@ fn live_with<F: Faults>(seed: u64, faults: F, Conditions { checks, profile, .. }
 
 fn relive_with<F: Faults>(setup: &Setup, steps: &[Step], faults: F, checks: Checks) -> Life {
     let mut steps = steps.iter();
-    run(setup, faults, checks, |_| steps.next().cloned())
+    run(Disk::new(setup.shows_given_up), setup, faults, checks, |_| steps.next().cloned())
 }
 
-fn run<F: Faults>(setup: &Setup, faults: F, checks: Checks, mut next: impl FnMut(&World<F>) -> Option<Step>) -> Life {
+fn run<F: Faults, M: Medium>(
+    disk: M,
+    setup: &Setup,
+    faults: F,
+    checks: Checks,
+    mut next: impl FnMut(&World<F, M>) -> Option<Step>,
+) -> Life {
     let mut life = Life {
         setup: setup.clone(),
         steps: Vec::new(),
@@ -85,7 +120,7 @@ fn run<F: Faults>(setup: &Setup, faults: F, checks: Checks, mut next: impl FnMut
         tally: Tally::default(),
         sometimes: Sometimes::default(),
     };
-    let begun = hush::catch(|| World::new(setup, faults, checks)).map_err(never_panics);
+    let begun = hush::catch(|| World::over(disk, setup, faults, checks)).map_err(never_panics);
     let mut world = match begun.and_then(|begun| begun) {
         Ok(world) => world,
         Err(violation) => return Life { violation: Some(violation), ..life },

@@ -88,13 +88,15 @@ pub(super) struct Run {
 /// Lives one seed or trace, and prints its digest.
 ///
 /// A trace that names a planted bug is replayed with it, unless --mutant says otherwise. The last line is the digest of
-/// everything that came out of the world, the same in debug and release builds and on every machine.
+/// everything that came out of the world, the same in debug and release builds and on every machine. With --real it is lived
+/// a second time with the server's files in the place of the simulated disk, and fails if anything comes out otherwise.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   driftq-sim replay 34
   driftq-sim replay 34 --trace seed-34.jsonl
   driftq-sim replay seed-34.jsonl --stop-at 12
+  driftq-sim replay seed-34.jsonl --real /tmp/seed-34
   driftq-sim replay sim/regressions/mutant-skip-token-check.jsonl --mutant none")]
 pub(super) struct Replay {
     /// A seed, or a file with a trace
@@ -112,6 +114,9 @@ pub(super) struct Replay {
     /// A bug to plant in the broker, or "none"; an unknown name lists them
     #[arg(long, value_name = "NAME", value_parser = choice)]
     pub(super) mutant: Option<Choice>,
+    /// Live it once more over the server's own files, in a new or empty folder, and compare
+    #[arg(long, value_name = "DIR")]
+    pub(super) real: Option<PathBuf>,
 }
 
 /// Makes a failing seed or trace as short as it can be.

@@ -44,6 +44,8 @@ enum Misuse {
     Trace { path: PathBuf, cause: TraceError },
     #[error("{} cannot be written: {cause}", path.display())]
     Write { path: PathBuf, cause: std::io::Error },
+    #[error(transparent)]
+    Real(#[from] crate::real::RealError),
     #[error("{} cannot be read: {cause}", path.display())]
     Read { path: PathBuf, cause: std::io::Error },
     #[error("{}: {cause}", path.display())]

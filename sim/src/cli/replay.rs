@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use driftq_core::faults::Fault;
+
 use super::args::Replay;
 use super::source::Source;
 use super::{Ending, Misuse, say};
-use crate::life::{Conditions, Life, relive};
+use crate::life::{Conditions, Life, relive, relive_on_files};
+use crate::real::RealError;
 use crate::report::{grouped, span};
 use crate::trace::Trace;
 
@@ -41,8 +44,32 @@ pub(super) fn replay(args: &Replay) -> Result<Ending, Misuse> {
             before.sentence
         );
     }
+    let same = match &args.real {
+        Some(folder) => lives_the_same_on_files(&life, fault, folder)?,
+        None => true,
+    };
     say!("digest {}", life.chain);
-    Ok(if life.violation.is_some() { Ending::Broken } else { Ending::Passed })
+    Ok(if life.violation.is_some() || !same { Ending::Broken } else { Ending::Passed })
+}
+
+/// Lives it again with the server's files in the place of the simulated disk, and says whether it was the same life.
+fn lives_the_same_on_files(life: &Life, fault: Option<Fault>, folder: &Path) -> Result<bool, Misuse> {
+    let conditions = Conditions { fault, ..Conditions::default() };
+    let real = match relive_on_files(&life.setup, &life.steps, conditions, folder) {
+        Ok(real) => real,
+        Err(RealError::Differ(told)) => {
+            say!("on real files in {} it is another life: {told}", folder.display());
+            return Ok(false);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let same = real.chain == life.chain && real.violation == life.violation;
+    let how = if same { "the same" } else { "another life" };
+    say!("on real files in {}: digest {}, {how}", folder.display(), real.chain);
+    if let Some(violation) = real.violation.filter(|_| !same) {
+        say!("  there invariant {} is broken: {}: {}", violation.invariant, violation.sentence, violation.found);
+    }
+    Ok(same)
 }
 
 /// The broken promise, and the step that broke it.

@@ -17,6 +17,7 @@ use driftq_core::types::{
 
 use super::edge::Asked;
 use super::{BEGINNING, World};
+use crate::medium::Medium;
 use crate::names::{Group, Topic};
 use crate::steps::{self, Ask, Beginning, Effect, Ended, Grant, Made, Right, Stream, Target, Twist};
 
@@ -28,7 +29,7 @@ const NAMES: [&str; 3] = ["", "this", "that"];
 const RESULTS: [&str; 4] = ["0", "1", "22", "\"three\""];
 const TENANTS: [&str; 4] = ["", "default", "acme", ""];
 
-impl<F: Faults> World<F> {
+impl<F: Faults, M: Medium> World<F, M> {
     /// What is asked, and by whom where the answer is for a worker to remember.
     pub(super) fn asked(&self, ask: &Ask) -> Option<Asked> {
         let worker = match ask {
@@ -148,7 +149,7 @@ impl<F: Faults> World<F> {
     }
 }
 
-impl<F: Faults> World<F> {
+impl<F: Faults, M: Medium> World<F, M> {
     fn begin(&self, asked: &Beginning) -> Option<Begin> {
         let delivery = match &asked.delivery {
             Some(right) => {

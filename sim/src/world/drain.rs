@@ -13,6 +13,7 @@ use super::World;
 use super::edge::Asked;
 use crate::invariants::Verdict;
 use crate::invariants::liveness::{drains, never_spins};
+use crate::medium::Medium;
 use crate::names::Worker;
 use crate::steps::Loss;
 
@@ -25,10 +26,10 @@ const STALL_MS: u64 = 100;
 /// How long a full disk may keep the broker waiting before it looks again.
 const PATIENCE_MS: u64 = 11_000;
 
-impl<F: Faults> World<F> {
+impl<F: Faults, M: Medium> World<F, M> {
     /// Everything is delivered and acked; then a last restart.
     pub(super) fn drain(&mut self) -> Verdict {
-        self.disk.set_room(None);
+        self.disk.model_mut().set_room(None);
         if !self.is_serving() {
             if self.broker.is_some() {
                 self.crash(Loss::All);

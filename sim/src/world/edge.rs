@@ -14,6 +14,7 @@ use super::{World, met};
 use crate::invariants::Verdict;
 use crate::invariants::model::model_knows;
 use crate::invariants::silence::Ground;
+use crate::medium::Medium;
 use crate::names::{Call, Group, Message, Topic, Worker};
 use crate::sometimes::Point;
 use crate::steps::{Effect, Grant};
@@ -279,7 +280,7 @@ fn push<T>(queue: &mut VecDeque<T>, one: T) {
     }
 }
 
-impl<F: Faults> World<F> {
+impl<F: Faults, M: Medium> World<F, M> {
     /// A worker reads what stands in its socket, and does what it says.
     pub(super) fn read(&mut self, worker: Worker, count: u8) {
         let now = self.clock();

@@ -9,6 +9,7 @@ use super::{World, met};
 use crate::invariants::liveness::work_ends;
 use crate::invariants::places::skipped_is_done;
 use crate::invariants::{Verdict, Violation};
+use crate::medium::Medium;
 use crate::sometimes::Point;
 use crate::steps::{IoFault, Lane};
 
@@ -41,7 +42,7 @@ impl Lane {
     }
 }
 
-impl<F: Faults> World<F> {
+impl<F: Faults, M: Medium> World<F, M> {
     /// The next piece of I/O of the lane, beginning a job where none is under way.
     pub(super) fn io(&mut self, lane: Lane, fault: Option<IoFault>) -> Verdict {
         self.piece(lane, fault)?;
@@ -72,9 +73,9 @@ impl<F: Faults> World<F> {
         self.tally.events += 1;
         let result = match running.next_piece() {
             Some(piece) => {
-                self.disk.set_fault(fault);
+                self.disk.model_mut().set_fault(fault);
                 let result = piece.perform(&mut self.disk);
-                self.disk.set_fault(None);
+                self.disk.model_mut().set_fault(None);
                 running.next += 1;
                 result
             }
@@ -115,14 +116,14 @@ impl<F: Faults> World<F> {
                 let deciding = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
                 self.sometimes.hit_if(deciding && self.lanes[0].is_some(), Point::ManyBatches);
             }
-            (Piece::Sync { .. } | Piece::SyncFolder, Ok(())) => self.shadow.settle(&self.disk),
+            (Piece::Sync { .. } | Piece::SyncFolder, Ok(())) => self.shadow.settle(self.disk.model()),
             (Piece::Remove { file: FileId::Segment(_) }, Ok(())) => self.sometimes.hit(Point::SegmentsRemoved),
             (Piece::Sync { .. } | Piece::SyncFolder, Err(StorageFault::Io(_))) => {
                 self.sometimes.hit(Point::SyncFailed);
             }
             (Piece::Append { file, at, bytes }, Err(StorageFault::Io(_))) => {
                 // Whatever of it was written is there to be found. The file is zeros ahead, and so may the rest have been.
-                let written = self.disk.bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));
+                let written = self.disk.model().bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));
                 let mut found = written.unwrap_or_default().to_vec();
                 found.resize(bytes.len(), 0);
                 self.shadow.appended(*file, at.position, &found).for_each(drop);

@@ -28,6 +28,7 @@ use crate::invariants::liveness::never_spins;
 use crate::invariants::model::model_counts;
 use crate::invariants::time::time_rises;
 use crate::invariants::{Observer, Verdict, Violation};
+use crate::medium::Medium;
 use crate::oracle::Oracle;
 use crate::setup::Setup;
 use crate::shadow::Shadow;
@@ -125,10 +126,10 @@ impl Tally {
 
 /// Everything. A clone goes its own way from here on.
 #[derive(Clone)]
-pub struct World<F: Faults> {
+pub struct World<F: Faults, M = Disk> {
     setup: Setup,
     faults: F,
-    disk: Disk,
+    disk: M,
     broker: Option<Pipeline<F>>,
     lanes: [Option<Running>; 2],
     /// The time, and by how much the broker's clock is wrong.
@@ -160,10 +161,20 @@ impl<F: Faults> World<F> {
     /// # Errors
     /// A promise that was broken at once.
     pub fn new(setup: &Setup, faults: F, checks: Checks) -> Result<Self, Violation> {
+        World::over(Disk::new(setup.shows_given_up), setup, faults, checks)
+    }
+}
+
+impl<F: Faults, M: Medium> World<F, M> {
+    /// A world with this disk, which is empty, and a broker that has just started on it.
+    ///
+    /// # Errors
+    /// A promise that was broken at once.
+    pub fn over(disk: M, setup: &Setup, faults: F, checks: Checks) -> Result<Self, Violation> {
         let limits = setup.limits();
         let mut world = Self {
             setup: setup.clone(),
-            disk: Disk::new(setup.shows_given_up),
+            disk,
             broker: None,
             lanes: [None, None],
             now: BEGINNING.0,
@@ -229,7 +240,7 @@ impl<F: Faults> World<F> {
                     broker.request_snapshot();
                 }
             }
-            Step::Room { bytes } => self.disk.set_room(bytes.map(u64::from)),
+            Step::Room { bytes } => self.disk.model_mut().set_room(bytes.map(u64::from)),
             Step::Close => self.close()?,
             Step::Crash { loss } => self.crash(*loss),
             Step::Boot => self.boot()?,

@@ -3,13 +3,14 @@
 use driftq_core::Pipeline;
 use driftq_core::faults::Faults;
 use driftq_core::log::{Notice, Recovered, Step as Piece, StorageFault};
-use driftq_core::pipeline::{OpenError, inspect};
+use driftq_core::pipeline::OpenError;
 use driftq_core::state::State;
 use driftq_core::types::{Lsn, Ticket};
 
 use super::{LOG_ID, World, met};
 use crate::invariants::durability::*;
 use crate::invariants::{Verdict, Violation};
+use crate::medium::Medium;
 use crate::sometimes::Point;
 use crate::steps::Loss;
 
@@ -21,7 +22,7 @@ pub(super) struct Died {
     closed: bool,
 }
 
-impl<F: Faults> World<F> {
+impl<F: Faults, M: Medium> World<F, M> {
     pub(super) fn first_boot(&mut self) -> Verdict {
         let (setup, now) = (self.setup.pipeline(), self.clock());
         let opened = Pipeline::open(&mut self.disk, setup, Some(LOG_ID), now, self.faults);
@@ -71,7 +72,7 @@ impl<F: Faults> World<F> {
         let (setup, now) = (self.setup.pipeline(), self.clock());
         let opened = Pipeline::open(&mut self.disk, setup, None, now, self.faults);
         if let Err(OpenError::Storage(StorageFault::Full) | OpenError::NoRoom(_)) = opened
-            && self.disk.is_limited()
+            && self.disk.model().is_limited()
         {
             self.sometimes.hit(Point::FullAtBoot);
             return Ok(());
@@ -94,8 +95,8 @@ impl<F: Faults> World<F> {
         if let Some(died) = &mut self.died {
             died.closed = false;
         }
-        let settled = self.disk.at_risk() == (0, 0);
-        self.disk.set_fuse(Some(u32::from(after)));
+        let settled = self.disk.model().at_risk() == (0, 0);
+        self.disk.model_mut().set_fuse(Some(u32::from(after)));
         let (setup, now) = (self.setup.pipeline(), self.clock());
         drop(Pipeline::open(&mut self.disk, setup, None, now, self.faults));
         self.disk.crash(loss);
@@ -107,7 +108,7 @@ impl<F: Faults> World<F> {
 
     /// What a start would find; nothing is touched.
     fn survey(&self) -> Result<(State, Recovered), Violation> {
-        never_refused(inspect(&mut self.disk.clone(), None, &self.faults))
+        never_refused(self.disk.survey(&self.faults))
     }
 
     /// What was found, against what was written.

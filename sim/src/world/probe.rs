@@ -10,14 +10,15 @@ use driftq_core::types::Lsn;
 use super::World;
 use crate::invariants::Verdict;
 use crate::invariants::durability::{damage_is_noticed, never_refused, unread_is_refused};
+use crate::medium::Medium;
 use crate::sometimes::Point;
 use crate::steps::{Damage, Loss};
 
-impl<F: Faults> World<F> {
+impl<F: Faults, M: Medium> World<F, M> {
     /// A look at what would happen if the machine died now and its disk were damaged.
     pub(super) fn probe(&mut self, loss: Loss, damage: Damage) -> Verdict {
         self.tally.events += 1;
-        let mut disk = self.disk.clone();
+        let mut disk = self.disk.model().clone();
         disk.crash(loss);
         let (state, sound) = never_refused(inspect(&mut disk.clone(), None, &self.faults))?;
         let Some((file, hit)) = disk.damage(damage) else { return Ok(()) };
