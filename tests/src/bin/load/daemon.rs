@@ -1,12 +1,12 @@
 //! A `driftqd` of our own: started on a temporary folder, killed and reaped whatever happens.
 
 use std::fs::{self, File};
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use driftq_tests::daemon::{free_addr, program};
 use tempfile::TempDir;
 
 use crate::Result;
@@ -23,7 +23,7 @@ const ROOM_FOR_ANY_RUN: [&str; 4] = ["--max-partition-msgs", "1000000000", "--ma
 /// The same for effects that are remembered.
 const ROOM_FOR_EFFECTS: (&str, &str) = ("DRIFTQ_MAX_EFFECTS", "1000000000");
 
-/// A child process that does not outlive its guard.
+/// A child process that does not outlive its guard. It is of our process group: a Ctrl-C at the terminal ends both.
 #[derive(Debug)]
 pub(crate) struct Guarded(pub(crate) Child);
 
@@ -50,7 +50,7 @@ impl Daemon {
     pub(crate) async fn start(options: &BrokerOptions, further_args: &[&str]) -> Result<Self> {
         let program = options.driftqd.clone().ok_or("no driftqd to start was named")?;
         let folder = tempfile::Builder::new().prefix("driftq-load-").tempdir_in(options.parent_folder()?)?;
-        let addr = free_port()?;
+        let addr = free_addr()?;
         let mut args: Vec<String> = ["--addr", &addr.to_string(), "--log-level", "warn"].map(String::from).to_vec();
         args.extend(ROOM_FOR_ANY_RUN.map(String::from));
         args.extend(further_args.iter().map(|&arg| arg.to_owned()));
@@ -141,33 +141,14 @@ fn log_path(folder: &Path) -> PathBuf {
     folder.join("driftqd.log")
 }
 
-/// A port that nobody listens on at the moment.
-fn free_port() -> io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
-}
-
 impl BrokerOptions {
     /// Finds the daemon's program, and has cargo build it where cargo runs us; to be called before anything is timed.
     pub(crate) fn settle_program(&mut self) -> Result<()> {
         if self.url.is_some() || self.driftqd.is_some() {
             return Ok(());
         }
-        if let Some(cargo) = std::env::var_os("CARGO") {
-            let mut build = Command::new(cargo);
-            build.args(["build", "--quiet", "-p", "driftq-server", "--bin", "driftqd"]);
-            if !cfg!(debug_assertions) {
-                build.arg("--release");
-            }
-            let status = build.status()?;
-            if !status.success() {
-                return Err(format!("cargo could not build driftqd: {status}").into());
-            }
-        }
-        let sibling = std::env::current_exe()?.with_file_name("driftqd");
-        if !sibling.is_file() {
-            return Err(format!("there is no {}; name one with --driftqd or --url", sibling.display()).into());
-        }
-        self.driftqd = Some(sibling);
+        let found = program("driftq-server", "driftqd");
+        self.driftqd = Some(found.map_err(|why| format!("{why}; name one with --driftqd or --url"))?);
         Ok(())
     }
 
