@@ -29,6 +29,7 @@ Examples:
   driftq-sim replay 34                                  one seed, with its digest
   driftq-sim replay sim-failures/seed-34.jsonl          a trace, with no generator
   driftq-sim shrink 34 --out sim/regressions/x.jsonl    a short trace that breaks the same promise
+  driftq-sim explain 34                                 when it became inevitable, and which steps it took
   driftq-sim run --mutant skip-token-check              see a planted bug caught
   driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
   driftq-sim check history.jsonl --data-dir data        what clients of a real server saw, and its log
@@ -41,6 +42,7 @@ pub(super) enum Command {
     Run(Run),
     Replay(Replay),
     Shrink(Shrink),
+    Explain(Explain),
     Mutants(Mutants),
     Check(Check),
 }
@@ -138,6 +140,39 @@ pub(super) struct Shrink {
     /// Where to write the short trace; else it is printed
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
+}
+
+/// Tells when a broken promise became inevitable, and which steps it took.
+///
+/// After chosen steps of a failing seed or trace the world is cloned and left to chance: each clone goes on with a mixture of what
+/// the trace still had in store and of steps like those of the trace, drawn anew. The share of these futures that break the same
+/// sentence is drawn as a curve. Below it stand the step from which on all of them do, which may be long before the one that was
+/// caught, and the few steps it depends on. Exits with 1 if a promise is broken, and with 0 if there is nothing to explain.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  driftq-sim explain 34
+  driftq-sim explain 3 --mutant skip-token-check
+  driftq-sim explain sim/regressions/mutant-segment-removed-early.jsonl --json explained.json")]
+pub(super) struct Explain {
+    /// A seed, or a file with a trace
+    #[arg(value_name = "SEED|TRACE")]
+    pub(super) source: String,
+    /// The profile of the run that the seed is from
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub(super) profile: Profile,
+    /// A bug to plant in the broker, or "none"; an unknown name lists them
+    #[arg(long, value_name = "NAME", value_parser = choice)]
+    pub(super) mutant: Option<Choice>,
+    /// How many futures are drawn after every step that is looked at
+    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(super) futures: u64,
+    /// On how many threads [default: one for every core]; the results do not depend on it
+    #[arg(long, value_name = "N")]
+    pub(super) jobs: Option<NonZeroUsize>,
+    /// Write all of it to a file as well, as JSON; - for the terminal
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
 }
 
 /// Plants every known bug, one at a time, and tells who catches it.

@@ -2,6 +2,7 @@
 
 mod args;
 mod check;
+mod explain;
 mod mutants;
 mod replay;
 mod run;
@@ -63,6 +64,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Replay(args) => replay::replay(args),
         Command::Shrink(args) => shrink::shrink(args),
+        Command::Explain(args) => explain::explain(args),
         Command::Mutants(args) => mutants::mutants(args),
         Command::Check(args) => check::check(args),
     };

@@ -5,7 +5,7 @@
 //! that a change to one does not change what the others do.
 
 mod clients;
-mod draw;
+pub(crate) mod draw;
 mod effects;
 mod family;
 mod shape;
@@ -14,6 +14,7 @@ use clap::ValueEnum;
 use driftq_core::faults::Faults;
 
 use self::clients::Clients;
+pub(crate) use self::clients::right;
 use self::draw::{Source, Stream};
 use self::effects::Users;
 use self::family::{Family, Weights};
