@@ -29,6 +29,7 @@ pub mod run;
 pub mod setup;
 pub mod shadow;
 pub mod shrink;
+pub mod soak;
 pub mod sometimes;
 pub mod steps;
 pub mod swarm;

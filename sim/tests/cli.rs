@@ -239,6 +239,7 @@ fn misuse_is_refused_with_what_is_possible() {
     sim(&["run", "--jobs", "0"]).is_refused("--jobs");
     sim(&["explain", "no-such-file.jsonl"]).is_refused("neither a seed");
     sim(&["explain", "1", "--futures", "0"]).is_refused("--futures");
+    sim(&["soak", "--every", "often"]).is_refused("2m");
     sim(&["run", "--profile", "nobody"]).is_refused("effects");
     sim(&["dance"]).is_refused("dance");
     let folder = folder("misuse");
@@ -253,7 +254,7 @@ fn misuse_is_refused_with_what_is_possible() {
 
 #[test]
 fn every_command_explains_itself() {
-    for command in [&[][..], &["run"], &["replay"], &["shrink"], &["explain"], &["mutants"]] {
+    for command in [&[][..], &["run"], &["replay"], &["shrink"], &["explain"], &["soak"], &["mutants"]] {
         let ended = sim(&[command, &["--help"]].concat());
         assert_eq!(ended.code, 0, "{command:?}");
         assert!(ended.out.contains("Examples:"), "{}", ended.out);

@@ -12,6 +12,7 @@ mod shape;
 
 use clap::ValueEnum;
 use driftq_core::faults::Faults;
+use serde::{Deserialize, Serialize};
 
 use self::clients::Clients;
 pub(crate) use self::clients::right;
@@ -23,7 +24,8 @@ use crate::steps::{Damage, IoFault, Lane, Loss, Step};
 use crate::world::World;
 
 /// What is in fashion among the worlds of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Profile {
     /// Everything, about half of it off in every world
     #[default]
