@@ -123,7 +123,7 @@ pub fn span(time: Duration) -> String {
 }
 
 /// The most memory the process has had, where the system tells.
-fn peak_memory_kib() -> Option<u64> {
+pub(crate) fn peak_memory_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()

@@ -221,18 +221,18 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("names and numbers have a form in JSON")
 }
 
-mod by_name {
+pub(crate) mod by_name {
     use driftq_core::faults::Fault;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(fault: &Option<Fault>, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(fault: &Option<Fault>, to: S) -> Result<S::Ok, S::Error> {
         match fault {
             Some(fault) => to.serialize_str(fault.name()),
             None => to.serialize_none(),
         }
     }
 
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Fault>, D::Error> {
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Fault>, D::Error> {
         let name = Option::<String>::deserialize(from)?;
         name.map(|name| super::mutant_named(&name).map_err(serde::de::Error::custom)).transpose()
     }

@@ -166,6 +166,35 @@ fn a_seed_that_passes_has_nothing_to_shrink() {
 }
 
 #[test]
+fn a_broken_promise_is_explained_with_a_curve_a_step_and_a_slice() {
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions/mutant-dedupe-dropped-on-replay.jsonl");
+    let json = folder("explain").join("explained.json");
+    let ended = sim(&["explain", kept, "--futures", "16", "--json", text(&json)]);
+    assert_eq!(ended.code, 1, "{} {}", ended.out, ended.err);
+    let said = [
+        "with dedupe-dropped-on-replay planted",
+        "invariant 20 is broken: a disk that kept its promises is never refused",
+        "    7 #################### 100%  boot",
+        "inevitable after step 5; seen at step 7",
+        "it depends on 7 of 7 steps, none of which can be left out:",
+        "    6 {\"crash\":{\"loss\":\"all\"}}\n      without it nothing breaks",
+        "without it another breaks: invariant 18",
+    ];
+    for words in said {
+        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    }
+    let curve =
+        ended.out.lines().skip_while(|line| !line.starts_with("of 16 futures")).take_while(|line| !line.is_empty());
+    assert!(curve.map(|line| line.chars().count()).all(|width| width <= 80), "{}", ended.out);
+    let written = std::fs::read_to_string(&json).expect("it was written");
+    let written: serde_json::Value = serde_json::from_str(&written).expect("it is JSON");
+    assert_eq!((&written["inevitable"], &written["curve"][7]), (&5.into(), &serde_json::json!([7, 1.0])));
+
+    let nothing = sim(&["explain", kept, "--mutant", "none"]);
+    assert_eq!((nothing.code, nothing.last()), (0, "no promise is broken: there is nothing to explain"));
+}
+
+#[test]
 fn planted_bugs_are_counted_and_a_survivor_is_a_failure() {
     let killed = sim(&["mutants", "--only", "skip-token-check", "--starts", "2", "--survey", "3"]);
     assert_eq!((killed.code, killed.last()), (0, "1 killed, 0 survived"), "{}", killed.out);
@@ -208,6 +237,9 @@ fn misuse_is_refused_with_what_is_possible() {
     sim(&["run", "--for", "2 minutes"]).is_refused("2m");
     sim(&["run", "--start", "x"]).is_refused("seeds are numbers");
     sim(&["run", "--jobs", "0"]).is_refused("--jobs");
+    sim(&["explain", "no-such-file.jsonl"]).is_refused("neither a seed");
+    sim(&["explain", "1", "--futures", "0"]).is_refused("--futures");
+    sim(&["soak", "--every", "often"]).is_refused("2m");
     sim(&["run", "--profile", "nobody"]).is_refused("effects");
     sim(&["dance"]).is_refused("dance");
     let folder = folder("misuse");
@@ -222,7 +254,7 @@ fn misuse_is_refused_with_what_is_possible() {
 
 #[test]
 fn every_command_explains_itself() {
-    for command in [&[][..], &["run"], &["replay"], &["shrink"], &["mutants"]] {
+    for command in [&[][..], &["run"], &["replay"], &["shrink"], &["explain"], &["soak"], &["mutants"]] {
         let ended = sim(&[command, &["--help"]].concat());
         assert_eq!(ended.code, 0, "{command:?}");
         assert!(ended.out.contains("Examples:"), "{}", ended.out);

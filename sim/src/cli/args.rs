@@ -29,6 +29,8 @@ Examples:
   driftq-sim replay 34                                  one seed, with its digest
   driftq-sim replay sim-failures/seed-34.jsonl          a trace, with no generator
   driftq-sim shrink 34 --out sim/regressions/x.jsonl    a short trace that breaks the same promise
+  driftq-sim explain 34                                 when it became inevitable, and which steps it took
+  driftq-sim soak --for 8h                              new seeds all night; goes on where it was the next
   driftq-sim run --mutant skip-token-check              see a planted bug caught
   driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
   driftq-sim check history.jsonl --data-dir data        what clients of a real server saw, and its log
@@ -41,6 +43,8 @@ pub(super) enum Command {
     Run(Run),
     Replay(Replay),
     Shrink(Shrink),
+    Explain(Explain),
+    Soak(Soak),
     Mutants(Mutants),
     Check(Check),
 }
@@ -143,6 +147,76 @@ pub(super) struct Shrink {
     /// Where to write the short trace; else it is printed
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
+}
+
+/// Tells when a broken promise became inevitable, and which steps it took.
+///
+/// After chosen steps of a failing seed or trace the world is cloned and left to chance: each clone goes on with a mixture of what
+/// the trace still had in store and of steps like those of the trace, drawn anew. The share of these futures that break the same
+/// sentence is drawn as a curve. Below it stand the step from which on all of them do, which may be long before the one that was
+/// caught, and the few steps it depends on. Exits with 1 if a promise is broken, and with 0 if there is nothing to explain.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  driftq-sim explain 34
+  driftq-sim explain 3 --mutant skip-token-check
+  driftq-sim explain sim/regressions/mutant-segment-removed-early.jsonl --json explained.json")]
+pub(super) struct Explain {
+    /// A seed, or a file with a trace
+    #[arg(value_name = "SEED|TRACE")]
+    pub(super) source: String,
+    /// The profile of the run that the seed is from
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub(super) profile: Profile,
+    /// A bug to plant in the broker, or "none"; an unknown name lists them
+    #[arg(long, value_name = "NAME", value_parser = choice)]
+    pub(super) mutant: Option<Choice>,
+    /// How many futures are drawn after every step that is looked at
+    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(super) futures: u64,
+    /// On how many threads [default: one for every core]; the results do not depend on it
+    #[arg(long, value_name = "N")]
+    pub(super) jobs: Option<NonZeroUsize>,
+    /// Write all of it to a file as well, as JSON; - for the terminal
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}
+
+/// Lives new seeds until it is stopped, and goes on where it was the next time.
+///
+/// How far it is stands in a folder, with the traces of the seeds that broke a promise, shrunk beside the lives that go on: five of
+/// every sentence; more of the same are only counted. One line a minute. Ctrl-C or SIGTERM ends it when what is under way is
+/// done; a process that is killed lives the seeds of its last minute again and skips none. Exits with 0 if this run found nothing,
+/// and with 1 if it did.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  driftq-sim soak
+  driftq-sim soak --for 8h --dir /var/lib/driftq-soak
+  driftq-sim soak --profile effects --dir sim-soak-effects
+  driftq-sim soak --mutant skip-token-check --dir /tmp/see-it-work --for 10s")]
+pub(super) struct Soak {
+    /// The folder with its state and what it found
+    #[arg(long, value_name = "DIR", default_value = "sim-soak")]
+    pub(super) dir: PathBuf,
+    /// For how long, such as 30s, 2m or 8h; else until it is stopped
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    pub(super) time: Option<Duration>,
+    /// How often it says how far it is
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
+    pub(super) every: Duration,
+    /// The first seed of a new soak [default: 17592186044416, far from the seeds of other runs]
+    #[arg(long, value_name = "SEED", value_parser = seed)]
+    pub(super) start: Option<u64>,
+    /// What is in fashion in every world [default: each profile in turn]
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub(super) profile: Option<Profile>,
+    /// On how many threads [default: one for every core]
+    #[arg(long, value_name = "N")]
+    pub(super) jobs: Option<NonZeroUsize>,
+    /// A bug to plant in the broker, to see it found; an unknown name lists them
+    #[arg(long, value_name = "NAME", value_parser = mutant_named)]
+    pub(super) mutant: Option<Fault>,
 }
 
 /// Plants every known bug, one at a time, and tells who catches it.

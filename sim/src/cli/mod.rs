@@ -2,10 +2,12 @@
 
 mod args;
 mod check;
+mod explain;
 mod mutants;
 mod replay;
 mod run;
 mod shrink;
+mod soak;
 mod source;
 
 use std::path::PathBuf;
@@ -54,6 +56,10 @@ enum Misuse {
     History { path: PathBuf, cause: crate::history::ReadError },
     #[error("{} cannot be held against the history: {cause}", path.display())]
     Log { path: PathBuf, cause: crate::history::CompareError },
+    #[error(transparent)]
+    Soak(#[from] crate::soak::folder::FolderError),
+    #[error("signals cannot be listened for: {0}")]
+    Signals(std::io::Error),
 }
 
 /// Runs the program.
@@ -65,6 +71,8 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Replay(args) => replay::replay(args),
         Command::Shrink(args) => shrink::shrink(args),
+        Command::Explain(args) => explain::explain(args),
+        Command::Soak(args) => soak::soak(args),
         Command::Mutants(args) => mutants::mutants(args),
         Command::Check(args) => check::check(args),
     };

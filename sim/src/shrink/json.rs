@@ -12,7 +12,7 @@ use crate::steps::Step;
 /// What names begin with: messages, calls, workers, groups, topics.
 pub(super) const KINDS: &[char] = &['m', 'c', 'w', 'g', 't'];
 
-pub(super) fn of(value: &impl Serialize) -> Value {
+pub(crate) fn of(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("names and numbers have a form in JSON")
 }
 
@@ -21,7 +21,7 @@ pub(super) fn back<T: DeserializeOwned>(value: Value) -> Option<T> {
 }
 
 /// A name in a trace, such as `m12` or `dlq.t0`: what stands before its number, its kind, and the number.
-pub(super) fn name(text: &str) -> Option<(&str, char, u32)> {
+pub(crate) fn name(text: &str) -> Option<(&str, char, u32)> {
     let plain = text.strip_prefix("dlq.").unwrap_or(text);
     let kind = plain.chars().next().filter(|kind| KINDS.contains(kind))?;
     let number = plain[1..].parse().ok()?;
@@ -29,7 +29,7 @@ pub(super) fn name(text: &str) -> Option<(&str, char, u32)> {
 }
 
 /// What a step is: its kind, the kind of what is asked, and everything it names.
-pub(super) fn subjects(step: &Value) -> BTreeSet<String> {
+pub(crate) fn subjects(step: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let (kind, inner) = tag(step);
     found.insert(format!("a {kind}"));

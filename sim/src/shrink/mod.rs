@@ -5,7 +5,7 @@
 //! world it happens in. A change is kept if the same sentence is still broken and, where a bug was planted, only because of
 //! it. No clock is read: the same life always shrinks to the same.
 
-mod json;
+pub(crate) mod json;
 mod simpler;
 
 use std::collections::BTreeSet;

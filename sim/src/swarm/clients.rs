@@ -400,7 +400,7 @@ impl Clients {
 }
 
 /// The right that a delivery gives, in words that need no token.
-pub(super) fn right<F: Faults>(worker: Worker, held: &Held, world: &World<F>) -> Right {
+pub(crate) fn right<F: Faults>(worker: Worker, held: &Held, world: &World<F>) -> Right {
     let same = world.edge().read_by(worker).filter(|other| other.message == held.message);
     let back = same.take_while(|other| other.token != held.token).count();
     Right { worker, message: held.message, back: back as u8, twist: Twist::None }

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 
 /// Who draws.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Stream {
+pub(crate) enum Stream {
     Shape,
     Schedule,
     Clock,
@@ -15,21 +15,22 @@ pub(super) enum Stream {
     Clients,
     Network,
     Effects,
+    Futures,
 }
 
 /// A stream of numbers that a seed fixes for ever.
 #[derive(Clone, Debug)]
-pub(super) struct Source(ChaCha8Rng);
+pub(crate) struct Source(ChaCha8Rng);
 
 impl Source {
-    pub(super) fn new(seed: u64, stream: Stream) -> Self {
+    pub(crate) fn new(seed: u64, stream: Stream) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(stream as u64);
         Self(rng)
     }
 
     /// A number below `end`, or 0 if there is none.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         if end == 0 {
             return 0;
         }
@@ -38,12 +39,12 @@ impl Source {
     }
 
     /// True once in `times`.
-    pub(super) fn one_in(&mut self, times: u64) -> bool {
+    pub(crate) fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
     /// One of `choices`.
-    pub(super) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 }

@@ -5,15 +5,17 @@
 //! that a change to one does not change what the others do.
 
 mod clients;
-mod draw;
+pub(crate) mod draw;
 mod effects;
 mod family;
 mod shape;
 
 use clap::ValueEnum;
 use driftq_core::faults::Faults;
+use serde::{Deserialize, Serialize};
 
 use self::clients::Clients;
+pub(crate) use self::clients::right;
 use self::draw::{Source, Stream};
 use self::effects::Users;
 use self::family::{Family, Weights};
@@ -22,7 +24,8 @@ use crate::steps::{Damage, IoFault, Lane, Loss, Step};
 use crate::world::World;
 
 /// What is in fashion among the worlds of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Profile {
     /// Everything, about half of it off in every world
     #[default]
