@@ -29,6 +29,7 @@ Examples:
   driftq-sim replay 34                                  one seed, with its digest
   driftq-sim replay sim-failures/seed-34.jsonl          a trace, with no generator
   driftq-sim shrink 34 --out sim/regressions/x.jsonl    a short trace that breaks the same promise
+  driftq-sim view sim/regressions/extend-then-redrive.jsonl    a life as a picture, in one HTML file
   driftq-sim run --mutant skip-token-check              see a planted bug caught
   driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
   driftq-sim check history.jsonl --data-dir data        what clients of a real server saw, and its log
@@ -41,6 +42,7 @@ pub(super) enum Command {
     Run(Run),
     Replay(Replay),
     Shrink(Shrink),
+    View(View),
     Mutants(Mutants),
     Check(Check),
 }
@@ -138,6 +140,35 @@ pub(super) struct Shrink {
     /// Where to write the short trace; else it is printed
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
+}
+
+/// Shows a seed or a trace as a picture: one HTML file that needs nothing else.
+///
+/// Lanes for producers, broker, disk and workers, leases as spans, faults as signs, and for every step what was asked, what was
+/// answered and what it changed. A broken promise is pinned where it broke. Arrow keys step, + and - zoom, ? tells the rest.
+/// Exits with 0 whether or not a promise is broken.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  driftq-sim view sim/regressions/mutant-skip-token-check.jsonl
+  driftq-sim view 34 --out seed-34.html
+  driftq-sim view sim-failures/seed-34.jsonl --mutant none")]
+pub(super) struct View {
+    /// A seed, or a file with a trace
+    #[arg(value_name = "SEED|TRACE")]
+    pub(super) source: String,
+    /// The profile of the run that the seed is from
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub(super) profile: Profile,
+    /// Where to write the page [default: the trace's name with .html, in the current folder]
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: Option<PathBuf>,
+    /// A bug to plant in the broker, or "none"; an unknown name lists them
+    #[arg(long, value_name = "NAME", value_parser = choice)]
+    pub(super) mutant: Option<Choice>,
+    /// Do not look for when the broken promise became inevitable
+    #[arg(long)]
+    pub(super) no_explain: bool,
 }
 
 /// Plants every known bug, one at a time, and tells who catches it.

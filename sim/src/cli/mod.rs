@@ -7,6 +7,7 @@ mod replay;
 mod run;
 mod shrink;
 mod source;
+mod view;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -63,6 +64,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Replay(args) => replay::replay(args),
         Command::Shrink(args) => shrink::shrink(args),
+        Command::View(args) => view::view(args),
         Command::Mutants(args) => mutants::mutants(args),
         Command::Check(args) => check::check(args),
     };
