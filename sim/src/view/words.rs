@@ -219,23 +219,28 @@ pub(super) fn answer(result: &Result<Reply, Refusal>, clock: Clock) -> String {
     };
     match reply {
         Reply::Done => "done".to_owned(),
-        Reply::TopicCreated { partitions: 1 } => "the topic exists, with 1 partition".to_owned(),
-        Reply::TopicCreated { partitions } => format!("the topic exists, with {partitions} partitions"),
-        Reply::Topics(topics) => format!("{} topics", topics.len()),
-        Reply::Topic(topic) => format!("{} has {} groups", topic.name, topic.groups.len()),
+        Reply::TopicCreated { partitions } => {
+            format!("the topic exists, with {}", counted(*partitions as usize, "partition"))
+        }
+        Reply::Topics(topics) => counted(topics.len(), "topic"),
+        Reply::Topic(topic) => format!("{} has {}", topic.name, counted(topic.groups.len(), "group")),
         Reply::Produced(produced) if produced.duplicate => {
             format!("known already: it is the message at offset {}", produced.offset.0)
         }
         Reply::Produced(produced) => format!("stored at offset {}", produced.offset.0),
-        Reply::Peeked(peeked) => format!("{} messages", peeked.len()),
+        Reply::Peeked(peeked) => counted(peeked.len(), "message"),
         Reply::Subscribed { .. } => "connected".to_owned(),
         Reply::Extended { lease_until } => format!("the lease runs until {}", clock.says(*lease_until)),
-        Reply::Groups(groups) => format!("{} groups", groups.len()),
+        Reply::Groups(groups) => counted(groups.len(), "group"),
         Reply::Redriven { count } => format!("{count} made live again"),
         Reply::Completed(outputs) if outputs.is_empty() => "completed".to_owned(),
-        Reply::Completed(outputs) => format!("completed, {} messages handed on", outputs.len()),
+        Reply::Completed(outputs) => format!("completed, {} handed on", counted(outputs.len(), "message")),
         Reply::Store(reply) => store_answer(reply, clock),
     }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn store_answer(reply: &StoreReply, clock: Clock) -> String {

@@ -310,7 +310,8 @@
     }, { passive: false });
   }
 
-  const resized = () => { timeline.resize(); timeline.draw(); timeline.resize(); draw(); fill(); };
+  // Drawing the head can change how much room there is for the lanes.
+  const resized = () => { for (let pass = 0; pass < 2; pass++) { timeline.resize(); timeline.draw(); } fill(); };
   new ResizeObserver(resized).observe($("scroll"));
   addEventListener("hashchange", () => { const n = named(); if (n >= 0) select(n); });
   /// The step the address names.
