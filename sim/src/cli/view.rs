@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use driftq_core::faults::Fault;
+
 use super::args::View;
 use super::source::Source;
 use super::{Ending, Misuse, say};
@@ -21,9 +23,12 @@ pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
     let mut story = story_of(&trace, fault);
     story.title.clone_from(&name);
     if story.about.is_empty() {
-        story.about = source.describe(fault);
+        story.about = match &source {
+            Source::Seed(..) => format!("The life of {}", source.describe(fault)),
+            Source::Trace(_) => format!("A {}", source.describe(fault)),
+        };
     }
-    story.explained = if args.no_explain { None } else { explained(&trace, &source) };
+    story.explained = if args.no_explain { None } else { explained(&trace, fault) };
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.html")));
     write(&out, &page(&story)).map_err(|cause| Misuse::Write { path: out.clone(), cause })?;
     match &story.broken {
@@ -39,7 +44,7 @@ pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
 }
 
 /// How it came to the broken promise, where somebody can tell: the curve above the axis.
-fn explained(_trace: &Trace, _source: &Source) -> Option<Explained> {
+fn explained(_trace: &Trace, _fault: Option<Fault>) -> Option<Explained> {
     None
 }
 

@@ -1,8 +1,10 @@
 //! The page in a real browser: keys, pointer, filters and themes are tried by `selftest.js`, which is put into the page's copy and
 //! writes down what it saw. Where there is no Chromium, a line says what was not tried.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use driftq_sim::view::story::Story;
@@ -61,13 +63,18 @@ impl Browser {
     }
 }
 
-/// The browser, or a line about what is skipped.
-fn browser(what: &str) -> Option<Browser> {
-    let found = Browser::find();
-    if found.is_none() {
-        eprintln!("skipped, no Chromium here (set CHROME to one, or apt-get install chromium): {what}");
-    }
-    found
+/// The browser. Where there is none, one line says what is skipped, even to whoever does not ask for the output of tests that pass.
+fn browser() -> Option<&'static Browser> {
+    static FOUND: OnceLock<Option<Browser>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let found = Browser::find();
+        if found.is_none() {
+            let why = "as there is no Chromium; install it, or name one in CHROME";
+            let _ = writeln!(std::io::stderr(), "skipped: the viewer's page in a real browser, {why}");
+        }
+        found
+    });
+    found.as_ref()
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -99,15 +106,15 @@ fn all_good(tried: &[Tried], at_least: usize) {
 
 #[test]
 fn keys_pointer_filters_and_themes_do_what_they_say() {
-    let Some(browser) = browser("stepping, zooming, filtering in the viewer's page") else { return };
-    let tried = tried(&browser, "short", &eight_steps(), &["--virtual-time-budget=20000"]);
+    let Some(browser) = browser() else { return };
+    let tried = tried(browser, "short", &eight_steps(), &["--virtual-time-budget=20000"]);
     all_good(&tried, 30);
 }
 
 #[test]
 fn five_thousand_steps_are_smooth_and_take_no_more_of_a_page_than_eight() {
-    let Some(browser) = browser("the viewer's page with 5,000 steps") else { return };
-    let tried = tried(&browser, "long", &story_of(&long_trace(5_000), None), &[]);
+    let Some(browser) = browser() else { return };
+    let tried = tried(browser, "long", &story_of(&long_trace(5_000), None), &[]);
     for figure in tried.iter().filter(|tried| tried.what.starts_with("figure: ")) {
         println!("{}: {}", figure.what, figure.seen);
     }
@@ -123,7 +130,7 @@ fn size(png: &[u8]) -> Option<(u32, u32)> {
 
 #[test]
 fn a_picture_can_be_taken_of_it() {
-    let Some(browser) = browser("a screenshot of the viewer's page") else { return };
+    let Some(browser) = browser() else { return };
     let folder = folder("picture");
     let (file, picture) = (folder.join("page.html"), folder.join("page.png"));
     std::fs::write(&file, page(&eight_steps())).expect("the page can be written");

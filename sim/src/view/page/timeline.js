@@ -457,7 +457,8 @@ class Timeline {
   /// A label has the room up to its neighbours in the lane, and tells no more than fits.
   drawLabel(c, n) {
     const { story, color } = this, { lane, label } = story.moments[n], x = this.x(this.at[n]);
-    const near = (other, edge) => other < 0 ? edge : Math.abs(this.x(this.at[other]) - x) / 2;
+    if (x < GUTTER || x > this.full) return;
+    const near = (other, edge) => other < 0 ? edge : Math.min(edge, Math.abs(this.x(this.at[other]) - x) / 2);
     const left = near(this.before[n], x - GUTTER), right = near(this.after[n], this.full - x);
     let wide = Math.min(2 * Math.min(left, right), 168) - 10, align = "center", start = x;
     if (wide < 54 && Math.max(left, right) > 70) {

@@ -115,6 +115,9 @@ impl Recorder {
                 facts.push(("crashes".to_owned(), tally.crashes.to_string()));
             }
         }
+        if broken.is_none() {
+            facts.push(("promises".to_owned(), "all kept".to_owned()));
+        }
         let moment = self.moments.len().saturating_sub(1);
         let broken = broken.map(|violation| Broken {
             moment,
