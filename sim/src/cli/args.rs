@@ -29,7 +29,7 @@ Examples:
   driftq-sim replay 34                                  one seed, with its digest
   driftq-sim replay sim-failures/seed-34.jsonl          a trace, with no generator
   driftq-sim shrink 34 --out sim/regressions/x.jsonl    a short trace that breaks the same promise
-  driftq-sim view sim/regressions/extend-then-redrive.jsonl    a life as a picture, in one HTML file
+  driftq-sim view sim-failures/seed-34.jsonl            a life as a picture, in one HTML file
   driftq-sim run --mutant skip-token-check              see a planted bug caught
   driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
   driftq-sim check history.jsonl --data-dir data        what clients of a real server saw, and its log
