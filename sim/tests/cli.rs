@@ -261,3 +261,19 @@ fn every_command_explains_itself() {
     }
     assert_eq!(sim(&[]).code, 2);
 }
+
+#[test]
+fn a_view_is_one_file_that_says_where_it_is_and_what_broke() {
+    let (folder, kept) = (folder("view"), format!("{}/regressions", env!("CARGO_MANIFEST_DIR")));
+    let (trace, out) = (format!("{kept}/mutant-skip-token-check.jsonl"), folder.join("deep/view.html"));
+    let ended = sim(&["view", &trace, "--out", text(&out)]);
+    assert_eq!(ended.code, 0, "{}", ended.err);
+    assert!(ended.out.contains("invariant 6 is broken in step 8"), "{}", ended.out);
+    assert!(ended.out.contains(&format!("written to {}", out.display())), "{}", ended.out);
+    let page = std::fs::read_to_string(&out).expect("a page was written");
+    assert!(page.starts_with("<!doctype html>") && page.contains("<title>mutant-skip-token-check</title>"));
+    let healthy = sim(&["view", &trace, "--out", text(&out), "--mutant", "none"]);
+    assert!(healthy.out.contains("no promise is broken in 8 steps"), "{}", healthy.out);
+    sim(&["view", "nowhere.jsonl"]).is_refused("neither a seed");
+    sim(&["view", "3", "--out", text(&folder)]).is_refused("cannot be written");
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use driftq_core::faults::Fault;
 
+use crate::explain::FUTURES;
 use crate::swarm::Profile;
 use crate::trace::mutant_named;
 
@@ -30,6 +31,7 @@ Examples:
   driftq-sim replay sim-failures/seed-34.jsonl          a trace, with no generator
   driftq-sim shrink 34 --out sim/regressions/x.jsonl    a short trace that breaks the same promise
   driftq-sim explain 34                                 when it became inevitable, and which steps it took
+  driftq-sim view sim-failures/seed-34.jsonl            a life as a picture, in one HTML file
   driftq-sim soak --for 8h                              new seeds all night; goes on where it was the next
   driftq-sim run --mutant skip-token-check              see a planted bug caught
   driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
@@ -44,6 +46,7 @@ pub(super) enum Command {
     Replay(Replay),
     Shrink(Shrink),
     Explain(Explain),
+    View(View),
     Soak(Soak),
     Mutants(Mutants),
     Check(Check),
@@ -172,7 +175,7 @@ pub(super) struct Explain {
     #[arg(long, value_name = "NAME", value_parser = choice)]
     pub(super) mutant: Option<Choice>,
     /// How many futures are drawn after every step that is looked at
-    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = FUTURES, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) futures: u64,
     /// On how many threads [default: one for every core]; the results do not depend on it
     #[arg(long, value_name = "N")]
@@ -217,6 +220,35 @@ pub(super) struct Soak {
     /// A bug to plant in the broker, to see it found; an unknown name lists them
     #[arg(long, value_name = "NAME", value_parser = mutant_named)]
     pub(super) mutant: Option<Fault>,
+}
+
+/// Shows a seed or a trace as a picture: one HTML file that needs nothing else.
+///
+/// Lanes for producers, broker, disk and workers, leases as spans, faults as signs, and for every step what was asked, what was
+/// answered and what it changed. A broken promise is pinned where it broke. Arrow keys step, + and - zoom, ? tells the rest.
+/// Exits with 0 whether or not a promise is broken.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  driftq-sim view sim/regressions/mutant-skip-token-check.jsonl
+  driftq-sim view 34 --out seed-34.html
+  driftq-sim view sim-failures/seed-34.jsonl --mutant none")]
+pub(super) struct View {
+    /// A seed, or a file with a trace
+    #[arg(value_name = "SEED|TRACE")]
+    pub(super) source: String,
+    /// The profile of the run that the seed is from
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub(super) profile: Profile,
+    /// Where to write the page [default: the trace's name with .html, in the current folder]
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: Option<PathBuf>,
+    /// A bug to plant in the broker, or "none"; an unknown name lists them
+    #[arg(long, value_name = "NAME", value_parser = choice)]
+    pub(super) mutant: Option<Choice>,
+    /// Do not look for when the broken promise became inevitable
+    #[arg(long)]
+    pub(super) no_explain: bool,
 }
 
 /// Plants every known bug, one at a time, and tells who catches it.

@@ -4,22 +4,19 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
-
 use super::args::Explain;
 use super::source::Source;
 use super::{Ending, Misuse, say};
 use crate::explain::slice::Without;
 use crate::explain::{Explanation, NotExplained, Options, Point, explain as explained};
 use crate::parallel::cores;
-use crate::shrink::json;
-use crate::steps::Step;
 use crate::trace::Trace;
+use crate::view::story_of;
 
 /// How long a bar is at most.
 const BAR: u64 = 20;
 /// How many letters of a step stand beside its bar.
-const WORDS: usize = 36;
+const WORDS: usize = 48;
 
 pub(super) fn explain(args: &Explain) -> Result<Ending, Misuse> {
     let source = Source::read(&args.source, args.profile)?;
@@ -38,7 +35,8 @@ pub(super) fn explain(args: &Explain) -> Result<Ending, Misuse> {
             return Ok(Ending::Broken);
         }
     };
-    say!("{}", text(&explanation, &trace.steps));
+    let labels: Vec<String> = story_of(&trace, fault).moments.into_iter().map(|moment| moment.label).collect();
+    say!("{}", text(&explanation, &labels));
     if let Some(path) = &args.json {
         write(path, &explanation)?;
     }
@@ -62,7 +60,7 @@ fn write(path: &Path, explanation: &Explanation) -> Result<(), Misuse> {
 }
 
 /// All that is told about it, without the first line.
-fn text(explanation: &Explanation, steps: &[Step]) -> String {
+fn text(explanation: &Explanation, labels: &[String]) -> String {
     let Explanation { broken, found, points, needed, .. } = explanation;
     let mut text = String::new();
     let _ = writeln!(text, "invariant {} is broken: {}", broken.invariant, broken.sentence);
@@ -70,13 +68,13 @@ fn text(explanation: &Explanation, steps: &[Step]) -> String {
     let futures = points.first().map_or(0, |point| point.futures);
     let _ = writeln!(text, "of {futures} futures after each step: # break it, + break another promise first");
     for point in points {
-        let step = point.after.checked_sub(1).and_then(|nth| steps.get(nth));
-        let words = step.map_or("the beginning".to_owned(), |step| shortened(&words(step), WORDS));
+        let label = point.after.checked_sub(1).and_then(|nth| labels.get(nth));
+        let words = label.map_or("the beginning".to_owned(), |label| shortened(label, WORDS));
         let percent = (point.share() * 100.0).round();
         let _ =
             writeln!(text, "{:>5} {:<width$} {percent:>3}%  {words}", point.after, bar(point), width = BAR as usize);
     }
-    let _ = write!(text, "\n{}", verdict(explanation, steps.len()));
+    let _ = write!(text, "\n{}", verdict(explanation, explanation.steps));
     let few = if needed.is_minimal { "none of which can be left out" } else { "perhaps fewer: patience ended" };
     let _ = writeln!(text, "\nit depends on {} of {} steps, {few}:", needed.needed.len(), explanation.steps);
     for needed in &needed.needed {
@@ -126,33 +124,6 @@ fn without(without: &Without) -> String {
     }
 }
 
-/// A step in a few words, from what it is in a trace: what happens, whom it is about, and the numbers.
-fn words(step: &Step) -> String {
-    let mut found = [Vec::new(), Vec::new(), Vec::new()];
-    collect("", &serde_json::to_value(step).unwrap_or_default(), &mut found);
-    found[0].retain(|word| word != "ask" && word != "right");
-    found.concat().join(" ")
-}
-
-fn collect(field: &str, value: &Value, found: &mut [Vec<String>; 3]) {
-    let [tags, names, numbers] = found;
-    match value {
-        Value::Object(fields) => {
-            for (name, inner) in fields {
-                if inner.is_object() {
-                    found[0].push(name.clone());
-                }
-                collect(name, inner, found);
-            }
-        }
-        Value::Array(items) => items.iter().for_each(|item| collect(field, item, found)),
-        Value::String(text) if field == "owner" => names.push(format!("as {text}")),
-        Value::String(text) if json::name(text).is_some() => names.push(text.clone()),
-        Value::String(text) => tags.push(text.clone()),
-        other => numbers.push(format!("{field} {other}")),
-    }
-}
-
 fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some(_) => text.chars().take(most - 1).chain(['…']).collect(),
@@ -165,15 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_told_in_a_few_words() {
-        let told = |json: &str| words(&serde_json::from_str(json).expect("a step"));
-        assert_eq!(told("\"settle\""), "settle");
-        assert_eq!(told(r#"{"crash":{"loss":"all"}}"#), "crash all");
-        assert_eq!(told(r#"{"pass":{"ms":2000}}"#), "pass ms 2000");
-        assert_eq!(
-            told(r#"{"ask":{"nack":{"right":{"worker":"w1","message":"m0"},"reason":2}}}"#),
-            "nack m0 w1 reason 2"
-        );
+    fn what_is_too_long_is_cut() {
         assert_eq!(shortened("abcdef", 4), "abc…");
         assert_eq!(shortened("abcd", 4), "abcd");
     }

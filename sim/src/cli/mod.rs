@@ -9,6 +9,7 @@ mod run;
 mod shrink;
 mod soak;
 mod source;
+mod view;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -73,6 +74,7 @@ pub fn main() -> ExitCode {
         Command::Shrink(args) => shrink::shrink(args),
         Command::Explain(args) => explain::explain(args),
         Command::Soak(args) => soak::soak(args),
+        Command::View(args) => view::view(args),
         Command::Mutants(args) => mutants::mutants(args),
         Command::Check(args) => check::check(args),
     };

@@ -27,6 +27,8 @@ use crate::trace::{Broken, Trace};
 use crate::view::story::Explained;
 use crate::world::{Checks, World};
 
+/// How many futures there are unless told.
+pub const FUTURES: u64 = 64;
 /// Up to so many steps of a life all of them are looked at.
 const ALL_UP_TO: usize = 64;
 /// Of a longer one, so many, and then those around the rise.

@@ -1,3 +1,12 @@
-//! What happened, to be looked at.
+//! What happened, to be looked at: a life is told as a [story], and a story is [shown](page()) in one file that needs nothing
+//! else.
 
+mod change;
+mod page;
+mod record;
+mod sight;
 pub mod story;
+mod words;
+
+pub use self::page::page;
+pub use self::record::story_of;

@@ -184,7 +184,8 @@ fn store(asked: StoreCommand) -> Command {
 }
 
 /// The effect as the broker knows it.
-pub(super) fn identity(effect: &Effect) -> Identity {
+#[must_use]
+pub fn identity(effect: &Effect) -> Identity {
     let name = |nth: u8| Text::from(NAMES[usize::from(nth) % NAMES.len()]);
     let scope = match effect.scope {
         steps::Scope::Tenant => Scope::Tenant,

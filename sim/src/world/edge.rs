@@ -219,6 +219,11 @@ impl Edge {
         self.connecting.insert(ticket, Connected { worker, topic, group, owner, releases, left });
     }
 
+    /// Whose stream it is.
+    pub(super) fn reader_of(&self, consumer: ConsumerId) -> Option<Worker> {
+        self.streams.get(&consumer).map(|stream| stream.worker)
+    }
+
     /// The streams that are connected.
     pub(super) fn streams(&self) -> Vec<ConsumerId> {
         self.streams.keys().copied().collect()
@@ -314,6 +319,7 @@ impl<F: Faults, M: Medium> World<F, M> {
     pub(super) fn collect(&mut self) -> Verdict {
         while let Some(output) = self.broker.as_mut().and_then(driftq_core::Pipeline::poll_output) {
             self.tally.events += 1;
+            self.hear(&output);
             self.judge(&output)?;
             self.mix(&output);
             self.take_to_clients(output);

@@ -6,6 +6,7 @@
 mod ask;
 mod drain;
 mod edge;
+mod heard;
 mod io;
 mod met;
 mod power;
@@ -18,8 +19,10 @@ use driftq_core::record::Event;
 use driftq_core::types::{Ticket, Timestamp};
 use driftq_core::{Command, Pipeline};
 
+pub use self::ask::identity as effect_identity;
 use self::edge::Asked;
 pub use self::edge::{Edge, Granted, Held, Ran};
+pub use self::heard::Heard;
 use self::io::Running;
 use crate::chain::Chain;
 use crate::disk::Disk;
@@ -153,6 +156,8 @@ pub struct World<F: Faults, M = Disk> {
     next_ticket: Ticket,
     /// The first ticket after the log failed.
     failed_from: Option<Ticket>,
+    /// What went between broker and clients, where somebody listens.
+    heard: Option<Vec<Heard>>,
 }
 
 impl<F: Faults> World<F> {
@@ -192,6 +197,7 @@ impl<F: Faults, M: Medium> World<F, M> {
             records_before: 0,
             next_ticket: Ticket(0),
             failed_from: None,
+            heard: None,
             faults,
         };
         world.first_boot()?;
@@ -344,6 +350,9 @@ impl<F: Faults, M: Medium> World<F, M> {
         let refused = broker.broker().tally().refused;
         let ticket = broker.handle(now, asked.command.clone());
         self.next_ticket = ticket.next();
+        if let Some(heard) = &mut self.heard {
+            heard.push(Heard::Asked(ticket));
+        }
         match (&asked.command, worker) {
             (Command::Subscribe(subscribe), Some(worker)) => self.edge.connecting(ticket, worker, subscribe),
             (Command::Store(asked), Some(worker)) => {

@@ -1,0 +1,339 @@
+// What is around the picture: the banner, the panel, the list, the filters, the keys.
+
+(() => {
+  const $ = (id) => document.getElementById(id);
+  const story = JSON.parse($("story").textContent);
+  const { moments } = story, count = moments.length, last = Math.max(0, count - 1);
+  const timeline = new Timeline(story, $("head"), $("lanes"), $("scroll"));
+  const element = (tag, cls, text) => {
+    const made = document.createElement(tag);
+    if (cls) made.className = cls;
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+
+  // Drawing, once a frame at most.
+  let due = false;
+  const draw = () => {
+    if (due) return;
+    due = true;
+    requestAnimationFrame(() => { due = false; timeline.draw(); });
+  };
+
+  // The words at the top.
+  $("title").textContent = story.title;
+  $("about").textContent = story.about;
+  const needed = story.explained?.slice?.length;
+  if (needed) story.facts.push(["needed steps", needed < count ? `${needed} of ${count}` : "all"]);
+  for (const [name, value] of story.facts) {
+    const pair = element("div");
+    pair.append(element("dt", "", name), element("dd", "", value));
+    $("facts").append(pair);
+  }
+  if (story.broken) {
+    const { invariant, sentence, found, moment } = story.broken;
+    $("broken").hidden = false;
+    const where = moments[moment] ? ` in step ${moments[moment].number}` : "";
+    $("broken-where").textContent = `${invariant ? `Invariant ${invariant}` : "A promise"} is broken${where}:`;
+    $("broken-sentence").textContent = sentence;
+    $("broken-found").textContent = found;
+    $("broken-go").onclick = () => select(moment);
+  }
+
+  // A step in words: the same in the panel and in the card.
+  function told(n, lease) {
+    const moment = moments[n], all = document.createDocumentFragment();
+    if (!moment) return all;
+    all.append(element("div", "when", `step ${moment.number} · ${span(moment.at_ms)} · ${story.lanes[moment.lane].name}`));
+    all.append(element("h2", "", moment.label));
+    if (story.broken?.moment === n) all.append(element("span", "badge bad", `breaks invariant ${story.broken.invariant}`));
+    if (story.explained?.inevitable === n + 1) all.append(element("span", "badge inevitable", timeline.fate()));
+    if (timeline.slice.has(n)) all.append(element("span", "badge slice", "without it, it does not happen"));
+    const list = (title, lines, cls) => {
+      if (!lines?.length) return;
+      all.append(element("h3", "", title));
+      const items = element("ul");
+      for (const line of lines) {
+        const item = element("li", cls), at = line.lastIndexOf(" → ");
+        if (cls && at > 0) {
+          const colon = line.indexOf(": ") + 2;
+          item.append(line.slice(0, colon), element("span", "was", line.slice(colon, at)), " → ", element("span", "is", line.slice(at + 3)));
+        } else item.textContent = line;
+        items.append(item);
+      }
+      all.append(items);
+    };
+    if (lease) list("Lease", [`${lease.message} of ${lease.topic} for ${lease.group}, attempt ${lease.attempt}, token ${lease.token}, until ${span(lease.until_ms)}: ${ENDS[lease.end]}`]);
+    list("What it changed", moment.diff ?? (n >= 0 ? ["nothing"] : []), "change");
+    list("Answered and delivered", moment.outcomes);
+    all.append(element("h3", "", "The step"));
+    all.append(element("pre", "", moment.detail));
+    return all;
+  }
+
+  // Selecting.
+  let hash = 0;
+  function select(n, quiet) {
+    if (!count) return;
+    timeline.chosen = Math.max(0, Math.min(last, n));
+    timeline.show(timeline.chosen);
+    const moment = moments[timeline.chosen];
+    $("detail").replaceChildren(told(timeline.chosen));
+    $("detail").scrollTop = 0;
+    $("where").textContent = `step ${moment.number} of ${moments[last].number}`;
+    if (!quiet) $("said").textContent = `Step ${moment.number}: ${moment.label}`;
+    $("lanes").setAttribute("aria-label", `Timeline of ${count} steps; step ${moment.number} is selected: ${moment.label}. Arrow keys step.`);
+    reveal();
+    clearTimeout(hash);
+    hash = setTimeout(() => { try { history.replaceState(null, "", `#step-${moment.number}`); } catch { location.hash = `step-${moment.number}`; } }, 120);
+    draw();
+  }
+  function jump(way) {
+    for (let n = timeline.chosen + way; n >= 0 && n <= last; n += way) {
+      if (GRAVE.includes(moments[n].glyph) || story.broken?.moment === n) return select(n);
+    }
+  }
+  function matching(way) {
+    for (let n = timeline.chosen + way; n >= 0 && n <= last; n += way) if (!timeline.passes || timeline.passes[n]) return select(n);
+  }
+
+  // The list; only the rows in sight are there.
+  const ROW = 44, list = $("list"), rows = $("rows");
+  rows.style.height = `${count * ROW}px`;
+  const made = new Map();
+  function make(n) {
+    const moment = moments[n], row = element("div", "row"), words = element("div");
+    row.id = `row-${n}`;
+    row.setAttribute("role", "option");
+    row.setAttribute("aria-posinset", n + 1);
+    row.setAttribute("aria-setsize", count);
+    row.classList.toggle("breaks", story.broken?.moment === n);
+    row.classList.toggle("cause", timeline.slice.has(n));
+    row.style.top = `${n * ROW}px`;
+    row.onclick = () => select(n);
+    words.append(element("div", "label", moment.label), element("div", "who", `${moment.number} · ${span(moment.at_ms)} · ${story.lanes[moment.lane].name}`));
+    words.firstChild.title = moment.label;
+    row.append(sign(moment.glyph, 22), words);
+    rows.append(row);
+    return row;
+  }
+  function fill() {
+    const from = Math.max(0, Math.floor(list.scrollTop / ROW) - 4), to = Math.min(count, Math.ceil((list.scrollTop + list.clientHeight) / ROW) + 4);
+    for (const [n, row] of made) if (n < from || n >= to) { row.remove(); made.delete(n); }
+    for (let n = from; n < to; n++) {
+      if (!made.has(n)) made.set(n, make(n));
+      const row = made.get(n);
+      row.setAttribute("aria-selected", n === timeline.chosen);
+      row.classList.toggle("chosen", n === timeline.chosen);
+      row.classList.toggle("dim", !timeline.lit(n));
+    }
+    list.setAttribute("aria-activedescendant", `row-${timeline.chosen}`);
+  }
+  function reveal() {
+    const top = timeline.chosen * ROW, seen = list.clientHeight;
+    if (top < list.scrollTop) list.scrollTop = top;
+    else if (top + ROW > list.scrollTop + seen) list.scrollTop = top + ROW - seen;
+    fill();
+  }
+  list.addEventListener("scroll", () => requestAnimationFrame(fill), { passive: true });
+
+  function sign(kind, size) {
+    const canvas = element("canvas"), ratio = window.devicePixelRatio || 1, c = canvas.getContext("2d");
+    canvas.width = canvas.height = size * ratio;
+    canvas.style.width = canvas.style.height = `${size}px`;
+    c.scale(ratio, ratio);
+    if (!timeline.color) timeline.colors();
+    drawGlyph(c, kind, size / 2, size / 2, size * .36, timeline.color[GLYPHS[kind][1]], timeline.color.face);
+    return canvas;
+  }
+  function legend() {
+    const signs = Object.keys(GLYPHS).filter((kind) => moments.some(({ glyph }) => glyph === kind));
+    const ends = Object.keys(ENDS).filter((end) => story.leases.some((lease) => lease.end === end));
+    $("legend").replaceChildren(
+      ...signs.map((kind) => { const entry = element("span"); entry.append(sign(kind, 17), GLYPHS[kind][0]); return entry; }),
+      ...(ends.length ? [element("span", "", "leases:")] : []),
+      ...ends.map((end) => {
+        const entry = element("span", `lease ${end}`, ENDS[end]);
+        Object.assign(entry.style, { background: timeline.color[end], color: timeline.color[`${end}-ink`], borderColor: timeline.color[`${end}-ink`] });
+        return entry;
+      }),
+    );
+  }
+
+  // The filters: what they do not let through is dimmed.
+  const names = (field) => [...new Set(moments.flatMap((moment) => moment[field] ?? []))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  for (const [id, field] of [["topic", "topics"], ["group", "groups"]]) for (const name of names(field)) $(id).append(new Option(name, name));
+  for (const name of names("messages").slice(0, 2000)) $("messages").append(new Option(name));
+  function filter() {
+    const topic = $("topic").value, group = $("group").value, message = $("message").value.trim();
+    const has = (names, name) => !name || (names ?? []).includes(name);
+    if (!topic && !group && !message) timeline.passes = null;
+    else {
+      timeline.passes = moments.map((moment) => has(moment.topics, topic) && has(moment.groups, group) && has(moment.messages, message));
+      timeline.passes.lease = (lease) => (!topic || lease.topic === topic) && (!group || lease.group === group) && (!message || lease.message === message);
+    }
+    $("clear").hidden = !timeline.passes;
+    $("matches").textContent = timeline.passes ? `${timeline.passes.filter(Boolean).length} of ${count} steps` : "";
+    fill();
+    draw();
+  }
+  for (const id of ["topic", "group", "message"]) $(id).addEventListener("input", filter);
+  $("clear").onclick = () => { for (const id of ["topic", "group", "message"]) $(id).value = ""; filter(); };
+
+  // Axis, zoom, theme, help.
+  function axis(byTime) {
+    timeline.byTime = byTime;
+    const middle = timeline.unit(timeline.full / 2), near = Math.min(last, timeline.firstAt(middle));
+    timeline.place();
+    if (timeline.scale > timeline.least() * 1.001 && count) { timeline.left = timeline.at[near] - timeline.width / timeline.scale / 2; timeline.bound(); timeline.show(timeline.chosen); }
+    $("by-step").setAttribute("aria-pressed", !byTime);
+    $("by-time").setAttribute("aria-pressed", byTime);
+    draw();
+  }
+  const center = () => { const x = count ? timeline.x(timeline.at[timeline.chosen]) : 0; return x > GUTTER && x < timeline.full ? x : GUTTER + timeline.width / 2; };
+  const zoom = (by, around = center()) => { timeline.setScale(timeline.scale * by, around); draw(); };
+  const fit = () => { timeline.fit(); draw(); };
+  const themes = ["auto", "light", "dark"], system = matchMedia("(prefers-color-scheme: dark)");
+  let theme = "auto";
+  try { theme = themes.find((name) => name === localStorage.getItem("driftq-theme")) ?? "auto"; } catch { /* a file may have no storage */ }
+  function paint() {
+    document.documentElement.toggleAttribute("data-dark", theme === "dark" || theme === "auto" && system.matches);
+    $("theme").textContent = `theme: ${theme}`;
+    timeline.colors();
+    legend();
+    made.clear();
+    rows.replaceChildren();
+    fill();
+    draw();
+  }
+  function setTheme(name) {
+    theme = name;
+    try { localStorage.setItem("driftq-theme", theme); } catch { /* as above */ }
+    paint();
+  }
+  system.addEventListener("change", paint);
+  const help = (open) => { $("keys").hidden = !open; $("help").setAttribute("aria-expanded", open); };
+  $("prev").onclick = () => select(timeline.chosen - 1);
+  $("next").onclick = () => select(timeline.chosen + 1);
+  $("by-step").onclick = () => axis(false);
+  $("by-time").onclick = () => axis(true);
+  $("in").onclick = () => zoom(1.6);
+  $("out").onclick = () => zoom(1 / 1.6);
+  $("fit").onclick = fit;
+  $("theme").onclick = () => setTheme(themes[(themes.indexOf(theme) + 1) % themes.length]);
+  $("help").onclick = () => help($("keys").hidden);
+
+  // The card: what is under the pointer, or the selected step while the picture has the focus.
+  const card = $("card");
+  function showCard(n, lease, x, y) {
+    if (n < 0) { card.hidden = true; return; }
+    card.replaceChildren(told(n, lease));
+    card.hidden = false;
+    const { width, height } = card.getBoundingClientRect();
+    const left = x + 18 + width > innerWidth ? x - width - 14 : x + 18;
+    card.style.left = `${Math.max(6, left)}px`;
+    card.style.top = `${Math.max(6, Math.min(y + 14, innerHeight - height - 8))}px`;
+  }
+  function cardAtChosen() {
+    if (document.activeElement !== $("lanes") || !$("lanes").matches(":focus-visible")) return;
+    const box = $("lanes").getBoundingClientRect();
+    showCard(timeline.chosen, null, box.left + timeline.x(timeline.at[timeline.chosen]) + 14, box.top + timeline.signY(moments[timeline.chosen].lane) + 40);
+  }
+  $("lanes").addEventListener("blur", () => { card.hidden = true; });
+
+  const keys = {
+    ArrowLeft: (event) => event.shiftKey ? jump(-1) : select(timeline.chosen - 1),
+    ArrowRight: (event) => event.shiftKey ? jump(1) : select(timeline.chosen + 1),
+    Home: () => select(0), End: () => select(last),
+    "+": () => zoom(1.6), "=": () => zoom(1.6), "-": () => zoom(1 / 1.6), "_": () => zoom(1 / 1.6), 0: fit,
+    f: () => $("message").focus(), t: () => axis(!timeline.byTime), n: () => matching(1), p: () => matching(-1),
+    "?": () => help($("keys").hidden),
+    Escape: () => { if (!$("keys").hidden) help(false); else if (!card.hidden) card.hidden = true; else $("clear").onclick(); },
+  };
+  document.addEventListener("keydown", (event) => {
+    const typing = event.target.closest?.("input, select, textarea");
+    if (typing) { if (event.key === "Escape") { typing.blur(); } return; }
+    if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;
+    event.preventDefault();
+    keys[event.key](event);
+    if (event.key !== "Escape") cardAtChosen();
+  });
+
+  // The pointer: hover, click, drag, wheel, pinch.
+  const pointers = new Map();
+  let pressed = null;
+  for (const canvas of [$("head"), $("lanes")]) {
+    const inLanes = canvas === $("lanes");
+    canvas.addEventListener("pointerdown", (event) => {
+      canvas.setPointerCapture?.(event.pointerId);
+      pointers.set(event.pointerId, event.offsetX);
+      pressed = { x: event.clientX, left: timeline.left, moved: false };
+      card.hidden = true;
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      if (pointers.has(event.pointerId) && pointers.size === 2) {
+        const before = [...pointers.values()];
+        pointers.set(event.pointerId, event.offsetX);
+        const after = [...pointers.values()], wide = ([a, b]) => Math.max(8, Math.abs(a - b));
+        return zoom(wide(after) / wide(before), (after[0] + after[1]) / 2);
+      }
+      if (pressed && pointers.size) {
+        const by = event.clientX - pressed.x;
+        if (Math.abs(by) > 4) pressed.moved = true;
+        if (pressed.moved) { document.body.classList.add("dragging"); timeline.left = pressed.left - by / timeline.scale; timeline.bound(); draw(); }
+        return;
+      }
+      const { moment, lease } = timeline.find(event.offsetX, event.offsetY, inLanes);
+      if (timeline.hover !== moment) { timeline.hover = moment; draw(); }
+      showCard(moment, lease, event.clientX, event.clientY);
+    });
+    const up = (event) => {
+      pointers.delete(event.pointerId);
+      document.body.classList.remove("dragging");
+      if (pressed && !pressed.moved && event.type === "pointerup") {
+        const { moment } = timeline.find(event.offsetX, event.offsetY, inLanes);
+        if (moment >= 0) select(moment);
+      }
+      pressed = null;
+    };
+    canvas.addEventListener("pointerup", up);
+    canvas.addEventListener("pointercancel", up);
+    canvas.addEventListener("pointerleave", () => { card.hidden = true; if (timeline.hover >= 0) { timeline.hover = -1; draw(); } });
+    canvas.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) {
+        timeline.left += (event.deltaX || event.deltaY) / timeline.scale;
+        timeline.bound();
+        return draw();
+      }
+      zoom(Math.exp(-event.deltaY * (event.ctrlKey ? .01 : .0016)), event.offsetX);
+    }, { passive: false });
+  }
+
+  // Drawing the head can change how much room there is for the lanes.
+  const resized = () => { for (let pass = 0; pass < 2; pass++) { timeline.resize(); timeline.draw(); } fill(); };
+  new ResizeObserver(resized).observe($("scroll"));
+  addEventListener("hashchange", () => { const n = named(); if (n >= 0) select(n); });
+  /// The step the address names.
+  function named() {
+    const number = Number(/^#(?:step-)?(\d+)$/.exec(location.hash)?.[1] ?? NaN);
+    return moments.findIndex((moment) => moment.number === number);
+  }
+  resized();
+  paint();
+  const first = named();
+  select(first >= 0 ? first : story.broken?.moment ?? 0, true);
+
+  // For tests, and for whoever looks into the console.
+  window.driftq = {
+    story, select, fit,
+    selected: () => timeline.chosen,
+    zoom: () => timeline.scale / timeline.least(),
+    view: () => ({ left: timeline.left, scale: timeline.scale, inView: timeline.inView, byTime: timeline.byTime, labelled: timeline.labelled }),
+    theme: () => theme,
+    dimmed: () => timeline.passes ? timeline.passes.filter((passes) => !passes).length : 0,
+    place: (n) => ({ x: timeline.x(timeline.at[n]), y: timeline.signY(moments[n].lane) }),
+    draws: () => timeline.drawn,
+    redraw: () => timeline.draw(),
+  };
+})();

@@ -1,0 +1,64 @@
+//! A life told as a story, the page that shows it, and that page in a real browser.
+
+mod browser;
+mod pages;
+mod stories;
+
+use std::path::{Path, PathBuf};
+
+use driftq_core::faults::NoFaults;
+use driftq_sim::swarm::{Profile, Swarm};
+use driftq_sim::trace::Trace;
+use driftq_sim::view::story::{Explained, Story};
+use driftq_sim::view::story_of;
+use driftq_sim::world::{Checks, World};
+
+/// Every kept trace, by its file's name.
+fn kept() -> Vec<(String, Trace)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
+    let files = std::fs::read_dir(folder).expect("the folder is part of the crate");
+    let mut paths: Vec<PathBuf> = files.map(|file| file.expect("a readable folder").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    paths.sort();
+    let read = |path: PathBuf| {
+        let name = path.file_stem().expect("a file has a name").to_string_lossy().into_owned();
+        let trace = Trace::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, trace)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+fn kept_as(name: &str) -> Trace {
+    let found = kept().into_iter().find(|(kept, _)| kept == name);
+    found.unwrap_or_else(|| panic!("{name} is kept")).1
+}
+
+/// The story in eight steps that the picture in `docs/` shows, and how it came to it.
+fn eight_steps() -> Story {
+    let trace = kept_as("mutant-skip-token-check");
+    let mut story = story_of(&trace, trace.head.mutant);
+    story.title = "mutant-skip-token-check".to_owned();
+    let shares = [0.08, 0.17, 0.22, 0.47, 0.64, 0.75, 0.73, 0.88, 1.0];
+    story.explained = Some(Explained {
+        curve: shares.into_iter().enumerate().collect(),
+        inevitable: Some(8),
+        slice: (1..=8).collect(),
+    });
+    story
+}
+
+/// A life of that many steps, longer than those that seeds draw.
+fn long_trace(steps: usize) -> Trace {
+    let mut swarm = Swarm::new(12, Profile::Default);
+    let setup = swarm.setup().clone();
+    let mut world = World::new(&setup, NoFaults, Checks { oracle: false }).expect("a world begins");
+    let mut trace = kept_as("mutant-skip-token-check");
+    (trace.head.mutant, trace.head.violates, trace.head.about, trace.head.setup) = (None, None, None, setup);
+    trace.steps.clear();
+    for _ in 0..steps {
+        let step = swarm.next(&world);
+        world.take(&step).expect("no promise is broken");
+        trace.steps.push(step);
+    }
+    trace
+}

@@ -1,0 +1,58 @@
+//! The page as a file.
+
+use driftq_sim::view::story::{Lane, LaneKind, Story};
+use driftq_sim::view::{page, story_of};
+
+use crate::{eight_steps, kept};
+
+/// What stands in the page as the story's JSON.
+fn story_in(page: &str) -> serde_json::Value {
+    let (_, rest) = page.split_once(r#"<script type="application/json" id="story">"#).expect("the story's element");
+    let (json, _) = rest.split_once("</script>").expect("its end");
+    serde_json::from_str(json).expect("it is JSON")
+}
+
+#[test]
+fn a_page_needs_nothing_but_itself() {
+    for (name, trace) in kept() {
+        let page = page(&story_of(&trace, trace.head.mutant));
+        for elsewhere in
+            ["http://", "https://", "src=", "href=", "@import", "url(", "fetch(", "XMLHttpRequest", "import("]
+        {
+            assert!(!page.contains(elsewhere), "{name} asks for something with {elsewhere}");
+        }
+        assert!(page.contains("default-src 'none'"), "{name}: the browser is told so, too");
+    }
+}
+
+#[test]
+fn the_story_in_a_page_is_the_story() {
+    let story = eight_steps();
+    let told = serde_json::to_value(&story).expect("a story has a form in JSON");
+    assert_eq!(story_in(&page(&story)), told);
+}
+
+#[test]
+fn whatever_names_say_they_stay_texts() {
+    let hostile = "</script><script>document.title='taken'</script><!--<img src=x onerror=alert(1)>{{js}}&\u{2028}";
+    let mut story = Story { title: hostile.to_owned(), about: hostile.to_owned(), ..eight_steps() };
+    story.facts.push((hostile.to_owned(), hostile.to_owned()));
+    story.lanes.push(Lane { kind: LaneKind::Worker, name: hostile.to_owned() });
+    for moment in &mut story.moments {
+        moment.label = hostile.to_owned();
+        moment.diff.push(hostile.to_owned());
+        moment.messages.push(hostile.to_owned());
+    }
+    let shown = page(&story);
+    let usual = page(&eight_steps());
+    assert_eq!(shown.matches("<script").count(), usual.matches("<script").count());
+    assert_eq!(shown.matches("</script").count(), usual.matches("</script").count());
+    assert!(!shown.contains("<img") && !shown.contains("<!--"), "nothing of it is markup");
+    assert_eq!(story_in(&shown), serde_json::to_value(&story).expect("a story has a form in JSON"));
+}
+
+#[test]
+fn a_story_in_which_nothing_happens_has_a_page() {
+    let shown = page(&Story::default());
+    assert_eq!(story_in(&shown)["moments"], serde_json::json!([]));
+}
