@@ -174,10 +174,10 @@ fn a_broken_promise_is_explained_with_a_curve_a_step_and_a_slice() {
     let said = [
         "with dedupe-dropped-on-replay planted",
         "invariant 20 is broken: a disk that kept its promises is never refused",
-        "    7 #################### 100%  boot",
+        "    7 #################### 100%  the broker is started",
         "inevitable after step 5; seen at step 7",
         "it depends on 7 of 7 steps, none of which can be left out:",
-        "    6 {\"crash\":{\"loss\":\"all\"}}\n      without it nothing breaks",
+        "    6 {\"crash\":{\"loss\":\"all\"}}\n    7",
         "without it another breaks: invariant 18",
     ];
     for words in said {

@@ -16,7 +16,7 @@ use crate::view::story_of;
 /// How long a bar is at most.
 const BAR: u64 = 20;
 /// How many letters of a step stand beside its bar.
-const WORDS: usize = 48;
+const WORDS: usize = 46;
 
 pub(super) fn explain(args: &Explain) -> Result<Ending, Misuse> {
     let source = Source::read(&args.source, args.profile)?;
@@ -80,7 +80,9 @@ fn text(explanation: &Explanation, labels: &[String]) -> String {
     for needed in &needed.needed {
         let json = serde_json::to_string(&needed.step).expect("names and numbers have a form in JSON");
         let _ = writeln!(text, "{:>5} {json}", needed.number);
-        let _ = writeln!(text, "      without it {}", without(&needed.without));
+        if needed.without != Without::Nothing {
+            let _ = writeln!(text, "      without it {}", without(&needed.without));
+        }
     }
     if let Some(last) = needed.needed.last().filter(|last| last.number < explanation.steps) {
         let _ = writeln!(text, "without all others it breaks at step {} already", last.number);
