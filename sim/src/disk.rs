@@ -5,6 +5,7 @@
 //! those a log must *survive* happen to the world, those it must *detect* happen to copies of the disk.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
@@ -295,6 +296,36 @@ impl Disk {
     #[must_use]
     pub fn bytes(&self, file: FileId) -> Option<&[u8]> {
         Some(&self.contents.get(self.folder.get(&file)?)?.written)
+    }
+
+    /// Writes down which files there are and what of them is not synced, for [a fingerprint](crate::world::Fingerprint).
+    ///
+    /// Not what is in them: that follows from the records that were written, and what follows from these is in the
+    /// [shadow's](crate::shadow::Shadow) outline.
+    pub(crate) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        let Self {
+            contents,
+            next_content: _,
+            folder,
+            durable_folder,
+            unsynced,
+            budget,
+            fuse,
+            fault,
+            unreadable,
+            shows_given_up: _,
+        } = self;
+        let name = |number: u64| folder.iter().find(|(_, of)| **of == number).map(|(file, _)| *file);
+        write!(out, "{:?} {:?} ", folder.keys(), durable_folder.keys())?;
+        for late in unsynced {
+            match late {
+                Unsynced::Bytes(number, range) => write!(out, "{:?} {} ", name(*number), range.len())?,
+                Unsynced::Folder(change, _) => write!(out, "{change:?} ")?,
+            }
+        }
+        let given_up = contents.iter().filter(|(_, content)| content.gave_up).map(|(number, _)| name(*number));
+        given_up.into_iter().try_for_each(|file| write!(out, "{file:?} "))?;
+        write!(out, "{budget:?} {fuse:?} {fault:?} {unreadable:?} ")
     }
 
     /// All files and their bytes.

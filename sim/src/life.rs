@@ -107,6 +107,6 @@ fn run<F: Faults>(setup: &Setup, faults: F, checks: Checks, mut next: impl FnMut
 }
 
 /// A broker that panics has broken a promise of its own.
-fn never_panics(said: String) -> Violation {
+pub(crate) fn never_panics(said: String) -> Violation {
     laws::NEVER_PANICS.broken(said)
 }

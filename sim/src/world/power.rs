@@ -110,6 +110,18 @@ impl<F: Faults> World<F> {
         never_refused(inspect(&mut self.disk.clone(), None, &self.faults))
     }
 
+    /// A look at what a start would find if the power went now and took everything that was not synced.
+    ///
+    /// # Errors
+    /// The promise that would be broken.
+    pub fn survives(&self) -> Verdict {
+        let mut disk = self.disk.clone();
+        disk.crash(Loss::All);
+        let (state, found) = never_refused(inspect(&mut disk, None, &self.faults))?;
+        nothing_lost(found.last_lsn, self.shadow.durable())?;
+        recovered_is_live(self.shadow.last_record(), self.shadow.digest(), state.digest(), &found)
+    }
+
     /// What was found, against what was written.
     fn judge_recovery(&mut self, state: &State, found: &Recovered) -> Verdict {
         let durable = self.shadow.durable();
