@@ -215,7 +215,7 @@ impl Disk {
             Unsynced::Bytes(..) => None,
         });
         for (nth, (change, number)) in changes.enumerate() {
-            if luck.draw(number, nth as u64) % 2 == 0 {
+            if luck.draw(number, nth as u64).is_multiple_of(2) {
                 apply(&mut self.folder, change, number);
             }
         }

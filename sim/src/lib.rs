@@ -7,11 +7,13 @@
 //! A [`world`] takes one [step](steps) after the other and draws nothing, so that a life can be written down as a [`trace`]
 //! and lived again. What comes next is drawn by the [`swarm`], from a seed. What is promised is watched by the
 //! [`invariants`], by a naive [`oracle`] that predicts every answer, and by the log's own [`shadow`]. A life in which a
-//! promise was broken is made [shorter](shrink) until it is a story; [`mutants`] shows that it would have been noticed.
+//! promise was broken is made [shorter](shrink) until it is a story; [`mutants`] shows that it would have been noticed. Of a
+//! small world [`exhaust`] lives not some lives but all, as far as it gets.
 
 pub mod chain;
 pub mod cli;
 pub mod disk;
+pub mod exhaust;
 pub mod history;
 pub mod hush;
 pub mod invariants;

@@ -2,6 +2,7 @@
 
 mod args;
 mod check;
+mod exhaust;
 mod mutants;
 mod replay;
 mod run;
@@ -64,6 +65,7 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::replay(args),
         Command::Shrink(args) => shrink::shrink(args),
         Command::Mutants(args) => mutants::mutants(args),
+        Command::Exhaust(args) => exhaust::exhaust(args),
         Command::Check(args) => check::check(args),
     };
     match ended {

@@ -286,9 +286,9 @@ mod tests {
         let extend = |ms| Step::Ask(Ask::Extend { right: right(0), lease_ms: Some(ms) });
         let settle = Step::Settle;
         let (long, longer) = (extend(5_000), extend(6_000));
-        let straight = taking(&one, &[longer.clone()]);
-        let detour = taking(&one, &[long.clone(), longer.clone()]);
+        let straight = taking(&one, std::slice::from_ref(&longer));
+        let detour = taking(&one, &[long, longer]);
         assert_ne!(print(&straight), print(&detour), "a crash between the two would show");
-        assert_eq!(print(&taking(&straight, &[settle.clone()])), print(&taking(&detour, &[settle])));
+        assert_eq!(print(&taking(&straight, std::slice::from_ref(&settle))), print(&taking(&detour, &[settle])));
     }
 }
