@@ -5,6 +5,7 @@
 //! those a log must *survive* happen to the world, those it must *detect* happen to copies of the disk.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
@@ -52,8 +53,6 @@ struct Content {
     written: Vec<u8>,
     /// What a power loss leaves, beyond whose end are zeros.
     platter: Vec<u8>,
-    /// What is written and on its way to the platter.
-    dirty: Vec<Range<usize>>,
     /// A sync has failed, and some of what is written is not on its way any more.
     gave_up: bool,
     capacity: u64,
@@ -81,6 +80,33 @@ enum Change {
     Removed(FileId),
 }
 
+/// Something that was done and that a power loss may still take.
+#[derive(Clone, Debug)]
+enum Unsynced {
+    /// Bytes of a content, written and on their way to the platter.
+    Bytes(u64, Range<usize>),
+    /// A change of the folder, and the content it is about.
+    Folder(Change, u64),
+}
+
+impl Unsynced {
+    /// The bytes, if it is some of this content's.
+    fn of(&self, content: u64) -> Option<Range<usize>> {
+        match self {
+            Self::Bytes(number, range) if *number == content => Some(range.clone()),
+            _ => None,
+        }
+    }
+
+    /// How many bytes it counts as when what was not synced is cut.
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(_, range) => range.len(),
+            Self::Folder(..) => 1,
+        }
+    }
+}
+
 /// Files, and what is true of them.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
@@ -88,7 +114,8 @@ pub struct Disk {
     next_content: u64,
     folder: BTreeMap<FileId, u64>,
     durable_folder: BTreeMap<FileId, u64>,
-    changes: Vec<(Change, u64)>,
+    /// In the order in which it was done.
+    unsynced: Vec<Unsynced>,
     budget: Option<u64>,
     /// How many more changes before the power goes.
     fuse: Option<u32>,
@@ -138,7 +165,14 @@ impl Disk {
     pub fn at_risk(&self) -> (usize, usize) {
         let kept = |content: &Content| content.written.iter().zip(&content.platter).filter(|(a, b)| a == b).count();
         let bytes = self.contents.values().map(|content| content.written.len() - kept(content)).sum();
-        (self.changes.len(), bytes)
+        let changes = self.unsynced.iter().filter(|late| matches!(late, Unsynced::Folder(..))).count();
+        (changes, bytes)
+    }
+
+    /// In how many places what is not synced can be [cut](Loss::Cut), its end not counted.
+    #[must_use]
+    pub fn unsynced_len(&self) -> usize {
+        self.unsynced.iter().map(Unsynced::len).sum()
     }
 
     /// Whether these bytes of the file are where a power loss cannot take them.
@@ -155,27 +189,56 @@ impl Disk {
     pub fn crash(&mut self, loss: Loss) {
         self.fuse = None;
         self.fault = None;
-        let luck = match loss {
-            Loss::Nothing => return self.reopen(),
-            Loss::All => None,
-            Loss::Some { luck } => Some(Luck(luck)),
-        };
+        if loss == Loss::Nothing {
+            return self.reopen();
+        }
+        let unsynced = std::mem::take(&mut self.unsynced);
         self.folder.clone_from(&self.durable_folder);
-        for (nth, (change, number)) in std::mem::take(&mut self.changes).into_iter().enumerate() {
-            if luck.is_some_and(|luck| luck.draw(number, nth as u64) % 2 == 0) {
-                apply(&mut self.folder, change, number);
-            }
+        match loss {
+            Loss::Nothing | Loss::All => {}
+            Loss::Some { luck } => self.keep_some(Luck(luck), &unsynced),
+            Loss::Cut { bytes } => self.keep_first(bytes as usize, unsynced),
         }
         self.durable_folder.clone_from(&self.folder);
         let folder = &self.folder;
         self.contents.retain(|number, _| folder.values().any(|kept| kept == number));
-        for (number, content) in &mut self.contents {
-            if let Some(luck) = luck {
-                luck.keep_some(*number, content);
-            }
-            content.dirty.clear();
+        for content in self.contents.values_mut() {
             content.gave_up = false;
             content.written.clone_from(&content.platter);
+        }
+    }
+
+    /// Some of it had arrived.
+    fn keep_some(&mut self, luck: Luck, unsynced: &[Unsynced]) {
+        let changes = unsynced.iter().filter_map(|late| match late {
+            Unsynced::Folder(change, number) => Some((*change, *number)),
+            Unsynced::Bytes(..) => None,
+        });
+        for (nth, (change, number)) in changes.enumerate() {
+            if luck.draw(number, nth as u64).is_multiple_of(2) {
+                apply(&mut self.folder, change, number);
+            }
+        }
+        for (number, content) in &mut self.contents {
+            luck.keep_some(*number, content, unsynced.iter().filter_map(|late| late.of(*number)));
+        }
+    }
+
+    /// The first so many bytes of it had arrived, and nothing behind them.
+    fn keep_first(&mut self, bytes: usize, unsynced: Vec<Unsynced>) {
+        let mut left = bytes;
+        for late in unsynced {
+            let len = late.len().min(left);
+            left -= len;
+            match late {
+                _ if len == 0 => {}
+                Unsynced::Bytes(number, range) => {
+                    if let Some(content) = self.contents.get_mut(&number) {
+                        content.put(range.start..range.start + len, |byte| byte);
+                    }
+                }
+                Unsynced::Folder(change, number) => apply(&mut self.folder, change, number),
+            }
         }
     }
 
@@ -185,11 +248,11 @@ impl Disk {
         if self.shows_given_up {
             return;
         }
-        for content in self.contents.values_mut().filter(|content| content.gave_up) {
+        for (number, content) in self.contents.iter_mut().filter(|(_, content)| content.gave_up) {
             let mut seen = content.platter.clone();
-            for range in &content.dirty {
+            for range in self.unsynced.iter().filter_map(|late| late.of(*number)) {
                 seen.resize(seen.len().max(range.end), 0);
-                seen[range.clone()].copy_from_slice(&content.written[range.clone()]);
+                seen[range.clone()].copy_from_slice(&content.written[range]);
             }
             content.written = seen;
             content.gave_up = false;
@@ -233,6 +296,36 @@ impl Disk {
     #[must_use]
     pub fn bytes(&self, file: FileId) -> Option<&[u8]> {
         Some(&self.contents.get(self.folder.get(&file)?)?.written)
+    }
+
+    /// Writes down which files there are and what of them is not synced, for [a fingerprint](crate::world::Fingerprint).
+    ///
+    /// Not what is in them: that follows from the records that were written, and what follows from these is in the
+    /// [shadow's](crate::shadow::Shadow) outline.
+    pub(crate) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        let Self {
+            contents,
+            next_content: _,
+            folder,
+            durable_folder,
+            unsynced,
+            budget,
+            fuse,
+            fault,
+            unreadable,
+            shows_given_up: _,
+        } = self;
+        let name = |number: u64| folder.iter().find(|(_, of)| **of == number).map(|(file, _)| *file);
+        write!(out, "{:?} {:?} ", folder.keys(), durable_folder.keys())?;
+        for late in unsynced {
+            match late {
+                Unsynced::Bytes(number, range) => write!(out, "{:?} {} ", name(*number), range.len())?,
+                Unsynced::Folder(change, _) => write!(out, "{change:?} ")?,
+            }
+        }
+        let given_up = contents.iter().filter(|(_, content)| content.gave_up).map(|(number, _)| name(*number));
+        given_up.into_iter().try_for_each(|file| write!(out, "{file:?} "))?;
+        write!(out, "{budget:?} {fuse:?} {fault:?} {unreadable:?} ")
     }
 
     /// All files and their bytes.
@@ -295,7 +388,7 @@ impl Disk {
 
     fn change(&mut self, change: Change, number: u64) {
         apply(&mut self.folder, change, number);
-        self.changes.push((change, number));
+        self.unsynced.push(Unsynced::Folder(change, number));
     }
 }
 
@@ -313,8 +406,8 @@ impl Luck {
     }
 
     /// Some sectors of what was on its way had arrived, some had not, and some are neither.
-    fn keep_some(self, number: u64, content: &mut Content) {
-        for range in std::mem::take(&mut content.dirty) {
+    fn keep_some(self, number: u64, content: &mut Content, dirty: impl Iterator<Item = Range<usize>>) {
+        for range in dirty {
             let mut at = range.start;
             while at < range.end {
                 let sector = at / SECTOR_BYTES;
@@ -380,28 +473,33 @@ impl Storage for Disk {
         if beyond > 0 {
             self.check_budget(beyond)?;
         }
-        let content = self.content_mut(file)?;
+        let (number, content) = (self.number(file)?, self.content_mut(file)?);
         let bytes = &bytes[..short.unwrap_or(bytes.len())];
         content.written.extend_from_slice(bytes);
-        content.dirty.push(end..end + bytes.len());
+        self.unsynced.push(Unsynced::Bytes(number, end..end + bytes.len()));
         if short.is_some() { Err(io("short write")) } else { Ok(()) }
     }
 
     fn sync(&mut self, file: FileId) -> Result<(), StorageFault> {
         let begun = self.begin();
         let powerless = self.fuse == Some(0) && begun.is_err();
-        let content = self.content_mut(file)?;
+        let number = self.number(file)?;
+        let content = self.contents.get_mut(&number).ok_or(StorageFault::NotFound)?;
         if begun.is_err() {
             if !powerless {
                 // As real systems do it: the pages count as clean now, and nobody will write them again.
-                content.dirty.clear();
+                self.unsynced.retain(|late| late.of(number).is_none());
                 content.gave_up = true;
             }
             return begun;
         }
-        for range in std::mem::take(&mut content.dirty) {
-            content.put(range, |byte| byte);
-        }
+        self.unsynced.retain(|late| match late.of(number) {
+            Some(range) => {
+                content.put(range, |byte| byte);
+                false
+            }
+            None => true,
+        });
         Ok(())
     }
 
@@ -450,9 +548,71 @@ impl Storage for Disk {
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         self.begin()?;
         self.durable_folder.clone_from(&self.folder);
-        self.changes.clear();
         let durable = &self.durable_folder;
         self.contents.retain(|number, _| durable.values().any(|kept| kept == number));
+        let contents = &self.contents;
+        self.unsynced.retain(|late| matches!(late, Unsynced::Bytes(number, _) if contents.contains_key(number)));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: FileId = FileId::Segment(1);
+    const NEW: FileId = FileId::Segment(2);
+
+    fn write(disk: &mut Disk, file: FileId, bytes: &[u8]) {
+        let position = disk.bytes(file).expect("it is there").len() as u64;
+        disk.append(file, WriteAt { epoch: 1, position }, bytes).expect("there is room");
+    }
+
+    /// One file with two synced bytes; behind them, not synced: two bytes, a new file, and two bytes in each.
+    fn disk() -> Disk {
+        let mut disk = Disk::new(false);
+        disk.create(OLD, 100).expect("a new file");
+        disk.sync_folder().expect("no fault");
+        write(&mut disk, OLD, b"ab");
+        disk.sync(OLD).expect("no fault");
+        write(&mut disk, OLD, b"cd");
+        disk.create(NEW, 100).expect("a new file");
+        write(&mut disk, NEW, b"ef");
+        write(&mut disk, OLD, b"gh");
+        disk
+    }
+
+    #[test]
+    fn a_cut_keeps_exactly_what_was_written_first_bytes_and_changes_of_the_folder_alike() {
+        let expected: [(&[u8], Option<&[u8]>); 8] = [
+            (b"ab", None),
+            (b"abc", None),
+            (b"abcd", None),
+            (b"abcd", Some(b"")),
+            (b"abcd", Some(b"e")),
+            (b"abcd", Some(b"ef")),
+            (b"abcdg", Some(b"ef")),
+            (b"abcdgh", Some(b"ef")),
+        ];
+        assert_eq!(disk().unsynced_len(), expected.len() - 1);
+        for (bytes, (old, new)) in (0..).zip(expected) {
+            let mut disk = disk();
+            disk.crash(Loss::Cut { bytes });
+            assert_eq!((disk.bytes(OLD), disk.bytes(NEW)), (Some(old), new), "{bytes}");
+            assert_eq!((disk.unsynced_len(), disk.at_risk()), (0, (0, 0)));
+        }
+    }
+
+    #[test]
+    fn the_ends_of_a_cut_are_losing_all_and_losing_nothing() {
+        let after = |loss| {
+            let mut disk = disk();
+            disk.crash(loss);
+            disk.files().map(|(file, bytes)| (file, bytes.to_vec())).collect::<Vec<_>>()
+        };
+        assert_eq!(after(Loss::Cut { bytes: 0 }), after(Loss::All));
+        assert_eq!(after(Loss::Cut { bytes: 7 }), after(Loss::Nothing));
+        assert_eq!(after(Loss::Cut { bytes: u32::MAX }), after(Loss::Nothing));
+        assert_eq!(serde_json::to_string(&Loss::Cut { bytes: 17 }).expect("JSON"), r#"{"cut":{"bytes":17}}"#);
     }
 }

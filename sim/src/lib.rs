@@ -8,11 +8,13 @@
 //! and lived again. What comes next is drawn by the [`swarm`], from a seed. What is promised is watched by the
 //! [`invariants`], by a naive [`oracle`] that predicts every answer, and by the log's own [`shadow`]. A life in which a
 //! promise was broken is made [shorter](shrink) until it is a story, and [explained](explain) by what else could have
-//! happened; [`mutants`] shows that it would have been noticed.
+//! happened; [`mutants`] shows that it would have been noticed. Of a small world [`exhaust`] lives not some lives but all, as far
+//! as it gets.
 
 pub mod chain;
 pub mod cli;
 pub mod disk;
+pub mod exhaust;
 pub mod explain;
 pub mod history;
 pub mod hush;

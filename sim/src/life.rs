@@ -142,6 +142,6 @@ fn run<F: Faults, M: Medium>(
 }
 
 /// A broker that panics has broken a promise of its own.
-fn never_panics(said: String) -> Violation {
+pub(crate) fn never_panics(said: String) -> Violation {
     laws::NEVER_PANICS.broken(said)
 }

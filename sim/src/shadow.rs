@@ -2,6 +2,7 @@
 //! back. What a start finds must be this, however little of it the disk still holds.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::Range;
 
 use driftq_core::codec::record as codec;
@@ -162,6 +163,17 @@ impl<F: Faults> Shadow<F> {
             }
         }
         (last, state.digest())
+    }
+
+    /// Writes down what is durable, as the state it comes to, and what is not, record by record, for
+    /// [a fingerprint](crate::world::Fingerprint).
+    pub(crate) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        let Self { log_id: _, faults: _, state, durable, last_record, records: _, last_token, tail, frames: _ } = self;
+        write!(out, "{} {durable:?} {last_record:?} {last_token:?} ", state.digest())?;
+        for (Written { lsn, file, range, synced }, record) in tail {
+            write!(out, "{lsn:?} {file:?} {} {synced:?} {record:?} ", range.len())?;
+        }
+        Ok(())
     }
 
     /// Every frame that is still part of the log.

@@ -125,6 +125,11 @@ pub enum Loss {
         /// Decides which.
         luck: u32,
     },
+    /// Exactly the beginning, in the order in which it was written.
+    Cut {
+        /// So many bytes of it; a change of the folder counts as one.
+        bytes: u32,
+    },
 }
 
 /// Damage to what a disk had synced.

@@ -112,6 +112,35 @@ fn a_run_for_some_time_ends_in_time() {
 }
 
 #[test]
+fn a_small_world_is_searched_to_a_depth_and_counted() {
+    let ended = sim(&["exhaust", "--depth", "2", "--jobs", "1"]);
+    assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
+    assert_eq!(
+        ended.first(),
+        "driftq-sim exhaust --depth 2 --messages 2 --consumers 2 --crashes 1 --jobs 1 --trace sim-failures/exhaust.jsonl"
+    );
+    for words in ["new states", "transitions", "deduplicated", "crash points", "2 of 2", "states/s"] {
+        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    }
+    sim(&["exhaust", "--depth", "two"]).is_refused("two");
+    sim(&["exhaust", "--mutant", "nonsense"]).is_refused("skip-token-check");
+}
+
+#[test]
+fn a_planted_bug_in_a_small_world_is_found_shrunk_kept_and_replayed() {
+    let path = folder("exhaust").join("found.jsonl");
+    let ended = sim(&["exhaust", "--mutant", "torn-tail-taken-for-rot", "--trace", text(&path)]);
+    assert_eq!((ended.code, ended.last()), (1, "FAILED"), "{}", ended.out);
+    let again = format!("replay the short trace: cargo run --release -p driftq-sim -- replay {}", path.display());
+    assert!(ended.out.contains(&again), "{}", ended.out);
+    let trace = Trace::read(&path).expect("the trace was written");
+    let broken = trace.head.violates.expect("the trace says what is broken");
+    assert!((trace.steps.len(), broken.invariant) <= (5, 20), "{} steps", trace.steps.len());
+    assert_eq!(sim(&["replay", text(&path)]).code, 1);
+    assert_eq!(sim(&["replay", text(&path), "--mutant", "none"]).code, 0);
+}
+
+#[test]
 fn a_planted_bug_is_caught_shrunk_kept_and_replayed() {
     let folder = folder("planted");
     let ended = sim(&["run", "--mutant", "skip-token-check", "--out-dir", text(&folder)]);

@@ -7,6 +7,7 @@
 mod dispatch;
 mod execute;
 mod inspect;
+mod outline;
 mod tally;
 mod timeouts;
 

@@ -12,6 +12,7 @@ mod timers;
 mod track;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 
 use self::candidates::Candidates;
 use self::feed::Feed;
@@ -105,6 +106,12 @@ impl<F: Faults> Index<F> {
         }
         index.set_sweep(state, &Sweep::Completions);
         index
+    }
+
+    /// As [`Pipeline::outline`](crate::Pipeline::outline).
+    pub(crate) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        let Self { faults: _, timers, consumers, topics, work, work_from, matured_serial, deleted } = self;
+        write!(out, "{timers:?} {consumers:?} {topics:?} {work:?} {work_from:?} {matured_serial} {} ", deleted.len())
     }
 
     /// How urgent a message of this priority is.

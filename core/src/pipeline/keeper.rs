@@ -252,6 +252,25 @@ impl Draft {
 
 impl std::fmt::Debug for Keeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keeper").field("snapshots", &self.snapshots).field("prepare_at", &self.prepare_at).finish()
+        let Self { slice_bytes: _, task, snapshots, unneeded, prepare_at, snapshot_at, owes_snapshot } = self;
+        f.debug_struct("Keeper")
+            .field("task", task)
+            .field("snapshots", snapshots)
+            .field("unneeded", unneeded)
+            .field("prepare_at", prepare_at)
+            .field("snapshot_at", snapshot_at)
+            .field("owes_snapshot", owes_snapshot)
+            .finish()
+    }
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("Nothing"),
+            Self::Writing(draft) => write!(f, "Writing({:?}, {} bytes)", draft.head.lsn, draft.position),
+            Self::Written(head) => write!(f, "Written({:?})", head.lsn),
+            Self::Discarding(head) => write!(f, "Discarding({:?})", head.lsn),
+        }
     }
 }

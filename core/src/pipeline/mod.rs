@@ -7,6 +7,7 @@
 
 mod keeper;
 mod open;
+mod outline;
 mod writer;
 
 use self::keeper::{Chore, Keeper};

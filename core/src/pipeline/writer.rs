@@ -1,5 +1,8 @@
 //! The log's writing end: frames into a batch, a batch into a job, one segment after the other.
 
+use std::fmt;
+
+use super::outline;
 use crate::broker::{LogRefusal, LogSink, Need};
 use crate::codec::record as codec;
 use crate::log::frame::FRAME_HEAD_BYTES;
@@ -269,6 +272,34 @@ enum Place {
     Here,
     NextSegment,
     Nowhere(LogRefusal),
+}
+
+impl Writer {
+    /// As [`Pipeline::outline`](super::Pipeline::outline).
+    pub(super) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        let Self {
+            log_id,
+            epoch,
+            segment_bytes: _,
+            reserve_bytes: _,
+            sequence,
+            capacity: _,
+            first_lsn: _,
+            chain,
+            buffer,
+            buffer_at: _,
+            steps,
+            spare: _,
+            synced,
+            next,
+            closed,
+            ends_in_mark,
+        } = self;
+        let (last, closed) = (chain.last_lsn(), closed.len());
+        write!(out, "{epoch} {sequence} {last:?} {synced:?} {next:?} {closed} {ends_in_mark} ")?;
+        outline::frames(FileId::Segment(*sequence), *log_id, buffer, out)?;
+        steps.iter().try_for_each(|step| outline::outline(step, *log_id, out))
+    }
 }
 
 impl LogSink for Writer {

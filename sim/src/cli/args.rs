@@ -35,6 +35,7 @@ Examples:
   driftq-sim soak --for 8h                              new seeds all night; goes on where it was the next
   driftq-sim run --mutant skip-token-check              see a planted bug caught
   driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
+  driftq-sim exhaust                                    a small world, every way it can go
   driftq-sim check history.jsonl --data-dir data        what clients of a real server saw, and its log
 
 Exit codes: 0 passed, 1 a promise was broken (or a planted bug survived), 2 misuse.";
@@ -49,6 +50,7 @@ pub(super) enum Command {
     View(View),
     Soak(Soak),
     Mutants(Mutants),
+    Exhaust(Exhaust),
     Check(Check),
 }
 
@@ -285,6 +287,44 @@ pub(super) struct Mutants {
     /// On how many threads [default: one for every core]; the results do not depend on it
     #[arg(long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
+}
+
+/// Goes every way a small world can go, with all checks on.
+///
+/// A few messages, a few workers, a crash. From every state every move that changes something is made: a message is sent, or once
+/// more; a worker connects, acks, fails, extends or gives back, by any delivery it has read, or goes; one piece of I/O
+/// is done; time passes to the next timer; the broker is woken; the power goes, at every byte of what was not synced, and
+/// the broker is started. Where two ways meet, one is gone on with. What goes wrong is found by a shortest way, shrunk, written to a
+/// file, and the command that replays it is printed. The last line is PASSED or FAILED.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  driftq-sim exhaust
+  driftq-sim exhaust --depth 7 --jobs 1
+  driftq-sim exhaust --messages 1 --consumers 1 --crashes 2
+  driftq-sim exhaust --mutant torn-tail-taken-for-rot")]
+pub(super) struct Exhaust {
+    /// How many moves away from the beginning; the default takes less than a minute on two cores, every further one three times as long
+    #[arg(long, value_name = "N", default_value = "9")]
+    pub(super) depth: u32,
+    /// How many messages
+    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=8))]
+    pub(super) messages: u8,
+    /// How many workers
+    #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=8))]
+    pub(super) consumers: u8,
+    /// How many crashes
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(super) crashes: u8,
+    /// On how many threads [default: one for every core]; the results do not depend on it
+    #[arg(long, value_name = "N")]
+    pub(super) jobs: Option<NonZeroUsize>,
+    /// A bug to plant in the broker; an unknown name lists them
+    #[arg(long, value_name = "NAME", value_parser = mutant_named)]
+    pub(super) mutant: Option<Fault>,
+    /// Where the trace of what went wrong goes [default: in the folder sim-failures]
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
 }
 
 /// Judges a history of a real server: what its clients asked and what they were told.

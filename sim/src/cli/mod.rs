@@ -2,6 +2,7 @@
 
 mod args;
 mod check;
+mod exhaust;
 mod explain;
 mod mutants;
 mod replay;
@@ -76,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Soak(args) => soak::soak(args),
         Command::View(args) => view::view(args),
         Command::Mutants(args) => mutants::mutants(args),
+        Command::Exhaust(args) => exhaust::exhaust(args),
         Command::Check(args) => check::check(args),
     };
     match ended {

@@ -24,6 +24,8 @@ mod settle;
 mod streams;
 mod topic;
 
+use std::fmt;
+
 use driftq_core::command::Command;
 use driftq_core::types::{Limits, Ticket, Timestamp};
 use driftq_core::{Output, Refusal};
@@ -108,6 +110,19 @@ impl Oracle {
     #[must_use]
     pub fn pending(&self) -> usize {
         self.model.said.len()
+    }
+
+    /// Forgets how it came to what it knows, if all of that, `durable` records, survives any crash. It answers as before.
+    pub(crate) fn set_down(&mut self, durable: u64) {
+        if self.model.records == durable {
+            self.history.set_down(&mut self.model);
+        }
+    }
+
+    /// Writes down what it knows, for [a fingerprint](crate::world::Fingerprint).
+    pub(crate) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        self.model.outline(out)?;
+        self.history.outline(out)
     }
 
     fn take(&mut self, input: Input) {

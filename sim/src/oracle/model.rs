@@ -1,6 +1,7 @@
 //! What the naive broker knows: lists of topics, identities and streams, and nothing that follows from them.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 
 use driftq_core::types::limits::{
@@ -141,6 +142,33 @@ impl Model {
         self.quiet_until = Timestamp(0);
         self.turn = Default::default();
         self.said.clear();
+    }
+
+    /// Everything but its limits and the count of its records.
+    pub(super) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        let Self {
+            limits: _,
+            records: _,
+            clock,
+            boot,
+            next_topic,
+            topics,
+            scopes,
+            effects,
+            steps,
+            fuel: _,
+            now,
+            closed,
+            next_consumer,
+            next_token,
+            streams,
+            sweeps,
+            quiet_until,
+            turn,
+            said,
+        } = self;
+        write!(out, "{clock:?} {boot:?} {next_topic:?} {topics:?} {scopes:?} {effects:?} {steps:?} {now:?} {closed} ")?;
+        write!(out, "{next_consumer:?} {next_token} {streams:?} {sweeps:?} {quiet_until:?} {turn:?} {said:?} ")
     }
 
     /// One input.

@@ -3,6 +3,8 @@
 //! A crash keeps the first so many records of the log, and they may end anywhere, in the midst of what one command did.
 //! So the story is told again from a point that is certain, until as many records are written as survived.
 
+use std::fmt;
+
 use driftq_core::Command;
 use driftq_core::types::Timestamp;
 
@@ -50,6 +52,28 @@ impl History {
             self.inputs.drain(..told);
             self.base = model;
         }
+    }
+
+    /// Everything is durable: from here on the story begins with the model as it is.
+    pub(super) fn set_down(&mut self, model: &mut Model) {
+        if self.inputs.is_empty() {
+            return;
+        }
+        let said = std::mem::take(&mut model.said);
+        *self = Self::new(model);
+        model.said = said;
+    }
+
+    pub(super) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        let Self { base, inputs, next } = self;
+        if !inputs.is_empty() {
+            // Without them it is the model itself.
+            base.outline(out)?;
+        }
+        write!(out, "{inputs:?} ")?;
+        let Some((told, model)) = next else { return Ok(()) };
+        write!(out, "{told} ")?;
+        model.outline(out)
     }
 
     /// The model as it is when exactly `survived` of its records were ever written.

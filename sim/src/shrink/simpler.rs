@@ -95,7 +95,7 @@ fn items_of(items: &[Value]) -> Vec<Value> {
     all
 }
 
-/// Everything is the simplest loss, nothing the next; luck is the last resort.
+/// Everything is the simplest loss, nothing the next; then a shorter beginning, or less luck.
 fn losses(loss: &Value) -> Vec<Value> {
     match loss {
         Value::String(text) if text == "all" => Vec::new(),
@@ -151,6 +151,7 @@ mod tests {
             Step::Ask(Ask::Produce(made)),
             Step::Io { lane: Lane::Log, fault: Some(IoFault::Short { bytes: 77 }) },
             Step::BootAndCrash { after: 3, loss: Loss::Some { luck: 999 } },
+            Step::Crash { loss: Loss::Cut { bytes: 4_321 } },
             Step::Jump { ms: -600 },
         ];
         for first in steps {
@@ -166,6 +167,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_cut_becomes_a_loss_of_all_or_a_shorter_one() {
+        let losses: Vec<_> = than(&Step::Crash { loss: Loss::Cut { bytes: 3 } })
+            .into_iter()
+            .filter_map(|step| if let Step::Crash { loss } = step { Some(loss) } else { None })
+            .collect();
+        let cut = |bytes| Loss::Cut { bytes };
+        assert_eq!(losses, [Loss::All, Loss::Nothing, cut(0), cut(1), cut(2)]);
     }
 
     #[test]

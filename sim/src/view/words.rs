@@ -197,6 +197,7 @@ pub(super) fn loss(loss: Loss) -> &'static str {
     match loss {
         Loss::All => "the power goes: all that was not synced is lost",
         Loss::Some { .. } => "the power goes: some of what was not synced is left, in pieces",
+        Loss::Cut { .. } => "the power goes: a beginning of what was not synced is left",
         Loss::Nothing => "the process dies: what it wrote is still there",
     }
 }

@@ -1,6 +1,7 @@
 //! Between the broker and its clients: calls under way, sockets, and what workers remember.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 
 use driftq_core::command::{OnDisconnect, Subscribe};
 use driftq_core::faults::Faults;
@@ -174,6 +175,19 @@ impl Edge {
     #[must_use]
     pub fn ledger(&self) -> &[Ran] {
         &self.ledger
+    }
+
+    /// Whether a worker has a stream, or is about to.
+    #[must_use]
+    pub fn is_connected(&self, worker: Worker) -> bool {
+        self.stream_of(worker).is_some() || self.connecting.values().any(|stream| stream.worker == worker)
+    }
+
+    /// Writes down what clients know, for [a fingerprint](super::Fingerprint).
+    pub(super) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        // Where messages were stored is for the counting of rare situations alone.
+        let Self { network, workers, streams, connecting, beginning, ledger, produced: _ } = self;
+        write!(out, "{network:?} {workers:?} {streams:?} {connecting:?} {beginning:?} {ledger:?} ")
     }
 
     /// A worker asks whether it may run an effect.

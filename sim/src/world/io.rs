@@ -1,11 +1,13 @@
 //! The driver's part: performing what the pipeline asks for, one piece at a time.
 
+use std::fmt;
+
 use driftq_core::faults::Faults;
 use driftq_core::log::{FileId, Step as Piece, StorageFault};
 use driftq_core::record::Event;
 use driftq_core::{Job, Lane as CoreLane};
 
-use super::{World, met};
+use super::{LOG_ID, World, met};
 use crate::invariants::liveness::work_ends;
 use crate::invariants::places::skipped_is_done;
 use crate::invariants::{Verdict, Violation};
@@ -22,6 +24,13 @@ pub(super) struct Running {
 }
 
 impl Running {
+    /// Writes down what is to be done and how far it is, for [a fingerprint](super::Fingerprint).
+    pub(super) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        let Self { job, next } = self;
+        write!(out, "{next} ")?;
+        job.outline(LOG_ID, out)
+    }
+
     /// The last piece that was done, if any.
     pub(super) fn last_done(&self) -> Option<&Piece> {
         self.job.steps().get(self.next.checked_sub(1)?)

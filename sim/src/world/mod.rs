@@ -6,6 +6,7 @@
 mod ask;
 mod drain;
 mod edge;
+mod fingerprint;
 mod heard;
 mod io;
 mod met;
@@ -16,12 +17,13 @@ use driftq_core::command::{Begin, StoreCommand};
 use driftq_core::faults::Faults;
 use driftq_core::log::LogId;
 use driftq_core::record::Event;
-use driftq_core::types::{Ticket, Timestamp};
+use driftq_core::types::{Lsn, OwnerName, Ticket, Timestamp};
 use driftq_core::{Command, Pipeline};
 
 pub use self::ask::identity as effect_identity;
 use self::edge::Asked;
 pub use self::edge::{Edge, Granted, Held, Ran};
+pub use self::fingerprint::Fingerprint;
 pub use self::heard::Heard;
 use self::io::Running;
 use crate::chain::Chain;
@@ -32,6 +34,7 @@ use crate::invariants::model::model_counts;
 use crate::invariants::time::time_rises;
 use crate::invariants::{Observer, Verdict, Violation};
 use crate::medium::Medium;
+use crate::names::Message;
 use crate::oracle::Oracle;
 use crate::setup::Setup;
 use crate::shadow::Shadow;
@@ -291,6 +294,30 @@ impl<F: Faults, M: Medium> World<F, M> {
     #[must_use]
     pub fn broker(&self) -> Option<&Pipeline<F>> {
         self.broker.as_ref()
+    }
+
+    /// Whether a produce of the message has not been answered yet.
+    #[must_use]
+    pub fn is_producing(&self, message: Message) -> bool {
+        self.observer.is_producing(message)
+    }
+
+    /// Whether somebody of that name waits for an answer to a word about a message.
+    #[must_use]
+    pub fn is_claiming(&self, owner: &OwnerName) -> bool {
+        self.observer.is_claiming(owner)
+    }
+
+    /// The disk, to look at.
+    #[must_use]
+    pub fn disk(&self) -> &Disk {
+        self.disk.model()
+    }
+
+    /// How far the log reaches that no power loss can take.
+    #[must_use]
+    pub fn durable(&self) -> Lsn {
+        self.shadow.durable()
     }
 
     /// Whether the broker runs and its log is well.

@@ -111,6 +111,18 @@ impl<F: Faults, M: Medium> World<F, M> {
         never_refused(self.disk.survey(&self.faults))
     }
 
+    /// A look at what a start would find if the power went now and took everything that was not synced.
+    ///
+    /// # Errors
+    /// The promise that would be broken.
+    pub fn survives(&self) -> Verdict {
+        let mut disk = self.disk.model().clone();
+        disk.crash(Loss::All);
+        let (state, found) = never_refused(disk.survey(&self.faults))?;
+        nothing_lost(found.last_lsn, self.shadow.durable())?;
+        recovered_is_live(self.shadow.last_record(), self.shadow.digest(), state.digest(), &found)
+    }
+
     /// What was found, against what was written.
     fn judge_recovery(&mut self, state: &State, found: &Recovered) -> Verdict {
         let durable = self.shadow.durable();

@@ -4,6 +4,7 @@
 //! about the inside (see [`inside`](super::inside)).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use driftq_core::command::{Command, Produce, SeekTo, StoreCommand, Subscribe, TokenClaim};
@@ -23,6 +24,7 @@ use crate::invariants::fencing::stale_changes_nothing;
 use crate::invariants::room::{refused_is_nothing, refused_when_full};
 use crate::invariants::silence::{Ground, answered_once, failed_refuses};
 use crate::invariants::verdict::Verdict;
+use crate::names::Message;
 use crate::sometimes::Sometimes;
 
 /// What the world outside the broker has seen of it.
@@ -78,6 +80,49 @@ impl Observer {
             has_heard: false,
             met: Sometimes::default(),
         }
+    }
+
+    /// Whether a produce of the message waits for its answer.
+    pub(crate) fn is_producing(&self, message: Message) -> bool {
+        let is_it = |asked: &Asked| match &asked.command {
+            Command::Produce(produce) => number(&produce.value) == Some(u64::from(message.0)),
+            _ => false,
+        };
+        self.pending.values().any(is_it)
+    }
+
+    /// Whether a worker's word waits for its answer.
+    pub(crate) fn is_claiming(&self, owner: &OwnerName) -> bool {
+        self.pending.values().any(|asked| claim(&asked.command).is_some_and(|claim| claim.owner == *owner))
+    }
+
+    /// Writes down what is in its books, for [a fingerprint](crate::world::Fingerprint).
+    pub(crate) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        let Self {
+            limits: _,
+            sent,
+            pending,
+            streams,
+            topics,
+            groups,
+            identities,
+            last_token,
+            effects,
+            last_grant,
+            steps,
+            perhaps,
+            to_be_made,
+            torn,
+            boot,
+            skips,
+            looked_at,
+            has_heard,
+            met: _,
+        } = self;
+        // Of what was sent the names are enough: nobody sends two messages of one name that differ.
+        write!(out, "{:?} {pending:?} {streams:?} {topics:?} {groups:?} {identities:?} ", sent.keys())?;
+        write!(out, "{last_token:?} {effects:?} {last_grant:?} {steps:?} {perhaps:?} {to_be_made:?} {torn:?} ")?;
+        write!(out, "{boot:?} {skips} {looked_at:?} {has_heard} ")
     }
 
     /// What it has met that nobody else can see.

@@ -1,0 +1,32 @@
+//! What the future of a broker depends on, as text; see [`Pipeline::outline`](crate::Pipeline::outline).
+
+use std::fmt::{Result, Write};
+
+use super::Broker;
+use crate::faults::Faults;
+
+impl<F: Faults> Broker<F> {
+    pub(crate) fn outline(&self, out: &mut impl Write) -> Result {
+        let Self {
+            state,
+            index,
+            limits: _,
+            faults: _,
+            now,
+            appended,
+            durable,
+            held,
+            next_ticket,
+            next_consumer,
+            next_token,
+            stalled_until,
+            failure,
+            closing,
+            tally: _,
+            dead_letters: _,
+        } = self;
+        index.outline(out)?;
+        write!(out, "{} {now:?} {appended:?} {durable:?} {held:?} ", state.digest())?;
+        write!(out, "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} ")
+    }
+}
