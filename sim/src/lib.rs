@@ -8,6 +8,9 @@
 //! and lived again. What comes next is drawn by the [`swarm`], from a seed. What is promised is watched by the
 //! [`invariants`], by a naive [`oracle`] that predicts every answer, and by the log's own [`shadow`]. A life in which a
 //! promise was broken is made [shorter](shrink) until it is a story; [`mutants`] shows that it would have been noticed.
+//!
+//! What real servers leave behind is looked at with the same core: what their clients saw as a [`history`], their log as
+//! a [`wal`].
 
 pub mod chain;
 pub mod cli;
@@ -32,4 +35,5 @@ pub mod steps;
 pub mod swarm;
 pub mod trace;
 pub mod view;
+pub mod wal;
 pub mod world;

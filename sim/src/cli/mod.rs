@@ -7,6 +7,7 @@ mod replay;
 mod run;
 mod shrink;
 mod source;
+mod wal;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,6 +53,8 @@ enum Misuse {
     History { path: PathBuf, cause: crate::history::ReadError },
     #[error("{} cannot be held against the history: {cause}", path.display())]
     Log { path: PathBuf, cause: crate::history::CompareError },
+    #[error("{}: {cause}", path.display())]
+    Wal { path: PathBuf, cause: crate::wal::WalError },
 }
 
 /// Runs the program.
@@ -65,6 +68,7 @@ pub fn main() -> ExitCode {
         Command::Shrink(args) => shrink::shrink(args),
         Command::Mutants(args) => mutants::mutants(args),
         Command::Check(args) => check::check(args),
+        Command::Wal(args) => wal::wal(args),
     };
     match ended {
         Ok(Ending::Passed) => ExitCode::SUCCESS,

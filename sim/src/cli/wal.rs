@@ -1,0 +1,52 @@
+//! `driftq-sim wal`.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::args::Wal as Args;
+use super::{Ending, Misuse, say};
+use crate::report::{grouped, span};
+use crate::wal::{Wal, WalError};
+
+pub(super) fn wal(args: &Args) -> Result<Ending, Misuse> {
+    let told = tell(args).map_err(|cause| Misuse::Wal { path: args.dir.clone(), cause });
+    told.map(|()| Ending::Passed)
+}
+
+fn tell(args: &Args) -> Result<(), WalError> {
+    let begun = Instant::now();
+    let mut wal = Wal::open(&args.dir)?;
+    if args.records {
+        return wal.records(args.from, args.to, |line| match args.json {
+            true => say!("{}", json(&line)),
+            false => say!("{line}"),
+        });
+    }
+    if let Some(message) = &args.message {
+        let life = wal.life(message, args.group.as_ref(), args.at)?;
+        match args.json {
+            true => say!("{}", json(&life)),
+            false => say!("{}", life.to_string().trim_end()),
+        }
+        return Ok(());
+    }
+    let overview = wal.overview(args.at)?;
+    if args.json {
+        say!("{}", json(&overview));
+        return Ok(());
+    }
+    let seconds = begun.elapsed();
+    let rate = overview.records as f64 / seconds.as_secs_f64().max(1e-9);
+    let (records, rate, time) = (grouped(overview.records), grouped(rate as u64), span(seconds));
+    say!("read {records} records in {time}, {rate} records/s");
+    match args.at {
+        Some(_) => say!("{}", overview.state().trim_end()),
+        None => say!("{}", overview.to_string().trim_end()),
+    }
+    Ok(())
+}
+
+fn json(told: &impl Serialize) -> String {
+    serde_json::to_string(told).expect("names and numbers have a form in JSON")
+}

@@ -1,0 +1,8 @@
+//! Logs of a real core, read back: the state at any point, the lives of messages, the story for a viewer.
+
+mod folder;
+mod lives;
+mod points;
+mod rig;
+mod snapshots;
+mod story;
