@@ -88,9 +88,6 @@ pub enum WalError {
         /// The offset of the message that comes next.
         next: u64,
     },
-    /// Whoever was to be told takes no more.
-    #[error("cannot be written: {0}")]
-    Output(#[from] std::io::Error),
 }
 
 fn after_snapshot(base: u64) -> &'static str {

@@ -2,6 +2,7 @@
 
 mod folder;
 mod lives;
+mod measure;
 mod points;
 mod rig;
 mod snapshots;

@@ -115,10 +115,10 @@ impl<'a> Follower<'a> {
 
     fn delivered(&mut self, group: (GroupId, &str), delivery: LifeDelivery) {
         let (id, name) = group;
+        self.newest.retain(|(of, _)| *of != id);
         if !self.is_asked_for(Some(name)) || self.deliveries.len() == EVENTS_MAX {
             return;
         }
-        self.newest.retain(|(of, _)| *of != id);
         self.newest.push((id, self.deliveries.len()));
         self.deliveries.push(delivery);
     }
@@ -445,6 +445,10 @@ impl<'a> Follower<'a> {
                     .map(|group| format!("in the end, for group {}: {}", group.name(), spot.stands(state, group)))
                     .collect()
             }
+        };
+        let stands = match self.only.filter(|_| stands.is_empty()) {
+            Some(group) => vec![format!("in the end there is no group {group}")],
+            None => stands,
         };
         let through = replayed.through();
         let Self { wanted, events, left_out, deliveries, .. } = self;
