@@ -70,12 +70,33 @@ impl DataFolder {
     /// # Errors
     /// As [`DataFolder::open`]; [`FolderError::NotThere`].
     pub fn look(path: &Path) -> Result<Self, FolderError> {
-        match fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => Self::lock(path, OpenOptions::new().read(true).write(true)),
-            Ok(_) => Err(FolderError::NotAFolder(path.to_owned())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(FolderError::NotThere(path.to_owned())),
-            Err(error) => Err(failed("opening", path)(error)),
+        must_be_there(path)?;
+        Self::lock(path, OpenOptions::new().read(true).write(true))
+    }
+
+    /// Takes a folder that must be there, in order to read it and nothing else. Nobody works in it meanwhile; others may read at
+    /// the same time. Nothing in it changes, and that goes for the lock file too: who is kept out by a reader is told of the
+    /// process that worked there last.
+    ///
+    /// # Errors
+    /// As [`DataFolder::look`].
+    pub fn read(path: &Path) -> Result<Self, FolderError> {
+        must_be_there(path)?;
+        let lock_path = path.join(LOCK_FILE);
+        let lock = match File::open(&lock_path) {
+            Ok(lock) => Some(lock),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed("opening", &lock_path)(error)),
+        };
+        match lock.as_ref().map(|lock| (lock, lock.try_lock_shared())) {
+            None | Some((_, Ok(()))) => {}
+            Some((lock, Err(TryLockError::WouldBlock))) => {
+                return Err(FolderError::InUse { folder: path.to_owned(), process: process_in(lock) });
+            }
+            Some((_, Err(TryLockError::Error(error)))) => return Err(failed("locking", &lock_path)(error)),
         }
+        let shared = Shared::open(path, lock).map_err(failed("opening", path))?;
+        Ok(Self { shared })
     }
 
     /// A handle for one thread.
@@ -116,6 +137,15 @@ impl DataFolder {
         }
         let shared = Shared::open(path, lock).map_err(failed("opening", path))?;
         Ok(Self { shared })
+    }
+}
+
+fn must_be_there(path: &Path) -> Result<(), FolderError> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(FolderError::NotAFolder(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(FolderError::NotThere(path.to_owned())),
+        Err(error) => Err(failed("opening", path)(error)),
     }
 }
 

@@ -36,6 +36,24 @@ fn to_look_makes_nothing() {
 }
 
 #[test]
+fn who_reads_keeps_out_who_works_but_not_who_reads_and_leaves_the_lock_file_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(matches!(DataFolder::read(&folder.path().join("none")), Err(FolderError::NotThere(_))));
+    let worker = DataFolder::open(folder.path()).unwrap();
+    assert!(matches!(DataFolder::read(folder.path()), Err(FolderError::InUse { .. })));
+    drop(worker);
+    let lock = folder.path().join(LOCK_FILE);
+    fs::write(&lock, "12345\n").unwrap();
+    let (first, second) = (DataFolder::read(folder.path()).unwrap(), DataFolder::read(folder.path()).unwrap());
+    for refused in [DataFolder::open(folder.path()), DataFolder::look(folder.path())] {
+        assert!(matches!(refused, Err(FolderError::InUse { process: Some(process), .. }) if process == "12345"));
+    }
+    drop((first, second));
+    assert_eq!(fs::read_to_string(&lock).unwrap(), "12345\n");
+    DataFolder::open(folder.path()).unwrap();
+}
+
+#[test]
 fn what_is_no_folder_is_said_to_be_none() {
     let above = tempfile::tempdir().unwrap();
     let path = above.path().join("data");

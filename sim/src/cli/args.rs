@@ -4,12 +4,14 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use driftq_core::faults::Fault;
+use driftq_core::types::{GroupName, Timestamp, TopicName};
 
 use crate::explain::FUTURES;
 use crate::swarm::Profile;
 use crate::trace::mutant_named;
+use crate::wal::{At, MessageName};
 
 /// Crashes a broker, lies to it about its disk and its clock, and checks what it promised.
 ///
@@ -37,6 +39,7 @@ Examples:
   driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
   driftq-sim exhaust                                    a small world, every way it can go
   driftq-sim check history.jsonl --data-dir data        what clients of a real server saw, and its log
+  driftq-sim wal data --message orders/17               what a real server's log says of a message
 
 Exit codes: 0 passed, 1 a promise was broken (or a planted bug survived), 2 misuse.";
 
@@ -52,6 +55,7 @@ pub(super) enum Command {
     Mutants(Mutants),
     Exhaust(Exhaust),
     Check(Check),
+    Wal(Wal),
 }
 
 /// Lives many seeds with all checks on.
@@ -349,6 +353,57 @@ pub(super) struct Check {
     pub(super) data_dir: Option<PathBuf>,
 }
 
+/// Reads the log of a real server: the state at any point of it, what happened when, the life of a message.
+///
+/// The server must have ended. Nothing in its folder is changed. Without options it tells what files there are, what they hold, how much
+/// happened when and where everything stands at the end. The last line is the digest of the state and the LSN it is the state
+/// of, as GET /v1/digest of the server tells them. docs/inspecting.md shows all of it.
+#[derive(Debug, Args)]
+#[group(skip)]
+#[command(group = ArgGroup::new("part").args(["records", "view"]), after_help = "\
+Examples:
+  driftq-sim wal driftq-data
+  driftq-sim wal driftq-data --at 5120
+  driftq-sim wal driftq-data --at 2026-11-15T12:00:00Z
+  driftq-sim wal driftq-data --at -5m
+  driftq-sim wal driftq-data --message orders/17 --group billing
+  driftq-sim wal driftq-data --records --from 5000 --to 5120
+  driftq-sim wal driftq-data --message orders/17 --view life.html
+
+Exit codes: 0 told, 2 the log cannot be read, or what was asked for is not in it.")]
+pub(super) struct Wal {
+    /// The data folder of the server
+    #[arg(value_name = "DIR")]
+    pub(super) dir: PathBuf,
+    /// The state right after this LSN, or at this moment (RFC 3339), or so long before the end (-5m)
+    #[arg(long, value_name = "LSN|TIME", value_parser = at, allow_hyphen_values = true)]
+    pub(super) at: Option<At>,
+    /// The life of this message; with --at, as far as that
+    #[arg(long, value_name = "TOPIC/OFFSET", conflicts_with_all = ["records", "topic"])]
+    pub(super) message: Option<MessageName>,
+    /// Only what this group had to do with the message
+    #[arg(long, value_name = "GROUP", requires = "message")]
+    pub(super) group: Option<GroupName>,
+    /// The records, one a line
+    #[arg(long, conflicts_with = "at")]
+    pub(super) records: bool,
+    /// A picture of it in one HTML file, as of view: at most 5,000 records, the last unless --from is given
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["at", "group", "records"])]
+    pub(super) view: Option<PathBuf>,
+    /// With --view, only what is about this topic
+    #[arg(long, value_name = "TOPIC", requires = "view")]
+    pub(super) topic: Option<TopicName>,
+    /// With --records or --view, from this LSN on
+    #[arg(long, value_name = "LSN", requires = "part")]
+    pub(super) from: Option<u64>,
+    /// With --records or --view, through this LSN
+    #[arg(long, value_name = "LSN", requires = "part")]
+    pub(super) to: Option<u64>,
+    /// As JSON: one object, or with --records one for each line
+    #[arg(long, conflicts_with = "view")]
+    pub(super) json: bool,
+}
+
 /// A planted bug that was named, or that there be none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice(pub(super) Option<Fault>);
@@ -383,6 +438,18 @@ fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| format!("\"{text}\" is not a time; write 500ms, 30s, 2m or 1h"))
 }
 
+fn at(text: &str) -> Result<At, String> {
+    let wrong = || format!("\"{text}\" is neither an LSN nor a time; write 5120, 2026-11-15T12:00:00Z or -5m");
+    if let Some(back) = text.strip_prefix('-') {
+        return time(back).map(At::BeforeEnd).map_err(|_| wrong());
+    }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().map(At::Lsn).map_err(|_| wrong());
+    }
+    let moment: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
+    Ok(At::Time(Timestamp(u64::try_from(moment.as_millisecond()).unwrap_or(0))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -399,6 +466,13 @@ mod tests {
         assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
         for text in ["", "2", "m", "0s", "-1s", "2d", "1.5h", "99999999999999999999s"] {
             assert!(time(text).is_err(), "{text}");
+        }
+        assert_eq!(at("5120"), Ok(At::Lsn(5_120)));
+        assert_eq!(at("-5m"), Ok(At::BeforeEnd(Duration::from_secs(300))));
+        assert_eq!(at("2025-12-21T12:00:00.123Z"), Ok(At::Time(Timestamp(1_766_318_400_123))));
+        assert_eq!(at("2025-12-21T14:00:00+02:00"), Ok(At::Time(Timestamp(1_766_318_400_000))));
+        for text in ["", "-", "-5", "5m", "99999999999999999999", "2025-12-21", "2025-12-21T12:00:00", "now"] {
+            assert!(at(text).is_err(), "{text}");
         }
         assert_eq!(seed("0xff"), Ok(255));
         assert_eq!(seed("18446744073709551615"), Ok(u64::MAX));

@@ -11,6 +11,7 @@ mod shrink;
 mod soak;
 mod source;
 mod view;
+mod wal;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,6 +63,8 @@ enum Misuse {
     Soak(#[from] crate::soak::folder::FolderError),
     #[error("signals cannot be listened for: {0}")]
     Signals(std::io::Error),
+    #[error("{}: {cause}", path.display())]
+    Wal { path: PathBuf, cause: crate::wal::WalError },
 }
 
 /// Runs the program.
@@ -79,6 +82,7 @@ pub fn main() -> ExitCode {
         Command::Mutants(args) => mutants::mutants(args),
         Command::Exhaust(args) => exhaust::exhaust(args),
         Command::Check(args) => check::check(args),
+        Command::Wal(args) => wal::wal(args),
     };
     match ended {
         Ok(Ending::Passed) => ExitCode::SUCCESS,

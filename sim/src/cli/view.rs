@@ -61,7 +61,8 @@ fn name(source: &str) -> String {
     }
 }
 
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
+/// Writes a page, making the folder it is to be in.
+pub(super) fn write(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }

@@ -14,6 +14,8 @@ pub struct Story {
     pub facts: Vec<(String, String)>,
     /// To whom things happen, from top to bottom.
     pub lanes: Vec<Lane>,
+    /// What a moment is.
+    pub unit: Unit,
     /// What happens, in order.
     pub moments: Vec<Moment>,
     /// Who held what, and how it ended.
@@ -22,6 +24,17 @@ pub struct Story {
     pub broken: Option<Broken>,
     /// How it came to that.
     pub explained: Option<Explained>,
+}
+
+/// What a moment is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// A step of a trace.
+    #[default]
+    Step,
+    /// A record of a log.
+    Record,
 }
 
 /// To whom things happen.

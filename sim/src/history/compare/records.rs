@@ -3,17 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use driftq_core::body::Body;
-use driftq_core::codec::record as codec;
-use driftq_core::faults::NoFaults;
 use driftq_core::idempotency::{Identity, Scope};
-use driftq_core::log::{FileId, Malformed, RecoveryError, Replay, Storage, recover};
-use driftq_core::record::{Event, Image, Place, Record};
+use driftq_core::log::{RecoveryError, Storage};
+use driftq_core::record::{Event, Image, Place};
 use driftq_core::state::State;
-use driftq_core::state::apply::Mode;
-use driftq_core::types::{LeaseToken, Lsn, Offset, PartitionId, TopicId};
+use driftq_core::types::{Offset, PartitionId, TopicId};
 use serde_json::json;
 
-use super::storage::OldestSnapshots;
+use crate::wal::{Bound, Logged, Replayed, Watch, names, replay};
 
 /// A message in the log.
 pub(super) struct LogMessage {
@@ -80,7 +77,6 @@ pub(super) struct Log {
     /// Everything after this LSN was read; 0 if the log is there from its beginning.
     pub(super) base: u64,
     pub(super) last: u64,
-    pub(super) records: u64,
     pub(super) topics: HashMap<String, LogTopic>,
     pub(super) deliveries: HashMap<String, LogDelivery>,
     /// The oldest token of a delivery that was read as a record.
@@ -99,23 +95,11 @@ pub(super) struct Log {
 pub(super) fn read(storage: &mut impl Storage, mut wanted: Vec<u64>) -> Result<Log, RecoveryError> {
     wanted.sort_unstable();
     wanted.dedup();
-    let listed = storage.list().map_err(|fault| RecoveryError::Storage { doing: "listing", file: None, fault })?;
-    let snapshots = listed.iter().filter(|info| matches!(info.file, FileId::Snapshot(_))).count();
-    let mut count = 0;
-    loop {
-        let mut reader = Reader { log: Log::default(), wanted: wanted.clone(), next: 0 };
-        match recover(&mut OldestSnapshots { inner: storage, count }, None, &mut reader) {
-            Ok(recovered) => {
-                reader.log.last = recovered.last_lsn.0;
-                reader.log.base = recovered.snapshot.map_or(0, |lsn| lsn.0);
-                reader.hash_before(recovered.last_lsn.0 + 1);
-                return Ok(reader.log);
-            }
-            // What came before an old snapshot may be gone, and the snapshot itself damaged: a newer one does as well.
-            Err(_) if count < snapshots => count += 1,
-            Err(error) => return Err(error),
-        }
-    }
+    let mut reader = Reader { log: Log::default(), wanted, next: 0 };
+    let replayed = replay(storage, Bound::End, &mut reader)?;
+    reader.hash_before(&replayed.state, replayed.recovered.last_lsn.0 + 1);
+    let Replayed { state, base, recovered, .. } = replayed;
+    Ok(Log { base, last: recovered.last_lsn.0, state, ..reader.log })
 }
 
 struct Reader {
@@ -125,72 +109,48 @@ struct Reader {
     next: usize,
 }
 
-impl Replay for Reader {
+impl Watch for Reader {
     fn reset(&mut self) {
         (self.log, self.next) = (Log::default(), 0);
     }
 
-    fn restore(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
-        let record = decode(kind, version, payload)?;
-        self.apply(&record)?;
-        match record.event {
-            Event::Restored(image) => self.restored_piece(image),
-            _ => return Err(Malformed::new("a log record in a snapshot")),
-        }
-        Ok(())
+    fn piece(&mut self, state: &State, image: &Image) {
+        self.restored_piece(state, image);
     }
 
-    fn restored(&mut self) -> Result<(), Malformed> {
-        self.log.state.check().map_err(|unsound| Malformed::new(unsound.to_string()))
+    fn before(&mut self, state: &State, logged: &Logged) {
+        self.hash_before(state, logged.lsn);
+        self.decided(state, logged.lsn, &logged.record.event);
     }
 
-    fn replay(&mut self, lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
-        self.hash_before(lsn.0);
-        let record = decode(kind, version, payload)?;
-        if let Event::Restored(_) = record.event {
-            return Err(Malformed::new("a piece of a snapshot in the log"));
-        }
-        self.log.records += 1;
-        self.before(lsn.0, &record.event);
-        self.apply(&record)?;
-        self.after(lsn.0, &record.event);
-        Ok(())
+    fn after(&mut self, state: &State, logged: &Logged) {
+        self.made(state, logged.lsn, &logged.record.event);
     }
-}
-
-fn decode(kind: u8, version: u8, payload: &[u8]) -> Result<Record, Malformed> {
-    codec::decode(kind, version, payload).map_err(|error| Malformed::new(error.to_string()))
 }
 
 impl Reader {
-    fn apply(&mut self, record: &Record) -> Result<(), Malformed> {
-        let applied = self.log.state.apply(record, Mode::Replay, &NoFaults);
-        applied.map_err(|contradiction| Malformed::new(contradiction.to_string()))
-    }
-
     /// Hashes the state if somebody asked for it at a position between the last record and this one.
-    fn hash_before(&mut self, lsn: u64) {
+    fn hash_before(&mut self, state: &State, lsn: u64) {
         while let Some(wanted) = self.wanted.get(self.next).copied().filter(|wanted| *wanted < lsn) {
             self.next += 1;
-            self.log.digests.insert(wanted, self.log.state.digest());
+            self.log.digests.insert(wanted, state.digest());
         }
     }
 
-    fn topic(&mut self, topic: TopicId) -> &mut LogTopic {
-        let name = self.log.state.topic(topic).map_or_else(String::new, |topic| topic.name().as_str().to_owned());
-        self.log.topics.entry(name).or_default()
+    fn topic(&mut self, state: &State, topic: TopicId) -> &mut LogTopic {
+        self.log.topics.entry(names::topic(state, topic)).or_default()
     }
 
-    fn restored_piece(&mut self, image: Image) {
+    fn restored_piece(&mut self, state: &State, image: &Image) {
         match image {
-            Image::Topic { topic, next_offset, .. } => self.topic(topic).first_offset = next_offset.0,
+            Image::Topic { topic, next_offset, .. } => self.topic(state, *topic).first_offset = next_offset.0,
             Image::Message { topic, partition, offset, body, .. } => {
-                let is_made = is_made(&body);
+                let (body, is_made) = (body.clone(), is_made(body));
                 let message = LogMessage { lsn: 0, partition: u64::from(partition.0), body, is_made };
-                self.topic(topic).messages.insert(offset.0, message);
+                self.topic(state, *topic).messages.insert(offset.0, message);
             }
             Image::Entry { place, entry } => {
-                let Some((topic, group, offset)) = self.names(&place) else { return };
+                let Some((topic, group, offset)) = named(state, place) else { return };
                 let delivery = LogDelivery {
                     lsn: 0,
                     topic,
@@ -207,42 +167,33 @@ impl Reader {
         }
     }
 
-    /// The names of topic and group, and the offset.
-    fn names(&self, place: &Place) -> Option<(String, String, u64)> {
-        let topic = self.log.state.topic(place.topic)?;
-        let group = topic.group(place.group)?;
-        let entry = group.progress(place.partition).and_then(|progress| progress.entry(place.position));
-        let message = || topic.partition(place.partition)?.message(place.position).map(|message| message.offset);
-        let offset = entry.map(|entry| entry.offset).or_else(message)?;
-        Some((topic.name().as_str().to_owned(), group.name().as_str().to_owned(), offset.0))
-    }
-
-    /// The newest delivery of a message: its token, and which attempt it is.
-    fn newest(&self, place: &Place) -> Option<(LeaseToken, u32)> {
-        let progress = self.log.state.topic(place.topic)?.group(place.group)?.progress(place.partition)?;
-        progress.entry(place.position).map(|entry| (entry.token, entry.attempts))
-    }
-
-    fn settled(&mut self, lsn: u64, place: &Place, what: Happened) {
-        let token = self.newest(place).map(|(token, _)| token.to_string());
-        let Some((topic, group, offset)) = self.names(place) else { return };
+    fn settled(&mut self, state: &State, lsn: u64, place: &Place, what: Happened) {
+        let token = names::entry(state, place).map(|entry| entry.token.to_string());
+        let Some((topic, group, offset)) = named(state, place) else { return };
         let groups = &mut self.log.topics.entry(topic).or_default().groups;
         groups.entry(group).or_default().entry(offset).or_default().push(Settled { lsn, what, token });
     }
 
-    fn stored(&mut self, lsn: u64, topic: TopicId, (partition, offset): (PartitionId, Offset), body: &Body) {
+    fn stored(
+        &mut self,
+        state: &State,
+        lsn: u64,
+        topic: TopicId,
+        (partition, offset): (PartitionId, Offset),
+        body: &Body,
+    ) {
         let message = LogMessage { lsn, partition: u64::from(partition.0), body: body.clone(), is_made: false };
-        self.topic(topic).messages.insert(offset.0, message);
+        self.topic(state, topic).messages.insert(offset.0, message);
     }
 
     /// What can be told only while the state is the one that the record was decided against.
-    fn before(&mut self, lsn: u64, event: &Event) {
+    fn decided(&mut self, state: &State, lsn: u64, event: &Event) {
         match event {
             Event::Produced { topic, partition, offset, body, .. } => {
-                self.stored(lsn, *topic, (*partition, *offset), body);
+                self.stored(state, lsn, *topic, (*partition, *offset), body);
             }
             Event::Delivered { place, token, owner, until } => {
-                let Some((topic, group, offset)) = self.names(place) else { return };
+                let Some((topic, group, offset)) = named(state, place) else { return };
                 let token = token.to_string();
                 let delivery = LogDelivery {
                     lsn,
@@ -251,25 +202,25 @@ impl Reader {
                     partition: u64::from(place.partition.0),
                     offset,
                     owner: owner.as_str().to_owned(),
-                    attempt: u64::from(self.newest(place).map_or(0, |(_, attempts)| attempts)) + 1,
+                    attempt: u64::from(names::entry(state, place).map_or(0, |entry| entry.attempts)) + 1,
                     until: Some(until.0),
                 };
                 self.log.first_delivery.get_or_insert_with(|| token.clone());
                 self.log.deliveries.insert(token, delivery);
             }
-            Event::Acked { place, .. } => self.settled(lsn, place, Happened::Acked),
-            Event::Skipped { place } => self.settled(lsn, place, Happened::Skipped),
-            Event::Nacked { place, .. } => self.settled(lsn, place, Happened::Nacked),
-            Event::ReasonNoted { place, .. } => self.settled(lsn, place, Happened::Noted),
-            Event::Expired { place, .. } => self.settled(lsn, place, Happened::Expired),
-            Event::Extended { place, until } => self.settled(lsn, place, Happened::Extended { until: until.0 }),
-            Event::Released { place } => self.settled(lsn, place, Happened::Released),
-            Event::DeadLettered { place, .. } => self.settled(lsn, place, Happened::Dead),
+            Event::Acked { place, .. } => self.settled(state, lsn, place, Happened::Acked),
+            Event::Skipped { place } => self.settled(state, lsn, place, Happened::Skipped),
+            Event::Nacked { place, .. } => self.settled(state, lsn, place, Happened::Nacked),
+            Event::ReasonNoted { place, .. } => self.settled(state, lsn, place, Happened::Noted),
+            Event::Expired { place, .. } => self.settled(state, lsn, place, Happened::Expired),
+            Event::Extended { place, until } => self.settled(state, lsn, place, Happened::Extended { until: until.0 }),
+            Event::Released { place } => self.settled(state, lsn, place, Happened::Released),
+            Event::DeadLettered { place, .. } => self.settled(state, lsn, place, Happened::Dead),
             Event::Completed(completed) => {
-                self.settled(lsn, &completed.place, Happened::Completed);
+                self.settled(state, lsn, &completed.place, Happened::Completed);
                 for output in &completed.outputs {
                     if let Some(stored) = &output.stored {
-                        self.stored(lsn, stored.topic, (output.partition, output.offset), &stored.body);
+                        self.stored(state, lsn, stored.topic, (output.partition, output.offset), &stored.body);
                     }
                 }
             }
@@ -286,7 +237,7 @@ impl Reader {
     }
 
     /// What can be told only when the record has been applied: messages that the broker made itself.
-    fn after(&mut self, lsn: u64, event: &Event) {
+    fn made(&mut self, state: &State, lsn: u64, event: &Event) {
         let (topic, partition, offset) = match event {
             Event::DeadLettered { dead_topic, dead_partition, dead_offset, .. } => {
                 (*dead_topic, *dead_partition, *dead_offset)
@@ -294,11 +245,19 @@ impl Reader {
             Event::Redriven { topic, partition, offset, .. } => (*topic, *partition, *offset),
             _ => return,
         };
-        let found = self.log.state.topic(topic).and_then(|topic| topic.partition(partition)?.find(offset));
+        let found = state.topic(topic).and_then(|topic| topic.partition(partition)?.find(offset));
         let Some(body) = found.map(|(_, message)| message.body.clone()) else { return };
         let message = LogMessage { lsn, partition: u64::from(partition.0), body, is_made: true };
-        self.topic(topic).messages.insert(offset.0, message);
+        self.topic(state, topic).messages.insert(offset.0, message);
     }
+}
+
+/// The names of topic and group, and the offset.
+fn named(state: &State, place: &Place) -> Option<(String, String, u64)> {
+    let topic = state.topic(place.topic)?;
+    let group = topic.group(place.group)?;
+    let offset = names::offset(state, place)?;
+    Some((topic.name().as_str().to_owned(), group.name().as_str().to_owned(), offset.0))
 }
 
 fn is_made(body: &Body) -> bool {

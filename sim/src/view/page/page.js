@@ -3,7 +3,7 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const story = JSON.parse($("story").textContent);
-  const { moments } = story, count = moments.length, last = Math.max(0, count - 1);
+  const { moments, unit } = story, count = moments.length, last = Math.max(0, count - 1);
   const timeline = new Timeline(story, $("head"), $("lanes"), $("scroll"));
   const element = (tag, cls, text) => {
     const made = document.createElement(tag);
@@ -21,10 +21,11 @@
   };
 
   // The words at the top.
+  for (const named of document.querySelectorAll("[data-unit]")) named.textContent = named.textContent.replace("step", unit);
   $("title").textContent = story.title;
   $("about").textContent = story.about;
   const needed = story.explained?.slice?.length;
-  if (needed) story.facts.push(["needed steps", needed < count ? `${needed} of ${count}` : "all"]);
+  if (needed) story.facts.push([`needed ${unit}s`, needed < count ? `${needed} of ${count}` : "all"]);
   for (const [name, value] of story.facts) {
     const pair = element("div");
     pair.append(element("dt", "", name), element("dd", "", value));
@@ -33,7 +34,7 @@
   if (story.broken) {
     const { invariant, sentence, found, moment } = story.broken;
     $("broken").hidden = false;
-    const where = moments[moment] ? ` in step ${moments[moment].number}` : "";
+    const where = moments[moment] ? ` in ${unit} ${moments[moment].number}` : "";
     $("broken-where").textContent = `${invariant ? `Invariant ${invariant}` : "A promise"} is broken${where}:`;
     $("broken-sentence").textContent = sentence;
     $("broken-found").textContent = found;
@@ -44,7 +45,7 @@
   function told(n, lease) {
     const moment = moments[n], all = document.createDocumentFragment();
     if (!moment) return all;
-    all.append(element("div", "when", `step ${moment.number} · ${span(moment.at_ms)} · ${story.lanes[moment.lane].name}`));
+    all.append(element("div", "when", `${unit} ${moment.number} · ${span(moment.at_ms)} · ${story.lanes[moment.lane].name}`));
     all.append(element("h2", "", moment.label));
     if (story.broken?.moment === n) all.append(element("span", "badge bad", `breaks invariant ${story.broken.invariant}`));
     if (story.explained?.inevitable === n + 1) all.append(element("span", "badge inevitable", timeline.fate()));
@@ -66,7 +67,7 @@
     if (lease) list("Lease", [`${lease.message} of ${lease.topic} for ${lease.group}, attempt ${lease.attempt}, token ${lease.token}, until ${span(lease.until_ms)}: ${ENDS[lease.end]}`]);
     list("What it changed", moment.diff ?? (n >= 0 ? ["nothing"] : []), "change");
     list("Answered and delivered", moment.outcomes);
-    all.append(element("h3", "", "The step"));
+    all.append(element("h3", "", `The ${unit}`));
     all.append(element("pre", "", moment.detail));
     return all;
   }
@@ -80,12 +81,12 @@
     const moment = moments[timeline.chosen];
     $("detail").replaceChildren(told(timeline.chosen));
     $("detail").scrollTop = 0;
-    $("where").textContent = `step ${moment.number} of ${moments[last].number}`;
-    if (!quiet) $("said").textContent = `Step ${moment.number}: ${moment.label}`;
-    $("lanes").setAttribute("aria-label", `Timeline of ${count} steps; step ${moment.number} is selected: ${moment.label}. Arrow keys step.`);
+    $("where").textContent = `${unit} ${moment.number} of ${moments[last].number}`;
+    if (!quiet) $("said").textContent = `${unit} ${moment.number}: ${moment.label}`;
+    $("lanes").setAttribute("aria-label", `Timeline of ${count} ${unit}s; ${unit} ${moment.number} is selected: ${moment.label}. Arrow keys step.`);
     reveal();
     clearTimeout(hash);
-    hash = setTimeout(() => { try { history.replaceState(null, "", `#step-${moment.number}`); } catch { location.hash = `step-${moment.number}`; } }, 120);
+    hash = setTimeout(() => { try { history.replaceState(null, "", `#${unit}-${moment.number}`); } catch { location.hash = `${unit}-${moment.number}`; } }, 120);
     draw();
   }
   function jump(way) {
@@ -173,7 +174,7 @@
       timeline.passes.lease = (lease) => (!topic || lease.topic === topic) && (!group || lease.group === group) && (!message || lease.message === message);
     }
     $("clear").hidden = !timeline.passes;
-    $("matches").textContent = timeline.passes ? `${timeline.passes.filter(Boolean).length} of ${count} steps` : "";
+    $("matches").textContent = timeline.passes ? `${timeline.passes.filter(Boolean).length} of ${count} ${unit}s` : "";
     fill();
     draw();
   }
@@ -316,7 +317,7 @@
   addEventListener("hashchange", () => { const n = named(); if (n >= 0) select(n); });
   /// The step the address names.
   function named() {
-    const number = Number(/^#(?:step-)?(\d+)$/.exec(location.hash)?.[1] ?? NaN);
+    const number = Number(/^#(?:[a-z]+-)?(\d+)$/.exec(location.hash)?.[1] ?? NaN);
     return moments.findIndex((moment) => moment.number === number);
   }
   resized();

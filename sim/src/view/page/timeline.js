@@ -380,7 +380,7 @@ class Timeline {
       h.textAlign = "right"; h.fillText("all", GUTTER - 6, this.curveTop + 10); h.fillText("none", GUTTER - 6, this.curveTop + CURVE);
       h.textAlign = "left";
     }
-    h.fillText("step", 12, this.axisTop + 10.5); h.fillText("time", 12, this.axisTop + 26);
+    h.fillText(this.story.unit, 12, this.axisTop + 10.5); h.fillText("time", 12, this.axisTop + 26);
   }
 
   drawLeases(c) {

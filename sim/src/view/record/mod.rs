@@ -11,7 +11,7 @@ use driftq_core::types::{LeaseToken, Ticket};
 use self::moment::read;
 use super::change::{Changes, Clock, Ended, changes, short, span};
 use super::sight::{Sight, Standing, Task, name_in};
-use super::story::{Broken, Glyph, Lane, LaneKind, Lease, LeaseEnd, Moment, Story};
+use super::story::{Broken, Glyph, Lane, LaneKind, Lease, LeaseEnd, Moment, Story, Unit};
 use super::words;
 use crate::hush;
 use crate::invariants::{Violation, laws};
@@ -130,6 +130,7 @@ impl Recorder {
             about: trace.head.about.clone().unwrap_or_default(),
             facts,
             lanes: self.lanes(),
+            unit: Unit::Step,
             moments: self.moments,
             leases: self.leases,
             broken,

@@ -1,4 +1,4 @@
-//! A log from as far back as its files reach.
+//! A folder of log files that shows less than it has, and takes nothing.
 
 use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
 
