@@ -144,7 +144,10 @@ mod tests {
             assert!(reader.is_empty());
         }
         assert_eq!(Reader::new(&[0x80, 0x00]).varint(), Err(Malformed("number is not minimal")));
-        assert_eq!(Reader::new(&[0xff; 10]).varint(), Err(Malformed("number exceeds 64 bits")));
+        let beyond = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
+        for bytes in [[0xff; 10], beyond] {
+            assert_eq!(Reader::new(&bytes).varint(), Err(Malformed("number exceeds 64 bits")));
+        }
         assert_eq!(Reader::new(&[0x80]).varint(), Err(Malformed("ends early")));
     }
 

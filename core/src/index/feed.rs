@@ -69,11 +69,6 @@ impl Feed {
             return returned.into_iter().chain(plain).min().map(|(_, position)| position);
         }
         for level in (0..Priority::COUNT as u8).rev() {
-            if let Some((rank, position)) = returned
-                && rank.level() > level
-            {
-                return Some(position);
-            }
             let fresh = self.advance(level, lanes, progress, end);
             let same_rank = returned.filter(|(rank, _)| rank.level() == level).map(|(_, position)| position);
             if let Some(position) = fresh.into_iter().chain(same_rank).min() {

@@ -142,6 +142,30 @@ mod tests {
     }
 
     #[test]
+    fn a_witness_is_found_where_the_file_ends_without_a_zero() {
+        let mut bytes = vec![0xAA; 7];
+        let lsn = Lsn(u64::MAX / 2);
+        let head = Head { lsn, prev_crc: u32::MAX, synced: Lsn(lsn.0 - 2), kind: 1, version: 1 };
+        encode_with(&mut bytes, seed(), &head, |out| out.extend([0xFF; 100])).unwrap();
+        let witness = Witness { position: 7, lsn, synced: head.synced };
+        assert_eq!(find_witness(&bytes, 0, head.synced, seed()), Some(witness));
+    }
+
+    #[test]
+    fn a_frame_with_a_number_that_so_few_bytes_cannot_have_come_to_proves_nothing() {
+        let (from, bad) = (6_000, Lsn(10));
+        let witness = |lsn: u64| {
+            let mut bytes = vec![0xAA; from];
+            let head = Head { lsn: Lsn(lsn), prev_crc: 9, synced: bad, kind: 1, version: 1 };
+            encode_with(&mut bytes, seed(), &head, |out| out.extend([7; 5 * FRAME_HEAD_BYTES])).unwrap();
+            find_witness(&bytes, from, bad, seed()).map(|witness| witness.lsn)
+        };
+        // The frame itself takes six heads.
+        assert_eq!(witness(16), Some(Lsn(16)));
+        assert_eq!(witness(17), None);
+    }
+
+    #[test]
     fn a_frame_is_found_by_its_number_behind_anything() {
         let mut bytes = Vec::new();
         let mut starts = Vec::new();

@@ -171,8 +171,7 @@ impl Keeper {
                 self.owes_snapshot = true;
                 self.task = match std::mem::replace(&mut self.task, Task::Nothing) {
                     Task::Writing(draft) => Task::Discarding(draft.head),
-                    Task::Written(head) => Task::Discarding(head),
-                    _ => Task::Nothing,
+                    other => other,
                 };
             }
             (Chore::Write { finished: true }, Ok(())) => {

@@ -58,7 +58,7 @@ impl DoneSet {
             self.floor_offset = Some(offset);
             return true;
         }
-        self.cover(position, Run { end: position.next(), last_offset: offset }) > 0
+        self.cover(position, Run { end: position.next(), last_offset: offset })
     }
 
     /// Marks all of `start..end` as done; `last_offset` is the topic offset of the message at `end` − 1.
@@ -158,12 +158,12 @@ impl DoneSet {
         }
     }
 
-    /// Adds a run and says how many of its positions are newly done. Every run it touches becomes part of it, and so it
+    /// Adds a run and says whether any of its positions is newly done. Every run it touches becomes part of it, and so it
     /// becomes part of the floor if it touches that.
-    fn cover(&mut self, start: Position, added: Run) -> u64 {
+    fn cover(&mut self, start: Position, added: Run) -> bool {
         let mut start = start.max(self.floor);
         if start >= added.end {
-            return 0;
+            return false;
         }
         let mut run = added;
         let mut absorbed = 0;
@@ -172,7 +172,7 @@ impl DoneSet {
             && reached.end >= start
         {
             if reached.end >= run.end {
-                return 0;
+                return false;
             }
             absorbed += reached.end.0 - before.0;
             start = before;
@@ -186,15 +186,14 @@ impl DoneSet {
             }
             self.runs.remove(&after).expect("a run just looked at is there");
         }
-        let covered = run.end.0 - start.0;
         self.above -= absorbed;
         if start == self.floor {
             self.floor = run.end;
             self.floor_offset = Some(run.last_offset);
         } else {
-            self.above += covered;
+            self.above += run.end.0 - start.0;
             self.runs.insert(start, run);
         }
-        covered - absorbed
+        true
     }
 }

@@ -63,7 +63,7 @@ impl Topic {
         }
         self.next_group = id.next();
         let mut progress = Vec::with_capacity(self.partitions.len());
-        let mut moved = self.groups.is_empty() && start == GroupStart::Latest;
+        let mut moved = false;
         for partition in &mut self.partitions {
             let mut done = match start {
                 GroupStart::Earliest => partition.trimmed.clone(),
@@ -154,9 +154,7 @@ impl Partition {
         };
         let mut done = DoneSet::with_floor(target, floor_offset);
         for (start, end, last_offset) in self.trimmed.runs() {
-            if end > target {
-                done.extend_run(start.max(target), end, last_offset);
-            }
+            done.extend_run(start.max(target), end, last_offset);
         }
         self.hide_exclusive(&mut done, group);
         Ok(done)
@@ -165,7 +163,7 @@ impl Partition {
     /// Redriven messages of other groups stay out of sight.
     fn hide_exclusive(&self, done: &mut DoneSet, group: GroupId) {
         for (position, owner) in &self.exclusive {
-            if *owner != group && !done.contains(*position) {
+            if *owner != group {
                 done.insert(*position, self.messages.get(position).expect("exclusive messages are kept").offset);
             }
         }

@@ -50,6 +50,19 @@ fn bytes_are_those_of_key_and_value_and_nothing_else() {
 }
 
 #[test]
+fn what_is_done_gives_back_its_own_bytes() {
+    let mut rig = Rig::with_topic(1);
+    for value in ["1", "22", "4444"] {
+        rig.produce("t", value);
+    }
+    rig.subscribe("t", "g", "w");
+    let held = rig.delivered();
+    assert_eq!((rig.load("t").messages, rig.load("t").bytes), (3, 7));
+    rig.ack(claim("t", "g", "w", &held[1])).unwrap();
+    assert_eq!((rig.load("t").messages, rig.load("t").bytes), (2, 5));
+}
+
+#[test]
 fn a_message_that_could_never_fit_is_told_so() {
     let mut rig = limited(1, 20);
     let refusal = Refusal::TooLarge { what: "key and value", len: 21, max: 20 };

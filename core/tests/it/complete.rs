@@ -433,6 +433,24 @@ fn beyond_their_number_the_oldest_answers_go_first_and_no_refusal_takes_one_away
     }
 }
 
+#[test]
+fn an_answer_stays_for_its_window_though_an_older_one_went_before_its_own_ended() {
+    let mut rig = Rig::with_limits(|limits| limits.completions_max = 1);
+    rig.topic("t", 1);
+    rig.subscribe("t", "g", "w");
+    let mut last = None;
+    for value in ["a", "b"] {
+        rig.pass(60_000);
+        rig.produce("t", value);
+        let delivery = rig.one();
+        step(&mut rig, &delivery, None, vec![]).unwrap();
+        last = Some(delivery);
+    }
+    let last = last.expect("two steps");
+    rig.pass(ANSWER_TTL - 1);
+    step(&mut rig, &last, None, vec![]).expect("it is told again");
+}
+
 /// More answers than may be are kept after a start with a lower limit, or where the log had no room to let one go.
 #[test]
 fn a_step_that_only_asks_for_its_answer_again_lets_none_go() {
@@ -469,7 +487,7 @@ fn a_full_disk_refuses_a_step_that_stores_and_takes_one_that_does_not() {
     let begun = (0..100).find_map(|key: u32| rig.begin(&effect(&key.to_string())).err());
     assert_eq!(begun, Some(Refusal::StorageFull), "an effect is no smaller a thing to store");
     assert_eq!(rig.recovered_digest(), rig.digest());
-    step(&mut rig, &first, Some("1"), vec![]).expect("what drains goes on");
+    step(&mut rig, &first, Some(&"1".repeat(500)), vec![]).expect("what drains goes on");
     assert_eq!(rig.recovered_digest(), rig.digest());
 }
 

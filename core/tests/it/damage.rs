@@ -145,3 +145,76 @@ fn a_piece_of_a_snapshot_with_a_number_that_counting_never_reaches_is_a_contradi
         assert!(last_applied(bad.clone()).is_err(), "{bad:?}");
     }
 }
+
+/// What a state says of itself that was restored from these pieces of one topic.
+fn checked(partitions: u32, pieces: impl IntoIterator<Item = Image>) -> Result<(), String> {
+    let (id, name, retention) = (TopicId(0), topic("t"), Retention::default());
+    let origin = Image::Origin { clock: START, boot: Boot(1), next_topic: TopicId(1) };
+    let (next_offset, next_group) = (Offset(3), GroupId(1));
+    let whole = Image::Topic { topic: id, name, partitions, retention, next_offset, next_group };
+    let mut state = State::default();
+    for image in [origin, whole].into_iter().chain(pieces) {
+        let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
+        state.apply(&record, Mode::Replay, &NoFaults).expect("no piece contradicts those before it");
+    }
+    state.check().map_err(|unsound| unsound.to_string())
+}
+
+#[test]
+fn a_snapshot_in_which_a_group_is_behind_what_is_trimmed_is_not_sound() {
+    let (topic, group_id, partition) = (TopicId(0), GroupId(0), PartitionId(0));
+    let with_floor = |floor: u64| {
+        let trimmed = Image::Partition {
+            topic,
+            partition,
+            next_position: Position(3),
+            last_offset: Some(Offset(2)),
+            trimmed_floor: Position(3),
+            trimmed_floor_offset: Some(Offset(2)),
+        };
+        let of = Image::Group { topic, group: group_id, name: group("g"), paused: false };
+        let floor_offset = floor.checked_sub(1).map(Offset);
+        let floor = Image::Floor { topic, group: group_id, partition, floor: Position(floor), floor_offset };
+        checked(1, [trimmed, of, floor])
+    };
+    assert_eq!(with_floor(3), Ok(()));
+    for floor in [0, 1, 2] {
+        let unsound = with_floor(floor).expect_err("something is trimmed that is still to be done");
+        assert_eq!(unsound, "topic t, partition 0, a message is trimmed that is not done in every group");
+    }
+}
+
+#[test]
+fn a_snapshot_in_which_any_two_partitions_share_an_offset_is_not_sound() {
+    let with_offsets = |offsets: [u64; 3]| {
+        let pieces = offsets.into_iter().zip(0..).flat_map(|(offset, partition)| {
+            let (topic, partition, offset) = (TopicId(0), PartitionId(partition), Offset(offset));
+            let account = Image::Partition {
+                topic,
+                partition,
+                next_position: Position(1),
+                last_offset: Some(offset),
+                trimmed_floor: Position(0),
+                trimmed_floor_offset: None,
+            };
+            let message = Image::Message {
+                topic,
+                partition,
+                position: Position(0),
+                offset,
+                produced_at: START,
+                done_in: 0,
+                retained: false,
+                visible_to: None,
+                body: Body::pack(&Metadata::default(), b"", b"v"),
+            };
+            [account, message]
+        });
+        checked(3, pieces)
+    };
+    assert_eq!(with_offsets([2, 0, 1]), Ok(()));
+    for offsets in [[0, 1, 1], [1, 0, 1], [1, 1, 0]] {
+        let unsound = with_offsets(offsets).expect_err("an offset is given once");
+        assert_eq!(unsound, "topic t, two partitions keep a message with the same offset");
+    }
+}

@@ -156,6 +156,19 @@ fn a_dead_letter_is_never_dead_lettered_again() {
 }
 
 #[test]
+fn a_deadline_does_not_act_in_a_dead_letter_topic() {
+    let mut rig = Rig::new();
+    rig.topic("dlq.t", 1);
+    rig.produce_with("dlq.t", "a", |asked| asked.envelope.deadline = deadline(START.after(Millis(1_000))));
+    rig.pass(1_000);
+    rig.subscribe("dlq.t", "g", "w");
+    let delivery = rig.one();
+    rig.nack(claim("dlq.t", "g", "w", &delivery), "no").unwrap();
+    assert_eq!(rig.values(), ["a"]);
+    assert_eq!(rig.topics(), ["dlq.t"]);
+}
+
+#[test]
 fn every_group_that_fails_a_message_leaves_one_item_past_the_dedupe_gate() {
     let mut rig = Rig::new();
     rig.topic("t", 1);

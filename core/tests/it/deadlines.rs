@@ -1,9 +1,9 @@
 //! Deadlines: refused when past, put aside when passed while queued.
 
 use super::rig::*;
-use driftq_core::Refusal;
 use driftq_core::command::Produce;
 use driftq_core::types::*;
+use driftq_core::{Command, Refusal};
 
 fn due_in(rig: &mut Rig, value: &str, millis: u64) {
     let at = rig.now.after(Millis(millis));
@@ -104,12 +104,14 @@ fn a_retry_due_after_the_deadline_is_never_made() {
     due_in(&mut rig, "a", 1_000);
     rig.subscribe("t", "g", "w");
     let delivery = rig.one();
-    rig.nack_with_delay(claim("t", "g", "w", &delivery), 3_000).unwrap();
+    let claim = claim("t", "g", "w", &delivery);
+    rig.send(Command::Nack { claim, reason: "why".into(), delay: Some(Millis(3_000)) }).unwrap();
     rig.pass(2_999);
     assert_eq!(rig.topics(), ["t"]);
     rig.pass(1);
     assert_eq!(rig.delivered(), []);
-    assert_eq!(rig.dead_letters("t")[0].reason, DeadReason::DeadlineExceeded);
+    let letter = rig.dead_letters("t").remove(0);
+    assert_eq!((letter.reason, &*letter.last_error), (DeadReason::DeadlineExceeded, "why"));
 }
 
 #[test]

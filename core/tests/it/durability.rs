@@ -22,7 +22,9 @@ fn an_answer_waits_for_the_sync_of_what_it_says() {
     let result = job.perform(&mut rig.storage);
     rig.collect();
     assert_eq!(rig.reply(ticket), None, "and nobody has said that it is");
+    assert!(rig.pipeline.synced() < rig.pipeline.broker().appended());
     rig.pipeline.complete(rig.now, job, result);
+    assert_eq!(rig.pipeline.synced(), rig.pipeline.broker().appended());
     rig.collect();
     assert!(matches!(rig.reply(ticket), Some(Ok(Reply::Produced(_)))));
 }
@@ -208,6 +210,8 @@ fn an_orderly_close_lets_out_what_was_decided_and_takes_nothing_more() {
     assert_eq!(rig.values(), ["a"]);
     rig.pass(60_000);
     assert_eq!(rig.delivered(), [], "a closed broker lets no lease expire");
+    rig.pipeline.close();
+    assert!(rig.pipeline.poll_job(Lane::Log).is_none(), "a log is closed once");
     let digest = rig.digest();
     assert_eq!(rig.recovered_digest(), digest);
     rig.crash();

@@ -1,12 +1,12 @@
 //! The idempotency store: who may run an effect, what its ending means, and how long that is remembered.
 
 use super::rig::*;
-use driftq_core::Refusal;
-use driftq_core::command::{DeliveryClaim, OnExpired, TokenClaim};
+use driftq_core::command::{DeliveryClaim, OnExpired, StoreCommand, TokenClaim};
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::idempotency::{EffectStatus, Identity, Lifetime, Outcome, Scope};
 use driftq_core::reply::{Overload, StoreReply};
 use driftq_core::types::*;
+use driftq_core::{Command, Refusal};
 
 const LEASE: u64 = 2_000;
 const DAY: u64 = 24 * 60 * 60 * 1_000;
@@ -484,6 +484,36 @@ fn thousands_of_windows_that_end_at_once_are_forgotten_at_once() {
     }
 }
 
+#[test]
+fn one_call_forgets_a_bounded_number_of_effects_and_the_next_go_on_at_once() {
+    let mut rig = Rig::new();
+    for number in 0..5_000 {
+        rig.begin(&effect(&number.to_string())).unwrap();
+    }
+    rig.now = rig.now.after(Millis(DAY + LEASE));
+    let identity = effect("4999");
+    let ticket = rig.submit(Command::Store(Box::new(StoreCommand::Get { identity })));
+    let left = rig.effects_of("default");
+    assert!((1..2_000).contains(&left), "{left} are left");
+    assert_eq!(rig.next_moment(), Some(rig.now));
+    rig.settle();
+    assert_eq!(rig.reply(ticket), Some(Err(Refusal::UnknownEffect)), "what is past its window counts no more");
+    assert_eq!(rig.effects_of("default"), 0);
+}
+
+#[test]
+fn the_last_effect_of_a_groups_work_takes_its_table_along() {
+    let mut rig = Rig::with_topic(1);
+    rig.group("t", "g");
+    for key in ["a", "b"] {
+        rig.begin(&work("t", "g", key)).unwrap();
+    }
+    for (key, left) in [("a", 1), ("b", 0)] {
+        rig.forget(&work("t", "g", key)).unwrap();
+        assert_eq!((rig.effects_of("default"), rig.pipeline.state().store().tables().count() as u64), (left, left));
+    }
+}
+
 fn with_quota<F: Faults>(faults: F) -> Rig<F> {
     let mut config = small_config();
     config.limits.effects_max = 3;
@@ -567,9 +597,11 @@ fn what_the_store_says_is_counted() {
     rig.begin_with(&effect("k"), |asked| asked.request_hash = Some("b".into())).unwrap_err();
     rig.renew(&effect("k"), LeaseToken { counter: 0, ..token }, 1).unwrap_err();
     rig.finish(&effect("k"), token, retryable_failure("")).unwrap();
-    rig.reacquire(&effect("k")).unwrap();
+    let token = granted(rig.reacquire(&effect("k")));
+    rig.finish(&effect("k"), token, success("1")).unwrap();
+    rig.begin(&effect("k")).unwrap();
     let tally = rig.pipeline.broker().tally();
-    assert_eq!((tally.begun, tally.executed, tally.replayed), (3, 2, 0));
+    assert_eq!((tally.begun, tally.executed, tally.replayed), (4, 2, 1));
     assert_eq!((tally.in_progress, tally.mismatched, tally.stale), (1, 1, 1));
 }
 

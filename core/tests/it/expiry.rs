@@ -2,6 +2,7 @@
 
 use super::rig::*;
 use driftq_core::types::*;
+use driftq_core::{Command, Refusal};
 
 #[test]
 fn a_lease_ends_at_its_moment_and_the_message_comes_again_at_that_moment() {
@@ -122,4 +123,24 @@ fn thousands_of_leases_that_end_together_all_come_back() {
     assert_eq!(again.len(), 3_000);
     assert!(again.iter().all(|delivery| delivery.attempts == 2));
     assert!(again.iter().all(|delivery| delivery.lease_until == START.after(Millis(4_000))));
+}
+
+#[test]
+fn a_lease_that_has_ended_is_not_extended_even_while_thousands_of_others_end_first() {
+    let mut config = small_config();
+    config.segment_bytes = 4 << 20;
+    config.limits.in_flight_max = 5_000;
+    let mut rig = Rig::with(config, driftq_core::faults::NoFaults);
+    rig.topic("t", 1);
+    for _ in 0..3_000 {
+        rig.produce("t", "v");
+    }
+    rig.subscribe_with("t", "g", "w", |asked| asked.prefetch = 5_000);
+    let last = rig.delivered().pop().expect("delivered");
+    rig.now = last.lease_until;
+    let ticket = rig.submit(Command::Extend { claim: claim("t", "g", "w", &last), lease: None });
+    assert!((1..3_000).contains(&rig.pipeline.broker().tally().expired), "one call ends a bounded number");
+    assert_eq!(rig.next_moment(), Some(rig.now), "the next go on at once");
+    rig.settle();
+    assert_eq!(rig.reply(ticket), Some(Err(Refusal::StaleLease)));
 }

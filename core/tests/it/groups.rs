@@ -78,6 +78,16 @@ fn a_new_group_may_start_after_the_newest_message() {
 }
 
 #[test]
+fn what_the_only_group_will_never_see_is_let_go_of() {
+    for way in RESTARTS {
+        let mut rig = with_messages(&["a", "b"]);
+        rig.group_from_latest("t", "g");
+        rig.restart(way);
+        assert_eq!((rig.kept("t"), rig.load("t").messages), (vec![], 0));
+    }
+}
+
+#[test]
 fn where_a_group_starts_matters_only_when_it_is_new() {
     let mut rig = with_messages(&["a"]);
     rig.group("t", "g");

@@ -186,9 +186,22 @@ fn an_expired_lease_not_yet_redelivered_takes_a_nack_which_only_updates_the_reas
         delay: Some(Millis(1_000_000)),
     };
     assert_eq!(rig.send(late), Ok(Reply::Done));
+    rig.restart(Restart::Crash);
     rig.subscribe("t", "g", "w");
     let again = rig.one();
     assert_eq!((again.attempts, again.failures, again.last_error.as_str()), (2, 1, "was slow"));
+}
+
+#[test]
+fn a_late_nack_that_says_nothing_new_writes_nothing() {
+    let (mut rig, delivery) = abandoned();
+    rig.pass(60_000);
+    let late = claim("t", "g", "w", &delivery);
+    rig.nack(late.clone(), "was slow").unwrap();
+    let appended = rig.pipeline.broker().appended();
+    rig.nack(late.clone(), "was slow").unwrap();
+    rig.nack(late, "").unwrap();
+    assert_eq!(rig.pipeline.broker().appended(), appended);
 }
 
 #[test]

@@ -80,11 +80,12 @@ fn a_retry_keeps_its_priority() {
     for value in ["a", "b"] {
         rig.produce("t", value);
     }
+    prioritised(&mut rig, "less urgent", 2);
     prioritised(&mut rig, "more urgent", 4);
     rig.set_prefetch(consumer, 0);
     rig.nack(claim("t", "g", "w", &urgent), "again").unwrap();
     rig.set_prefetch(consumer, 9);
-    assert_eq!(rig.values(), ["more urgent", "urgent", "a", "b"]);
+    assert_eq!(rig.values(), ["more urgent", "urgent", "less urgent", "a", "b"]);
 }
 
 #[test]
@@ -213,9 +214,11 @@ fn a_message_whose_delay_is_over_takes_its_place_by_priority_and_offset() {
         asked.lease = Some(Millis(1_000_000));
     });
     assert_eq!(rig.values(), ["a"]);
+    prioritised(&mut rig, "more urgent", 8);
+    prioritised(&mut rig, "less urgent", 6);
     rig.pass(1_000);
     rig.set_prefetch(consumer, 9);
-    assert_eq!(rig.values(), ["urgent", "plain", "b", "c"]);
+    assert_eq!(rig.values(), ["more urgent", "urgent", "less urgent", "plain", "b", "c"]);
 }
 
 #[test]
@@ -252,4 +255,20 @@ fn delays_end_in_their_own_order() {
         seen.push(rig.values());
     }
     assert_eq!(seen, [vec!["a", "a2"], vec!["b"], vec!["c"]]);
+}
+
+#[test]
+fn a_message_that_one_group_is_done_with_is_as_urgent_as_before_to_another() {
+    let mut rig = Rig::with_topic(1);
+    rig.produce("t", "plain");
+    prioritised(&mut rig, "urgent", 5);
+    for name in ["quick", "slow"] {
+        rig.group("t", name);
+    }
+    rig.subscribe_with("t", "quick", "w", |asked| asked.prefetch = 1);
+    let urgent = rig.one();
+    rig.ack(claim("t", "quick", "w", &urgent)).unwrap();
+    assert_eq!(rig.values(), ["plain"]);
+    rig.subscribe("t", "slow", "w");
+    assert_eq!(rig.values(), ["urgent", "plain"]);
 }

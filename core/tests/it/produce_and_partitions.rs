@@ -238,3 +238,37 @@ fn ids_and_all_metadata_together_are_bounded() {
     asked.envelope.labels = [("l".into(), "x".repeat(83).into())].into();
     rig.try_produce(asked).unwrap();
 }
+
+#[test]
+fn every_text_that_travels_with_a_message_counts_with_sixteen_bytes_for_its_place() {
+    type Set = fn(&mut Produce);
+    let texts: [(u64, Set); 7] = [
+        (3, |asked| asked.envelope.run_id = Some("123".into())),
+        (4, |asked| asked.envelope.idempotency_key = Some("1234".into())),
+        (5, |asked| asked.trace = Some("12345".into())),
+        (6, |asked| {
+            asked.envelope.deadline = Some(Deadline { at: START.after(Millis(9)), text: "123456".into() });
+        }),
+        (7, |asked| asked.envelope.labels = [("123".into(), "4567".into())].into()),
+        (8, |asked| asked.routing.get_or_insert_default().routing.label = "12345678".into()),
+        (9 + 16, |asked| {
+            asked.routing.get_or_insert_default().routing.meta = [("123".into(), "456789".into())].into();
+        }),
+    ];
+    let mut together = (0, Produce::new(topic("t"), "", "v"));
+    let counted = |len: u64, asked: &Produce| {
+        let mut rig = Rig::with_limits(|limits| limits.metadata_bytes_max = len as usize - 1);
+        rig.topic("t", 1);
+        let refused = Refusal::TooLarge { what: "metadata", len, max: len - 1 };
+        assert_eq!(rig.try_produce(asked.clone()), Err(refused));
+    };
+    for (len, set) in texts {
+        let mut alone = Produce::new(topic("t"), "", "v");
+        set(&mut alone);
+        counted(len + 16, &alone);
+        set(&mut together.1);
+    }
+    // The router's label and what it says besides stand in one decision: its label's place is counted once.
+    together.0 = (3 + 4 + 5 + 6 + 7 + 8 + 9) + 7 * 16;
+    counted(together.0, &together.1);
+}

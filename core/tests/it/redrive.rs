@@ -2,7 +2,7 @@
 
 use super::rig::*;
 use super::tape::Tape;
-use driftq_core::command::Redrivable;
+use driftq_core::command::{Redrivable, SeekTo};
 use driftq_core::reply::{Delivery, Overload};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal, Reply};
@@ -92,14 +92,18 @@ fn a_redriven_message_is_visible_to_its_group_alone() {
         for name in ["other", "made-later", "made-after-the-restart"] {
             rig.subscribe("t", name, "w");
             assert_eq!(rig.delivered(), [], "{name}");
-            rig.seek("t", name, driftq_core::command::SeekTo::Earliest).unwrap();
+            rig.seek("t", name, SeekTo::Earliest).unwrap();
             assert_eq!(rig.delivered(), [], "{name} after a seek");
         }
         rig.subscribe("t", "g", "w");
+        assert_eq!(rig.values(), ["a"]);
+        rig.seek("t", "g", SeekTo::Earliest).unwrap();
         let again = rig.one();
-        assert_eq!(value(&again), "a");
+        assert_eq!(value(&again), "a", "its own group finds it again");
         rig.ack(claim("t", "g", "w", &again)).unwrap();
         assert_eq!(rig.kept("t"), [""; 0], "done for the one group that sees it, it goes");
+        rig.seek("t", "other", SeekTo::Earliest).unwrap();
+        assert_eq!(rig.delivered(), []);
     }
 }
 
@@ -215,16 +219,18 @@ fn a_redrive_does_what_there_is_room_for() {
 
 #[test]
 fn a_redriven_message_past_its_deadline_is_tried_without_one() {
-    let mut rig = Rig::with_topic(1);
-    rig.produce_with("t", "a", |asked| {
-        asked.envelope.retry_policy = Some(policy(1, 0, 0));
-        asked.envelope.deadline = deadline(START.after(Millis(500)));
-    });
-    die(&mut rig, "g");
-    rig.pass(1_000);
-    assert_eq!(redrive(&mut rig), Ok(1));
-    rig.subscribe("t", "g", "w");
-    assert_eq!(rig.one().body.metadata().envelope.deadline, None);
+    for (after, acts) in [(499, true), (500, false), (1_000, false)] {
+        let mut rig = Rig::with_topic(1);
+        rig.produce_with("t", "a", |asked| {
+            asked.envelope.retry_policy = Some(policy(1, 0, 0));
+            asked.envelope.deadline = deadline(START.after(Millis(500)));
+        });
+        die(&mut rig, "g");
+        rig.pass(after);
+        assert_eq!(redrive(&mut rig), Ok(1));
+        rig.subscribe("t", "g", "w");
+        assert_eq!(rig.one().body.metadata().envelope.deadline.is_some(), acts, "after {after}");
+    }
 }
 
 #[test]
@@ -287,4 +293,24 @@ fn one_call_redrives_a_bounded_number_oldest_first_over_all_partitions() {
     let values: Vec<_> =
         redriven.iter().map(|message| String::from_utf8_lossy(message.body.value()).into_owned()).collect();
     assert_eq!(values, (0..1_030).map(|number: u32| number.to_string()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_redriven_message_goes_back_to_its_partition_or_to_what_is_left_of_it() {
+    for (partitions, back_in) in [(4, 3), (2, 1)] {
+        let mut rig = Rig::with_topic(4);
+        rig.group("t", "g");
+        let mut asked = to_partition("t", 3, "", "a");
+        asked.envelope.retry_policy = Some(policy(1, 0, 0));
+        rig.try_produce(asked).unwrap();
+        die(&mut rig, "g");
+        if partitions != 4 {
+            rig.delete_topic("t");
+            rig.topic("t", partitions);
+            rig.group("t", "g");
+        }
+        assert_eq!(redrive(&mut rig), Ok(1));
+        rig.subscribe("t", "g", "w");
+        assert_eq!(rig.one().partition, PartitionId(back_in));
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::rig::*;
 use driftq_core::faults::{Fault, Faults, Planted};
+use driftq_core::reply::Blocked;
 use driftq_core::types::*;
 
 const DAY: u64 = 24 * 60 * 60 * 1_000;
@@ -155,6 +156,16 @@ fn a_message_waiting_for_its_retry_holds_no_lease_and_is_not_in_flight() {
     assert_eq!(rig.values(), ["b"], "neither the place in flight nor the stream's credit is taken");
     let progress = rig.progress("t", "g");
     assert_eq!((progress.in_flight, progress.waiting, progress.lag), (1, 1, 2));
+}
+
+#[test]
+fn a_group_all_of_whose_messages_wait_for_their_retry_is_said_to_wait() {
+    let mut rig = Rig::with_topic(1);
+    rig.produce("t", "a");
+    rig.subscribe("t", "g", "w");
+    let delivery = rig.one();
+    rig.nack_with_delay(claim("t", "g", "w", &delivery), 1_000).unwrap();
+    assert_eq!(rig.progress("t", "g").blocked, Some(Blocked::NotYetDue));
 }
 
 #[test]

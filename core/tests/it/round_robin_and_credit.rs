@@ -5,7 +5,7 @@ use driftq_core::command::SeekTo;
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::reply::{Blocked, Delivery};
 use driftq_core::types::*;
-use driftq_core::{Command, Refusal};
+use driftq_core::{Command, Refusal, Reply};
 
 fn produce_many<F: Faults>(rig: &mut Rig<F>, count: usize) {
     for value in 0..count {
@@ -228,4 +228,47 @@ fn a_long_backlog_is_handed_out_to_the_end_whatever_one_call_takes_on() {
         rig.subscribe_with("t", name, "w", |asked| asked.prefetch = 10_000);
     }
     assert_eq!(rig.delivered().len(), 5_000);
+}
+
+/// Two groups with more to be handed than one call takes on: of `g` as much as one call takes on is handed out already.
+fn two_long_backlogs() -> Rig {
+    let mut config = small_config();
+    config.segment_bytes = 4 << 20;
+    config.limits.in_flight_max = 10_000;
+    let mut rig = Rig::with(config, NoFaults);
+    rig.topic("t", 40);
+    for number in 0..2_500 {
+        rig.produce_to("t", number % 40, "v");
+    }
+    rig.group("t", "h");
+    rig.pause("t", "h");
+    rig.subscribe_with("t", "h", "w", |asked| asked.prefetch = 10_000);
+    let mut asked = subscribe("t", "g", "w");
+    asked.prefetch = 10_000;
+    rig.submit(Command::Subscribe(asked));
+    rig
+}
+
+#[test]
+fn a_group_with_much_to_be_handed_leaves_another_its_turn() {
+    let mut rig = two_long_backlogs();
+    let before = rig.pipeline.broker().tally().delivered;
+    rig.submit(Command::Resume { topic: topic("t"), group: group("h") });
+    let handed = rig.pipeline.broker().tally().delivered - before;
+    let topic = rig.pipeline.state().topic_named(&topic("t")).expect("there");
+    let partitions = topic.group_named(&group("h")).expect("there").partitions();
+    let in_flight: u64 = partitions.map(|(_, progress)| u64::from(progress.in_flight())).sum();
+    assert_eq!(in_flight, handed / 2, "one call hands both as much");
+}
+
+#[test]
+fn nothing_blocks_a_group_whose_next_messages_the_next_call_hands_out() {
+    let mut rig = two_long_backlogs();
+    let ticket = rig.submit(Command::DescribeTopic { name: topic("t") });
+    rig.settle();
+    let Some(Ok(Reply::Topic(info))) = rig.reply(ticket) else { panic!("not described") };
+    let group = info.groups.iter().find(|info| info.group == group("g")).expect("there");
+    let progress = group.partitions[0];
+    assert!(progress.lag > u64::from(progress.in_flight), "there is more to hand out");
+    assert_eq!(progress.blocked, None);
 }

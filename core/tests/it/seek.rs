@@ -170,8 +170,18 @@ fn what_is_no_longer_kept_is_not_replayed() {
         }
         rig.subscribe("t", "g", "w");
         let held = rig.delivered();
-        rig.ack(claim("t", "g", "w", &held[0])).unwrap();
         rig.ack(claim("t", "g", "w", &held[2])).unwrap();
+        rig.produce("t", "d");
+        rig.delivered();
+        rig.seek("t", "g", SeekTo::Offset(Offset(1))).unwrap();
+        let held = rig.delivered();
+        assert_eq!(
+            held.iter().map(value).collect::<Vec<_>>(),
+            ["b", "d"],
+            "what is gone behind the target is passed by"
+        );
+        assert_eq!(rig.progress("t", "g").lag, 2);
+        rig.ack(claim("t", "g", "w", &held[1])).unwrap();
         rig.seek("t", "g", SeekTo::Earliest).unwrap();
         assert_eq!(rig.values(), ["b"]);
         assert_eq!(rig.progress("t", "g").floor, Some(Offset(0)));
@@ -205,4 +215,19 @@ fn one_groups_seek_moves_no_other_group() {
     rig.seek("t", "g", SeekTo::Latest).unwrap();
     assert_eq!(rig.progress("t", "h"), before);
     assert_eq!(rig.seek("t", "nobody", SeekTo::Latest), Err(Refusal::UnknownGroup(group("nobody"))));
+}
+
+#[test]
+fn a_delayed_message_that_a_seek_went_past_does_not_come_when_its_moment_does() {
+    let mut rig = Rig::with_topic(1);
+    rig.produce_with("t", "late", |asked| asked.delay = Some(Millis(1_000)));
+    rig.group("t", "other");
+    rig.subscribe("t", "g", "w");
+    rig.seek("t", "g", SeekTo::Latest).unwrap();
+    rig.pass(1_000);
+    assert_eq!(rig.delivered(), []);
+    rig.produce("t", "next");
+    assert_eq!(rig.values(), ["next"]);
+    rig.subscribe("t", "other", "w");
+    assert_eq!(rig.values(), ["late", "next"]);
 }

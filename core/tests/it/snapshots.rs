@@ -192,7 +192,7 @@ fn recovery_reads_no_more_than_what_follows_the_newest_snapshot() {
 }
 
 #[test]
-fn with_the_newest_snapshot_gone_the_older_one_and_its_tail_give_the_same() {
+fn with_the_newest_snapshot_gone_or_damaged_the_older_one_and_its_tail_give_the_same() {
     let mut rig = busy(small_config(), NoFaults);
     for _ in 0..2 {
         for round in 0..10 {
@@ -203,11 +203,16 @@ fn with_the_newest_snapshot_gone_the_older_one_and_its_tail_give_the_same() {
     traffic(&mut rig, 11);
     let digest = rig.digest();
     let newest = *rig.pipeline.snapshots().last().unwrap();
-    let mut storage = rig.storage.crash();
-    storage.uproot(FileId::Snapshot(newest)).expect("it was there");
-    let (state, recovered) = driftq_core::pipeline::inspect(&mut storage, None, &NoFaults).unwrap();
-    assert_eq!(state.digest(), digest);
-    assert_eq!(recovered.snapshot, Some(rig.pipeline.snapshots()[0]));
+    let mut gone = rig.storage.crash();
+    let bytes = gone.uproot(FileId::Snapshot(newest)).expect("it was there");
+    // Its last bit: most of it is taken before that is seen, and must be let go of again.
+    let mut damaged = rig.storage.crash();
+    damaged.bytes_mut(FileId::Snapshot(newest)).expect("it is there").flip(8 * bytes.len() - 1);
+    for mut storage in [gone, damaged] {
+        let (state, recovered) = driftq_core::pipeline::inspect(&mut storage, None, &NoFaults).unwrap();
+        assert_eq!(state.digest(), digest);
+        assert_eq!(recovered.snapshot, Some(rig.pipeline.snapshots()[0]));
+    }
 }
 
 #[test]

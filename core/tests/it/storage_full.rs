@@ -48,13 +48,15 @@ fn a_full_disk_has_no_room_for_more_topics_either() {
 #[test]
 fn a_full_disk_refuses_produces_by_name_and_a_refusal_changes_nothing() {
     let mut rig = full();
-    let digest = rig.digest();
+    let (digest, before) = (rig.digest(), rig.pipeline.broker().tally());
     assert_eq!(attempt(&mut rig), Err(Refusal::StorageFull));
     let asked = identified("t", &"x".repeat(200), "identity");
     assert_eq!(rig.try_produce(asked), Err(Refusal::StorageFull));
     assert_eq!(rig.digest(), digest);
     assert_eq!(rig.recovered_digest(), digest);
     assert_eq!(rig.pipeline.failure(), None, "a refusal is no failure");
+    let after = rig.pipeline.broker().tally();
+    assert_eq!((after.appended, after.refused), (before.appended, before.refused + 2));
 }
 
 /// Writes until the whole reserve is used up, with what may draw on all of it.
@@ -175,11 +177,13 @@ fn what_the_broker_does_by_itself_waits_for_room_and_then_is_done() {
     rig.pass(10_000);
     let stuck = rig.progress("t", "g");
     assert_eq!(stuck.lag, before.lag);
+    assert!(rig.pipeline.broker().is_stalled());
     assert!(rig.next_moment().is_some_and(|at| at > rig.now), "it asks to be called again, but not at once");
     rig.storage.set_budget(None);
     rig.pass(1_200);
     let redelivered = rig.delivered();
     assert!(redelivered.iter().any(|delivery| delivery.offset == held[0].offset), "the lease ended at last");
+    assert!(!rig.pipeline.broker().is_stalled());
 }
 
 #[test]
@@ -237,6 +241,25 @@ fn a_record_that_fits_no_segment_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn no_segment_grows_beyond_its_size_however_long_its_records_are() {
+    let mut rig = Rig::with(config(), NoFaults);
+    rig.topic("t", 1);
+    let mut taken = 0;
+    // Each fills a segment by itself, up to those that no segment could hold.
+    for len in SEGMENT - 4_096 - 200..SEGMENT - 4_096 {
+        match rig.try_produce(Produce::new(topic("t"), "", vec![b'x'; len as usize])) {
+            Ok(_) => taken += 1,
+            Err(refusal) => assert_eq!(refusal, Refusal::Invalid("the record would be too long for the log")),
+        }
+        let longest = rig.storage.list().unwrap().iter().map(|info| info.len).max();
+        assert_eq!(longest, Some(SEGMENT), "behind {len} bytes");
+    }
+    assert!((50..150).contains(&taken), "{taken} were taken");
+    rig.restart(Restart::Crash);
+    assert_eq!(rig.kept("t").len(), taken);
+}
+
+#[test]
 fn a_disk_without_room_for_a_snapshot_does_not_end_the_log() {
     let mut rig = Rig::with(config(), NoFaults);
     rig.topic("t", 1);
@@ -277,7 +300,10 @@ fn a_snapshot_that_did_not_fit_is_taken_when_there_is_room_and_uses_up_no_segmen
         rig.pass(10_000);
     }
     assert_eq!(rig.pipeline.snapshots(), []);
-    assert_eq!(used(&mut rig), used_then, "no try ended a segment");
+    assert_eq!(used(&mut rig), used_then);
+    for _ in 0..40 {
+        attempt(&mut rig).expect("no try has ended a segment: one and the next are there to be filled");
+    }
     rig.storage.set_budget(None);
     rig.pass(10_000);
     assert_eq!(rig.pipeline.snapshots().len(), 1, "nobody had to ask again");

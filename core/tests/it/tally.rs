@@ -23,8 +23,10 @@ fn everything_that_happens_is_counted_once() {
     assert_eq!((third.attempts, fourth.attempts), (3, 4));
     rig.ack(claim("t", "g", "w", &fourth)).unwrap();
     rig.ack(claim("t", "g", "w", &fourth)).unwrap();
-    let Tally { produced, deduplicated, delivered, acked, nacked, expired, released, extended, redriven, .. } =
-        rig.pipeline.broker().tally();
+    let tally = rig.pipeline.broker().tally();
+    let Tally { produced, deduplicated, delivered, acked, nacked, expired, released, extended, redriven, .. } = tally;
+    // Besides, the boot, the topic and the group were recorded.
+    assert_eq!((tally.appended, tally.refused), (3 + 10, 0));
     assert_eq!((produced, deduplicated, delivered, acked), (1, 1, 4, 1));
     assert_eq!((nacked, expired, released, extended, redriven), (1, 1, 1, 1, 0));
 }
@@ -46,4 +48,23 @@ fn dead_letters_are_counted_by_topic_and_reason_and_forgotten_with_the_topic() {
     assert_eq!(rig.pipeline.broker().tally().redriven, 1);
     rig.delete_topic("t");
     assert_eq!(dead(&rig), [].into());
+}
+
+#[test]
+fn who_is_connected_and_what_waits_for_the_disk_is_told() {
+    let mut rig = Rig::with_topic(1);
+    let first = rig.subscribe("t", "g", "w");
+    for name in ["g", "h"] {
+        rig.subscribe("t", name, "x");
+    }
+    assert_eq!(rig.pipeline.broker().consumer_count(), 3);
+    rig.unsubscribe(first);
+    assert_eq!(rig.pipeline.broker().consumer_count(), 2);
+    rig.submit(Command::Produce(Box::new(driftq_core::command::Produce::new(topic("t"), "", "v"))));
+    let broker = rig.pipeline.broker();
+    assert_eq!(broker.held_len(), 3, "an answer and two deliveries");
+    assert!(broker.durable() < broker.appended());
+    rig.settle();
+    let broker = rig.pipeline.broker();
+    assert_eq!((broker.held_len(), broker.durable()), (0, broker.appended()));
 }

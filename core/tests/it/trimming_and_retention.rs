@@ -176,3 +176,23 @@ fn trimmed_messages_leave_the_disk_once_two_snapshots_stand() {
     let snapshots = files.iter().filter(|info| matches!(info.file, FileId::Snapshot(_))).count();
     assert_eq!(snapshots, 2);
 }
+
+#[test]
+fn what_is_kept_for_replay_changes_nothing_about_what_is_urgent_or_delayed_beside_it() {
+    for way in RESTARTS {
+        let mut rig = Rig::new();
+        rig.topic_retaining("t", Some(1_000_000), Some(3));
+        rig.produce("t", "old");
+        consume(&mut rig, "g");
+        rig.produce("t", "a");
+        rig.produce_with("t", "late", |asked| asked.delay = Some(Millis(500)));
+        rig.produce_with("t", "urgent", |asked| asked.envelope.priority = Priority::new(5));
+        rig.restart(way);
+        assert_eq!(rig.kept("t").len(), 4, "as many bytes as it says are kept");
+        assert_eq!(rig.load("t").delayed, 1);
+        rig.subscribe("t", "g", "w");
+        assert_eq!(rig.values(), ["urgent", "a"]);
+        rig.pass(500);
+        assert_eq!(rig.values(), ["late"]);
+    }
+}

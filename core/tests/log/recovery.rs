@@ -2,8 +2,8 @@
 
 use super::support::{CAPACITY, GarbleSectors, LOG, World, Writer, recovered};
 use driftq_core::log::{
-    FileId, FrameChain, HEADER_BYTES, LogId, Malformed, MemoryStorage, Notice, Proof, Recovered, RecoveryError, Replay,
-    Seed, SegmentHeader, Step, StopReason, Storage, StorageFault, WriteAt, recover,
+    FileId, FrameChain, HEADER_BYTES, Head, HeaderError, LogId, Malformed, MemoryStorage, Notice, Proof, Recovered,
+    RecoveryError, Replay, Seed, SegmentHeader, Step, StopReason, Storage, StorageFault, WriteAt, frame, recover,
 };
 use driftq_core::types::Lsn;
 
@@ -62,7 +62,9 @@ fn a_footer_as_last_frame_is_a_clean_close_and_any_other_is_not() {
     writer.sync();
     let (found, _) = recovered(&mut writer.storage).unwrap();
     assert!(found.clean);
-    assert_eq!((found.last_lsn, found.frames_read), (Lsn(2), 2));
+    assert!(!found.has_torn_tail() && found.cleanup_steps().is_empty(), "nothing is to be cleared away");
+    let bytes: usize = writer.frames.iter().map(|frame| frame.bytes.len()).sum();
+    assert_eq!((found.last_lsn, found.frames_read, found.bytes_read), (Lsn(2), 2, bytes as u64));
     writer.storage.bytes_mut(FileId::Segment(1)).unwrap().overwrite(HEADER_BYTES + 200, &[1]);
     assert!(!recovered(&mut writer.storage).unwrap().0.clean, "something was written after it");
 }
@@ -132,6 +134,60 @@ fn frames_behind_a_bad_one_are_torn_too_unless_one_knows_it_synced() {
             panic!("{error:?}")
         };
         assert_eq!((position, lsn, by, synced), (HEADER_BYTES as u64, Lsn(1), Lsn(3), Lsn(2)));
+    }
+}
+
+#[test]
+fn a_frame_that_would_prove_a_bad_one_synced_proves_nothing_where_it_is_cut() {
+    let mut storage = damaged_first(|writer| {
+        writer.sync();
+        writer.record(&[3; 100]);
+    });
+    assert!(recovered(&mut storage.clone()).is_err(), "whole, it does");
+    let mut bytes = storage.uproot(FileId::Segment(1)).unwrap();
+    bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).unwrap());
+    storage.plant(FileId::Segment(1), bytes);
+    let (found, records) = recovered(&mut storage).unwrap();
+    assert_eq!((found.last_lsn, records.len(), notices(&found)), (Lsn(0), 0, vec!["torn"]));
+}
+
+#[test]
+fn a_torn_tail_is_told_with_its_place_and_length() {
+    let mut writer = Writer::new();
+    writer.record(b"damaged");
+    writer.record(b"ends in two zeros\0\0");
+    writer.storage.bytes_mut(FileId::Segment(1)).unwrap().flip(8 * (HEADER_BYTES + 33));
+    let (found, _) = recovered(&mut writer.storage).unwrap();
+    assert!(found.has_torn_tail());
+    let Notice::TornTail { file, position, bytes, lsn, .. } = found.notices[0] else { panic!("{:?}", found.notices) };
+    assert_eq!((file, position, lsn), (FileId::Segment(1), HEADER_BYTES as u64, Lsn(1)));
+    let end = writer.frames[1].bytes.end - 2;
+    assert_eq!(bytes, (end - HEADER_BYTES) as u64, "what was never written reads as zeros");
+}
+
+#[test]
+fn a_header_is_read_back_unless_its_numbers_contradict_each_other() {
+    let header = SegmentHeader {
+        log_id: LOG,
+        sequence: 7,
+        previous_lsn: Lsn(0x1122_3344_5566),
+        previous_crc: 9,
+        synced: Lsn(0x0102_0304_0506),
+    };
+    let bytes = header.encode();
+    assert_eq!(SegmentHeader::decode(&bytes), Ok(header));
+    let forged = |number: u64, other: u64| {
+        let mut bytes = bytes.clone();
+        let at = bytes.windows(8).position(|window| window == number.to_le_bytes()).expect("the number stands there");
+        bytes[at..at + 8].copy_from_slice(&other.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[..124]);
+        bytes[124..128].copy_from_slice(&crc.to_le_bytes());
+        SegmentHeader::decode(&bytes)
+    };
+    let (first, previous, synced) = (header.first_lsn().0, header.previous_lsn.0, header.synced.0);
+    assert_eq!(forged(synced, previous), Ok(SegmentHeader { synced: header.previous_lsn, ..header }));
+    for (number, other) in [(synced, previous + 1), (first, first + 1), (previous, previous - 1), (first, u64::MAX)] {
+        assert_eq!(forged(number, other), Err(HeaderError::Contradiction), "{number:x} is {other:x}");
     }
 }
 
@@ -251,7 +307,8 @@ fn a_bad_header_with_anything_behind_it_is_corruption_and_with_nothing_was_never
     writer.record(b"one");
     writer.rotate();
     let mut bare = writer.storage.clone();
-    writer.record(b"two");
+    // The first byte of this length is zero.
+    writer.record(&[2; 256]);
     for storage in [&mut bare, &mut writer.storage] {
         storage.bytes_mut(FileId::Segment(2)).unwrap().flip(8 * 40);
     }
@@ -262,7 +319,22 @@ fn a_bad_header_with_anything_behind_it_is_corruption_and_with_nothing_was_never
     let RecoveryError::DamagedHeader { file, proof: Proof::DataBehind { position }, .. } = error else {
         panic!("{error:?}")
     };
-    assert_eq!((file, position), (FileId::Segment(2), HEADER_BYTES as u64));
+    assert_eq!((file, position), (FileId::Segment(2), HEADER_BYTES as u64 + 1));
+}
+
+#[test]
+fn a_damaged_header_at_the_front_of_the_row_is_named_and_not_the_whole_one_behind_it() {
+    let mut writer = Writer::new();
+    writer.record(b"one");
+    writer.rotate();
+    writer.record(b"two");
+    writer.sync();
+    writer.storage.bytes_mut(FileId::Segment(1)).unwrap().flip(8 * 40);
+    let error = recovered(&mut writer.storage).unwrap_err();
+    let proof = Proof::Successor(FileId::Segment(2));
+    let named =
+        matches!(error, RecoveryError::DamagedHeader { file: FileId::Segment(1), proof: by, .. } if by == proof);
+    assert!(named, "{error}");
 }
 
 #[test]
@@ -387,15 +459,31 @@ fn a_record_without_meaning_is_an_error_of_its_own_that_says_where() {
 }
 
 #[test]
-fn marks_of_a_newer_version_are_not_ignored() {
-    let mut writer = Writer::new();
-    let mut bytes = Vec::new();
-    let head = driftq_core::log::Head { lsn: Lsn(1), prev_crc: 0, synced: Lsn(0), kind: 0xF2, version: 1 };
-    driftq_core::log::frame::encode_with(&mut bytes, writer.header.seed(), &head, |_| {}).unwrap();
-    let at = WriteAt { epoch: 1, position: HEADER_BYTES as u64 };
-    writer.step(&Step::Append { file: FileId::Segment(1), at, bytes });
-    let error = recovered(&mut writer.storage).unwrap_err();
-    assert!(matches!(error, RecoveryError::Malformed { kind: 0xF2, .. }), "{error}");
+fn marks_of_a_kind_or_a_version_that_is_not_known_are_not_ignored() {
+    let (mut mark, mut footer) = (Writer::new(), Writer::new());
+    mark.mark();
+    footer.footer();
+    let known = |writer: &mut Writer| {
+        let bytes = writer.storage.uproot(FileId::Segment(1)).unwrap();
+        frame::decode(&bytes[HEADER_BYTES..], writer.header.seed()).unwrap().head
+    };
+    let (mark, footer) = (known(&mut mark), known(&mut footer));
+    let unknown = [
+        Head { kind: 0xF2, ..mark },
+        Head { version: mark.version + 1, ..mark },
+        Head { version: footer.version + 1, ..footer },
+    ];
+    for head in unknown {
+        let mut writer = Writer::new();
+        let mut bytes = Vec::new();
+        frame::encode_with(&mut bytes, writer.header.seed(), &head, |_| {}).unwrap();
+        let at = WriteAt { epoch: 1, position: HEADER_BYTES as u64 };
+        writer.step(&Step::Append { file: FileId::Segment(1), at, bytes });
+        let error = recovered(&mut writer.storage).unwrap_err();
+        let named = matches!(error, RecoveryError::Malformed { kind, version, .. }
+            if (kind, version) == (head.kind, head.version));
+        assert!(named, "{error}");
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use super::support::{LOG, World, Writer, recovered};
 use driftq_core::log::snapshot::SnapshotReadError;
 use driftq_core::log::{
-    FileId, HEADER_BYTES, LogId, MemoryStorage, Notice, Proof, RecoveryError, SnapshotError, SnapshotHead,
-    SnapshotWriter, StopReason, read_snapshot,
+    FileId, HEADER_BYTES, Head, LogId, MemoryStorage, Notice, Proof, RecoveryError, Seed, SnapshotError, SnapshotHead,
+    SnapshotWriter, StopReason, frame, read_snapshot,
 };
 use driftq_core::types::Lsn;
 
@@ -63,6 +63,11 @@ fn without_its_footer_or_with_another_count_or_with_more_behind_it_is_worth_noth
     followed.push(1);
     assert_eq!(read(followed).unwrap_err(), SnapshotError::Trailing { position: whole.len() as u64 });
 
+    let mut even = whole.clone();
+    even.extend([7, 7]);
+    even.resize(whole.len() + 128, 0);
+    assert_eq!(read(even).unwrap_err(), SnapshotError::Trailing { position: whole.len() as u64 });
+
     // A record left out, the rest renumbered and linked anew: only the header binds the first frame.
     let mut other = Vec::new();
     let elsewhere = SnapshotHead { epoch: 4, ..HEAD };
@@ -70,6 +75,19 @@ fn without_its_footer_or_with_another_count_or_with_more_behind_it_is_worth_noth
     let mut mixed = whole[..HEADER_BYTES].to_vec();
     mixed.extend_from_slice(&other[HEADER_BYTES..]);
     assert_eq!(read(mixed).unwrap_err(), SnapshotError::OutOfPlace { position: HEADER_BYTES as u64 });
+}
+
+#[test]
+fn a_footer_of_another_version_or_a_mark_in_its_place_is_no_end() {
+    let whole = written(&[]);
+    let seed = Seed::new(LOG, HEAD.file());
+    let footer = frame::decode(&whole[HEADER_BYTES..], seed).unwrap();
+    for (kind, version) in [(footer.head.kind, footer.head.version + 1), (frame::SYNCED_MARK, footer.head.version)] {
+        let mut other = whole[..HEADER_BYTES].to_vec();
+        let head = Head { kind, version, ..footer.head };
+        frame::encode_with(&mut other, seed, &head, |out| out.extend_from_slice(footer.payload)).unwrap();
+        assert_eq!(read(other).unwrap_err(), SnapshotError::BadKind { position: HEADER_BYTES as u64, kind, version });
+    }
 }
 
 #[test]

@@ -65,6 +65,7 @@ fn refusal_of_log(change: impl FnOnce(&mut Vec<Record>)) -> String {
 const ORDERS: TopicId = TopicId(0);
 const AUDIT: TopicId = TopicId(1);
 const DEAD: TopicId = TopicId(3);
+const STEPS: TopicId = TopicId(4);
 const FIRST: PartitionId = PartitionId(0);
 const SECOND: PartitionId = PartitionId(1);
 
@@ -80,7 +81,7 @@ fn the_story_as_it_was_told_is_not_refused() {
 #[test]
 fn numbers_of_one_piece_that_another_contradicts_are_named() {
     use Image::*;
-    let cases: [(&str, Change); 21] = [
+    let cases: [(&str, Change); 22] = [
         (
             "the trimmed floor lacks its offset",
             piece!(Partition { topic: DEAD, trimmed_floor_offset, .. } => *trimmed_floor_offset = None),
@@ -96,6 +97,10 @@ fn numbers_of_one_piece_that_another_contradicts_are_named() {
         (
             "an offset is still to be given",
             piece!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(u64::MAX)),
+        ),
+        (
+            "an offset is still to be given",
+            piece!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(3)),
         ),
         (
             "offsets do not rise with positions",
@@ -229,6 +234,24 @@ fn a_piece_that_is_missing_or_one_too_many_is_named() {
         *name = TopicName::new("another").expect("a name");
     });
     assert!(refusal.ends_with("two topics of one number"), "{refusal}");
+
+    // Another group under a number or a name that is taken, or under a number that is still to be given.
+    let others: [fn(&mut GroupId, &mut GroupName); 3] = [
+        |_, name| *name = GroupName::new("another").expect("a name"),
+        |id, _| *id = GroupId(0),
+        |id, name| (*id, *name) = (GroupId(3), GroupName::new("another").expect("a name")),
+    ];
+    for other in others {
+        let refusal = refusal_of_snapshot(|pieces| {
+            twice(|image| matches!(image, Image::Group { topic: ORDERS, .. }))(pieces);
+            let Event::Restored(Image::Group { group, name, .. }) = &mut pieces.last_mut().expect("just added").event
+            else {
+                return;
+            };
+            other(group, name);
+        });
+        assert!(refusal.ends_with("group exists or is still to be numbered"), "{refusal}");
+    }
 }
 
 #[test]
@@ -332,7 +355,7 @@ fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
 #[test]
 fn a_piece_about_effects_that_contradicts_itself_or_the_rest_is_named() {
     use Image::*;
-    let cases: [(&str, Change); 13] = [
+    let cases: [(&str, Change); 15] = [
         ("replay beyond the end", piece!(Replayed { below, .. } => *below = Position(99))),
         ("replay beyond the end", piece!(Replayed { partition, .. } => *partition = PartitionId(9))),
         ("an effect without a key", piece!(Effect { identity, .. } => *identity = with_key(identity, ""))),
@@ -351,6 +374,18 @@ fn a_piece_about_effects_that_contradicts_itself_or_the_rest_is_named() {
         (
             "an effect that nobody was granted",
             piece!(Effect { effect: idempotency::Effect { token: Some(token), .. }, .. } => token.boot = Boot(9)),
+        ),
+        (
+            "an effect that nobody was granted",
+            piece!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => {
+                (effect.token, effect.owner, effect.committed, effect.attempt) = (None, None, true, 1);
+            }),
+        ),
+        (
+            "an effect that nobody was granted",
+            piece!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => {
+                (effect.token, effect.owner, effect.committed, effect.attempt) = (None, None, false, 0);
+            }),
         ),
         (
             "an effect that has ended and has not",
@@ -378,6 +413,25 @@ fn a_piece_about_effects_that_contradicts_itself_or_the_rest_is_named() {
         let refusal = refusal_of_snapshot(|pieces| make(pieces, change));
         assert_eq!(refusal, format!("record contradicts the state: {phrase}"));
     }
+    // An effect of the message that comes next.
+    let refusal = refusal_of_snapshot(|pieces| {
+        let end = |record: &Record| match record.event {
+            Event::Restored(Partition { topic: STEPS, partition, next_position, .. }) => {
+                Some((partition, next_position))
+            }
+            _ => None,
+        };
+        let ends: std::collections::BTreeMap<_, _> = pieces.iter().filter_map(end).collect();
+        let of_steps = |scope: &Scope| matches!(scope, Scope::Consume { topic, .. } if topic.as_str() == "steps");
+        for record in pieces {
+            if let Event::Restored(Effect { identity, effect }) = &mut record.event
+                && let Some(pin) = effect.pin.as_mut().filter(|_| of_steps(&identity.scope))
+            {
+                pin.position = ends[&pin.partition];
+            }
+        }
+    });
+    assert_eq!(refusal, "record contradicts the state: an effect of a message that was never there");
 }
 
 #[test]
