@@ -377,6 +377,24 @@ fn a_commit_past_its_window_skips_nothing() {
 }
 
 #[test]
+fn a_commit_skips_nothing_in_the_millisecond_its_window_ends_swept_or_not() {
+    let mut rig = rig();
+    // More than one call sweeps, so that the last is still there when its window is over.
+    let keys: Vec<String> = (0..3_000).map(|number| format!("k{number}")).collect();
+    for key in &keys {
+        rig.try_produce(identified("t", "first", key)).unwrap();
+        let first = rig.one();
+        ack(&mut rig, &first);
+    }
+    rig.now = rig.now.after(Millis(ACK_TTL));
+    rig.submit(Command::Produce(Box::new(identified("t", "second", "k2999"))));
+    assert!(rig.effects_of("default") > 0);
+    rig.settle();
+    assert_eq!(rig.values(), ["second"]);
+    assert_eq!(rig.pipeline.broker().tally().skipped, 0);
+}
+
+#[test]
 fn another_group_and_another_tenant_are_not_skipped() {
     let mut rig = rig();
     let first = delivered(&mut rig, "first");

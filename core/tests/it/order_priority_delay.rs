@@ -43,6 +43,29 @@ fn first_deliveries_of_equal_priority_happen_in_offset_order() {
 }
 
 #[test]
+fn what_is_done_leaves_nothing_behind_whatever_its_priority_and_delay() {
+    let mut rig = Rig::new();
+    rig.topic("t", 1);
+    rig.subscribe("t", "g", "w");
+    let mut sizes = Vec::new();
+    for round in 0..200 {
+        prioritised(&mut rig, "urgent", 1 + round % 9);
+        delayed(&mut rig, "late", 5);
+        rig.pass(10);
+        while let Some((_, delivery)) = rig.deliveries.pop() {
+            rig.ack(claim("t", "g", "w", &delivery)).unwrap();
+        }
+        // A last word about the log's end is due a little later.
+        rig.pass(1_000);
+        let mut outline = String::new();
+        rig.pipeline.outline(&mut outline).unwrap();
+        sizes.push(outline.len());
+    }
+    let (early, late) = (sizes[10], sizes[199]);
+    assert!(late < early + 200, "{early} bytes after a few rounds, {late} after two hundred");
+}
+
+#[test]
 fn a_higher_priority_skips_ahead_and_equal_ones_stay_in_order() {
     for way in RESTARTS {
         let mut rig = Rig::new();

@@ -501,6 +501,28 @@ fn a_record_about_effects_that_does_not_follow_is_named() {
     let ended = "record contradicts the state: end of an effect that has ended";
     assert_eq!(again(|event| matches!(event, Event::EffectFinished { .. })), ended);
     assert_eq!(again(|event| matches!(event, Event::Completed(_))), "record contradicts the state: no such delivery");
+    // What has ended for good or for now does not end once more, well or otherwise.
+    for before in [EffectStatus::Succeeded, EffectStatus::FailedRetryable, EffectStatus::FailedFinal] {
+        for then in [EffectStatus::Succeeded, EffectStatus::FailedRetryable] {
+            let twice = refusal_of_log(|records| {
+                let of = |record: &Record| matches!(&record.event, Event::EffectFinished { .. });
+                let at = records.iter().position(of).expect("one ends");
+                records.insert(at + 1, records[at].clone());
+                for (record, status) in records[at..].iter_mut().zip([before, then]) {
+                    if let Event::EffectFinished { outcome, .. } = &mut record.event {
+                        outcome.status = status;
+                    }
+                }
+            });
+            assert_eq!(twice, ended, "{before:?}, then {then:?}");
+        }
+    }
+    // The end of an effect that nobody remembers any more.
+    let late = refusal_of_log(|records| {
+        let of = |record: &&mut Record| matches!(&record.event, Event::EffectFinished { .. });
+        records.iter_mut().find(of).expect("one ends").at.0 += 365 * 86_400_000;
+    });
+    assert_eq!(late, "record contradicts the state: no such effect");
     // A grant behind the end of the effect.
     let refusal = refusal_of_log(|records| {
         let of = |record: &Record| matches!(&record.event, Event::EffectFinished { outcome, .. } if outcome.status == EffectStatus::Succeeded);
