@@ -1,9 +1,12 @@
 //! Traces that are kept: bugs that must not come back, and planted bugs that must be caught.
 
+use std::fs;
+use std::path::Path;
+
 use driftq_core::faults::Fault;
 
 use crate::invariants::verdict::Violation;
-use crate::trace::{Broken, Trace};
+use crate::trace::{Broken, Trace, TraceError};
 
 /// Why a kept trace does not show any more what it was kept for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +44,24 @@ pub enum Regression {
         /// What it breaks.
         found: Violation,
     },
+}
+
+/// The traces in a folder, by their names without the ending, in order.
+///
+/// # Errors
+/// The first that cannot be read, or the folder itself.
+pub fn kept(folder: &Path) -> Result<Vec<(String, Trace)>, TraceError> {
+    let unreadable = |cause| TraceError::Unreadable { path: folder.to_owned(), cause };
+    let mut traces = Vec::new();
+    for file in fs::read_dir(folder).map_err(unreadable)? {
+        let path = file.map_err(unreadable)?.path();
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            traces.push((name, Trace::read(&path)?));
+        }
+    }
+    traces.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(traces)
 }
 
 /// Whether a kept trace still shows what it was kept for. One of a real bug passes; one of a planted bug, or of a disk that

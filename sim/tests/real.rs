@@ -1,20 +1,17 @@
 //! The same lives on the simulated disk and on the server's own files: what comes out is the same, crash by crash.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use driftq_core::faults::Fault;
 use driftq_sim::life::{Conditions, Life, live, relive, relive_on_files};
 use driftq_sim::real::RealError;
+use driftq_sim::regression;
 use driftq_sim::trace::Trace;
 
 fn kept() -> Vec<(String, Trace)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
-    let files = fs::read_dir(folder).expect("the folder is part of the crate");
-    let mut paths: Vec<PathBuf> = files.map(|file| file.expect("a readable folder").path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
-    paths.sort();
-    paths.into_iter().map(|path| (path.display().to_string(), Trace::read(&path).expect("a kept trace"))).collect()
+    regression::kept(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/regressions")))
+        .expect("the traces are part of the crate")
 }
 
 /// Lives it on both, and says how they differ.

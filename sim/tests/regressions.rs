@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use driftq_core::faults::Fault;
-use driftq_sim::regression::{Regression, judge, judge_by};
+use driftq_sim::regression::{self, Regression, judge, judge_by};
 use driftq_sim::trace::{Broken, Trace};
 
 fn folder() -> PathBuf {
@@ -11,16 +11,7 @@ fn folder() -> PathBuf {
 }
 
 fn kept() -> Vec<(String, Trace)> {
-    let files = std::fs::read_dir(folder()).expect("the folder is part of the crate");
-    let mut paths: Vec<PathBuf> = files.map(|file| file.expect("a readable folder").path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
-    paths.sort();
-    let read = |path: PathBuf| {
-        let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
-        let trace = Trace::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
-        (name, trace)
-    };
-    paths.into_iter().map(read).collect()
+    regression::kept(&folder()).expect("the traces are part of the crate")
 }
 
 /// A planted bug, and a trace that shows it.

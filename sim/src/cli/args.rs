@@ -112,21 +112,14 @@ Examples:
   driftq-sim replay seed-34.jsonl --real /tmp/seed-34
   driftq-sim replay sim/regressions/mutant-skip-token-check.jsonl --mutant none")]
 pub(super) struct Replay {
-    /// A seed, or a file with a trace
-    #[arg(value_name = "SEED|TRACE")]
-    pub(super) source: String,
-    /// The profile of the run that the seed is from
-    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
-    pub(super) profile: Profile,
+    #[command(flatten)]
+    pub(super) subject: Subject,
     /// Live only the first N steps
     #[arg(long, value_name = "N")]
     pub(super) stop_at: Option<usize>,
     /// Write what was lived to a file, as a trace; - for the terminal
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// A bug to plant in the broker, or "none"; an unknown name lists them
-    #[arg(long, value_name = "NAME", value_parser = choice)]
-    pub(super) mutant: Option<Choice>,
     /// Live it once more over the server's own files, in a new or empty folder, and compare
     #[arg(long, value_name = "DIR")]
     pub(super) real: Option<PathBuf>,
@@ -144,15 +137,8 @@ Examples:
   driftq-sim shrink 3 --mutant skip-token-check
   driftq-sim shrink sim-failures/seed-34.jsonl --out sim/regressions/what-was-wrong.jsonl")]
 pub(super) struct Shrink {
-    /// A seed, or a file with a trace
-    #[arg(value_name = "SEED|TRACE")]
-    pub(super) source: String,
-    /// The profile of the run that the seed is from
-    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
-    pub(super) profile: Profile,
-    /// A bug to plant in the broker, or "none"; an unknown name lists them
-    #[arg(long, value_name = "NAME", value_parser = choice)]
-    pub(super) mutant: Option<Choice>,
+    #[command(flatten)]
+    pub(super) subject: Subject,
     /// Where to write the short trace; else it is printed
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
@@ -171,15 +157,8 @@ Examples:
   driftq-sim explain 3 --mutant skip-token-check
   driftq-sim explain sim/regressions/mutant-segment-removed-early.jsonl --json explained.json")]
 pub(super) struct Explain {
-    /// A seed, or a file with a trace
-    #[arg(value_name = "SEED|TRACE")]
-    pub(super) source: String,
-    /// The profile of the run that the seed is from
-    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
-    pub(super) profile: Profile,
-    /// A bug to plant in the broker, or "none"; an unknown name lists them
-    #[arg(long, value_name = "NAME", value_parser = choice)]
-    pub(super) mutant: Option<Choice>,
+    #[command(flatten)]
+    pub(super) subject: Subject,
     /// How many futures are drawn after every step that is looked at
     #[arg(long, value_name = "N", default_value_t = FUTURES, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) futures: u64,
@@ -240,18 +219,11 @@ Examples:
   driftq-sim view 34 --out seed-34.html
   driftq-sim view sim-failures/seed-34.jsonl --mutant none")]
 pub(super) struct View {
-    /// A seed, or a file with a trace
-    #[arg(value_name = "SEED|TRACE")]
-    pub(super) source: String,
-    /// The profile of the run that the seed is from
-    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
-    pub(super) profile: Profile,
+    #[command(flatten)]
+    pub(super) subject: Subject,
     /// Where to write the page [default: the trace's name with .html, in the current folder]
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
-    /// A bug to plant in the broker, or "none"; an unknown name lists them
-    #[arg(long, value_name = "NAME", value_parser = choice)]
-    pub(super) mutant: Option<Choice>,
     /// Do not look for when the broken promise became inevitable
     #[arg(long)]
     pub(super) no_explain: bool,
@@ -402,6 +374,20 @@ pub(super) struct Wal {
     /// As JSON: one object, or with --records one for each line
     #[arg(long, conflicts_with = "view")]
     pub(super) json: bool,
+}
+
+/// The life that a command is about.
+#[derive(Debug, Args)]
+pub(super) struct Subject {
+    /// A seed, or a file with a trace
+    #[arg(value_name = "SEED|TRACE")]
+    pub(super) source: String,
+    /// The profile of the run that the seed is from
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub(super) profile: Profile,
+    /// A bug to plant in the broker, or "none"; an unknown name lists them
+    #[arg(long, value_name = "NAME", value_parser = choice)]
+    pub(super) mutant: Option<Choice>,
 }
 
 /// A planted bug that was named, or that there be none.

@@ -19,8 +19,7 @@ const BAR: u64 = 20;
 const WORDS: usize = 46;
 
 pub(super) fn explain(args: &Explain) -> Result<Ending, Misuse> {
-    let source = Source::read(&args.source, args.profile)?;
-    let fault = source.mutant(args.mutant);
+    let (source, fault) = Source::read(&args.subject)?;
     say!("{}", source.describe(fault));
     let trace = Trace::of(&source.live(fault), source.seed(), fault);
     let options = Options { futures: args.futures, jobs: args.jobs.unwrap_or_else(cores) };

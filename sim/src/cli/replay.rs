@@ -13,8 +13,7 @@ use crate::report::{grouped, span};
 use crate::trace::Trace;
 
 pub(super) fn replay(args: &Replay) -> Result<Ending, Misuse> {
-    let source = Source::read(&args.source, args.profile)?;
-    let fault = source.mutant(args.mutant);
+    let (source, fault) = Source::read(&args.subject)?;
     say!("{}", source.describe(fault));
     let mut life = source.live(fault);
     if let Some(most) = args.stop_at.filter(|most| *most < life.steps.len()) {

@@ -11,8 +11,7 @@ use crate::report::span;
 use crate::trace::Trace;
 
 pub(super) fn shrink(args: &Shrink) -> Result<Ending, Misuse> {
-    let source = Source::read(&args.source, args.profile)?;
-    let fault = source.mutant(args.mutant);
+    let (source, fault) = Source::read(&args.subject)?;
     say!("{}", source.describe(fault));
     let life = source.live(fault);
     let begun = Instant::now();

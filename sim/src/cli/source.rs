@@ -5,7 +5,7 @@ use std::path::Path;
 use driftq_core::faults::Fault;
 
 use super::Misuse;
-use super::args::{Choice, seed};
+use super::args::{Choice, Subject, seed};
 use crate::life::{Conditions, Life, live};
 use crate::swarm::Profile;
 use crate::trace::Trace;
@@ -18,7 +18,18 @@ pub(super) enum Source {
 }
 
 impl Source {
-    pub(super) fn read(text: &str, profile: Profile) -> Result<Self, Misuse> {
+    /// What is named, and the bug to plant in it: the one that was named, else the one in the trace.
+    pub(super) fn read(subject: &Subject) -> Result<(Self, Option<Fault>), Misuse> {
+        let source = Self::named(&subject.source, subject.profile)?;
+        let fault = match (subject.mutant, &source) {
+            (Some(Choice(fault)), _) => fault,
+            (None, Self::Trace(trace)) => trace.head.mutant,
+            (None, Self::Seed(..)) => None,
+        };
+        Ok((source, fault))
+    }
+
+    fn named(text: &str, profile: Profile) -> Result<Self, Misuse> {
         if let Ok(seed) = seed(text) {
             return Ok(Self::Seed(seed, profile));
         }
@@ -28,15 +39,6 @@ impl Source {
         }
         let trace = Trace::read(path).map_err(|cause| Misuse::Trace { path: path.to_owned(), cause })?;
         Ok(Self::Trace(Box::new(trace)))
-    }
-
-    /// The bug to plant: the one that was named, else the one in the trace.
-    pub(super) fn mutant(&self, named: Option<Choice>) -> Option<Fault> {
-        match (named, self) {
-            (Some(Choice(fault)), _) => fault,
-            (None, Self::Trace(trace)) => trace.head.mutant,
-            (None, Self::Seed(..)) => None,
-        }
     }
 
     pub(super) fn live(&self, fault: Option<Fault>) -> Life {

@@ -14,14 +14,13 @@ use crate::view::story::Explained;
 use crate::view::{page, story_of};
 
 pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
-    let source = Source::read(&args.source, args.profile)?;
-    let fault = source.mutant(args.mutant);
+    let (source, fault) = Source::read(&args.subject)?;
     say!("{}", source.describe(fault));
     let trace = match &source {
         Source::Trace(trace) => (**trace).clone(),
         Source::Seed(..) => Trace::of(&source.live(fault), source.seed(), fault),
     };
-    let name = name(&args.source);
+    let name = name(&args.subject.source);
     let mut story = story_of(&trace, fault);
     story.title.clone_from(&name);
     if story.about.is_empty() {

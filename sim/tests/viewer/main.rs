@@ -4,9 +4,10 @@ mod browser;
 mod pages;
 mod stories;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use driftq_core::faults::NoFaults;
+use driftq_sim::regression;
 use driftq_sim::swarm::{Profile, Swarm};
 use driftq_sim::trace::Trace;
 use driftq_sim::view::story::{Explained, Story};
@@ -15,17 +16,8 @@ use driftq_sim::world::{Checks, World};
 
 /// Every kept trace, by its file's name.
 fn kept() -> Vec<(String, Trace)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
-    let files = std::fs::read_dir(folder).expect("the folder is part of the crate");
-    let mut paths: Vec<PathBuf> = files.map(|file| file.expect("a readable folder").path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
-    paths.sort();
-    let read = |path: PathBuf| {
-        let name = path.file_stem().expect("a file has a name").to_string_lossy().into_owned();
-        let trace = Trace::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
-        (name, trace)
-    };
-    paths.into_iter().map(read).collect()
+    regression::kept(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/regressions")))
+        .expect("the traces are part of the crate")
 }
 
 fn kept_as(name: &str) -> Trace {
