@@ -10,9 +10,10 @@
 //! - **What durable bytes say**, since only a start reads them: in their place stands the state that the records in them come to.
 //!   That a start makes that state of them is a promise, and whoever uses fingerprints must have it checked whenever more has
 //!   become durable, *before* the world is taken for one that was seen.
-//! - **Where the log stands.** A place in the log counts from what is durable: in it, or so far beyond. How long files are and what their frames are sealed with is left out, as is what a
-//!   torn tail left behind in a segment that is closed. So no segment may be full, no snapshot due for its bytes, and no disk short
-//!   of room. None of this holds of a world that seeks, whose observer compares places that are durable.
+//! - **Where the log stands.** A place in the log counts from what is durable: in it, or so far beyond. How long files are and what
+//!   their frames are sealed with is left out, as is what a torn tail left behind in a segment that is closed. So no segment may
+//!   be full, no snapshot due for its bytes, and no disk short of room. None of this holds of a world that seeks, whose observer
+//!   compares places that are durable.
 //! - **How many calls there were.** Tickets count back from the next one.
 //! - **The values of messages**, but for their lengths: one name, one message.
 
