@@ -211,12 +211,14 @@ pub(super) struct Soak {
 ///
 /// Lanes for producers, broker, disk and workers, leases as spans, faults as signs, and for every step what was asked, what was
 /// answered and what it changed. A broken promise is pinned where it broke. Arrow keys step, + and - zoom, ? tells the rest.
-/// Exits with 0 whether or not a promise is broken.
+/// Exits with 0 whether or not a promise is broken. The data folder of a server that has ended is shown as well, as by wal
+/// --view: its last 5,000 records.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   driftq-sim view sim/regressions/mutant-skip-token-check.jsonl
   driftq-sim view 34 --out seed-34.html
+  driftq-sim view driftq-data
   driftq-sim view sim-failures/seed-34.jsonl --mutant none")]
 pub(super) struct View {
     #[command(flatten)]

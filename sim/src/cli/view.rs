@@ -6,21 +6,28 @@ use driftq_core::faults::Fault;
 
 use super::args::View;
 use super::source::Source;
-use super::{Ending, Misuse, say};
+use super::{Ending, Misuse, say, wal};
 use crate::explain::{FUTURES, Options, explain};
 use crate::parallel::cores;
 use crate::trace::Trace;
 use crate::view::story::Explained;
 use crate::view::{page, story_of};
+use crate::wal::Pick;
 
 pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
+    let named = Path::new(&args.subject.source);
+    let name = name(named);
+    let out = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.html")));
+    if named.is_dir() {
+        wal::show(named, &Pick::default(), &out)?;
+        return Ok(Ending::Passed);
+    }
     let (source, fault) = Source::read(&args.subject)?;
     say!("{}", source.describe(fault));
     let trace = match &source {
         Source::Trace(trace) => (**trace).clone(),
         Source::Seed(..) => Trace::of(&source.live(fault), source.seed(), fault),
     };
-    let name = name(&args.subject.source);
     let mut story = story_of(&trace, fault);
     story.title.clone_from(&name);
     if story.about.is_empty() {
@@ -30,7 +37,6 @@ pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
         };
     }
     story.explained = if args.no_explain { None } else { explained(trace, fault) };
-    let out = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.html")));
     write(&out, &page(&story)).map_err(|cause| Misuse::Write { path: out.clone(), cause })?;
     match &story.broken {
         Some(broken) => {
@@ -51,12 +57,11 @@ fn explained(mut trace: Trace, fault: Option<Fault>) -> Option<Explained> {
     explain(&trace, options).ok().map(|explanation| explanation.explained)
 }
 
-/// What the page is called: the trace's file without its ending, or the seed.
-fn name(source: &str) -> String {
-    let path = Path::new(source);
-    match path.file_stem().filter(|_| path.is_file()) {
+/// What the page is called: the name of the file or folder without its ending, or the seed.
+fn name(source: &Path) -> String {
+    match source.file_stem().filter(|_| source.exists()) {
         Some(stem) => stem.to_string_lossy().into_owned(),
-        None => format!("seed-{source}"),
+        None => format!("seed-{}", source.display()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `driftq-sim wal`.
 
+use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -9,20 +10,32 @@ use super::view::write;
 use super::{Ending, Misuse, say};
 use crate::report::{grouped, span};
 use crate::view::page;
-use crate::view::story::Story;
 use crate::wal::{Pick, Wal, WalError, story_of_log};
 
 pub(super) fn wal(args: &Args) -> Result<Ending, Misuse> {
-    let failed = |cause| Misuse::Wal { path: args.dir.clone(), cause };
     match &args.view {
-        None => tell(args).map_err(failed)?,
+        None => tell(args).map_err(|cause| Misuse::Wal { path: args.dir.clone(), cause })?,
         Some(out) => {
-            let story = story(args).map_err(failed)?;
-            write(out, &page(&story)).map_err(|cause| Misuse::Write { path: out.clone(), cause })?;
-            say!("{} records; written to {}", grouped(story.moments.len() as u64), out.display());
+            let (topic, message) = (args.topic.clone(), args.message.clone());
+            show(&args.dir, &Pick { from: args.from, to: args.to, topic, message }, out)?;
         }
     }
     Ok(Ending::Passed)
+}
+
+/// Writes a picture of a part of the log in a folder.
+pub(super) fn show(dir: &Path, pick: &Pick, out: &Path) -> Result<(), Misuse> {
+    let title = match (&pick.message, &pick.topic) {
+        (Some(message), _) => message.to_string(),
+        (None, Some(topic)) => topic.to_string(),
+        (None, None) => dir.display().to_string(),
+    };
+    let told = Wal::open(dir).and_then(|mut wal| story_of_log(&mut wal, &title, pick));
+    let story = told.map_err(|cause| Misuse::Wal { path: dir.to_owned(), cause })?;
+    write(out, &page(&story)).map_err(|cause| Misuse::Write { path: out.to_owned(), cause })?;
+    say!("{} records", grouped(story.moments.len() as u64));
+    say!("written to {}", out.display());
+    Ok(())
 }
 
 fn tell(args: &Args) -> Result<(), WalError> {
@@ -56,17 +69,6 @@ fn tell(args: &Args) -> Result<(), WalError> {
         None => say!("{}", overview.to_string().trim_end()),
     }
     Ok(())
-}
-
-/// The part of the log that a picture is wanted of.
-fn story(args: &Args) -> Result<Story, WalError> {
-    let (topic, message) = (args.topic.clone(), args.message.clone());
-    let title = match (&message, &topic) {
-        (Some(message), _) => message.to_string(),
-        (None, Some(topic)) => topic.to_string(),
-        (None, None) => args.dir.display().to_string(),
-    };
-    story_of_log(&mut Wal::open(&args.dir)?, &title, &Pick { from: args.from, to: args.to, topic, message })
 }
 
 fn json(told: &impl Serialize) -> String {
