@@ -41,6 +41,7 @@ pub(super) struct Topic {
     pub(super) groups: BTreeMap<String, Group>,
 }
 
+#[derive(Clone)]
 struct Message {
     partition: i64,
     key: String,
@@ -87,8 +88,9 @@ impl Topic {
         Self { changed: Arc::default(), partitions, next_offset: 0, messages: BTreeMap::new(), groups: BTreeMap::new() }
     }
 
-    fn append(&mut self, message: Message) {
-        self.messages.insert(self.next_offset, message);
+    fn append(&mut self, message: Message, lie: Lie) {
+        let offset = if lie == Lie::OffsetsFall { 1_000_000 - self.next_offset } else { self.next_offset };
+        self.messages.insert(offset, message);
         self.next_offset += 1;
         self.changed.notify_all();
     }
@@ -174,7 +176,7 @@ impl Broker {
         let topic = state.topics.get(name).ok_or(Refusal::NoTopic)?;
         let (count, bytes) = topic.load(partition);
         let fits = self.has_large_partitions()
-            || count < PARTITION_MESSAGES_MAX && bytes + asked.key.len() + asked.value.len() <= PARTITION_BYTES_MAX;
+            || count < PARTITION_MESSAGES_MAX && bytes + asked.key.len() + asked.value.len() <= self.bytes_max();
         if keyed && self.lie != Lie::DuplicateEnqueued && state.produced_keys.contains(&identity) {
             return if self.lie == Lie::DuplicateRefused { Err(Refusal::NotOwner) } else { Ok(()) };
         }
@@ -186,7 +188,10 @@ impl Broker {
             if self.lie == Lie::PayloadTrimmed { asked.value.replace('\\', "") } else { asked.value.to_owned() };
         let message = Message { partition, key: asked.key.to_owned(), value, envelope };
         if let Some(topic) = state.topics.get_mut(name) {
-            topic.append(message);
+            if self.lie == Lie::StoredTwice && topic.partitions == 4 {
+                topic.append(Message { partition: (partition + 1) % 4, ..message.clone() }, self.lie);
+            }
+            topic.append(message, self.lie);
         }
         if keyed {
             state.produced_keys.insert(identity);
@@ -227,7 +232,15 @@ impl Broker {
         let mut state = self.lock();
         let Some(topic) = state.topics.get_mut(topic) else { return };
         topic.changed.notify_all();
-        topic.groups.entry(group.to_owned()).or_default().consumers.retain(|known| *known != consumer);
+        let group = topic.groups.entry(group.to_owned()).or_default();
+        group.consumers.retain(|known| *known != consumer);
+        // Only where it matters: elsewhere who has gone may be missed later than the next has come.
+        if self.lie == Lie::LeavingSilencesTheOthers && topic.partitions == 2 {
+            group.consumers.clear();
+        }
+        if self.lie == Lie::AcksGoWithTheirStream {
+            group.works.retain(|_, work| !work.done);
+        }
     }
 
     /// What the consumer is handed next, or nothing after a while; `Err` when its stream is over.
@@ -296,6 +309,9 @@ impl Broker {
                 "partition": message.partition, "offset": offset, "attempts": attempts, "key": message.key,
                 "value": message.value, "last_error": work.last_error,
             });
+            if self.lie == Lie::ErrorFromTheFirst && work.last_error.is_empty() {
+                item["last_error"] = json!("none");
+            }
             if let Some(mut envelope) = message.envelope.as_object().cloned() {
                 envelope.retain(|name, _| !self.hides(name));
                 item["envelope"] = Value::Object(envelope);
@@ -327,6 +343,10 @@ impl Broker {
             Lie::LabelsSwallowed => name == "labels",
             _ => false,
         }
+    }
+
+    fn bytes_max(&self) -> usize {
+        PARTITION_BYTES_MAX - usize::from(self.lie == Lie::BytesLimitOneLess)
     }
 
     fn has_large_partitions(&self) -> bool {
@@ -397,7 +417,7 @@ impl Broker {
         let value = if self.lie == Lie::DeadLetterWithoutValue { String::new() } else { message.value.clone() };
         let (partition, key) = (message.partition, message.key.clone());
         let letters = state.topics.entry(format!("dlq.{topic_name}")).or_insert_with(|| Topic::of(partitions));
-        letters.append(Message { partition, key, value, envelope });
+        letters.append(Message { partition, key, value, envelope }, self.lie);
     }
 
     /// An ack, or a nack with its reason.

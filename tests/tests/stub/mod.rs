@@ -110,6 +110,12 @@ pub(crate) enum Lie {
     MessagesLostOnRestart,
     AcksLostOnRestart,
     OffsetsRestart,
+    OffsetsFall,
+    ErrorFromTheFirst,
+    BytesLimitOneLess,
+    StoredTwice,
+    AcksGoWithTheirStream,
+    LeavingSilencesTheOthers,
 }
 
 /// A running stub.
