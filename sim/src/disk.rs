@@ -4,11 +4,13 @@
 //! sector and in any order; a failed sync forgets the difference while it still reads well. Every fault is labelled:
 //! those a log must *survive* happen to the world, those it must *detect* happen to copies of the disk.
 
+mod storage;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
+use driftq_core::log::{FileId, StorageFault};
 
 use crate::steps::{Damage, IoFault, Loss};
 
@@ -444,120 +446,10 @@ fn apply(folder: &mut BTreeMap<FileId, u64>, change: Change, number: u64) {
     }
 }
 
-impl Storage for Disk {
-    fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault> {
-        self.begin()?;
-        if self.folder.contains_key(&file) {
-            return Err(StorageFault::Exists);
-        }
-        self.check_budget(capacity)?;
-        let number = self.next_content;
-        self.next_content += 1;
-        self.contents.insert(number, Content { capacity, ..Content::default() });
-        self.change(Change::Created(file), number);
-        Ok(())
-    }
-
-    fn append(&mut self, file: FileId, at: WriteAt, bytes: &[u8]) -> Result<(), StorageFault> {
-        let short = match self.fault {
-            Some(IoFault::Short { bytes: kept }) => Some(usize::from(kept).min(bytes.len())),
-            _ => None,
-        };
-        self.begin()?;
-        let content = self.content_mut(file)?;
-        let end = content.written.len();
-        if at.position != end as u64 {
-            return Err(StorageFault::Misplaced { expected: end as u64, actual: at.position });
-        }
-        let beyond = (end as u64 + bytes.len() as u64).saturating_sub(content.room());
-        if beyond > 0 {
-            self.check_budget(beyond)?;
-        }
-        let (number, content) = (self.number(file)?, self.content_mut(file)?);
-        let bytes = &bytes[..short.unwrap_or(bytes.len())];
-        content.written.extend_from_slice(bytes);
-        self.unsynced.push(Unsynced::Bytes(number, end..end + bytes.len()));
-        if short.is_some() { Err(io("short write")) } else { Ok(()) }
-    }
-
-    fn sync(&mut self, file: FileId) -> Result<(), StorageFault> {
-        let begun = self.begin();
-        let powerless = self.fuse == Some(0) && begun.is_err();
-        let number = self.number(file)?;
-        let content = self.contents.get_mut(&number).ok_or(StorageFault::NotFound)?;
-        if begun.is_err() {
-            if !powerless {
-                // As real systems do it: the pages count as clean now, and nobody will write them again.
-                self.unsynced.retain(|late| late.of(number).is_none());
-                content.gave_up = true;
-            }
-            return begun;
-        }
-        self.unsynced.retain(|late| match late.of(number) {
-            Some(range) => {
-                content.put(range, |byte| byte);
-                false
-            }
-            None => true,
-        });
-        Ok(())
-    }
-
-    fn read(&mut self, file: FileId, position: u64, buffer: &mut [u8]) -> Result<usize, StorageFault> {
-        let wanted = position..position.saturating_add(buffer.len() as u64);
-        if let Some((bad, range)) = &self.unreadable
-            && *bad == file
-            && wanted.start < range.end
-            && range.start < wanted.end
-        {
-            return Err(io("injected read failure"));
-        }
-        let content = self.content_mut(file)?;
-        let count = content.room().saturating_sub(position).min(buffer.len() as u64) as usize;
-        let start = content.written.len().min(usize::try_from(position).unwrap_or(usize::MAX));
-        let data = &content.written[start..];
-        let data = &data[..data.len().min(count)];
-        buffer[..data.len()].copy_from_slice(data);
-        buffer[data.len()..count].fill(0);
-        Ok(count)
-    }
-
-    fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {
-        let info =
-            |(file, number): (&FileId, &u64)| Some(FileInfo { file: *file, len: self.contents.get(number)?.room() });
-        Ok(self.folder.iter().filter_map(info).collect())
-    }
-
-    fn rename(&mut self, from: FileId, to: FileId) -> Result<(), StorageFault> {
-        self.begin()?;
-        let number = self.number(from)?;
-        if self.folder.contains_key(&to) {
-            return Err(StorageFault::Exists);
-        }
-        self.change(Change::Renamed(from, to), number);
-        Ok(())
-    }
-
-    fn remove(&mut self, file: FileId) -> Result<(), StorageFault> {
-        self.begin()?;
-        let number = self.number(file)?;
-        self.change(Change::Removed(file), number);
-        Ok(())
-    }
-
-    fn sync_folder(&mut self) -> Result<(), StorageFault> {
-        self.begin()?;
-        self.durable_folder.clone_from(&self.folder);
-        let durable = &self.durable_folder;
-        self.contents.retain(|number, _| durable.values().any(|kept| kept == number));
-        let contents = &self.contents;
-        self.unsynced.retain(|late| matches!(late, Unsynced::Bytes(number, _) if contents.contains_key(number)));
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use driftq_core::log::{Storage, WriteAt};
+
     use super::*;
 
     const OLD: FileId = FileId::Segment(1);
