@@ -107,7 +107,7 @@ fn memory() {
     for (name, shape, envelope) in [
         ("key and value", PLAIN, 0),
         ("with run, step and tenant in the envelope", Shape { with_run: true, ..PLAIN }, run),
-        ("with an idempotency key, remembered by the gate as well", Shape { with_identity: true, ..PLAIN }, identity),
+        ("with an idempotency key, remembered by the dedupe as well", Shape { with_identity: true, ..PLAIN }, identity),
     ] {
         const COUNT: usize = 200_000;
         let mut world = World::new(Shape { active: 0, ..shape });

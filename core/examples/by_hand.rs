@@ -7,11 +7,11 @@
 
 use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
 use driftq_core::faults::NoFaults;
-use driftq_core::log::{LogId, MemoryStorage, Step};
+use driftq_core::log::{IoOp, LogId, MemoryStorage};
 use driftq_core::record::{GroupStart, Retention};
 use driftq_core::reply::Delivery;
 use driftq_core::types::{GroupName, Millis, NameError, OwnerName, Timestamp, TopicName};
-use driftq_core::{Command, Lane, Output, Pipeline, PipelineConfig};
+use driftq_core::{Command, JobClass, Output, Pipeline, PipelineConfig};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -95,14 +95,15 @@ impl World {
     /// Performs the jobs the broker asks for and prints what it lets out.
     fn commit(&mut self) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
-        while let Some(job) = self.broker.poll_job(Lane::Log).or_else(|| self.broker.poll_job(Lane::Background)) {
-            for step in job.steps() {
+        while let Some(job) = self.broker.poll_job(JobClass::Log).or_else(|| self.broker.poll_job(JobClass::Background))
+        {
+            for step in job.ops() {
                 match step {
-                    Step::Append { file, bytes, .. } => println!("   disk: append {} bytes to {file}", bytes.len()),
-                    Step::Sync { file } => println!("   disk: sync {file}"),
-                    Step::Create { file, .. } => println!("   disk: create {file}"),
-                    Step::SyncFolder => println!("   disk: sync the folder"),
-                    Step::Rename { .. } | Step::Remove { .. } => {}
+                    IoOp::Append { file, bytes, .. } => println!("   disk: append {} bytes to {file}", bytes.len()),
+                    IoOp::Sync { file } => println!("   disk: sync {file}"),
+                    IoOp::Create { file, .. } => println!("   disk: create {file}"),
+                    IoOp::SyncFolder => println!("   disk: sync the folder"),
+                    IoOp::Rename { .. } | IoOp::Remove { .. } => {}
                 }
             }
             let result = job.perform(&mut self.disk);

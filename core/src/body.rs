@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::codec::{Malformed, metadata};
-use crate::types::message::{Metadata, Traits};
+use crate::types::message::{MessageFlags, Metadata};
 
 /// One message's metadata, key and value, shared without copying.
 ///
@@ -13,7 +13,7 @@ pub struct Body {
     bytes: Arc<[u8]>,
     metadata_len: u32,
     key_len: u32,
-    traits: Traits,
+    flags: MessageFlags,
 }
 
 impl Body {
@@ -28,7 +28,7 @@ impl Body {
         }
         let mut packed_meta = Vec::with_capacity(256);
         metadata::encode(meta, &mut packed_meta);
-        Self::join([&packed_meta, key, value], Traits::of(meta))
+        Self::join([&packed_meta, key, value], MessageFlags::of(meta))
     }
 
     /// Packs a message that nothing travels with but its key.
@@ -37,14 +37,14 @@ impl Body {
     /// If a part is longer than 4 GiB.
     #[must_use]
     pub fn bare(key: &[u8], value: &[u8]) -> Self {
-        Self::join([&[], key, value], Traits::default())
+        Self::join([&[], key, value], MessageFlags::default())
     }
 
-    fn join(parts: [&[u8]; 3], traits: Traits) -> Self {
+    fn join(parts: [&[u8]; 3], flags: MessageFlags) -> Self {
         let [metadata, key, _] = parts;
         let metadata_len = u32::try_from(metadata.len()).expect("metadata is bounded at the edge");
         let key_len = u32::try_from(key.len()).expect("keys are bounded at the edge");
-        Self { bytes: join(&parts), metadata_len, key_len, traits }
+        Self { bytes: join(&parts), metadata_len, key_len, flags }
     }
 
     /// Takes a packed message back from the log.
@@ -55,11 +55,11 @@ impl Body {
         if u64::from(metadata_len) + u64::from(key_len) > bytes.len() as u64 {
             return Err(Malformed("message parts exceed the message"));
         }
-        let traits = match metadata_len {
-            0 => Traits::default(),
-            len => metadata::traits(&bytes[..len as usize])?,
+        let flags = match metadata_len {
+            0 => MessageFlags::default(),
+            len => metadata::flags(&bytes[..len as usize])?,
         };
-        Ok(Self { bytes: Arc::from(bytes), metadata_len, key_len, traits })
+        Ok(Self { bytes: Arc::from(bytes), metadata_len, key_len, flags })
     }
 
     /// The same payload under other metadata.
@@ -80,7 +80,7 @@ impl Body {
     /// Tenant and key of the message's identity, if it has one.
     #[must_use]
     pub fn identity(&self) -> Option<(&str, &str)> {
-        if self.traits.has_identity { metadata::identity(&self.bytes[..self.metadata_len as usize]) } else { None }
+        if self.flags.has_identity { metadata::identity(&self.bytes[..self.metadata_len as usize]) } else { None }
     }
 
     /// Whether anything at all travels with the payload.
@@ -109,8 +109,8 @@ impl Body {
 
     /// What the hot paths ask of the metadata.
     #[must_use]
-    pub fn traits(&self) -> Traits {
-        self.traits
+    pub fn flags(&self) -> MessageFlags {
+        self.flags
     }
 
     pub(crate) fn parts(&self) -> (&[u8], u32, u32) {

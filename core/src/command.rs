@@ -139,7 +139,7 @@ pub enum Command {
         /// The source topic; the items come from its dead-letter topic.
         topic: TopicName,
         /// Which.
-        which: Redrivable,
+        which: RedriveSelection,
         /// At most so many, and at most 1,024 in any case; the reply says how many it were.
         limit: u64,
     },
@@ -362,7 +362,7 @@ pub enum SeekTo {
 
 /// Which dead letters to redrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Redrivable {
+pub enum RedriveSelection {
     /// The oldest first, of every partition.
     All,
     /// Those with these offsets in the dead-letter topic.

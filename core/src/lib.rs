@@ -155,7 +155,7 @@ pub mod state;
 pub mod types;
 
 pub use body::Body;
-pub use broker::{Broker, DeadLetterTally, LogFault, LogRefusal, LogSink, Need, Tally};
+pub use broker::{Broker, Counters, DeadLetterCounts, LogFault, LogRefusal, LogSink, SpaceClass};
 pub use command::Command;
-pub use pipeline::{Job, Lane, Pipeline, PipelineConfig};
+pub use pipeline::{Job, JobClass, Pipeline, PipelineConfig};
 pub use reply::{Output, Refusal, Reply};

@@ -25,7 +25,7 @@ pub struct Record {
 
 /// A message as one group sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct MessageRef {
     /// The topic.
     pub topic: TopicId,
     /// The group.
@@ -63,9 +63,9 @@ impl Retention {
     }
 }
 
-/// The produce gate's part of a message record: the identity is in the body's metadata.
+/// The produce dedupe's part of a message record: the identity is in the body's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gate {
+pub struct DedupeWindow {
     /// The topic the producer meant, before any router.
     pub scope: TopicName,
     /// Until when a second produce of the identity is answered with this message.
@@ -95,13 +95,13 @@ pub struct EffectBegun {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completed {
     /// The message, for which group.
-    pub place: Place,
+    pub message_ref: MessageRef,
     /// The token that won.
     pub token: LeaseToken,
     /// How long its answer is repeated.
     pub until: Timestamp,
     /// The end of the message's effect, where it has an identity.
-    pub effect: Option<Concluded>,
+    pub effect: Option<EffectConclusion>,
     /// What the step produced, in order.
     pub outputs: Vec<Produced>,
 }
@@ -128,7 +128,7 @@ impl Completed {
 
 /// How a completed step leaves its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Concluded {
+pub struct EffectConclusion {
     /// The result, where the effect has none.
     pub result: Option<Arc<str>>,
     /// How long it is remembered, where it is new.
@@ -154,7 +154,7 @@ pub struct Stored {
     /// The topic it is stored in.
     pub topic: TopicId,
     /// Its identity's window, where it has one.
-    pub gate: Option<Gate>,
+    pub dedupe: Option<DedupeWindow>,
     /// Its bytes.
     pub body: Body,
 }
@@ -235,12 +235,12 @@ pub enum Event {
         /// Its bytes.
         body: Body,
         /// Its identity's window, where it has one.
-        gate: Option<Gate>,
+        dedupe: Option<DedupeWindow>,
     },
     /// A message was handed to a worker.
     Delivered {
         /// Which, for which group.
-        place: Place,
+        message_ref: MessageRef,
         /// Proof of this delivery.
         token: LeaseToken,
         /// The worker.
@@ -251,19 +251,19 @@ pub enum Event {
     /// A message is done for a group.
     Acked {
         /// Which, for which group.
-        place: Place,
+        message_ref: MessageRef,
         /// Where the message has an identity: how long the effect is remembered as done, if nobody says more about it.
         commits: Option<Millis>,
     },
     /// A message of an identity that the group is done with already is done as well, undelivered.
     Skipped {
         /// Which, for which group.
-        place: Place,
+        message_ref: MessageRef,
     },
     /// A worker failed a message it held.
     Nacked {
         /// Which, for which group.
-        place: Place,
+        message_ref: MessageRef,
         /// What the worker said, if anything.
         reason: Option<Arc<str>>,
         /// When it may be delivered again.
@@ -272,33 +272,33 @@ pub enum Event {
     /// A worker gave a reason for a failure that had already been counted.
     ReasonNoted {
         /// Which message, for which group.
-        place: Place,
+        message_ref: MessageRef,
         /// What the worker said.
         reason: Arc<str>,
     },
     /// A lease ended without word from its worker.
     Expired {
         /// Which, for which group.
-        place: Place,
+        message_ref: MessageRef,
         /// When it may be delivered again.
         not_before: Timestamp,
     },
     /// A lease was made longer (or shorter).
     Extended {
         /// Which, for which group.
-        place: Place,
+        message_ref: MessageRef,
         /// When it ends now.
         until: Timestamp,
     },
     /// A worker gave a message back unharmed.
     Released {
         /// Which, for which group.
-        place: Place,
+        message_ref: MessageRef,
     },
     /// A message became a dead letter: done for the group and stored in the dead-letter topic, at once.
     DeadLettered {
         /// Which, for which group.
-        place: Place,
+        message_ref: MessageRef,
         /// The dead-letter topic. Where it is not there, it is from now on, with as many partitions as the message's own.
         dead_topic: TopicId,
         /// The partition there.
@@ -492,7 +492,7 @@ pub enum Image {
     /// A message that was delivered and is not done.
     Entry {
         /// Which, for which group.
-        place: Place,
+        message_ref: MessageRef,
         /// Its history and its lease.
         entry: Entry,
     },

@@ -2,13 +2,13 @@
 
 use arbitrary::Unstructured;
 use driftq_core::log::frame::{decode, encode_with};
-use driftq_core::log::{FileId, Frame, FrameChain, Head, LogId, Seed, find_frame};
+use driftq_core::log::{CrcSeed, FileId, Frame, FrameChain, Head, LogId, find_frame};
 use driftq_core::types::Lsn;
 
 use crate::script;
 
 /// Writes a frame anew: what a planted bug replaces.
-pub type Encode = fn(&mut Vec<u8>, Seed, &Head, &[u8]);
+pub type Encode = fn(&mut Vec<u8>, CrcSeed, &Head, &[u8]);
 
 /// Bytes as frames: no bytes make the decoder panic, what decodes is written again in the very same bytes, and a search finds exactly
 /// the first place at which a frame decodes.
@@ -26,7 +26,7 @@ pub fn frame(data: &[u8]) {
 pub fn frame_with(data: &[u8], encode: Encode) {
     let mut input = Unstructured::new(data);
     let (log_id, file) = (LogId([7; 16]), FileId::Segment(u64::from(input.arbitrary::<u8>().unwrap_or(0))));
-    let seed = Seed::new(log_id, file);
+    let seed = CrcSeed::new(log_id, file);
     let bytes = if input.arbitrary().unwrap_or(false) {
         made(&mut input, seed)
     } else {
@@ -55,7 +55,7 @@ pub fn frame_with(data: &[u8], encode: Encode) {
 }
 
 /// Good frames in a row, and then things done to them.
-fn made(input: &mut Unstructured<'_>, seed: Seed) -> Vec<u8> {
+fn made(input: &mut Unstructured<'_>, seed: CrcSeed) -> Vec<u8> {
     let (mut bytes, mut chain) = (Vec::new(), FrameChain::new(seed, Lsn(0), 0));
     for _ in 0..input.int_in_range(1..=6).unwrap_or(1) {
         let synced = Lsn(input.int_in_range(0..=chain.last_lsn().0).unwrap_or(0));

@@ -64,7 +64,7 @@ pub fn json_bodies_with(data: &[u8], reads: Reads) {
 /// What is accepted can be written to the log and read from it.
 fn stored(body: &Body) {
     let (topic, partition, offset) = (TopicId(0), PartitionId(0), Offset(0));
-    let event = Event::Produced { topic, partition, offset, body: body.clone(), gate: None };
+    let event = Event::Produced { topic, partition, offset, body: body.clone(), dedupe: None };
     let record = Record { at: Timestamp(1), event };
     let mut bytes = Vec::new();
     codec::record::encode(&record, &mut bytes);

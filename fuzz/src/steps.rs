@@ -5,7 +5,7 @@ use driftq_core::log::HEADER_BYTES;
 use driftq_sim::names::{Call, Group, Message, Topic, Worker};
 use driftq_sim::setup::Setup;
 use driftq_sim::steps::{
-    Ask, Beginning, Damage, Effect, Ended, Grant, IoFault, Lane, Loss, Made, Policy, Right, Router, Scope, Step,
+    Ask, Beginning, Damage, Effect, Ended, Grant, IoFault, JobClass, Loss, Made, Policy, Right, Router, Scope, Step,
     Stream, Target, Twist,
 };
 
@@ -106,11 +106,11 @@ impl Reader<'_, '_> {
                 Step::Jump { ms: if self.flag() { -ms } else { ms } }
             }
             22 => Step::Wake,
-            23 => Step::Io { lane: self.lane(), fault: None },
+            23 => Step::Io { class: self.class(), fault: None },
             25 => {
                 let fault =
                     if self.flag() { IoFault::Fail } else { IoFault::Short { bytes: u16::from(self.byte(200)) } };
-                Step::Io { lane: self.lane(), fault: Some(fault) }
+                Step::Io { class: self.class(), fault: Some(fault) }
             }
             24 | 26 => Step::Settle,
             27 => Step::Snapshot,
@@ -126,8 +126,8 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn lane(&mut self) -> Lane {
-        if self.flag() { Lane::Background } else { Lane::Log }
+    fn class(&mut self) -> JobClass {
+        if self.flag() { JobClass::Background } else { JobClass::Log }
     }
 
     fn loss(&mut self) -> Loss {

@@ -202,7 +202,7 @@ pub(crate) fn plain(figures: &str) -> String {
 
 /// Reads off the broker what it knows itself.
 fn observe(pipeline: &Pipeline, now: &mut Registry) {
-    let tally = pipeline.broker().tally();
+    let tally = pipeline.broker().counters();
     for (name, help, value) in [
         ("messages_produced", "Messages stored by produces", tally.produced),
         ("messages_delivered", "Messages handed out, redeliveries included", tally.delivered),

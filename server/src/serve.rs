@@ -22,7 +22,7 @@ use tokio::task::LocalSet;
 
 use crate::clock::Clock;
 use crate::config::Settings;
-use crate::driver::{Disk, Driver, Lanes};
+use crate::driver::{Disk, Driver, IoThreads};
 use crate::http::{Api, edge};
 use crate::metrics::Metrics;
 use crate::wal;
@@ -136,7 +136,7 @@ where
     metrics.recovered(began.elapsed());
     report(&recovered, &pipeline, began.elapsed());
     let disk = match storage {
-        Some(storage) => Disk::Threads(Lanes::start(wrap(storage.clone()), wrap(storage), &wake)?),
+        Some(storage) => Disk::Threads(IoThreads::start(wrap(storage.clone()), wrap(storage), &wake)?),
         None => Disk::None(NullStorage),
     };
     driver.start(pipeline, disk);

@@ -303,8 +303,8 @@ impl Disk {
     /// Writes down which files there are and what of them is not synced, for [a fingerprint](crate::world::Fingerprint).
     ///
     /// Not what is in them: that follows from the records that were written, and what follows from these is in the
-    /// [shadow's](crate::shadow::Shadow) outline.
-    pub(crate) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+    /// [shadow's](crate::shadow::Shadow) canonical.
+    pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self {
             contents,
             next_content: _,

@@ -8,7 +8,7 @@ use std::ops::Range;
 use driftq_core::codec::record as codec;
 use driftq_core::faults::Faults;
 use driftq_core::log::frame::{self, RECORD_KIND_MAX};
-use driftq_core::log::{FileId, HEADER_BYTES, LogId, Seed};
+use driftq_core::log::{CrcSeed, FileId, HEADER_BYTES, LogId};
 use driftq_core::record::{Event, Record};
 use driftq_core::state::State;
 use driftq_core::state::apply::Mode;
@@ -78,7 +78,7 @@ impl<F: Faults> Shadow<F> {
             at += HEADER_BYTES.min(rest.len());
             rest = &rest[HEADER_BYTES.min(rest.len())..];
         }
-        let seed = Seed::new(self.log_id, file);
+        let seed = CrcSeed::new(self.log_id, file);
         while let Ok(frame) = frame::decode(rest, seed) {
             let range = at..at + frame.size();
             let written = Written { lsn: frame.head.lsn, file, range, synced: frame.head.synced };
@@ -167,7 +167,7 @@ impl<F: Faults> Shadow<F> {
 
     /// Writes down what is durable, as the state it comes to, and what is not, record by record, for
     /// [a fingerprint](crate::world::Fingerprint).
-    pub(crate) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+    pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self { log_id: _, faults: _, state, durable, last_record, records: _, last_token, tail, frames: _ } = self;
         write!(out, "{} {durable:?} {last_record:?} {last_token:?} ", state.digest())?;
         for (Written { lsn, file, range, synced }, record) in tail {

@@ -47,7 +47,8 @@ pub enum Step {
     /// The next piece of I/O.
     Io {
         /// Of which kind.
-        lane: Lane,
+        #[serde(rename = "lane")]
+        class: JobClass,
         /// What goes wrong with it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         fault: Option<IoFault>,
@@ -92,7 +93,7 @@ pub enum Step {
 /// Which kind of I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Lane {
+pub enum JobClass {
     /// Batches of the log.
     Log,
     /// Segments made ahead, snapshots, removals.

@@ -17,7 +17,7 @@ use driftq_core::log::{FileId, FileInfo, LogId, MemoryStorage, Storage, StorageF
 use driftq_core::record::{GroupStart, Retention};
 use driftq_core::reply::StoreReply;
 use driftq_core::types::*;
-use driftq_core::{Command, Lane, Output, Pipeline, PipelineConfig, Reply};
+use driftq_core::{Command, JobClass, Output, Pipeline, PipelineConfig, Reply};
 
 pub const NOW: Timestamp = Timestamp(1_700_000_000_000);
 pub const VALUE: [u8; 100] = [b'v'; 100];
@@ -211,7 +211,7 @@ impl World {
         best
     }
 
-    /// How long every single call takes in `batches` batches of produce, deliver and ack, each with one job of either lane.
+    /// How long every single call takes in `batches` batches of produce, deliver and ack, each with one job of either class.
     pub fn calls(&mut self, batches: usize) -> Vec<Duration> {
         let mut calls = Vec::new();
         for _ in 0..batches {
@@ -219,8 +219,8 @@ impl World {
             for _ in 0..BATCH {
                 timed(&mut calls, || self.produce());
             }
-            for lane in [Lane::Log, Lane::Background] {
-                if let Some(job) = timed(&mut calls, || self.pipeline.poll_job(lane)) {
+            for class in [JobClass::Log, JobClass::Background] {
+                if let Some(job) = timed(&mut calls, || self.pipeline.poll_job(class)) {
                     let result = job.perform(&mut *self.storage);
                     timed(&mut calls, || self.pipeline.complete(self.now, job, result));
                 }
@@ -339,7 +339,7 @@ impl World {
         deliveries.len()
     }
 
-    /// How long every single call takes in `batches` batches of begin and finish, each with one job of either lane.
+    /// How long every single call takes in `batches` batches of begin and finish, each with one job of either class.
     pub fn effect_calls(&mut self, batches: usize) -> Vec<Duration> {
         let mut calls = Vec::new();
         for _ in 0..batches {
@@ -348,8 +348,8 @@ impl World {
                 timed(&mut calls, || self.begin(Millis(10)));
             }
             timed(&mut calls, || self.pipeline.handle_timeout(self.now));
-            for lane in [Lane::Log, Lane::Background] {
-                if let Some(job) = timed(&mut calls, || self.pipeline.poll_job(lane)) {
+            for class in [JobClass::Log, JobClass::Background] {
+                if let Some(job) = timed(&mut calls, || self.pipeline.poll_job(class)) {
                     let result = job.perform(&mut *self.storage);
                     timed(&mut calls, || self.pipeline.complete(self.now, job, result));
                 }

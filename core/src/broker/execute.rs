@@ -1,13 +1,13 @@
 //! Commands, one by one: decide, commit, answer.
 
-use super::{Broker, LogSink, Need};
-use crate::command::{Claim, Command, Complete, OnDisconnect, Redrivable, StoreCommand, Subscribe};
-use crate::decide::effects::Desk;
+use super::{Broker, LogSink, SpaceClass};
+use crate::command::{Claim, Command, Complete, OnDisconnect, RedriveSelection, StoreCommand, Subscribe};
+use crate::decide::effects::DecisionContext;
 use crate::decide::{self, Decision, admin, complete, produce, redrive, settle};
 use crate::faults::{Fault, Faults};
 use crate::idempotency::Identity;
 use crate::index::Consumer;
-use crate::record::{Event, GroupStart, Place};
+use crate::record::{Event, GroupStart, MessageRef};
 use crate::reply::{CloseCause, Output, Overload, Refusal, Reply};
 use crate::state::group::Group;
 use crate::types::{ConsumerId, DeadReason, GroupId, Text, TopicId, TopicName};
@@ -24,29 +24,29 @@ impl<F: Faults> Broker<F> {
         match command {
             Command::Produce(mut asked) => {
                 let decision = produce::produce(&self.state, &self.limits, now, &mut asked, &self.faults)?;
-                self.tally.deduplicated += u64::from(matches!(&decision.reply, Reply::Produced(at) if at.duplicate));
-                self.answer(decision, Need::Growth, log)
+                self.counters.deduplicated += u64::from(matches!(&decision.reply, Reply::Produced(at) if at.duplicate));
+                self.answer(decision, SpaceClass::Growth, log)
             }
             Command::Ack(claim) => {
                 if self.faults.planted(Fault::GroupCreatedByFailedAck) {
                     self.create_group_of(&claim, log)?;
                 }
                 let decision = settle::ack(&self.state, &self.limits, &claim, &self.faults)?;
-                self.answer(decision, Need::Drain, log)
+                self.answer(decision, SpaceClass::Drain, log)
             }
             Command::Nack { claim, reason, delay } => {
                 let asked = (&claim, &reason, delay);
                 let decision = settle::nack(&self.state, &self.limits, now, asked, &self.faults)?;
-                self.answer(decision, Need::Drain, log).inspect(|_| self.tally.nacked += 1)
+                self.answer(decision, SpaceClass::Drain, log).inspect(|_| self.counters.nacked += 1)
             }
             Command::Extend { claim, lease } => {
                 let asked = (&claim, lease);
                 let decision = settle::extend(&self.state, &self.limits, now, asked, &self.faults)?;
-                self.answer(decision, Need::Motion, log)
+                self.answer(decision, SpaceClass::Churn, log)
             }
             Command::Release(claim) => {
                 let decision = settle::release(&self.state, &claim, &self.faults)?;
-                self.answer(decision, Need::Drain, log)
+                self.answer(decision, SpaceClass::Drain, log)
             }
             Command::Complete(asked) => self.complete(asked, log),
             Command::Store(asked) => self.ask_store(&asked, log),
@@ -63,13 +63,13 @@ impl<F: Faults> Broker<F> {
             }
             Command::CreateTopic { name, partitions, retention } => {
                 let decision = admin::create_topic(&self.state, &self.limits, &name, partitions, retention)?;
-                self.answer(decision, Need::Growth, log)
+                self.answer(decision, SpaceClass::Growth, log)
             }
             Command::DeleteTopic { name } => self.delete_topic(&name, log),
             Command::CreateGroup { topic, group, start } => {
                 let topic = decide::topic(&self.state, &topic)?;
                 let decision = admin::create_group(topic, &self.limits, &group, start)?;
-                self.answer(decision, Need::Drain, log)
+                self.answer(decision, SpaceClass::Drain, log)
             }
             Command::DeleteGroup { topic, group } => {
                 let topic = decide::topic(&self.state, &topic)?;
@@ -80,15 +80,15 @@ impl<F: Faults> Broker<F> {
             }
             Command::Seek { topic, group, to } => {
                 let decision = admin::seek(decide::topic(&self.state, &topic)?, &group, to)?;
-                self.answer(decision, Need::Drain, log)
+                self.answer(decision, SpaceClass::Drain, log)
             }
             Command::Pause { topic, group } => {
                 let decision = admin::pause(decide::topic(&self.state, &topic)?, &group)?;
-                self.answer(decision, Need::Drain, log)
+                self.answer(decision, SpaceClass::Drain, log)
             }
             Command::Resume { topic, group } => {
                 let decision = admin::resume(decide::topic(&self.state, &topic)?, &group)?;
-                self.answer(decision, Need::Drain, log)
+                self.answer(decision, SpaceClass::Drain, log)
             }
             Command::Redrive { topic, which, limit } => self.redrive(&topic, &which, limit, log),
             Command::ListTopics => Ok(Reply::Topics(self.state.topics().map(|topic| topic.name().clone()).collect())),
@@ -104,15 +104,15 @@ impl<F: Faults> Broker<F> {
     fn complete(&mut self, mut asked: Box<Complete>, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         let decision = complete::complete(&self.state, &self.limits, self.now, &mut asked, &self.faults)?;
         let need = match &decision.event {
-            Some(Event::Completed(step)) if step.stored() > 0 => Need::Growth,
-            _ => Need::Drain,
+            Some(Event::Completed(step)) if step.stored() > 0 => SpaceClass::Growth,
+            _ => SpaceClass::Drain,
         };
         let adds_an_answer = decision.event.is_some();
         let answered = self.answer(decision, need, log)?;
         if adds_an_answer && self.state.completions().len() > self.limits.completions_max {
             // The oldest are the least likely to be asked for. What the log has no room for now goes with the next step.
             let count = (self.limits.completions_max as u64).div_ceil(COMPLETIONS_FREED_SHARE).max(1);
-            let _ = self.commit(Event::CompletionsExpired { count }, Need::Drain, log);
+            let _ = self.commit(Event::CompletionsExpired { count }, SpaceClass::Drain, log);
         }
         Ok(answered)
     }
@@ -120,22 +120,23 @@ impl<F: Faults> Broker<F> {
     fn ask_store(&mut self, asked: &StoreCommand, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         let token = self.next_token();
         let (need, begins) = match asked {
-            StoreCommand::Begin(_) => (Need::Growth, true),
+            StoreCommand::Begin(_) => (SpaceClass::Growth, true),
             // Nothing is the less for being finished: results must not use up what acks need.
             StoreCommand::Reacquire { .. } | StoreCommand::Renew { .. } | StoreCommand::Finish { .. } => {
-                (Need::Motion, false)
+                (SpaceClass::Churn, false)
             }
-            StoreCommand::Get { .. } | StoreCommand::Forget { .. } => (Need::Drain, false),
+            StoreCommand::Get { .. } | StoreCommand::Forget { .. } => (SpaceClass::Drain, false),
         };
         if let StoreCommand::Begin(begin) = asked
             && self.faults.planted(Fault::QuotaEvictsLive)
         {
             self.evict_for(&begin.identity, log)?;
         }
-        let desk = Desk { state: &self.state, limits: &self.limits, now: self.now, token, faults: &self.faults };
-        let decided = desk.decide(asked);
+        let context =
+            DecisionContext { state: &self.state, limits: &self.limits, now: self.now, token, faults: &self.faults };
+        let decided = context.decide(asked);
         let answered = decided.and_then(|decision| self.answer(decision, need, log));
-        self.tally.count_store(begins, &answered);
+        self.counters.count_store(begins, &answered);
         answered
     }
 
@@ -151,7 +152,7 @@ impl<F: Faults> Broker<F> {
             .flat_map(|(realm, table)| table.effects().map(move |(key, _)| realm.identity(key)).collect::<Vec<_>>());
         let oldest = effects.into_iter().find(|other| other.tenant() == identity.tenant());
         match oldest {
-            Some(identity) => self.commit_for(Event::EffectForgotten { identity }, Need::Drain, log),
+            Some(identity) => self.commit_for(Event::EffectForgotten { identity }, SpaceClass::Drain, log),
             None => Ok(()),
         }
     }
@@ -160,7 +161,7 @@ impl<F: Faults> Broker<F> {
     fn create_group_of(&mut self, claim: &Claim, log: &mut impl LogSink) -> Result<(), Refusal> {
         let topic = decide::topic(&self.state, &claim.topic)?;
         let decision = admin::create_group(topic, &self.limits, &claim.group, GroupStart::Earliest)?;
-        self.answer(decision, Need::Drain, log).map(drop)
+        self.answer(decision, SpaceClass::Drain, log).map(drop)
     }
 
     fn subscribe(&mut self, asked: Subscribe, log: &mut impl LogSink) -> Result<Reply, Refusal> {
@@ -171,7 +172,7 @@ impl<F: Faults> Broker<F> {
         let topic = decide::topic(&self.state, &asked.topic)?.id();
         let decision =
             admin::create_group(decide::topic(&self.state, &asked.topic)?, &self.limits, &asked.group, asked.start)?;
-        self.answer(decision, Need::Drain, log)?;
+        self.answer(decision, SpaceClass::Drain, log)?;
         let group = admin::group(decide::topic(&self.state, &asked.topic)?, &asked.group)?.id();
         let id = self.next_consumer;
         self.next_consumer = id.next();
@@ -198,9 +199,9 @@ impl<F: Faults> Broker<F> {
             // No more for this stream while its leases go back.
             self.index.set_prefetch(id, 0);
             for (partition, position) in held {
-                let place = Place { topic, group, partition, position };
+                let message_ref = MessageRef { topic, group, partition, position };
                 // Nobody can be kept from leaving: what the log has no room for runs on until its lease ends.
-                if self.commit(Event::Released { place }, Need::Drain, log).is_err() {
+                if self.commit(Event::Released { message_ref }, SpaceClass::Drain, log).is_err() {
                     break;
                 }
             }
@@ -225,7 +226,7 @@ impl<F: Faults> Broker<F> {
         decision: Decision,
         log: &mut impl LogSink,
     ) -> Result<Reply, Refusal> {
-        let reply = self.answer(decision, Need::Drain, log)?;
+        let reply = self.answer(decision, SpaceClass::Drain, log)?;
         for consumer in streams {
             self.hold(Output::Closed { consumer, cause });
         }
@@ -233,21 +234,21 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Makes a message a dead letter.
-    pub(super) fn bury(
+    pub(super) fn dead_letter(
         &mut self,
-        place: &Place,
+        message_ref: &MessageRef,
         reason: DeadReason,
         last_error: Text,
         log: &mut impl LogSink,
     ) -> Result<(), Refusal> {
-        let event = redrive::dead_letter(&self.state, place, reason, last_error);
-        self.commit_for(event, Need::Drain, log)
+        let event = redrive::dead_letter(&self.state, message_ref, reason, last_error);
+        self.commit_for(event, SpaceClass::Drain, log)
     }
 
     fn redrive(
         &mut self,
         topic: &TopicName,
-        which: &Redrivable,
+        which: &RedriveSelection,
         limit: u64,
         log: &mut impl LogSink,
     ) -> Result<Reply, Refusal> {
@@ -259,7 +260,7 @@ impl<F: Faults> Broker<F> {
             let decided = redrive::redrive(&self.state, &self.limits, topic, candidate, &self.faults);
             let done = match decided {
                 Ok(None) => continue,
-                Ok(Some(event)) => self.commit_for(event, Need::Growth, log),
+                Ok(Some(event)) => self.commit_for(event, SpaceClass::Growth, log),
                 Err(refusal) => Err(refusal),
             };
             match done {

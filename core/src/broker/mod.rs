@@ -4,16 +4,16 @@
 //! wait inside until [`Broker::on_durable`] says that the log has synced what they rest on, and leave by
 //! [`Broker::poll_output`].
 
+mod canonical;
+mod counters;
 mod dispatch;
 mod execute;
 mod inspect;
-mod outline;
-mod tally;
 mod timeouts;
 
 use std::collections::VecDeque;
 
-pub use self::tally::{DeadLetterTally, Tally};
+pub use self::counters::{Counters, DeadLetterCounts};
 use crate::command::Command;
 use crate::faults::{Fault, Faults, NoFaults};
 use crate::index::Index;
@@ -29,17 +29,17 @@ pub trait LogSink {
     ///
     /// # Errors
     /// [`LogRefusal`] says why there is no room.
-    fn append(&mut self, record: &Record, need: Need) -> Result<Lsn, LogRefusal>;
+    fn append(&mut self, record: &Record, need: SpaceClass) -> Result<Lsn, LogRefusal>;
 }
 
 /// How badly a record is needed when room is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum SpaceClass {
     /// It adds to what is stored; refused first.
     Growth,
     /// It moves what is stored about: a delivery, a longer lease, the end of one. May draw on half of the reserve. Whoever consumes without
     /// ever finishing anything would else use up what finishing needs.
-    Motion,
+    Churn,
     /// It helps to drain what is stored; may draw on all of the reserve.
     Drain,
 }
@@ -86,8 +86,8 @@ pub struct Broker<F: Faults = NoFaults> {
     stalled_until: Option<Timestamp>,
     failure: Option<LogFault>,
     closing: bool,
-    tally: Tally,
-    dead_letters: DeadLetterTally,
+    counters: Counters,
+    dead_letters: DeadLetterCounts,
 }
 
 impl<F: Faults> Broker<F> {
@@ -113,8 +113,8 @@ impl<F: Faults> Broker<F> {
             stalled_until: None,
             failure: None,
             closing: false,
-            tally: Tally::default(),
-            dead_letters: DeadLetterTally::new(),
+            counters: Counters::default(),
+            dead_letters: DeadLetterCounts::new(),
         }
     }
 
@@ -126,7 +126,7 @@ impl<F: Faults> Broker<F> {
         self.now = self.now.max(now);
         let first = self.state.boot() == Boot(0);
         if first || !self.faults.planted(Fault::TokensRestartOnBoot) {
-            self.commit(Event::Booted { boot: self.state.boot().next() }, Need::Drain, log)?;
+            self.commit(Event::Booted { boot: self.state.boot().next() }, SpaceClass::Drain, log)?;
         }
         self.index = Index::rebuild(&self.state, self.now, self.faults);
         Ok(())
@@ -260,13 +260,13 @@ impl<F: Faults> Broker<F> {
 
     /// What has happened since the start.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        self.tally
+    pub fn counters(&self) -> Counters {
+        self.counters
     }
 
     /// Dead letters since the start, of topics that are still there.
     #[must_use]
-    pub fn dead_lettered(&self) -> &DeadLetterTally {
+    pub fn dead_lettered(&self) -> &DeadLetterCounts {
         &self.dead_letters
     }
 
@@ -303,16 +303,16 @@ impl<F: Faults> Broker<F> {
             self.stalled_until = None;
         }
         self.run_due(log);
-        self.index.let_go();
+        self.index.reclaim();
     }
 
     /// Appends a record and, if the log takes it, makes it true.
-    fn commit(&mut self, event: Event, need: Need, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+    fn commit(&mut self, event: Event, need: SpaceClass, log: &mut impl LogSink) -> Result<(), LogRefusal> {
         let record = Record { at: self.now, event };
-        let lsn = log.append(&record, need).inspect_err(|_| self.tally.refused += 1)?;
+        let lsn = log.append(&record, need).inspect_err(|_| self.counters.refused += 1)?;
         assert!(lsn > self.appended, "the log's positions rise");
-        self.tally.count(&record.event);
-        tally::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
+        self.counters.count(&record.event);
+        counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
         self.appended = lsn;
         self.index.before(&self.state, &record);
         let applied = self.state.apply(&record, Mode::Live, &self.faults);
@@ -324,7 +324,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// [`Broker::commit`] on behalf of a command.
-    fn commit_for(&mut self, event: Event, need: Need, log: &mut impl LogSink) -> Result<(), Refusal> {
+    fn commit_for(&mut self, event: Event, need: SpaceClass, log: &mut impl LogSink) -> Result<(), Refusal> {
         self.commit(event, need, log).map_err(|refusal| match refusal {
             LogRefusal::Full => Refusal::StorageFull,
             LogRefusal::Busy => Refusal::Overloaded { reason: Overload::Log, retry_after: self.limits.retry_after },
@@ -347,7 +347,7 @@ impl<F: Faults> Broker<F> {
     fn answer(
         &mut self,
         decision: crate::decide::Decision,
-        need: Need,
+        need: SpaceClass,
         log: &mut impl LogSink,
     ) -> Result<Reply, Refusal> {
         if let Some(event) = decision.event {

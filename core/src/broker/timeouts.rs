@@ -1,18 +1,18 @@
 //! What happens because time passes: leases end, retries and delayed messages come due, old things go.
 
-use super::{Broker, LogSink, Need};
+use super::{Broker, LogSink, SpaceClass};
 use crate::decide::failure::{Outcome, after_failure};
 use crate::faults::Faults;
-use crate::index::{Alarm, Sweep};
-use crate::record::{Event, Place};
+use crate::index::{Sweep, Timer};
+use crate::record::{Event, MessageRef};
 use crate::reply::Refusal;
 use crate::types::{PartitionId, Timestamp, TopicId};
 
-/// How many alarms one call handles. The rest follow in the next, which is asked for at once.
-const ALARMS_PER_CALL: usize = 1_024;
+/// How many timers one call handles. The rest follow in the next, which is asked for at once.
+const TIMERS_PER_CALL: usize = 1_024;
 
-/// How much of what a sweep lets go of counts as one alarm.
-const SWEPT_PER_ALARM: u64 = 4;
+/// How much of what a sweep lets go of counts as one timer.
+const SWEPT_PER_TIMER: u64 = 4;
 
 /// How many produce identities, effects or done messages one record lets go of.
 const SWEPT_PER_RECORD: u64 = 1_024;
@@ -21,16 +21,16 @@ impl<F: Faults> Broker<F> {
     /// Does what is due now.
     pub(super) fn run_due(&mut self, log: &mut impl LogSink) {
         let mut handled = 0;
-        while handled < ALARMS_PER_CALL {
+        while handled < TIMERS_PER_CALL {
             if self.stalled_until.is_some() {
                 return;
             }
-            let done = if let Some((at, alarm)) = self.index.timers.due(self.now) {
+            let done = if let Some((at, timer)) = self.index.timers.due(self.now) {
                 handled += 1;
-                self.ring(at, alarm, log)
+                self.fire(at, timer, log)
             } else if let Some(sweep) = self.index.timers.take_due_sweep(self.now) {
                 let swept = self.sweep(&sweep, log);
-                handled += 1 + swept.as_ref().map_or(0, |count| count / SWEPT_PER_ALARM) as usize;
+                handled += 1 + swept.as_ref().map_or(0, |count| count / SWEPT_PER_TIMER) as usize;
                 swept.map(drop)
             } else {
                 return;
@@ -41,51 +41,52 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    fn ring(&mut self, at: Timestamp, alarm: Alarm, log: &mut impl LogSink) -> Result<(), Refusal> {
-        match alarm {
-            Alarm::Lease(place) => self.expire(&place, log),
-            Alarm::Retry(place) => {
-                self.index.timers.cancel(at, alarm);
-                self.index.retry(&self.state, &place);
+    fn fire(&mut self, at: Timestamp, timer: Timer, log: &mut impl LogSink) -> Result<(), Refusal> {
+        match timer {
+            Timer::Lease(message_ref) => self.expire(&message_ref, log),
+            Timer::Retry(message_ref) => {
+                self.index.timers.cancel(at, timer);
+                self.index.retry(&self.state, &message_ref);
                 Ok(())
             }
-            Alarm::Mature(topic, partition, position) => {
-                self.index.timers.cancel(at, alarm);
+            Timer::Mature(topic, partition, position) => {
+                self.index.timers.cancel(at, timer);
                 self.index.mature(topic, partition, position);
                 Ok(())
             }
-            Alarm::Retention(topic, partition) => self.retain_out(topic, partition, log),
+            Timer::Retention(topic, partition) => self.retain_out(topic, partition, log),
         }
     }
 
     /// A lease has ended without word from its worker.
-    fn expire(&mut self, place: &Place, log: &mut impl LogSink) -> Result<(), Refusal> {
-        let topic = self.state.topic(place.topic).expect("an alarm goes with its topic");
-        let progress = topic.group(place.group).and_then(|group| group.progress(place.partition));
-        let entry = progress.and_then(|progress| progress.entry(place.position)).expect("an alarm goes with its lease");
-        let done = match after_failure(&self.state, place, entry, self.now, None, &self.faults) {
+    fn expire(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
+        let topic = self.state.topic(message_ref.topic).expect("an timer goes with its topic");
+        let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
+        let entry =
+            progress.and_then(|progress| progress.entry(message_ref.position)).expect("an timer goes with its lease");
+        let done = match after_failure(&self.state, message_ref, entry, self.now, None, &self.faults) {
             Outcome::Again { not_before } => {
-                self.commit_for(Event::Expired { place: *place, not_before }, Need::Motion, log)
+                self.commit_for(Event::Expired { message_ref: *message_ref, not_before }, SpaceClass::Churn, log)
             }
             Outcome::Dead(reason) => {
                 let last_error = entry.last_error.clone().after_expiry();
-                self.bury(place, reason, last_error.as_str().into(), log)
+                self.dead_letter(message_ref, reason, last_error.as_str().into(), log)
             }
         };
-        done.inspect(|()| self.tally.expired += 1)
+        done.inspect(|()| self.counters.expired += 1)
     }
 
     /// Done messages have grown too old to keep.
     fn retain_out(&mut self, topic: TopicId, partition: PartitionId, log: &mut impl LogSink) -> Result<(), Refusal> {
-        let durable = self.state.topic(topic).expect("an alarm goes with its topic");
-        let messages = durable.partition(partition).expect("an alarm names a partition");
-        let age = durable.retention().age.expect("an alarm is set where there is an age");
+        let durable = self.state.topic(topic).expect("an timer goes with its topic");
+        let messages = durable.partition(partition).expect("an timer names a partition");
+        let age = durable.retention().age.expect("an timer is set where there is an age");
         let too_old = |position: &_| {
             messages.message(*position).is_some_and(|message| message.produced_at.after(age) <= self.now)
         };
         let through = messages.retained().take_while(too_old).take(SWEPT_PER_RECORD as usize).last();
-        let through = through.expect("the alarm is set to the oldest");
-        self.commit_for(Event::RetainedOut { topic, partition, through }, Need::Drain, log)
+        let through = through.expect("the timer is set to the oldest");
+        self.commit_for(Event::RetainedOut { topic, partition, through }, SpaceClass::Drain, log)
     }
 
     /// Lets go of what time lets go of, and says of how much.
@@ -105,7 +106,7 @@ impl<F: Faults> Broker<F> {
                 (count, Event::CompletionsExpired { count })
             }
         };
-        let swept = if count > 0 { self.commit_for(event, Need::Drain, log) } else { Ok(()) };
+        let swept = if count > 0 { self.commit_for(event, SpaceClass::Drain, log) } else { Ok(()) };
         self.index.set_sweep(&self.state, sweep);
         swept.map(|()| count)
     }

@@ -7,7 +7,7 @@ use super::{Malformed, Reader, put_bytes, put_varint, put_varints};
 use crate::body::Body;
 use crate::idempotency::tag;
 use crate::idempotency::{Completion, Details, Effect, EffectStatus, Identity, Lifetime, Outcome, Pin, Realm, Scope};
-use crate::record::{Completed, Concluded, EffectBegun, Produced, Stored};
+use crate::record::{Completed, EffectBegun, EffectConclusion, Produced, Stored};
 use crate::reply::StepOutput;
 use crate::types::{Millis, Offset, OwnerName, PartitionId, Position, Text, Timestamp, TopicId};
 
@@ -189,7 +189,7 @@ pub(super) fn effect(from: &mut Reader<'_>) -> Result<Effect, Malformed> {
 }
 
 pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
-    put_place(out, &step.place);
+    put_place(out, &step.message_ref);
     put_token(out, step.token);
     put_varint(out, step.until.0);
     match &step.effect {
@@ -208,7 +208,7 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
             Some(stored) => {
                 out.push(1);
                 put_varint(out, u64::from(stored.topic.0));
-                put_gate(out, stored.gate.as_ref());
+                put_gate(out, stored.dedupe.as_ref());
                 let (bytes, metadata_len, key_len) = stored.body.parts();
                 put_varints(out, [u64::from(metadata_len), u64::from(key_len)]);
                 put_bytes(out, bytes);
@@ -218,21 +218,21 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
 }
 
 pub(super) fn completed(from: &mut Reader<'_>) -> Result<Completed, Malformed> {
-    let place = place(from)?;
+    let message_ref = place(from)?;
     let token = token(from)?;
     let until = Timestamp(from.varint()?);
     let effect = match flag(from)? {
         false => None,
         true => {
             let window = Millis(from.varint()?);
-            Some(Concluded { window, result: text(from)?.map(|text: Text| Arc::from(text)) })
+            Some(EffectConclusion { window, result: text(from)?.map(|text: Text| Arc::from(text)) })
         }
     };
     let mut outputs = Vec::new();
     while !from.is_empty() {
         outputs.push(produced(from)?);
     }
-    Ok(Completed { place, token, until, effect, outputs })
+    Ok(Completed { message_ref, token, until, effect, outputs })
 }
 
 fn produced(from: &mut Reader<'_>) -> Result<Produced, Malformed> {
@@ -244,16 +244,16 @@ fn produced(from: &mut Reader<'_>) -> Result<Produced, Malformed> {
             false => None,
             true => {
                 let topic = TopicId(from.varint32()?);
-                let gate = gate(from)?;
+                let dedupe = dedupe(from)?;
                 let (metadata_len, key_len) = (from.varint32()?, from.varint32()?);
-                Some(Stored { topic, gate, body: Body::unpack(from.bytes()?, metadata_len, key_len)? })
+                Some(Stored { topic, dedupe, body: Body::unpack(from.bytes()?, metadata_len, key_len)? })
             }
         },
     })
 }
 
 pub(super) fn put_completion(out: &mut Vec<u8>, completion: &Completion) {
-    put_place(out, &completion.place);
+    put_place(out, &completion.message_ref);
     put_varints(out, [completion.offset.0, completion.until.0]);
     for output in completion.produced.iter() {
         put_bytes(out, output.topic.as_str().as_bytes());
@@ -263,7 +263,7 @@ pub(super) fn put_completion(out: &mut Vec<u8>, completion: &Completion) {
 }
 
 pub(super) fn completion(from: &mut Reader<'_>) -> Result<Completion, Malformed> {
-    let place = place(from)?;
+    let message_ref = place(from)?;
     let (offset, until) = (Offset(from.varint()?), Timestamp(from.varint()?));
     let mut produced = Vec::new();
     while !from.is_empty() {
@@ -274,7 +274,7 @@ pub(super) fn completion(from: &mut Reader<'_>) -> Result<Completion, Malformed>
             duplicate: flag(from)?,
         });
     }
-    Ok(Completion { place, offset, produced: produced.into(), until })
+    Ok(Completion { message_ref, offset, produced: produced.into(), until })
 }
 
 fn status_code(status: EffectStatus) -> u8 {

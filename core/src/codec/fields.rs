@@ -2,7 +2,7 @@
 
 use super::{Malformed, Reader, put_bytes, put_varint, put_varints};
 use crate::body::Body;
-use crate::record::{Gate, Place, Retention};
+use crate::record::{DedupeWindow, MessageRef, Retention};
 use crate::types::{
     Boot, GroupId, GroupName, LeaseToken, Millis, OwnerName, PartitionId, Position, Timestamp, TopicId, TopicName,
 };
@@ -15,19 +15,19 @@ pub(super) fn group(reader: &mut Reader<'_>) -> Result<(TopicId, GroupId), Malfo
     Ok((TopicId(reader.varint32()?), GroupId(reader.varint32()?)))
 }
 
-pub(super) fn put_place(out: &mut Vec<u8>, place: &Place) {
-    put_varints(out, place_numbers(place));
+pub(super) fn put_place(out: &mut Vec<u8>, message_ref: &MessageRef) {
+    put_varints(out, place_numbers(message_ref));
 }
 
-/// A place's numbers in the order they are written.
-pub(super) fn place_numbers(place: &Place) -> [u64; 4] {
-    let Place { topic, group, partition, position } = place;
+/// A message_ref's numbers in the order they are written.
+pub(super) fn place_numbers(message_ref: &MessageRef) -> [u64; 4] {
+    let MessageRef { topic, group, partition, position } = message_ref;
     [u64::from(topic.0), u64::from(group.0), u64::from(partition.0), position.0]
 }
 
-pub(super) fn place(reader: &mut Reader<'_>) -> Result<Place, Malformed> {
+pub(super) fn place(reader: &mut Reader<'_>) -> Result<MessageRef, Malformed> {
     let (topic, group) = group(reader)?;
-    Ok(Place { topic, group, partition: PartitionId(reader.varint32()?), position: Position(reader.varint()?) })
+    Ok(MessageRef { topic, group, partition: PartitionId(reader.varint32()?), position: Position(reader.varint()?) })
 }
 
 pub(super) fn put_token(out: &mut Vec<u8>, token: LeaseToken) {
@@ -65,22 +65,22 @@ pub(super) fn optional(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed
     }
 }
 
-pub(super) fn put_gate(out: &mut Vec<u8>, gate: Option<&Gate>) {
-    match gate {
+pub(super) fn put_gate(out: &mut Vec<u8>, dedupe: Option<&DedupeWindow>) {
+    match dedupe {
         None => out.push(0),
-        Some(gate) => {
+        Some(dedupe) => {
             out.push(1);
-            put_bytes(out, gate.scope.as_str().as_bytes());
-            put_varint(out, gate.expires_at.0);
+            put_bytes(out, dedupe.scope.as_str().as_bytes());
+            put_varint(out, dedupe.expires_at.0);
         }
     }
 }
 
-pub(super) fn gate(reader: &mut Reader<'_>) -> Result<Option<Gate>, Malformed> {
+pub(super) fn dedupe(reader: &mut Reader<'_>) -> Result<Option<DedupeWindow>, Malformed> {
     match reader.byte()? {
         0 => Ok(None),
-        1 => Ok(Some(Gate { scope: topic_name(reader.text()?)?, expires_at: Timestamp(reader.varint()?) })),
-        _ => Err(Malformed("unknown gate")),
+        1 => Ok(Some(DedupeWindow { scope: topic_name(reader.text()?)?, expires_at: Timestamp(reader.varint()?) })),
+        _ => Err(Malformed("unknown dedupe")),
     }
 }
 

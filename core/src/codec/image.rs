@@ -107,8 +107,8 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_varint(out, u64::from(partition.0));
             put_run(out, run);
         }
-        Image::Entry { place, entry } => {
-            put_place(out, place);
+        Image::Entry { message_ref, entry } => {
+            put_place(out, message_ref);
             put_entry(out, entry);
         }
         Image::Identity { scope, tenant, key, partition, offset, expires_at } => {
@@ -199,7 +199,7 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
             let (topic, group) = group(from)?;
             Image::DoneRun { topic, group, partition: PartitionId(from.varint32()?), run: run(from)? }
         }
-        ENTRY => Image::Entry { place: place(from)?, entry: entry(from)? },
+        ENTRY => Image::Entry { message_ref: place(from)?, entry: entry(from)? },
         IDENTITY => Image::Identity {
             scope: topic_name(from.text()?)?,
             tenant: Text::from(from.text()?),

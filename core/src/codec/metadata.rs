@@ -2,7 +2,7 @@
 
 use super::fields::{group_name, topic_name};
 use super::{Malformed, Reader, put_bytes, put_varint};
-use crate::types::message::{DEFAULT_TENANT, Traits};
+use crate::types::message::{DEFAULT_TENANT, MessageFlags};
 use crate::types::{
     DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, Metadata, Millis, Offset, PartitionId, Priority,
     Redrive, RetryPolicy, Text, Timestamp,
@@ -120,20 +120,20 @@ pub fn decode(bytes: &[u8]) -> Result<Metadata, Malformed> {
 ///
 /// # Errors
 /// [`Malformed`] exactly where [`decode`] would report it.
-pub(crate) fn traits(bytes: &[u8]) -> Result<Traits, Malformed> {
-    let mut traits = Traits::default();
+pub(crate) fn flags(bytes: &[u8]) -> Result<MessageFlags, Malformed> {
+    let mut flags = MessageFlags::default();
     walk(bytes, |field| {
         match field {
-            Field::Priority(priority) => traits.priority = priority,
-            Field::Deadline(..) => traits.has_deadline = true,
-            Field::DeliverAt(_) => traits.has_delay = true,
-            Field::IdempotencyKey(key) => traits.has_identity = !key.is_empty(),
+            Field::Priority(priority) => flags.priority = priority,
+            Field::Deadline(..) => flags.has_deadline = true,
+            Field::DeliverAt(_) => flags.has_delay = true,
+            Field::IdempotencyKey(key) => flags.has_identity = !key.is_empty(),
             Field::TargetTopic(text) => drop(topic_name(text)?),
             _ => {}
         }
         Ok(())
     })?;
-    Ok(traits)
+    Ok(flags)
 }
 
 /// The tenant and the key of the identity in metadata that was checked before, if it has one.

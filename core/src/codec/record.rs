@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::fields::*;
 use super::{Malformed, Reader, effects, image, metadata, put_bytes, put_varint, put_varints};
-use crate::record::{Event, GroupStart, Place, Record};
+use crate::record::{Event, GroupStart, MessageRef, Record};
 use crate::types::{Boot, GroupId, Millis, Offset, PartitionId, Position, Text, Timestamp, TopicId};
 
 /// The version of every record kind written today.
@@ -107,42 +107,42 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_at_group(out, at, *topic, *group);
             targets.iter().for_each(|target| put_varint(out, target.0));
         }
-        Event::Produced { topic, partition, offset, body, gate } => {
+        Event::Produced { topic, partition, offset, body, dedupe } => {
             put_varints(out, [at, u64::from(topic.0), u64::from(partition.0), offset.0]);
-            put_gate(out, gate.as_ref());
+            put_gate(out, dedupe.as_ref());
             put_body(out, body);
         }
-        Event::Delivered { place, token, owner, until } => {
-            let [topic, group, partition, position] = place_numbers(place);
+        Event::Delivered { message_ref, token, owner, until } => {
+            let [topic, group, partition, position] = place_numbers(message_ref);
             let boot = u64::from(token.boot.0);
             put_varints(out, [at, topic, group, partition, position, boot, token.counter, until.0]);
             out.extend_from_slice(owner.as_str().as_bytes());
         }
-        Event::Acked { place, commits } => {
-            put_at_place(out, at, place);
+        Event::Acked { message_ref, commits } => {
+            put_at_place(out, at, message_ref);
             if let Some(window) = commits {
                 put_varint(out, window.0);
             }
         }
-        Event::Skipped { place } | Event::Released { place } => put_at_place(out, at, place),
-        Event::Nacked { place, reason, not_before } => {
-            put_at_place(out, at, place);
+        Event::Skipped { message_ref } | Event::Released { message_ref } => put_at_place(out, at, message_ref),
+        Event::Nacked { message_ref, reason, not_before } => {
+            put_at_place(out, at, message_ref);
             put_varint(out, not_before.0);
             if let Some(reason) = reason {
                 out.push(1);
                 out.extend_from_slice(reason.as_bytes());
             }
         }
-        Event::ReasonNoted { place, reason } => {
-            put_at_place(out, at, place);
+        Event::ReasonNoted { message_ref, reason } => {
+            put_at_place(out, at, message_ref);
             out.extend_from_slice(reason.as_bytes());
         }
-        Event::Expired { place, not_before: until } | Event::Extended { place, until } => {
-            put_at_place(out, at, place);
+        Event::Expired { message_ref, not_before: until } | Event::Extended { message_ref, until } => {
+            put_at_place(out, at, message_ref);
             put_varint(out, until.0);
         }
-        Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error } => {
-            put_at_place(out, at, place);
+        Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error } => {
+            put_at_place(out, at, message_ref);
             put_varints(out, [u64::from(dead_topic.0), u64::from(dead_partition.0), dead_offset.0]);
             out.push(metadata::reason_code(*reason));
             out.extend_from_slice(last_error.as_bytes());
@@ -194,8 +194,8 @@ fn put_at_group(out: &mut Vec<u8>, at: u64, topic: TopicId, group: GroupId) {
     put_varints(out, [at, u64::from(topic.0), u64::from(group.0)]);
 }
 
-fn put_at_place(out: &mut Vec<u8>, at: u64, place: &Place) {
-    let [topic, group, partition, position] = place_numbers(place);
+fn put_at_place(out: &mut Vec<u8>, at: u64, message_ref: &MessageRef) {
+    let [topic, group, partition, position] = place_numbers(message_ref);
     put_varints(out, [at, topic, group, partition, position]);
 }
 
@@ -262,21 +262,21 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             topic: TopicId(reader.varint32()?),
             partition: PartitionId(reader.varint32()?),
             offset: Offset(reader.varint()?),
-            gate: gate(reader)?,
+            dedupe: dedupe(reader)?,
             body: body(reader)?,
         },
         DELIVERED => Event::Delivered {
-            place: place(reader)?,
+            message_ref: place(reader)?,
             token: token(reader)?,
             until: Timestamp(reader.varint()?),
             owner: owner(rest_text(reader)?)?,
         },
-        ACKED => Event::Acked { place: place(reader)?, commits: None },
-        ACKED_AND_COMMITTED => Event::Acked { place: place(reader)?, commits: Some(Millis(reader.varint()?)) },
-        SKIPPED => Event::Skipped { place: place(reader)? },
-        RELEASED => Event::Released { place: place(reader)? },
+        ACKED => Event::Acked { message_ref: place(reader)?, commits: None },
+        ACKED_AND_COMMITTED => Event::Acked { message_ref: place(reader)?, commits: Some(Millis(reader.varint()?)) },
+        SKIPPED => Event::Skipped { message_ref: place(reader)? },
+        RELEASED => Event::Released { message_ref: place(reader)? },
         NACKED => Event::Nacked {
-            place: place(reader)?,
+            message_ref: place(reader)?,
             not_before: Timestamp(reader.varint()?),
             reason: match reader.is_empty() {
                 true => None,
@@ -284,11 +284,11 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
                 false => return Err(Malformed("unknown reason mark")),
             },
         },
-        REASON_NOTED => Event::ReasonNoted { place: place(reader)?, reason: Arc::from(rest_text(reader)?) },
-        EXPIRED => Event::Expired { place: place(reader)?, not_before: Timestamp(reader.varint()?) },
-        EXTENDED => Event::Extended { place: place(reader)?, until: Timestamp(reader.varint()?) },
+        REASON_NOTED => Event::ReasonNoted { message_ref: place(reader)?, reason: Arc::from(rest_text(reader)?) },
+        EXPIRED => Event::Expired { message_ref: place(reader)?, not_before: Timestamp(reader.varint()?) },
+        EXTENDED => Event::Extended { message_ref: place(reader)?, until: Timestamp(reader.varint()?) },
         DEAD_LETTERED => Event::DeadLettered {
-            place: place(reader)?,
+            message_ref: place(reader)?,
             dead_topic: TopicId(reader.varint32()?),
             dead_partition: PartitionId(reader.varint32()?),
             dead_offset: Offset(reader.varint()?),

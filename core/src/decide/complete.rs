@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::Decision;
 use super::produce::{Pending, bounded, produce_after};
-use super::settle::{Standing, has_identity, standing};
+use super::settle::{ClaimStatus, claim_status, has_identity};
 use crate::command::{Complete, TokenClaim};
 use crate::faults::{Fault, Faults};
 use crate::idempotency::{Effect, EffectStatus};
-use crate::record::{Completed, Concluded, Event, Place, Produced, Stored};
+use crate::record::{Completed, EffectConclusion, Event, MessageRef, Produced, Stored};
 use crate::reply::{self, Refusal, Reply, StepOutput};
 use crate::state::State;
 use crate::types::{Limits, Timestamp, TopicName};
@@ -32,10 +32,10 @@ pub(crate) fn complete(
     {
         return Ok(Decision::nothing(Reply::Completed(answer)));
     }
-    let standing = standing(state, &asked.claim, faults)?;
+    let claim_status = claim_status(state, &asked.claim, faults)?;
     let TokenClaim::Shown(token) = asked.claim.token else { return Err(Refusal::StaleLease) };
-    let Standing::Newest(place, _) = standing else { return Err(Refusal::StaleLease) };
-    let effect = conclude(state, limits, now, &place, asked)?;
+    let ClaimStatus::Current(message_ref, _) = claim_status else { return Err(Refusal::StaleLease) };
+    let effect = conclude(state, limits, now, &message_ref, asked)?;
     let mut pending = Pending::default();
     let mut outputs = Vec::with_capacity(asked.produce.len());
     for message in &mut asked.produce {
@@ -46,7 +46,7 @@ pub(crate) fn complete(
         }
         outputs.push(output(topic, decision));
     }
-    let step = Completed { place, token, until: now.after(limits.completion_ttl), effect, outputs };
+    let step = Completed { message_ref, token, until: now.after(limits.completion_ttl), effect, outputs };
     let reply = Reply::Completed(step.answer());
     Ok(Decision::new(Event::Completed(Box::new(step)), reply))
 }
@@ -57,8 +57,12 @@ fn answered(state: &State, now: Timestamp, asked: &Complete) -> Option<Arc<[Step
     let completion = state.completions().get(token, now)?;
     let topic = state.topic_named(&asked.claim.topic)?;
     let group = topic.group_named(&asked.claim.group)?;
-    let same = (completion.place.topic, completion.place.group, completion.place.partition, completion.offset)
-        == (topic.id(), group.id(), asked.claim.partition, asked.claim.offset);
+    let same = (
+        completion.message_ref.topic,
+        completion.message_ref.group,
+        completion.message_ref.partition,
+        completion.offset,
+    ) == (topic.id(), group.id(), asked.claim.partition, asked.claim.offset);
     same.then(|| completion.produced.clone())
 }
 
@@ -67,29 +71,29 @@ fn conclude(
     state: &State,
     limits: &Limits,
     now: Timestamp,
-    place: &Place,
+    message_ref: &MessageRef,
     asked: &Complete,
-) -> Result<Option<Concluded>, Refusal> {
-    if !has_identity(state, place) {
+) -> Result<Option<EffectConclusion>, Refusal> {
+    if !has_identity(state, message_ref) {
         return Ok(None);
     }
-    let topic = state.topic(place.topic).expect("a delivery is of a topic");
-    let body = &super::failure::message(topic, place).body;
+    let topic = state.topic(message_ref.topic).expect("a delivery is of a topic");
+    let body = &super::failure::message(topic, message_ref).body;
     let known = state.effect_of(&asked.claim.topic, &asked.claim.group, body, now);
     // A result that nobody would ever be handed must not seem to be stored.
     let failed = |effect: &Effect| effect.finished && effect.status == EffectStatus::FailedFinal;
     if asked.result.is_some() && known.is_some_and(failed) {
         return Err(Refusal::OtherOutcome);
     }
-    Ok(Some(Concluded { result: asked.result.clone(), window: limits.effect_ttl }))
+    Ok(Some(EffectConclusion { result: asked.result.clone(), window: limits.effect_ttl }))
 }
 
 fn output(asked: TopicName, decision: Decision) -> Produced {
     let Reply::Produced(reply::Produced { partition, offset, .. }) = decision.reply else {
-        unreachable!("a produce is answered by a place")
+        unreachable!("a produce is answered by a message_ref")
     };
     let stored = decision.event.map(|event| match event {
-        Event::Produced { topic, gate, body, .. } => Stored { topic, gate, body },
+        Event::Produced { topic, dedupe, body, .. } => Stored { topic, dedupe, body },
         other => unreachable!("a produce stores a message: {other:?}"),
     });
     Produced { asked, partition, offset, stored }

@@ -1,7 +1,7 @@
 //! Whether an effect may be run, and what its ending means.
 
 use super::produce::{bounded, overloaded};
-use super::settle::{Standing, standing_of};
+use super::settle::{ClaimStatus, delivery_status};
 use super::{Decision, topic};
 use crate::command::{Begin, DeliveryClaim, OnExpired, StoreCommand, TokenClaim};
 use crate::faults::{Fault, Faults};
@@ -16,7 +16,7 @@ use crate::types::{LeaseToken, Limits, Millis, OwnerName, PartitionId, Position,
 const LEASE_EXPIRED: &str = "lease_expired";
 
 /// Everything a decision about an effect rests on.
-pub(crate) struct Desk<'a, F> {
+pub(crate) struct DecisionContext<'a, F> {
     pub(crate) state: &'a State,
     pub(crate) limits: &'a Limits,
     pub(crate) now: Timestamp,
@@ -25,7 +25,7 @@ pub(crate) struct Desk<'a, F> {
     pub(crate) faults: &'a F,
 }
 
-impl<F: Faults> Desk<'_, F> {
+impl<F: Faults> DecisionContext<'_, F> {
     /// Decides what is asked.
     pub(crate) fn decide(&self, asked: &StoreCommand) -> Result<Decision, Refusal> {
         match asked {
@@ -71,7 +71,7 @@ impl<F: Faults> Desk<'_, F> {
         // Whoever has lost the message must not act on it any more.
         let message = match delivery {
             Some(Behind::Gone) => return Err(Refusal::StaleLease),
-            Some(Behind::Newest(message, _)) => Some(message),
+            Some(Behind::Current(message, _)) => Some(message),
             None => None,
         };
         if let Some(effect) = known {
@@ -79,7 +79,7 @@ impl<F: Faults> Desk<'_, F> {
             match effect.status {
                 EffectStatus::InProgress if effect.is_leased(self.now) => {
                     // A delivery that was made after the grant has fenced whoever holds it.
-                    let fenced = matches!(delivery, Some(Behind::Newest(_, token)) if Some(token) > effect.token);
+                    let fenced = matches!(delivery, Some(Behind::Current(_, token)) if Some(token) > effect.token);
                     if !fenced {
                         let retry_after = Millis(effect.lease_until.0 - self.now.0);
                         return Err(Refusal::InProgress { retry_after });
@@ -233,9 +233,11 @@ impl<F: Faults> Desk<'_, F> {
                 return Err(Refusal::Invalid("the delivered message is of another tenant"));
             }
         }
-        match standing_of(topic, group, delivery.partition, delivery.offset, delivery.token) {
-            Ok(Standing::Newest(place, _)) => Ok(Behind::Newest((place.partition, place.position), token)),
-            Ok(Standing::Done) | Err(Refusal::StaleLease) => Ok(Behind::Gone),
+        match delivery_status(topic, group, delivery.partition, delivery.offset, delivery.token) {
+            Ok(ClaimStatus::Current(message_ref, _)) => {
+                Ok(Behind::Current((message_ref.partition, message_ref.position), token))
+            }
+            Ok(ClaimStatus::AlreadyAcked) | Err(Refusal::StaleLease) => Ok(Behind::Gone),
             Err(refusal) => Err(refusal),
         }
     }
@@ -245,7 +247,7 @@ impl<F: Faults> Desk<'_, F> {
 #[derive(Clone, Copy, Debug)]
 enum Behind {
     /// The newest delivery of an unfinished message.
-    Newest((PartitionId, Position), LeaseToken),
+    Current((PartitionId, Position), LeaseToken),
     /// A delivery that is not the newest, or whose message is done.
     Gone,
 }

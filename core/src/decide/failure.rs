@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::faults::{Fault, Faults};
-use crate::record::Place;
+use crate::record::MessageRef;
 use crate::state::State;
 use crate::state::entry::Entry;
 use crate::state::group::Group;
@@ -27,15 +27,15 @@ pub(crate) enum Outcome {
 /// Decides what follows the failure of the delivery `entry` describes. A `delay` asked for wins over the policy.
 pub(crate) fn after_failure(
     state: &State,
-    place: &Place,
+    message_ref: &MessageRef,
     entry: &Entry,
     now: Timestamp,
     delay: Option<Millis>,
     faults: &impl Faults,
 ) -> Outcome {
-    let topic = state.topic(place.topic).expect("a lease belongs to a topic");
-    let group = topic.group(place.group).expect("a lease belongs to a group");
-    let message = message(topic, place);
+    let topic = state.topic(message_ref.topic).expect("a lease belongs to a topic");
+    let group = topic.group(message_ref.group).expect("a lease belongs to a group");
+    let message = message(topic, message_ref);
     let meta = message.body.has_metadata().then(|| message.body.metadata());
     let envelope = meta.as_ref().map(|meta| &meta.envelope);
     let policy = envelope.and_then(|envelope| envelope.retry_policy);
@@ -50,7 +50,7 @@ pub(crate) fn after_failure(
     let wait = match (delay, policy) {
         (Some(delay), _) => delay,
         (None, Some(policy)) => {
-            backoff(&policy, entry.failures.saturating_add(1), jitter(topic, group, place, entry, message))
+            backoff(&policy, entry.failures.saturating_add(1), jitter(topic, group, message_ref, entry, message))
         }
         (None, None) => Millis(0),
     };
@@ -64,14 +64,14 @@ pub(crate) fn after_failure(
 
 /// Whether a message's deadline has passed. In a dead-letter topic deadlines do not act.
 pub(crate) fn deadline_passed(topic: &Topic, message: &Message, now: Timestamp) -> bool {
-    message.body.traits().has_deadline
+    message.body.flags().has_deadline
         && !topic.name().is_dead_letter()
         && message.body.metadata().envelope.deadline.is_some_and(|deadline| deadline.at <= now)
 }
 
-pub(crate) fn message<'a>(topic: &'a Topic, place: &Place) -> &'a Message {
-    let partition = topic.partition(place.partition).expect("a place names a partition");
-    partition.message(place.position).expect("an unfinished message is kept")
+pub(crate) fn message<'a>(topic: &'a Topic, message_ref: &MessageRef) -> &'a Message {
+    let partition = topic.partition(message_ref.partition).expect("a message_ref names a partition");
+    partition.message(message_ref.position).expect("an unfinished message is kept")
 }
 
 /// The wait after the `failures`-th failure: doubling, capped, half of it fixed and half spread by `jitter`.
@@ -87,7 +87,7 @@ fn backoff(policy: &RetryPolicy, failures: u32, jitter: u64) -> Millis {
 }
 
 /// Spreads retries of different messages, and of one message's attempts, without a random draw.
-fn jitter(topic: &Topic, group: &Group, place: &Place, entry: &Entry, message: &Message) -> u64 {
+fn jitter(topic: &Topic, group: &Group, message_ref: &MessageRef, entry: &Entry, message: &Message) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut mix = |bytes: &[u8]| {
         for byte in bytes.iter().chain(&[0xff]) {
@@ -96,7 +96,7 @@ fn jitter(topic: &Topic, group: &Group, place: &Place, entry: &Entry, message: &
     };
     mix(topic.name().as_str().as_bytes());
     mix(group.name().as_str().as_bytes());
-    mix(&place.partition.0.to_le_bytes());
+    mix(&message_ref.partition.0.to_le_bytes());
     mix(&message.offset.0.to_le_bytes());
     mix(&entry.attempts.to_le_bytes());
     hash ^ (hash >> 31)

@@ -6,7 +6,7 @@ use super::{Decision, topic};
 use crate::body::Body;
 use crate::command::Produce;
 use crate::faults::{Fault, Faults};
-use crate::record::{Event, Gate};
+use crate::record::{DedupeWindow, Event};
 use crate::reply::{Overload, Produced, Refusal, Reply, RouterUse};
 use crate::state::partition::{Load, Partition};
 use crate::state::topic::Topic;
@@ -25,14 +25,14 @@ pub(super) struct Pending {
 impl Pending {
     /// Notes what was decided.
     pub(super) fn add(&mut self, event: &Event) {
-        let Event::Produced { topic, partition, offset, body, gate } = event else { return };
+        let Event::Produced { topic, partition, offset, body, dedupe } = event else { return };
         let one = Load { messages: 1, bytes: body.payload_len() };
         let load = self.with(*topic, *partition, one);
         self.stored.insert((*topic, *partition), load);
         *self.messages.entry(*topic).or_default() += 1;
-        if let (Some(gate), Some((tenant, key))) = (gate, body.identity()) {
-            let accepted = Accepted { partition: *partition, offset: *offset, expires_at: gate.expires_at };
-            let of_scope = self.accepted.entry(gate.scope.clone()).or_default();
+        if let (Some(dedupe), Some((tenant, key))) = (dedupe, body.identity()) {
+            let accepted = Accepted { partition: *partition, offset: *offset, expires_at: dedupe.expires_at };
+            let of_scope = self.accepted.entry(dedupe.scope.clone()).or_default();
             of_scope.insert(IdentityKey::new(tenant, key), accepted);
         }
     }
@@ -77,7 +77,7 @@ pub(super) fn produce_after(
     faults: &impl Faults,
 ) -> Result<Decision, Refusal> {
     check_sizes(limits, asked)?;
-    let mut gate = None;
+    let mut dedupe = None;
     if let Some(identity) = asked.envelope.identity_key() {
         let scope = asked.envelope.target_topic.as_ref().unwrap_or(&asked.topic);
         let known = state.identities(scope);
@@ -97,7 +97,7 @@ pub(super) fn produce_after(
         if room == 0 || known.is_some_and(|identities| identities.live_reach(room, now)) {
             return Err(overloaded(Overload::Identities, limits));
         }
-        gate = Some(Gate { scope: scope.clone(), expires_at: now.after(limits.dedupe_ttl) });
+        dedupe = Some(DedupeWindow { scope: scope.clone(), expires_at: now.after(limits.dedupe_ttl) });
     }
     let envelope = &mut asked.envelope;
     if let Some(delay) = asked.delay {
@@ -149,7 +149,7 @@ pub(super) fn produce_after(
         let meta = Metadata { envelope, routing: followed, trace, ..Metadata::default() };
         Body::pack(&meta, &asked.key, &asked.value)
     };
-    let event = Event::Produced { topic: destination.id(), partition, offset, body, gate };
+    let event = Event::Produced { topic: destination.id(), partition, offset, body, dedupe };
     Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate: false, router })))
 }
 

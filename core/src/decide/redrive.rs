@@ -5,9 +5,9 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::produce::{bounded_load, check_room};
 use super::topic;
-use crate::command::Redrivable;
+use crate::command::RedriveSelection;
 use crate::faults::Faults;
-use crate::record::{Event, Place};
+use crate::record::{Event, MessageRef};
 use crate::reply::Refusal;
 use crate::state::State;
 use crate::state::partition::{Load, Message, Partition};
@@ -15,15 +15,15 @@ use crate::state::topic::Topic;
 use crate::types::{DeadReason, Limits, Offset, PartitionId, Position, Text, TopicId, TopicName};
 
 /// The record that makes a message a dead letter, and the topic for it where there is none yet.
-pub(crate) fn dead_letter(state: &State, place: &Place, reason: DeadReason, last_error: Text) -> Event {
-    let source = state.topic(place.topic).expect("a lease belongs to a topic");
+pub(crate) fn dead_letter(state: &State, message_ref: &MessageRef, reason: DeadReason, last_error: Text) -> Event {
+    let source = state.topic(message_ref.topic).expect("a lease belongs to a topic");
     let name = source.dead_letter_name().expect("dead letters are never dead-lettered again");
     let dead = state.topic_named(name);
     let partitions = dead.map_or(source.partition_count(), Topic::partition_count);
     Event::DeadLettered {
-        place: *place,
+        message_ref: *message_ref,
         dead_topic: dead.map_or(state.next_topic(), Topic::id),
-        dead_partition: PartitionId(place.partition.0 % partitions),
+        dead_partition: PartitionId(message_ref.partition.0 % partitions),
         dead_offset: dead.map_or(Offset(0), Topic::next_offset),
         reason,
         last_error,
@@ -49,15 +49,17 @@ pub(crate) struct Candidates {
 
 impl Candidates {
     /// Begins to look for them.
-    pub(crate) fn of(state: &State, source: &TopicName, which: &Redrivable) -> Result<Self, Refusal> {
+    pub(crate) fn of(state: &State, source: &TopicName, which: &RedriveSelection) -> Result<Self, Refusal> {
         topic(state, source)?;
         let name =
             source.dead_letter().ok_or(Refusal::Invalid("a dead-letter topic has no dead letters of its own"))?;
         let Some(dead) = state.topic_named(&name) else { return Ok(Self::default()) };
         let mut found = Self { dead: dead.id(), ..Self::default() };
         match which {
-            Redrivable::All => dead.partitions().for_each(|(id, partition)| found.head(id, partition, Position(0))),
-            Redrivable::Offsets(offsets) => {
+            RedriveSelection::All => {
+                dead.partitions().for_each(|(id, partition)| found.head(id, partition, Position(0)))
+            }
+            RedriveSelection::Offsets(offsets) => {
                 let mut offsets = offsets.clone();
                 offsets.sort_unstable();
                 offsets.dedup();

@@ -7,7 +7,7 @@ use super::redrive::dead_letter;
 use super::{Decision, topic};
 use crate::command::{Claim, TokenClaim};
 use crate::faults::{Fault, Faults};
-use crate::record::{Event, Place};
+use crate::record::{Event, MessageRef};
 use crate::reply::{Refusal, Reply};
 use crate::state::State;
 use crate::state::entry::{Entry, Phase};
@@ -16,24 +16,28 @@ use crate::types::{GroupName, Limits, Millis, Offset, PartitionId, Text, Timesta
 
 /// What a claim turns out to be about.
 #[derive(Debug)]
-pub(crate) enum Standing<'a> {
+pub(crate) enum ClaimStatus<'a> {
     /// A message this group is done with; whatever is said about it comes too late to matter.
-    Done,
+    AlreadyAcked,
     /// The newest delivery of an unfinished message, and the caller is who it was made to.
-    Newest(Place, &'a Entry),
+    Current(MessageRef, &'a Entry),
 }
 
 /// Finds what a claim is about and whether it holds.
-pub(crate) fn standing<'a>(state: &'a State, claim: &Claim, faults: &impl Faults) -> Result<Standing<'a>, Refusal> {
+pub(crate) fn claim_status<'a>(
+    state: &'a State,
+    claim: &Claim,
+    faults: &impl Faults,
+) -> Result<ClaimStatus<'a>, Refusal> {
     let topic = topic(state, &claim.topic)?;
     let shown = match faults.planted(Fault::SkipTokenCheck) && claim.token != TokenClaim::Absent {
         true => newest_token(topic, claim).unwrap_or(claim.token),
         false => claim.token,
     };
-    let standing = standing_of(topic, &claim.group, claim.partition, claim.offset, shown)?;
-    match &standing {
-        Standing::Newest(_, entry) if claim.owner != entry.owner => Err(Refusal::NotOwner),
-        _ => Ok(standing),
+    let claim_status = delivery_status(topic, &claim.group, claim.partition, claim.offset, shown)?;
+    match &claim_status {
+        ClaimStatus::Current(_, entry) if claim.owner != entry.owner => Err(Refusal::NotOwner),
+        _ => Ok(claim_status),
     }
 }
 
@@ -44,19 +48,19 @@ fn newest_token(topic: &Topic, claim: &Claim) -> Option<TokenClaim> {
 }
 
 /// Finds what a delivery of a message to a group has come to. A token that is shown must be the newest.
-pub(crate) fn standing_of<'a>(
+pub(crate) fn delivery_status<'a>(
     topic: &'a Topic,
     group: &GroupName,
     partition: PartitionId,
     offset: Offset,
     token: TokenClaim,
-) -> Result<Standing<'a>, Refusal> {
+) -> Result<ClaimStatus<'a>, Refusal> {
     let group = topic.group_named(group).ok_or_else(|| Refusal::UnknownGroup(group.clone()))?;
     let partitions = topic.partition_count();
     let progress = group.progress(partition).ok_or(Refusal::PartitionOutOfRange { partition, partitions })?;
     let Some((position, entry)) = progress.find(offset) else {
         return match is_done(topic, (partition, offset), progress.done()) {
-            true => Ok(Standing::Done),
+            true => Ok(ClaimStatus::AlreadyAcked),
             false if token == TokenClaim::Absent => Err(Refusal::NotOwner),
             false => Err(Refusal::StaleLease),
         };
@@ -66,12 +70,12 @@ pub(crate) fn standing_of<'a>(
         TokenClaim::Shown(token) if token == entry.token => {}
         TokenClaim::Shown(_) | TokenClaim::Unreadable => return Err(Refusal::StaleLease),
     }
-    let place = Place { topic: topic.id(), group: group.id(), partition, position };
-    Ok(Standing::Newest(place, entry))
+    let message_ref = MessageRef { topic: topic.id(), group: group.id(), partition, position };
+    Ok(ClaimStatus::Current(message_ref, entry))
 }
 
 /// Whether the group is done with a message it has no history of.
-fn is_done(topic: &Topic, (partition, offset): (PartitionId, Offset), done: &crate::state::DoneSet) -> bool {
+fn is_done(topic: &Topic, (partition, offset): (PartitionId, Offset), done: &crate::state::AckSet) -> bool {
     if offset >= topic.next_offset() {
         return false;
     }
@@ -87,20 +91,20 @@ fn is_done(topic: &Topic, (partition, offset): (PartitionId, Offset), done: &cra
 
 /// Decides an ack.
 pub(crate) fn ack(state: &State, limits: &Limits, claim: &Claim, faults: &impl Faults) -> Result<Decision, Refusal> {
-    match standing(state, claim, faults)? {
-        Standing::Done => Ok(Decision::nothing(Reply::Done)),
-        Standing::Newest(..) if faults.planted(Fault::AckNotKept) => Ok(Decision::nothing(Reply::Done)),
-        Standing::Newest(place, _) => {
-            let commits = has_identity(state, &place).then_some(limits.ack_ttl);
-            Ok(Decision::new(Event::Acked { place, commits }, Reply::Done))
+    match claim_status(state, claim, faults)? {
+        ClaimStatus::AlreadyAcked => Ok(Decision::nothing(Reply::Done)),
+        ClaimStatus::Current(..) if faults.planted(Fault::AckNotKept) => Ok(Decision::nothing(Reply::Done)),
+        ClaimStatus::Current(message_ref, _) => {
+            let commits = has_identity(state, &message_ref).then_some(limits.ack_ttl);
+            Ok(Decision::new(Event::Acked { message_ref, commits }, Reply::Done))
         }
     }
 }
 
-/// Whether the message at `place` has an idempotency key, and so an effect.
-pub(super) fn has_identity(state: &State, place: &Place) -> bool {
-    let topic = state.topic(place.topic).expect("a delivery is of a topic");
-    message(topic, place).body.traits().has_identity
+/// Whether the message at `message_ref` has an idempotency key, and so an effect.
+pub(super) fn has_identity(state: &State, message_ref: &MessageRef) -> bool {
+    let topic = state.topic(message_ref.topic).expect("a delivery is of a topic");
+    message(topic, message_ref).body.flags().has_identity
 }
 
 /// Decides a nack.
@@ -115,7 +119,7 @@ pub(crate) fn nack(
         let (len, max) = (reason.len() as u64, limits.error_text_bytes_max as u64);
         return Err(Refusal::TooLarge { what: "reason", len, max });
     }
-    let Standing::Newest(place, entry) = standing(state, claim, faults)? else {
+    let ClaimStatus::Current(message_ref, entry) = claim_status(state, claim, faults)? else {
         return Ok(Decision::nothing(Reply::Done));
     };
     let given = (!reason.is_empty()).then(|| Arc::<str>::from(&**reason));
@@ -123,16 +127,16 @@ pub(crate) fn nack(
         // The failure was counted when the lease ended.
         return Ok(match given {
             Some(reason) if *reason != *entry.last_error.as_str() => {
-                Decision::new(Event::ReasonNoted { place, reason }, Reply::Done)
+                Decision::new(Event::ReasonNoted { message_ref, reason }, Reply::Done)
             }
             _ => Decision::nothing(Reply::Done),
         });
     }
-    let event = match after_failure(state, &place, entry, now, delay, faults) {
-        Outcome::Again { not_before } => Event::Nacked { place, reason: given, not_before },
+    let event = match after_failure(state, &message_ref, entry, now, delay, faults) {
+        Outcome::Again { not_before } => Event::Nacked { message_ref, reason: given, not_before },
         Outcome::Dead(dead) => {
             let last_error = given.as_deref().unwrap_or(entry.last_error.as_str()).into();
-            dead_letter(state, &place, dead, last_error)
+            dead_letter(state, &message_ref, dead, last_error)
         }
     };
     Ok(Decision::new(event, Reply::Done))
@@ -146,24 +150,24 @@ pub(crate) fn extend(
     (claim, lease): (&Claim, Option<Millis>),
     faults: &impl Faults,
 ) -> Result<Decision, Refusal> {
-    match standing(state, claim, faults)? {
-        Standing::Newest(place, Entry { phase: Phase::Leased { until }, .. }) if *until > now => {
+    match claim_status(state, claim, faults)? {
+        ClaimStatus::Current(message_ref, Entry { phase: Phase::Leased { until }, .. }) if *until > now => {
             let until = now.after(limits.lease(lease));
-            Ok(Decision::new(Event::Extended { place, until }, Reply::Extended { lease_until: until }))
+            Ok(Decision::new(Event::Extended { message_ref, until }, Reply::Extended { lease_until: until }))
         }
-        Standing::Newest(..) if faults.planted(Fault::ExtendAfterExpiry) => {
+        ClaimStatus::Current(..) if faults.planted(Fault::ExtendAfterExpiry) => {
             Ok(Decision::nothing(Reply::Extended { lease_until: now.after(limits.lease(lease)) }))
         }
-        Standing::Newest(..) | Standing::Done => Err(Refusal::StaleLease),
+        ClaimStatus::Current(..) | ClaimStatus::AlreadyAcked => Err(Refusal::StaleLease),
     }
 }
 
 /// Decides a release. Of a lease that has already ended it is true already.
 pub(crate) fn release(state: &State, claim: &Claim, faults: &impl Faults) -> Result<Decision, Refusal> {
-    match standing(state, claim, faults)? {
-        Standing::Newest(place, Entry { phase: Phase::Leased { .. }, .. }) => {
-            Ok(Decision::new(Event::Released { place }, Reply::Done))
+    match claim_status(state, claim, faults)? {
+        ClaimStatus::Current(message_ref, Entry { phase: Phase::Leased { .. }, .. }) => {
+            Ok(Decision::new(Event::Released { message_ref }, Reply::Done))
         }
-        Standing::Newest(..) | Standing::Done => Ok(Decision::nothing(Reply::Done)),
+        ClaimStatus::Current(..) | ClaimStatus::AlreadyAcked => Ok(Decision::nothing(Reply::Done)),
     }
 }

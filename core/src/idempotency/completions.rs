@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::record::Place;
+use crate::record::MessageRef;
 use crate::reply::StepOutput;
 use crate::state::cow::CowMap;
 use crate::types::{LeaseToken, Offset, Timestamp};
@@ -11,7 +11,7 @@ use crate::types::{LeaseToken, Offset, Timestamp};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The message it finished.
-    pub place: Place,
+    pub message_ref: MessageRef,
     /// That message's offset.
     pub offset: Offset,
     /// What it produced.

@@ -9,7 +9,7 @@ use crate::types::{Text, Timestamp};
 
 /// Some effects.
 ///
-/// An effect has a number, so that its key stands in one place and a moment's entry stays small.
+/// An effect has a number, so that its key stands in one message_ref and a moment's entry stays small.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     known: CowMap<IdentityKey, u64>,

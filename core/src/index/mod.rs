@@ -4,27 +4,27 @@
 //! never written. [`Index::before`] and [`Index::after`] keep it in step with every record that is applied.
 
 mod candidates;
-mod feed;
-mod lanes;
+mod consumers;
+mod cursor;
+mod maintain;
+mod priorities;
 mod ranges;
-mod roster;
 mod timers;
-mod track;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use self::candidates::Candidates;
-use self::feed::Feed;
-use self::lanes::Lanes;
-pub(crate) use self::roster::Consumer;
-use self::roster::{Roster, next_turn};
+pub(crate) use self::consumers::Consumer;
+use self::consumers::{ConsumerTurns, next_turn};
+use self::cursor::Cursor;
+use self::priorities::PriorityQueue;
 use self::timers::Timers;
-pub(crate) use self::timers::{Alarm, Sweep};
+pub(crate) use self::timers::{Sweep, Timer};
 use crate::command::OnDisconnect;
 use crate::faults::{Fault, Faults};
 use crate::idempotency::Table;
-use crate::record::Place;
+use crate::record::MessageRef;
 use crate::state::topic::Topic;
 use crate::state::{Identities, State, View};
 use crate::types::message::Priority;
@@ -34,7 +34,7 @@ use crate::types::{ConsumerId, GroupId, Millis, PartitionId, Position, Timestamp
 const SWEEP_SLACK: Millis = Millis(1_000);
 
 /// How many pieces of deleted topics are let go of in one call.
-const LET_GO_PER_CALL: usize = 1_024;
+const RECLAIMED_PER_CALL: usize = 1_024;
 
 /// The volatile half of a broker.
 #[derive(Clone, Debug)]
@@ -55,14 +55,14 @@ pub(crate) struct Index<F> {
 
 #[derive(Clone, Debug, Default)]
 struct TopicIndex {
-    lanes: Vec<Lanes>,
+    queue: Vec<PriorityQueue>,
     groups: BTreeMap<GroupId, GroupIndex>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct GroupIndex {
-    roster: Roster,
-    feeds: Vec<Feed>,
+    turns: ConsumerTurns,
+    cursors: Vec<Cursor>,
     /// Partitions that may have something to hand out: neither seen empty nor full since.
     candidates: Candidates,
     last_partition: PartitionId,
@@ -71,7 +71,7 @@ struct GroupIndex {
 /// The next hand-out of a group: what, and to whom.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Next {
-    pub(crate) place: Place,
+    pub(crate) message_ref: MessageRef,
     pub(crate) consumer: ConsumerId,
     /// The partition holds nothing else for the group.
     is_last: bool,
@@ -108,8 +108,8 @@ impl<F: Faults> Index<F> {
         index
     }
 
-    /// As [`Pipeline::outline`](crate::Pipeline::outline).
-    pub(crate) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+    /// As [`Pipeline::canonical`](crate::Pipeline::canonical).
+    pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self { faults: _, timers, consumers, topics, work, work_from, matured_serial, deleted } = self;
         write!(out, "{timers:?} {consumers:?} {topics:?} {work:?} {work_from:?} {matured_serial} {} ", deleted.len())
     }
@@ -124,9 +124,9 @@ impl<F: Faults> Index<F> {
         let (topic, group) = (consumer.topic, consumer.group);
         let has_credit = consumer.has_credit();
         self.consumers.insert(id, consumer);
-        let roster = &mut self.group_mut(topic, group).roster;
-        roster.join(id);
-        roster.set_credit(id, has_credit);
+        let turns = &mut self.group_mut(topic, group).turns;
+        turns.join(id);
+        turns.set_credit(id, has_credit);
         self.wake(topic, group);
     }
 
@@ -144,7 +144,7 @@ impl<F: Faults> Index<F> {
         if let Some(group) =
             self.topics.get_mut(&consumer.topic).and_then(|topic| topic.groups.get_mut(&consumer.group))
         {
-            group.roster.leave(id);
+            group.turns.leave(id);
         }
     }
 
@@ -158,101 +158,103 @@ impl<F: Faults> Index<F> {
     /// The streams of a group.
     pub(crate) fn members(&self, topic: TopicId, group: GroupId) -> impl Iterator<Item = ConsumerId> {
         let group = self.topics.get(&topic).and_then(|topic| topic.groups.get(&group));
-        group.into_iter().flat_map(|group| group.roster.members().iter().copied())
+        group.into_iter().flat_map(|group| group.turns.members().iter().copied())
     }
 
     pub(crate) fn group_has_credit(&self, topic: TopicId, group: GroupId) -> bool {
-        self.topics
-            .get(&topic)
-            .and_then(|topic| topic.groups.get(&group))
-            .is_some_and(|group| group.roster.has_credit())
+        self.topics.get(&topic).and_then(|topic| topic.groups.get(&group)).is_some_and(|group| group.turns.has_credit())
     }
 
     /// How many messages of a partition are held back by their delay.
     pub(crate) fn delayed_len(&self, topic: TopicId, partition: PartitionId) -> u64 {
-        self.lanes(topic, partition).map_or(0, |lanes| lanes.delayed_len() as u64)
+        self.queue(topic, partition).map_or(0, |queue| queue.delayed_len() as u64)
     }
 
     pub(crate) fn is_delayed(&self, topic: TopicId, partition: PartitionId, position: Position) -> bool {
-        self.lanes(topic, partition).is_some_and(|lanes| lanes.is_delayed(position))
+        self.queue(topic, partition).is_some_and(|queue| queue.is_delayed(position))
     }
 
     /// A delayed message's moment has come.
     pub(crate) fn mature(&mut self, topic: TopicId, partition: PartitionId, position: Position) {
         self.matured_serial += 1;
         let serial = self.matured_serial;
-        if let Some(lanes) = self.topics.get_mut(&topic).and_then(|topic| topic.lanes.get_mut(partition.0 as usize)) {
-            lanes.mature(position, serial);
+        if let Some(queue) = self.topics.get_mut(&topic).and_then(|topic| topic.queue.get_mut(partition.0 as usize)) {
+            queue.mature(position, serial);
         }
         self.wake_waiters(topic, partition);
     }
 
     /// A failed message's retry time has come.
-    pub(crate) fn retry(&mut self, state: &State, place: &Place) {
-        let topic = state.topic(place.topic).expect("an alarm goes with its topic");
-        let message = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
-        let priority = message.expect("an alarm goes with its message").body.traits().priority;
+    pub(crate) fn retry(&mut self, state: &State, message_ref: &MessageRef) {
+        let topic = state.topic(message_ref.topic).expect("an timer goes with its topic");
+        let message =
+            topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
+        let priority = message.expect("an timer goes with its message").body.flags().priority;
         let priority = self.priority(priority);
-        self.feed_mut(place).give_back(priority, place.position);
-        self.offer(place.topic, place.group, place.partition);
+        self.cursor_mut(message_ref).give_back(priority, message_ref.position);
+        self.offer(message_ref.topic, message_ref.group, message_ref.partition);
     }
 
     /// What the group is to be handed next, and who gets it, if anything can be handed out.
     pub(crate) fn next(&mut self, topic: &Topic, group: GroupId, in_flight_max: u32) -> Option<Next> {
         let index = self.topics.get_mut(&topic.id())?;
-        let desk = index.groups.get_mut(&group)?;
-        if desk.candidates.is_empty() {
+        let group_index = index.groups.get_mut(&group)?;
+        if group_index.candidates.is_empty() {
             return None;
         }
         let consumer = match self.faults.planted(Fault::RoundRobinSkipsLast) {
-            true => desk.roster.next_but_last()?,
-            false => desk.roster.next()?,
+            true => group_index.turns.next_but_last()?,
+            false => group_index.turns.next()?,
         };
         let durable = topic.group(group)?;
         if durable.is_paused() && !self.faults.planted(Fault::PauseIgnored) {
             return None;
         }
         loop {
-            let partition = desk.candidates.next_turn(desk.last_partition.next())?;
+            let partition = group_index.candidates.next_turn(group_index.last_partition.next())?;
             let progress = durable.progress(partition).expect("every group has every partition");
             let messages = topic.partition(partition).expect("candidates are partitions");
-            let feed = &mut desk.feeds[partition.0 as usize];
-            let lanes = &mut index.lanes[partition.0 as usize];
+            let cursor = &mut group_index.cursors[partition.0 as usize];
+            let queue = &mut index.queue[partition.0 as usize];
             if progress.in_flight() >= in_flight_max {
-                desk.candidates.remove(partition);
-                feed.full = true;
+                group_index.candidates.remove(partition);
+                cursor.full = true;
                 continue;
             }
             let end = messages.next_position();
-            let Some(position) = feed.peek(lanes, progress, end) else {
-                desk.candidates.remove(partition);
-                feed.wait(lanes, group);
+            let Some(position) = cursor.peek(queue, progress, end) else {
+                group_index.candidates.remove(partition);
+                cursor.wait(queue, group);
                 continue;
             };
-            let is_last = lanes.is_plain() && feed.is_last(position, end);
-            return Some(Next { place: Place { topic: topic.id(), group, partition, position }, consumer, is_last });
+            let is_last = queue.is_plain() && cursor.is_last(position, end);
+            return Some(Next {
+                message_ref: MessageRef { topic: topic.id(), group, partition, position },
+                consumer,
+                is_last,
+            });
         }
     }
 
     /// Notes that a message was handed to a stream, as [`Index::next`] said.
-    pub(crate) fn served(&mut self, Next { place, consumer, is_last }: Next, priority: Priority) {
-        let index = self.topic_mut(place.topic);
-        let desk = index.groups.get_mut(&place.group).expect("the index knows every group of the state");
-        let feed = &mut desk.feeds[place.partition.0 as usize];
-        feed.take(priority, place.position);
+    pub(crate) fn served(&mut self, Next { message_ref, consumer, is_last }: Next, priority: Priority) {
+        let index = self.topic_mut(message_ref.topic);
+        let group_index = index.groups.get_mut(&message_ref.group).expect("the index knows every group of the state");
+        let cursor = &mut group_index.cursors[message_ref.partition.0 as usize];
+        cursor.take(priority, message_ref.position);
         if is_last {
             // Nobody need look to find the partition empty.
-            desk.candidates.remove(place.partition);
-            feed.wait(&mut index.lanes[place.partition.0 as usize], place.group);
+            group_index.candidates.remove(message_ref.partition);
+            cursor.wait(&mut index.queue[message_ref.partition.0 as usize], message_ref.group);
         }
-        feed.holders.insert(place.position, consumer);
-        desk.roster.served(consumer);
-        desk.last_partition = place.partition;
+        cursor.holders.insert(message_ref.position, consumer);
+        group_index.turns.served(consumer);
+        group_index.last_partition = message_ref.partition;
         let stream = self.consumers.get_mut(&consumer).expect("only connected streams are served");
         stream.live += 1;
         stream.deliveries_left = stream.deliveries_left.map(|left| left - 1);
         if stream.on_disconnect == OnDisconnect::Release {
-            stream.held.insert((place.partition, place.position));
+            stream.held.insert((message_ref.partition, message_ref.position));
         }
         if !stream.has_credit() {
             self.refresh_credit(consumer);
@@ -260,8 +262,8 @@ impl<F: Faults> Index<F> {
     }
 
     /// The planted bug: a message is passed over as if it had been handed out.
-    pub(crate) fn pass_over(&mut self, place: &Place, priority: Priority) {
-        self.feed_mut(place).pass_over(priority, place.position);
+    pub(crate) fn pass_over(&mut self, message_ref: &MessageRef, priority: Priority) {
+        self.cursor_mut(message_ref).pass_over(priority, message_ref.position);
     }
 
     /// The next group that may be able to hand something out.
@@ -274,9 +276,9 @@ impl<F: Faults> Index<F> {
     }
 
     /// Gives back a little of the memory of deleted topics: all at once would keep everybody waiting.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn reclaim(&mut self) {
         let Some(view) = self.deleted.front_mut() else { return };
-        if view.take(LET_GO_PER_CALL).count() < LET_GO_PER_CALL {
+        if view.take(RECLAIMED_PER_CALL).count() < RECLAIMED_PER_CALL {
             self.deleted.pop_front();
         }
     }
@@ -296,8 +298,10 @@ impl<F: Faults> Index<F> {
 
     /// Looks at a group again: something about it has changed.
     pub(crate) fn wake(&mut self, topic: TopicId, group: GroupId) {
-        let Some(desk) = self.topics.get_mut(&topic).and_then(|topic| topic.groups.get_mut(&group)) else { return };
-        if desk.roster.has_credit() && !desk.candidates.is_empty() {
+        let Some(group_index) = self.topics.get_mut(&topic).and_then(|topic| topic.groups.get_mut(&group)) else {
+            return;
+        };
+        if group_index.turns.has_credit() && !group_index.candidates.is_empty() {
             self.work.insert((topic, group));
         }
     }
@@ -309,11 +313,11 @@ impl<F: Faults> Index<F> {
 
     fn wake_waiters(&mut self, topic: TopicId, partition: PartitionId) {
         let Some(index) = self.topics.get_mut(&topic) else { return };
-        for group in index.lanes[partition.0 as usize].waiters() {
-            let desk = index.groups.get_mut(&group).expect("a group that goes stops waiting");
-            desk.feeds[partition.0 as usize].waiting = false;
-            desk.candidates.insert(partition);
-            if desk.roster.has_credit() {
+        for group in index.queue[partition.0 as usize].waiters() {
+            let group_index = index.groups.get_mut(&group).expect("a group that goes stops waiting");
+            group_index.cursors[partition.0 as usize].waiting = false;
+            group_index.candidates.insert(partition);
+            if group_index.turns.has_credit() {
                 self.work.insert((topic, group));
             }
         }
@@ -322,33 +326,33 @@ impl<F: Faults> Index<F> {
     fn refresh_credit(&mut self, id: ConsumerId) {
         let Some(consumer) = self.consumers.get(&id) else { return };
         let (topic, group, has_credit) = (consumer.topic, consumer.group, consumer.has_credit());
-        self.group_mut(topic, group).roster.set_credit(id, has_credit);
+        self.group_mut(topic, group).turns.set_credit(id, has_credit);
         if has_credit {
             self.wake(topic, group);
         }
     }
 
     /// A lease has ended, however it ended: its partition has room in flight and its stream has credit again.
-    fn lease_ended(&mut self, place: &Place) {
-        let feed = self.feed_mut(place);
-        let holder = feed.holders.remove(&place.position);
-        if std::mem::take(&mut feed.full) {
-            self.offer(place.topic, place.group, place.partition);
+    fn lease_ended(&mut self, message_ref: &MessageRef) {
+        let cursor = self.cursor_mut(message_ref);
+        let holder = cursor.holders.remove(&message_ref.position);
+        if std::mem::take(&mut cursor.full) {
+            self.offer(message_ref.topic, message_ref.group, message_ref.partition);
         }
         let Some(id) = holder else { return };
         let Some(consumer) = self.consumers.get_mut(&id) else { return };
         let had_credit = consumer.has_credit();
         consumer.live -= 1;
         if consumer.on_disconnect == OnDisconnect::Release {
-            consumer.held.remove(&(place.partition, place.position));
+            consumer.held.remove(&(message_ref.partition, message_ref.position));
         }
         if !had_credit {
             self.refresh_credit(id);
         }
     }
 
-    fn lanes(&self, topic: TopicId, partition: PartitionId) -> Option<&Lanes> {
-        self.topics.get(&topic)?.lanes.get(partition.0 as usize)
+    fn queue(&self, topic: TopicId, partition: PartitionId) -> Option<&PriorityQueue> {
+        self.topics.get(&topic)?.queue.get(partition.0 as usize)
     }
 
     fn topic_mut(&mut self, topic: TopicId) -> &mut TopicIndex {
@@ -359,8 +363,8 @@ impl<F: Faults> Index<F> {
         self.topic_mut(topic).groups.get_mut(&group).expect("the index knows every group of the state")
     }
 
-    fn feed_mut(&mut self, place: &Place) -> &mut Feed {
-        &mut self.group_mut(place.topic, place.group).feeds[place.partition.0 as usize]
+    fn cursor_mut(&mut self, message_ref: &MessageRef) -> &mut Cursor {
+        &mut self.group_mut(message_ref.topic, message_ref.group).cursors[message_ref.partition.0 as usize]
     }
 
     /// Has `sweep` done when it is next worth it.

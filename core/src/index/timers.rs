@@ -3,24 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::idempotency::Realm;
-use crate::record::Place;
+use crate::record::MessageRef;
 use crate::state::cow::CowMap;
 use crate::types::{GroupId, PartitionId, Position, Timestamp, TopicId, TopicName};
 
 /// Something that happens at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Alarm {
+pub(crate) enum Timer {
     /// A lease ends.
-    Lease(Place),
+    Lease(MessageRef),
     /// A message that failed may be delivered again.
-    Retry(Place),
+    Retry(MessageRef),
     /// A delayed message may be delivered.
     Mature(TopicId, PartitionId, Position),
     /// The oldest done message of a partition grows too old to keep.
     Retention(TopicId, PartitionId),
 }
 
-/// An alarm and its moment as they are sorted: in the order of `(Timestamp, Alarm)`, but by two comparisons where that has
+/// An timer and its moment as they are sorted: in the order of `(Timestamp, Timer)`, but by two comparisons where that has
 /// up to six.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
@@ -31,12 +31,12 @@ struct Key {
 }
 
 impl Key {
-    fn new(at: Timestamp, alarm: Alarm) -> Self {
-        let (kind, topic, group, partition, position) = match alarm {
-            Alarm::Lease(Place { topic, group, partition, position }) => (0, topic, group, partition, position),
-            Alarm::Retry(Place { topic, group, partition, position }) => (1, topic, group, partition, position),
-            Alarm::Mature(topic, partition, position) => (2, topic, GroupId(0), partition, position),
-            Alarm::Retention(topic, partition) => (3, topic, GroupId(0), partition, Position(0)),
+    fn new(at: Timestamp, timer: Timer) -> Self {
+        let (kind, topic, group, partition, position) = match timer {
+            Timer::Lease(MessageRef { topic, group, partition, position }) => (0, topic, group, partition, position),
+            Timer::Retry(MessageRef { topic, group, partition, position }) => (1, topic, group, partition, position),
+            Timer::Mature(topic, partition, position) => (2, topic, GroupId(0), partition, position),
+            Timer::Retention(topic, partition) => (3, topic, GroupId(0), partition, Position(0)),
         };
         Self {
             when: u128::from(at.0) << 64 | kind << 32 | u128::from(topic.0),
@@ -48,24 +48,24 @@ impl Key {
         Timestamp((self.when >> 64) as u64)
     }
 
-    fn alarm(self) -> Alarm {
+    fn timer(self) -> Timer {
         let topic = TopicId(self.when as u32);
         let (group, partition) = (GroupId((self.whose >> 96) as u32), PartitionId((self.whose >> 64) as u32));
         let position = Position(self.whose as u64);
         match (self.when >> 32) as u32 {
-            0 => Alarm::Lease(Place { topic, group, partition, position }),
-            1 => Alarm::Retry(Place { topic, group, partition, position }),
-            2 => Alarm::Mature(topic, partition, position),
-            _ => Alarm::Retention(topic, partition),
+            0 => Timer::Lease(MessageRef { topic, group, partition, position }),
+            1 => Timer::Retry(MessageRef { topic, group, partition, position }),
+            2 => Timer::Mature(topic, partition, position),
+            _ => Timer::Retention(topic, partition),
         }
     }
 }
 
-/// All alarms, by moment. A million sleeping ones cost nothing until their moment comes.
+/// All timers, by moment. A million sleeping ones cost nothing until their moment comes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timers {
     /// Leases mostly end in the order they began: a map that looks at its ends first.
-    alarms: CowMap<Key, ()>,
+    timers: CowMap<Key, ()>,
     retention: BTreeMap<(TopicId, PartitionId), Timestamp>,
     sweeps: BTreeSet<(Timestamp, Sweep)>,
     /// The moments of `sweeps`: each stands there once.
@@ -84,30 +84,30 @@ pub(crate) enum Sweep {
 }
 
 impl Timers {
-    pub(crate) fn set(&mut self, at: Timestamp, alarm: Alarm) {
-        let before = self.alarms.insert(Key::new(at, alarm), ());
-        debug_assert!(before.is_none(), "an alarm is set once");
+    pub(crate) fn set(&mut self, at: Timestamp, timer: Timer) {
+        let before = self.timers.insert(Key::new(at, timer), ());
+        debug_assert!(before.is_none(), "an timer is set once");
     }
 
-    pub(crate) fn cancel(&mut self, at: Timestamp, alarm: Alarm) {
-        self.alarms.remove(&Key::new(at, alarm));
+    pub(crate) fn cancel(&mut self, at: Timestamp, timer: Timer) {
+        self.timers.remove(&Key::new(at, timer));
     }
 
-    /// Sets or moves a partition's retention alarm; `None` takes it away.
+    /// Sets or moves a partition's retention timer; `None` takes it away.
     pub(crate) fn set_retention(&mut self, topic: TopicId, partition: PartitionId, at: Option<Timestamp>) {
-        let place = (topic, partition);
+        let message_ref = (topic, partition);
         let before = match at {
-            Some(at) => self.retention.insert(place, at),
-            None => self.retention.remove(&place),
+            Some(at) => self.retention.insert(message_ref, at),
+            None => self.retention.remove(&message_ref),
         };
         if before == at {
             return;
         }
         if let Some(before) = before {
-            self.cancel(before, Alarm::Retention(topic, partition));
+            self.cancel(before, Timer::Retention(topic, partition));
         }
         if let Some(at) = at {
-            self.set(at, Alarm::Retention(topic, partition));
+            self.set(at, Timer::Retention(topic, partition));
         }
     }
 
@@ -127,10 +127,10 @@ impl Timers {
         }
     }
 
-    /// The first alarm due at `now`. It is not taken away; whoever handles it cancels it or acts so that it is.
-    pub(crate) fn due(&self, now: Timestamp) -> Option<(Timestamp, Alarm)> {
-        let (key, ()) = self.alarms.first()?;
-        (key.at() <= now).then(|| (key.at(), key.alarm()))
+    /// The first timer due at `now`. It is not taken away; whoever handles it cancels it or acts so that it is.
+    pub(crate) fn due(&self, now: Timestamp) -> Option<(Timestamp, Timer)> {
+        let (key, ()) = self.timers.first()?;
+        (key.at() <= now).then(|| (key.at(), key.timer()))
     }
 
     /// Takes the first sweep that is due at `now`.
@@ -145,9 +145,9 @@ impl Timers {
 
     /// The next moment anything is due.
     pub(crate) fn next(&self) -> Option<Timestamp> {
-        let alarm = self.alarms.first().map(|(key, ())| key.at());
+        let timer = self.timers.first().map(|(key, ())| key.at());
         let sweep = self.sweeps.first().map(|(at, _)| *at);
-        alarm.into_iter().chain(sweep).min()
+        timer.into_iter().chain(sweep).min()
     }
 }
 
@@ -157,17 +157,17 @@ mod tests {
 
     use super::*;
 
-    fn alarm() -> impl Strategy<Value = Alarm> {
+    fn timer() -> impl Strategy<Value = Timer> {
         let few = || prop_oneof![Just(0), 0_u32..3, Just(u32::MAX)];
         let position = prop_oneof![Just(0), 0_u64..3, Just(u64::MAX)];
         (0..4, few(), few(), few(), position).prop_map(|(kind, topic, group, partition, position)| {
             let (topic, group) = (TopicId(topic), GroupId(group));
             let (partition, position) = (PartitionId(partition), Position(position));
             match kind {
-                0 => Alarm::Lease(Place { topic, group, partition, position }),
-                1 => Alarm::Retry(Place { topic, group, partition, position }),
-                2 => Alarm::Mature(topic, partition, position),
-                _ => Alarm::Retention(topic, partition),
+                0 => Timer::Lease(MessageRef { topic, group, partition, position }),
+                1 => Timer::Retry(MessageRef { topic, group, partition, position }),
+                2 => Timer::Mature(topic, partition, position),
+                _ => Timer::Retention(topic, partition),
             }
         })
     }
@@ -175,12 +175,12 @@ mod tests {
     proptest! {
         #[test]
         fn keys_sort_as_moments_and_alarms_do_and_come_back(
-            one in (prop_oneof![0_u64..3, Just(u64::MAX)].prop_map(Timestamp), alarm()),
-            other in (prop_oneof![0_u64..3, Just(u64::MAX)].prop_map(Timestamp), alarm()),
+            one in (prop_oneof![0_u64..3, Just(u64::MAX)].prop_map(Timestamp), timer()),
+            other in (prop_oneof![0_u64..3, Just(u64::MAX)].prop_map(Timestamp), timer()),
         ) {
             let (key, key_of_other) = (Key::new(one.0, one.1), Key::new(other.0, other.1));
             prop_assert_eq!(key.cmp(&key_of_other), one.cmp(&other));
-            prop_assert_eq!((key.at(), key.alarm()), one);
+            prop_assert_eq!((key.at(), key.timer()), one);
         }
     }
 }

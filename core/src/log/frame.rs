@@ -1,6 +1,6 @@
 //! One frame: the smallest thing the log writes, and the unit in which it is found good or bad.
 //!
-//! A frame knows nothing of files but through its [`Seed`], and nothing of meaning but a kind and a version.
+//! A frame knows nothing of files but through its [`CrcSeed`], and nothing of meaning but a kind and a version.
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -43,9 +43,9 @@ const AFTER_CRC: usize = 8;
 /// Bytes that stand anywhere else, in another file of this log, in another log or in a message of a client who does
 /// not know the log's identity, do not verify here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seed(u32);
+pub struct CrcSeed(u32);
 
-impl Seed {
+impl CrcSeed {
     /// The seed of this file of this log. A snapshot and its draft have the same.
     #[must_use]
     pub fn new(log_id: LogId, file: FileId) -> Self {
@@ -184,7 +184,7 @@ pub enum FrameError {
 #[inline]
 pub fn encode_with(
     out: &mut Vec<u8>,
-    seed: Seed,
+    seed: CrcSeed,
     head: &Head,
     write: impl FnOnce(&mut Vec<u8>),
 ) -> Result<u32, EncodeError> {
@@ -223,7 +223,7 @@ pub fn encode_with(
 /// [`FrameError`] says why there is none. No bytes whatever make it panic, allocate, or sum more than
 /// [`MAX_PAYLOAD_BYTES`] and a head.
 #[inline]
-pub fn decode(bytes: &[u8], seed: Seed) -> Result<Frame<'_>, FrameError> {
+pub fn decode(bytes: &[u8], seed: CrcSeed) -> Result<Frame<'_>, FrameError> {
     let Some(head) = bytes.first_chunk::<FRAME_HEAD_BYTES>() else {
         return Err(FrameError::TooShort { needed: FRAME_HEAD_BYTES, found: bytes.len() });
     };
@@ -280,7 +280,7 @@ impl RawHead {
 /// A frame that is refused leaves the chain as it was, so the next one takes its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameChain {
-    seed: Seed,
+    seed: CrcSeed,
     last_lsn: Lsn,
     last_crc: u32,
 }
@@ -288,7 +288,7 @@ pub struct FrameChain {
 impl FrameChain {
     /// A chain that goes on behind the frame with `last_lsn` and `last_crc`; both 0 where there is none.
     #[must_use]
-    pub const fn new(seed: Seed, last_lsn: Lsn, last_crc: u32) -> Self {
+    pub const fn new(seed: CrcSeed, last_lsn: Lsn, last_crc: u32) -> Self {
         Self { seed, last_lsn, last_crc }
     }
 

@@ -10,7 +10,7 @@
 //! `docs/wal.md`.
 //!
 //! ```
-//! use driftq_core::log::{LogId, MemoryStorage, Replay, Malformed, Step, WriteAt, recover};
+//! use driftq_core::log::{LogId, MemoryStorage, Replay, Malformed, IoOp, WriteAt, recover};
 //! use driftq_core::types::Lsn;
 //!
 //! #[derive(Default)]
@@ -37,15 +37,15 @@
 //!
 //! // Every start begins a new segment, durable before its first frame.
 //! let header = recovered.next_header();
-//! for step in recovered.cleanup_steps().iter().chain(&header.create_steps(1, 1 << 16)) {
+//! for step in recovered.cleanup_ops().iter().chain(&header.create_ops(1, 1 << 16)) {
 //!     step.perform(&mut storage)?;
 //! }
 //! let mut chain = header.chain();
 //! let mut frames = Vec::new();
 //! chain.record(&mut frames, Lsn(0), 1, 1, |payload| payload.extend_from_slice(b"hello"))?;
 //! let at = WriteAt { epoch: 1, position: driftq_core::log::HEADER_BYTES as u64 };
-//! Step::Append { file: header.file(), at, bytes: frames }.perform(&mut storage)?;
-//! Step::Sync { file: header.file() }.perform(&mut storage)?;
+//! IoOp::Append { file: header.file(), at, bytes: frames }.perform(&mut storage)?;
+//! IoOp::Sync { file: header.file() }.perform(&mut storage)?;
 //!
 //! // The power goes; what was synced is there.
 //! let mut storage = storage.crash();
@@ -61,12 +61,12 @@ pub mod memory;
 mod proof;
 pub mod recovery;
 pub mod report;
+mod scan;
 pub mod segment;
 pub mod snapshot;
 pub mod storage;
-mod survey;
 
-pub use frame::{EncodeError, Frame, FrameChain, FrameError, Head, MAX_PAYLOAD_BYTES, RECORD_KIND_MAX, Seed};
+pub use frame::{CrcSeed, EncodeError, Frame, FrameChain, FrameError, Head, MAX_PAYLOAD_BYTES, RECORD_KIND_MAX};
 pub use header::{HEADER_BYTES, HeaderError, LogId};
 pub use memory::{CrashPlan, FolderChange, MemoryStorage, SectorFate};
 pub use proof::find_frame;
@@ -74,4 +74,4 @@ pub use recovery::{Replay, recover};
 pub use report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
 pub use segment::{SegmentHeader, SegmentReader, Stop, StopReason};
 pub use snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, SnapshotWriter, read_snapshot};
-pub use storage::{FileId, FileInfo, FileNameError, Step, Storage, StorageFault, WriteAt, read_whole};
+pub use storage::{FileId, FileInfo, FileNameError, IoOp, Storage, StorageFault, WriteAt, read_whole};

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use crc32fast::Hasher;
 
-use super::frame::{FRAME_HEAD_BYTES, Head, MAX_PAYLOAD_BYTES, RawHead, Seed};
+use super::frame::{CrcSeed, FRAME_HEAD_BYTES, Head, MAX_PAYLOAD_BYTES, RawHead};
 use crate::types::Lsn;
 
 /// A frame that knows more to be synced than its reader could find.
@@ -20,7 +20,7 @@ pub(super) struct Witness {
 }
 
 /// The first frame at or behind `from` that verifies and says that `bad`, the LSN expected at `from`, was synced.
-pub(super) fn find_witness(bytes: &[u8], from: usize, bad: Lsn, seed: Seed) -> Option<Witness> {
+pub(super) fn find_witness(bytes: &[u8], from: usize, bad: Lsn, seed: CrcSeed) -> Option<Witness> {
     // Each frame between the bad one and the witness takes at least a head.
     let lsn_max = Lsn(bad.0.saturating_add(((bytes.len() - from) / FRAME_HEAD_BYTES) as u64));
     let says_it = |head: &Head| bad <= head.synced && head.lsn <= lsn_max;
@@ -36,12 +36,12 @@ pub(super) fn find_witness(bytes: &[u8], from: usize, bad: Lsn, seed: Seed) -> O
 /// # Panics
 /// If `from` lies beyond the end of `bytes`.
 #[must_use]
-pub fn find_frame(bytes: &[u8], from: usize, lsns: RangeInclusive<Lsn>, seed: Seed) -> Option<usize> {
+pub fn find_frame(bytes: &[u8], from: usize, lsns: RangeInclusive<Lsn>, seed: CrcSeed) -> Option<usize> {
     find(bytes, from, seed, |head| lsns.contains(&head.lsn)).map(|(position, _)| position)
 }
 
 /// The first frame at or behind `from` that verifies and whose head is `wanted`.
-fn find(bytes: &[u8], from: usize, seed: Seed, wanted: impl Fn(&Head) -> bool) -> Option<(usize, Head)> {
+fn find(bytes: &[u8], from: usize, seed: CrcSeed, wanted: impl Fn(&Head) -> bool) -> Option<(usize, Head)> {
     let tail = &bytes[from..];
     // A kind is never 0, so no frame begins so late that its kind would lie in the zeros at the end; its version may.
     let written = tail.iter().rposition(|byte| *byte != 0)? + 1;
@@ -109,8 +109,8 @@ mod tests {
     use crate::log::frame::encode_with;
     use crate::log::{FileId, LogId};
 
-    fn seed() -> Seed {
-        Seed::new(LogId([3; 16]), FileId::Segment(1))
+    fn seed() -> CrcSeed {
+        CrcSeed::new(LogId([3; 16]), FileId::Segment(1))
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
                 let witness = Witness { position: gap, lsn: Lsn(12), synced: Lsn(10) };
                 assert_eq!(find_witness(&bytes, 0, Lsn(10), seed()), Some(witness));
                 assert_eq!(find_witness(&bytes, 0, Lsn(11), seed()), None, "it does not speak of LSN 11");
-                let other = Seed::new(LogId([3; 16]), FileId::Segment(2));
+                let other = CrcSeed::new(LogId([3; 16]), FileId::Segment(2));
                 assert_eq!(find_witness(&bytes, 0, Lsn(10), other), None, "it stands in another file");
             }
         }

@@ -9,10 +9,10 @@ use super::frame::{FOOTER, Frame, OWN_VERSION, RECORD_KIND_MAX, SYNCED_MARK};
 use super::header::LogId;
 use super::proof;
 use super::report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
+use super::scan::{FolderScan, storage_error};
 use super::segment::{SegmentHeader, SegmentReader, StopReason};
 use super::snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, read_snapshot};
 use super::storage::{FileId, Storage, read_whole};
-use super::survey::{Survey, storage_error};
 use crate::faults::Fault;
 use crate::types::Lsn;
 
@@ -70,7 +70,7 @@ impl Replay for () {
 /// A storage without a log becomes a new one if `new_log` gives it an identity; an existing log has its own, and
 /// `new_log` is not looked at. Everything that was ever synced is handed on, or recovery refuses; beyond that, only
 /// what was written before the first byte that is missing. Nothing is written: to go on, perform
-/// [`Recovered::cleanup_steps`] and begin a segment with [`Recovered::next_header`].
+/// [`Recovered::cleanup_ops`] and begin a segment with [`Recovered::next_header`].
 ///
 /// # Errors
 /// [`RecoveryError`]. What `replay` was handed until then is of no worth.
@@ -80,15 +80,15 @@ pub fn recover(
     replay: &mut (impl Replay + ?Sized),
 ) -> Result<Recovered, RecoveryError> {
     let mut buffer = Vec::new();
-    let survey = Survey::take(storage, &mut buffer)?;
-    let found = survey.log_id.filter(|_| !survey.segments.is_empty());
+    let scan = FolderScan::take(storage, &mut buffer)?;
+    let found = scan.log_id.filter(|_| !scan.segments.is_empty());
     let mut run = Run {
         out: Recovered {
             log_id: found.or(new_log).ok_or(RecoveryError::NoLog)?,
             snapshot: None,
             last_lsn: Lsn(0),
             last_crc: 0,
-            next_segment: survey.segments.last().map_or(1, |last| last.sequence + 1),
+            next_segment: scan.segments.last().map_or(1, |last| last.sequence + 1),
             segments: Vec::new(),
             snapshots: Vec::new(),
             garbage: Vec::new(),
@@ -97,7 +97,7 @@ pub fn recover(
             frames_read: 0,
             bytes_read: 0,
         },
-        survey,
+        scan,
         base: None,
         damaged: Vec::new(),
         buffer,
@@ -112,7 +112,7 @@ pub fn recover(
 /// One recovery under way.
 struct Run {
     out: Recovered,
-    survey: Survey,
+    scan: FolderScan,
     /// The snapshot everything is built on.
     base: Option<SnapshotHead>,
     /// Snapshots that did not verify, newest first.
@@ -132,7 +132,7 @@ impl Run {
         storage: &mut (impl Storage + ?Sized),
         replay: &mut (impl Replay + ?Sized),
     ) -> Result<(), RecoveryError> {
-        for lsn in self.survey.snapshots.iter().rev().copied() {
+        for lsn in self.scan.snapshots.iter().rev().copied() {
             let file = FileId::Snapshot(lsn);
             replay.reset();
             let restore = |kind, version, payload: &[u8]| replay.restore(kind, version, payload);
@@ -183,7 +183,7 @@ impl Run {
     /// The segment, by index, in which the first frame after the snapshot stands or would stand.
     fn find_start(&mut self) -> Result<usize, RecoveryError> {
         let needed = self.base_lsn().next();
-        let segments = &self.survey.segments;
+        let segments = &self.scan.segments;
         let Some(start) = segments.iter().rposition(|s| s.header.is_ok_and(|header| header.first_lsn() <= needed))
         else {
             return Err(self.start_error(needed));
@@ -197,7 +197,7 @@ impl Run {
     }
 
     fn start_error(&self, needed: Lsn) -> RecoveryError {
-        let segments = &self.survey.segments;
+        let segments = &self.scan.segments;
         match segments.iter().find_map(|segment| segment.header.ok()) {
             Some(oldest) if segments[0].sequence == oldest.sequence => RecoveryError::StartsTooLate {
                 file: oldest.file(),
@@ -216,9 +216,9 @@ impl Run {
 
     /// The headers from `start` on: all there, all whole.
     fn check_row(&self, start: usize) -> Result<Vec<SegmentHeader>, RecoveryError> {
-        let last = &self.survey.segments[self.survey.segments.len() - 1];
+        let last = &self.scan.segments[self.scan.segments.len() - 1];
         let mut headers: Vec<SegmentHeader> = Vec::new();
-        for segment in &self.survey.segments[start..] {
+        for segment in &self.scan.segments[start..] {
             let file = segment.file();
             if let Some(before) = headers.last().filter(|before| before.sequence + 1 != segment.sequence) {
                 let missing = FileId::Segment(before.sequence + 1);
@@ -276,7 +276,7 @@ impl Run {
         let (position, lsn) = (reader.position(), reader.last_lsn().next());
         let reason = reader.stop().map_or(StopReason::End, |stop| stop.reason);
         // A snapshot gets its final name only when the log is synced through it. That holds of a damaged one as well.
-        if let Some(newest) = self.survey.snapshots.last().filter(|newest| **newest >= lsn) {
+        if let Some(newest) = self.scan.snapshots.last().filter(|newest| **newest >= lsn) {
             return Err(corrupt(file, &reader, Proof::Snapshot(*newest)));
         }
         if reason != StopReason::End {
@@ -346,16 +346,16 @@ impl Run {
 
     /// Parts what stays from what may go.
     fn conclude(self) -> Recovered {
-        let Self { mut out, survey, damaged, .. } = self;
+        let Self { mut out, scan, damaged, .. } = self;
         let is_damaged = |lsn: &Lsn| damaged.iter().any(|(bad, _)| bad == lsn);
         // A damaged snapshot goes: left there, it would one day be counted as one of the two that are kept, and
         // everything it stood for has just been read from elsewhere.
-        let (bad, mut good): (Vec<Lsn>, Vec<Lsn>) = survey.snapshots.iter().copied().partition(is_damaged);
+        let (bad, mut good): (Vec<Lsn>, Vec<Lsn>) = scan.snapshots.iter().copied().partition(is_damaged);
         out.snapshots = good.split_off(good.len().saturating_sub(2));
         let reach_back = if out.snapshots.len() == 2 { out.snapshots[0] } else { Lsn(0) };
 
         let mut last_lsn = out.last_lsn;
-        for segment in survey.segments.iter().rev() {
+        for segment in scan.segments.iter().rev() {
             let first_lsn = segment.header.map_or(Lsn(1), |header| header.first_lsn());
             let in_use = segment.sequence + 1 == out.next_segment;
             if last_lsn <= reach_back && !in_use {
@@ -367,12 +367,12 @@ impl Run {
             last_lsn = segment.header.map_or(last_lsn, |header| header.previous_lsn);
         }
         out.segments.reverse();
-        for sequence in survey.never_begun {
+        for sequence in scan.never_begun {
             out.notices.push(Notice::NeverBegun { file: FileId::Segment(sequence) });
             out.garbage.push(FileId::Segment(sequence));
         }
         out.garbage.extend(good.into_iter().chain(bad).map(FileId::Snapshot));
-        out.garbage.extend(survey.drafts.into_iter().map(FileId::SnapshotDraft));
+        out.garbage.extend(scan.drafts.into_iter().map(FileId::SnapshotDraft));
         out.garbage.sort();
         out
     }

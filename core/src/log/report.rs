@@ -3,7 +3,7 @@
 use super::header::{HeaderError, LogId};
 use super::segment::{SegmentHeader, StopReason};
 use super::snapshot::SnapshotError;
-use super::storage::{FileId, Step, StorageFault};
+use super::storage::{FileId, IoOp, StorageFault};
 use crate::types::Lsn;
 
 /// A log, found whole. Everything in it through [`last_lsn`](Self::last_lsn) is durable.
@@ -23,7 +23,7 @@ pub struct Recovered {
     pub segments: Vec<SegmentInfo>,
     /// The snapshots that stay, oldest first: at most two, the older of them not read.
     pub snapshots: Vec<Lsn>,
-    /// What nothing needs any more; [`cleanup_steps`](Self::cleanup_steps) says how to be rid of it.
+    /// What nothing needs any more; [`cleanup_ops`](Self::cleanup_ops) says how to be rid of it.
     pub garbage: Vec<FileId>,
     /// What happened on the way that somebody may want to know.
     pub notices: Vec<Notice>,
@@ -58,20 +58,20 @@ impl Recovered {
     /// Removes the garbage, in an order that a power loss may interrupt anywhere. To be performed before the next
     /// segment is created, whose name may be among it.
     #[must_use]
-    pub fn cleanup_steps(&self) -> Vec<Step> {
-        let mut steps = Vec::new();
+    pub fn cleanup_ops(&self) -> Vec<IoOp> {
+        let mut ops = Vec::new();
         let never_begun = |file: &FileId| matches!(file, FileId::Segment(sequence) if *sequence >= self.next_segment);
         // Highest first and each for good: else a gap could be left before one of them, which is how the loss of a
         // segment in use looks.
         for file in self.garbage.iter().filter(|file| never_begun(file)).rev() {
-            steps.extend([Step::Remove { file: *file }, Step::SyncFolder]);
+            ops.extend([IoOp::Remove { file: *file }, IoOp::SyncFolder]);
         }
-        let removed = steps.len();
-        steps.extend(self.garbage.iter().filter(|file| !never_begun(file)).map(|file| Step::Remove { file: *file }));
-        if steps.len() > removed {
-            steps.push(Step::SyncFolder);
+        let removed = ops.len();
+        ops.extend(self.garbage.iter().filter(|file| !never_begun(file)).map(|file| IoOp::Remove { file: *file }));
+        if ops.len() > removed {
+            ops.push(IoOp::SyncFolder);
         }
-        steps
+        ops
     }
 }
 

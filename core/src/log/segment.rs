@@ -3,9 +3,9 @@
 //! This module says what is in a segment's bytes and where they stop making sense; whether stopping there is the end,
 //! a torn tail or corruption is for [`recovery`](super::recovery) to say.
 
-use super::frame::{self, Frame, FrameChain, FrameError, Seed};
+use super::frame::{self, CrcSeed, Frame, FrameChain, FrameError};
 use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero};
-use super::storage::{FileId, Step, WriteAt};
+use super::storage::{FileId, IoOp, WriteAt};
 use crate::types::Lsn;
 
 const MAGIC: [u8; 8] = *b"DRIFTQWL";
@@ -43,8 +43,8 @@ impl SegmentHeader {
 
     /// What the checksums of its frames start from.
     #[must_use]
-    pub fn seed(&self) -> Seed {
-        Seed::new(self.log_id, self.file())
+    pub fn seed(&self) -> CrcSeed {
+        CrcSeed::new(self.log_id, self.file())
     }
 
     /// The chain its frames are written with, before the first.
@@ -93,16 +93,16 @@ impl SegmentHeader {
     /// What makes this segment ready for its first frame, in the order that keeps recovery's promises.
     ///
     /// A file of that name must not be there, and the segment before must be wholly synced. Where the file was
-    /// prepared ahead, leave out the first step.
+    /// prepared ahead, leave out the first op.
     #[must_use]
-    pub fn create_steps(&self, epoch: u64, capacity: u64) -> Vec<Step> {
+    pub fn create_ops(&self, epoch: u64, capacity: u64) -> Vec<IoOp> {
         let file = self.file();
         let at = WriteAt { epoch, position: 0 };
         vec![
-            Step::Create { file, capacity },
-            Step::Append { file, at, bytes: self.encode() },
-            Step::Sync { file },
-            Step::SyncFolder,
+            IoOp::Create { file, capacity },
+            IoOp::Append { file, at, bytes: self.encode() },
+            IoOp::Sync { file },
+            IoOp::SyncFolder,
         ]
     }
 }
@@ -147,7 +147,7 @@ pub struct Stop {
 #[derive(Clone, Debug)]
 pub struct SegmentReader<'a> {
     bytes: &'a [u8],
-    seed: Seed,
+    seed: CrcSeed,
     position: usize,
     last_lsn: Lsn,
     last_crc: u32,
@@ -192,7 +192,7 @@ impl<'a> SegmentReader<'a> {
         self.stop.map(|reason| Stop { position: self.position, expected: self.last_lsn.next(), reason })
     }
 
-    fn step(&mut self) -> Result<Frame<'a>, StopReason> {
+    fn op(&mut self) -> Result<Frame<'a>, StopReason> {
         let rest = &self.bytes[self.position..];
         let frame = match frame::decode(rest, self.seed) {
             Ok(frame) => frame,
@@ -220,6 +220,6 @@ impl<'a> Iterator for SegmentReader<'a> {
         if self.stop.is_some() {
             return None;
         }
-        self.step().inspect_err(|reason| self.stop = Some(*reason)).ok()
+        self.op().inspect_err(|reason| self.stop = Some(*reason)).ok()
     }
 }

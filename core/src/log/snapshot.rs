@@ -4,7 +4,7 @@
 //! folder is synced may anything older go. Complete it is only with its footer. What its records mean is not known
 //! here.
 
-use super::frame::{self, EncodeError, FOOTER, FrameChain, FrameError, OWN_VERSION, RECORD_KIND_MAX, Seed};
+use super::frame::{self, CrcSeed, EncodeError, FOOTER, FrameChain, FrameError, OWN_VERSION, RECORD_KIND_MAX};
 use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero};
 use super::storage::{FileId, Storage, StorageFault, read_more};
 use crate::types::Lsn;
@@ -37,8 +37,8 @@ impl SnapshotHead {
         FileId::SnapshotDraft(self.lsn)
     }
 
-    fn seed(&self) -> Seed {
-        Seed::new(self.log_id, self.file())
+    fn seed(&self) -> CrcSeed {
+        CrcSeed::new(self.log_id, self.file())
     }
 
     /// The header as it stands in the file, and its checksum.

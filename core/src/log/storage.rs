@@ -155,7 +155,7 @@ pub trait Storage {
     /// [`StorageFault::Io`].
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault>;
 
-    /// Gives the file another name, in one step for every reader. Durable after [`sync_folder`](Self::sync_folder).
+    /// Gives the file another name, in one op for every reader. Durable after [`sync_folder`](Self::sync_folder).
     ///
     /// # Errors
     /// [`StorageFault::NotFound`]; [`StorageFault::Exists`] rather than replacing; [`StorageFault::Io`].
@@ -176,7 +176,7 @@ pub trait Storage {
 
 /// One piece of I/O, as the pipeline asks its driver for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum IoOp {
     /// [`Storage::create`].
     Create {
         /// The new file.
@@ -214,7 +214,7 @@ pub enum Step {
     SyncFolder,
 }
 
-impl Step {
+impl IoOp {
     /// Does it.
     ///
     /// # Errors

@@ -1,22 +1,22 @@
 //! From commands to durable answers: batches what arrived, asks for one sync, releases what it covers, and never lets anything
 //! out before.
 //!
-//! The pipeline performs no I/O. It hands out [`Job`]s; whoever drives it performs them, in order within each [`Lane`], and
+//! The pipeline performs no I/O. It hands out [`Job`]s; whoever drives it performs them, in order within each [`JobClass`], and
 //! reports back with [`Pipeline::complete`]. While a batch is on its way to the disk the next one is already being decided.
 //! Any failed write or sync ends it: everything held is refused, nothing more is accepted, and only a restart goes on.
 
-mod keeper;
+mod canonical;
+mod maintenance;
 mod open;
-mod outline;
 mod writer;
 
-use self::keeper::{Chore, Keeper};
+use self::maintenance::{Maintenance, MaintenanceTask};
 pub use self::open::{OpenError, inspect};
 use self::writer::{NextSegment, Writer};
 use crate::broker::{Broker, LogFault};
 use crate::command::Command;
 use crate::faults::{Fault, Faults, NoFaults};
-use crate::log::{FileId, SnapshotHead, Step, Storage, StorageFault};
+use crate::log::{FileId, IoOp, SnapshotHead, Storage, StorageFault};
 use crate::reply::Output;
 use crate::state::State;
 use crate::types::{Limits, Lsn, Millis, Ticket, Timestamp};
@@ -51,56 +51,56 @@ impl Default for PipelineConfig {
     }
 }
 
-/// Which kind of I/O a job is. Jobs of one lane are performed one after the other; those of different lanes may overlap.
+/// Which kind of I/O a job is. Jobs of one class are performed one after the other; those of different lanes may overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum JobClass {
     /// Batches of the log. Somebody is waiting for these.
     Log,
     /// Segments made ahead, snapshots, removals.
     Background,
 }
 
-/// I/O to be performed: every step in order, stopping at the first that fails.
+/// I/O to be performed: every op in order, stopping at the first that fails.
 #[derive(Clone, Debug)]
 #[must_use = "a job that is not performed and completed stops the pipeline"]
 pub struct Job {
-    lane: Lane,
-    steps: Vec<Step>,
+    class: JobClass,
+    ops: Vec<IoOp>,
     purpose: Purpose,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Purpose {
     Commit { through: Lsn },
-    Chore(Chore),
+    MaintenanceTask(MaintenanceTask),
 }
 
 impl Job {
-    /// The lane it belongs to.
+    /// The class it belongs to.
     #[must_use]
-    pub fn lane(&self) -> Lane {
-        self.lane
+    pub fn class(&self) -> JobClass {
+        self.class
     }
 
     /// What is to be done.
     #[must_use]
-    pub fn steps(&self) -> &[Step] {
-        &self.steps
+    pub fn ops(&self) -> &[IoOp] {
+        &self.ops
     }
 
     /// How many bytes it appends to files.
     #[must_use]
     pub fn appended_bytes(&self) -> u64 {
-        let appended = |step: &Step| if let Step::Append { bytes, .. } = step { bytes.len() as u64 } else { 0 };
-        self.steps.iter().map(appended).sum()
+        let appended = |op: &IoOp| if let IoOp::Append { bytes, .. } = op { bytes.len() as u64 } else { 0 };
+        self.ops.iter().map(appended).sum()
     }
 
     /// Performs it.
     ///
     /// # Errors
-    /// The first step's that failed; the steps behind it were not tried.
+    /// The first op's that failed; the ops behind it were not tried.
     pub fn perform(&self, storage: &mut (impl Storage + ?Sized)) -> Result<(), StorageFault> {
-        self.steps.iter().try_for_each(|step| step.perform(storage))
+        self.ops.iter().try_for_each(|op| op.perform(storage))
     }
 }
 
@@ -110,12 +110,12 @@ impl Job {
 pub struct Pipeline<F: Faults = NoFaults> {
     broker: Broker<F>,
     log: Writer,
-    keeper: Keeper,
+    maintenance: Maintenance,
     snapshot_every_bytes: u64,
     bytes_since_snapshot: u64,
     snapshot_wanted: bool,
     log_busy: bool,
-    keeper_busy: bool,
+    maintenance_busy: bool,
     mark_at: Option<Timestamp>,
     closing: bool,
     /// The planted bug: what is tried again although its sync has failed.
@@ -131,7 +131,7 @@ impl<F: Faults> Pipeline<F> {
     /// Does what has come due by `now`. Call it at the moment [`Pipeline::poll_timeout`] names, or later.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.broker.handle_timeout(now, &mut self.log);
-        self.keeper.on_time(now);
+        self.maintenance.on_time(now);
         if self.mark_at.is_some_and(|at| at <= now) {
             self.mark_at = None;
             if self.log.is_idle() && !self.log_busy && !self.log.ends_in_mark() && !self.has_failed() {
@@ -146,7 +146,7 @@ impl<F: Faults> Pipeline<F> {
         if self.has_failed() {
             return None;
         }
-        let waiting = [self.broker.poll_timeout(), self.mark_at, self.keeper.retry_at()];
+        let waiting = [self.broker.poll_timeout(), self.mark_at, self.maintenance.retry_at()];
         waiting.into_iter().flatten().min()
     }
 
@@ -155,14 +155,14 @@ impl<F: Faults> Pipeline<F> {
         self.broker.poll_output()
     }
 
-    /// The next job of `lane`, if it has one and none of it is under way.
-    pub fn poll_job(&mut self, lane: Lane) -> Option<Job> {
+    /// The next job of `class`, if it has one and none of it is under way.
+    pub fn poll_job(&mut self, class: JobClass) -> Option<Job> {
         if self.has_failed() {
             return None;
         }
-        match lane {
-            Lane::Log => self.next_batch(),
-            Lane::Background => self.next_chore(),
+        match class {
+            JobClass::Log => self.next_batch(),
+            JobClass::Background => self.next_maintenance_job(),
         }
     }
 
@@ -175,23 +175,23 @@ impl<F: Faults> Pipeline<F> {
                 match result {
                     Ok(()) => {
                         self.log.on_synced(through);
-                        self.log.recycle(job.steps);
+                        self.log.recycle(job.ops);
                         self.broker.on_durable(through.min(self.broker.appended()));
                         if self.log.is_idle() && !self.log.ends_in_mark() {
                             self.mark_at = Some(now.after(MARK_AFTER));
                         }
                     }
                     Err(_) if self.broker.faults().planted(Fault::SyncRetriedAfterFailure) => {
-                        let syncs = |step: &Step| matches!(step, Step::Sync { .. });
-                        let steps = job.steps.into_iter().filter(syncs).collect();
-                        self.again = Some(Job { steps, ..job });
+                        let syncs = |op: &IoOp| matches!(op, IoOp::Sync { .. });
+                        let ops = job.ops.into_iter().filter(syncs).collect();
+                        self.again = Some(Job { ops, ..job });
                     }
                     Err(fault) => self.fail("writing the log", &fault),
                 }
             }
-            Purpose::Chore(chore) => {
-                self.keeper_busy = false;
-                if let Err(fault) = self.keeper.done(chore, result, now, &mut self.log) {
+            Purpose::MaintenanceTask(task) => {
+                self.maintenance_busy = false;
+                if let Err(fault) = self.maintenance.done(task, result, now, &mut self.log) {
                     self.fail("keeping the log's files", &fault);
                 }
             }
@@ -200,7 +200,7 @@ impl<F: Faults> Pipeline<F> {
 
     /// Performs every job there is, one by one, until none is left: all a driver must do where nothing is to overlap.
     pub fn drive(&mut self, now: Timestamp, storage: &mut (impl Storage + ?Sized)) {
-        while let Some(job) = self.poll_job(Lane::Log).or_else(|| self.poll_job(Lane::Background)) {
+        while let Some(job) = self.poll_job(JobClass::Log).or_else(|| self.poll_job(JobClass::Background)) {
             let result = job.perform(storage);
             self.complete(now, job, result);
         }
@@ -253,7 +253,7 @@ impl<F: Faults> Pipeline<F> {
     /// Snapshots that stand ready, oldest first.
     #[must_use]
     pub fn snapshots(&self) -> &[Lsn] {
-        self.keeper.snapshots()
+        self.maintenance.snapshots()
     }
 
     fn has_failed(&self) -> bool {
@@ -272,22 +272,22 @@ impl<F: Faults> Pipeline<F> {
         let batch = self.log.take_batch()?;
         self.log_busy = true;
         self.mark_at = None;
-        let job = Job { lane: Lane::Log, steps: batch.steps, purpose: Purpose::Commit { through: batch.through } };
+        let job = Job { class: JobClass::Log, ops: batch.ops, purpose: Purpose::Commit { through: batch.through } };
         self.bytes_since_snapshot += job.appended_bytes();
         Some(job)
     }
 
-    fn next_chore(&mut self) -> Option<Job> {
-        if self.keeper_busy {
+    fn next_maintenance_job(&mut self) -> Option<Job> {
+        if self.maintenance_busy {
             return None;
         }
         let early = self.broker.faults().planted(Fault::SegmentRemovedEarly);
-        let (chore, mut steps) = self.keeper.next(&mut self.log, early)?;
+        let (task, mut ops) = self.maintenance.next(&mut self.log, early)?;
         if self.broker.faults().planted(Fault::SnapshotRenamedBeforeSync) {
-            steps.retain(|step| !matches!(step, Step::Sync { file: FileId::SnapshotDraft(_) }));
+            ops.retain(|op| !matches!(op, IoOp::Sync { file: FileId::SnapshotDraft(_) }));
         }
-        self.keeper_busy = true;
-        Some(Job { lane: Lane::Background, steps, purpose: Purpose::Chore(chore) })
+        self.maintenance_busy = true;
+        Some(Job { class: JobClass::Background, ops, purpose: Purpose::MaintenanceTask(task) })
     }
 
     /// A snapshot is the state at a batch boundary, and a segment ends with it where there is another to go on in. Where the
@@ -295,15 +295,15 @@ impl<F: Faults> Pipeline<F> {
     /// ends no further segment: room was short, and a segment takes more of it.
     fn begin_snapshot_if_due(&mut self) {
         let (lsn, _) = self.log.last();
-        let covered = self.keeper.snapshots().last().is_some_and(|snapshot| *snapshot >= lsn);
+        let covered = self.maintenance.snapshots().last().is_some_and(|snapshot| *snapshot >= lsn);
         let no_room = self.log.next_segment() == NextSegment::NoRoom && self.log.has_closed();
-        let again = self.keeper.owes_snapshot();
+        let again = self.maintenance.owes_snapshot();
         let due = self.snapshot_wanted || again || no_room || self.bytes_since_snapshot >= self.snapshot_every_bytes;
         if covered {
             self.snapshot_wanted = false;
             return;
         }
-        if !due || self.closing || !self.keeper.is_free() {
+        if !due || self.closing || !self.maintenance.is_free() {
             return;
         }
         match self.log.next_segment() {
@@ -317,9 +317,9 @@ impl<F: Faults> Pipeline<F> {
         let (lsn, crc) = self.log.last();
         let head = SnapshotHead { log_id: self.log.log_id(), lsn, crc, epoch: self.log.epoch() };
         let images = self.broker.state().view().with_faults(self.broker.faults());
-        self.keeper.begin(head, images);
+        self.maintenance.begin(head, images);
         if self.broker.faults().planted(Fault::SegmentRemovedEarly) {
-            self.keeper.remove(self.log.drop_closed_through(lsn));
+            self.maintenance.remove(self.log.drop_closed_through(lsn));
         }
     }
 

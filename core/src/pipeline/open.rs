@@ -1,6 +1,6 @@
 //! Opening a log: recover what is there, begin a new segment, boot.
 
-use super::keeper::Keeper;
+use super::maintenance::Maintenance;
 use super::writer::{Sizes, Writer};
 use super::{Pipeline, PipelineConfig};
 use crate::broker::{Broker, LogRefusal};
@@ -101,7 +101,7 @@ fn begin_segment(
     let smallest = (segment_bytes / SMALLEST_PART).max(SMALLEST_BYTES);
     let mut capacity = segment_bytes;
     loop {
-        let created = header.create_steps(epoch, capacity).iter().try_for_each(|step| step.perform(storage));
+        let created = header.create_ops(epoch, capacity).iter().try_for_each(|op| op.perform(storage));
         match created {
             Ok(()) => return Ok(capacity),
             Err(StorageFault::Full) if capacity / 2 >= smallest => capacity /= 2,
@@ -134,8 +134,8 @@ impl<F: Faults> Pipeline<F> {
         if faults.planted(Fault::AppendAfterTornTail) && recovered.has_torn_tail() {
             header.previous_lsn = header.previous_lsn.next();
         }
-        for step in recovered.cleanup_steps() {
-            step.perform(storage)?;
+        for op in recovered.cleanup_ops() {
+            op.perform(storage)?;
         }
         let capacity = begin_segment(storage, &header, epoch, config.segment_bytes)?;
         let sizes = Sizes { segment_bytes: config.segment_bytes, reserve_bytes: config.reserve_bytes, capacity };
@@ -145,12 +145,12 @@ impl<F: Faults> Pipeline<F> {
         let pipeline = Self {
             broker,
             log,
-            keeper: Keeper::new(config.slice_bytes, recovered.snapshots.clone()),
+            maintenance: Maintenance::new(config.slice_bytes, recovered.snapshots.clone()),
             snapshot_every_bytes: config.snapshot_every_bytes,
             bytes_since_snapshot: recovered.bytes_read,
             snapshot_wanted: false,
             log_busy: false,
-            keeper_busy: false,
+            maintenance_busy: false,
             mark_at: None,
             closing: false,
             again: None,

@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-use super::outline;
-use crate::broker::{LogRefusal, LogSink, Need};
+use super::canonical;
+use crate::broker::{LogRefusal, LogSink, SpaceClass};
 use crate::codec::record as codec;
 use crate::log::frame::FRAME_HEAD_BYTES;
-use crate::log::{FileId, FrameChain, HEADER_BYTES, LogId, Recovered, SegmentHeader, SegmentInfo, Step, WriteAt};
+use crate::log::{FileId, FrameChain, HEADER_BYTES, IoOp, LogId, Recovered, SegmentHeader, SegmentInfo, WriteAt};
 use crate::record::Record;
 use crate::types::Lsn;
 
 /// Room kept at the end of a segment for its footer.
 const FOOTER_BYTES: u64 = FRAME_HEAD_BYTES as u64;
 
-/// Appends records to the current batch. Pure: what is to be done to files is collected as steps.
+/// Appends records to the current batch. Pure: what is to be done to files is collected as ops.
 #[derive(Clone, Debug)]
 pub(super) struct Writer {
     log_id: LogId,
@@ -29,7 +29,7 @@ pub(super) struct Writer {
     buffer: Vec<u8>,
     buffer_at: u64,
     /// What must happen before the buffer may be written: the ends of full segments, the beginnings of new ones.
-    steps: Vec<Step>,
+    ops: Vec<IoOp>,
     /// A used buffer, for its memory.
     spare: Vec<u8>,
     synced: Lsn,
@@ -65,7 +65,7 @@ pub(super) struct Sizes {
 /// A batch on its way to the disk.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
-    pub(super) steps: Vec<Step>,
+    pub(super) ops: Vec<IoOp>,
     pub(super) through: Lsn,
 }
 
@@ -84,7 +84,7 @@ impl Writer {
             chain: header.chain(),
             buffer: Vec::new(),
             buffer_at: HEADER_BYTES as u64,
-            steps: Vec::new(),
+            ops: Vec::new(),
             spare: Vec::new(),
             synced: recovered.last_lsn,
             next: NextSegment::Wanted,
@@ -143,7 +143,7 @@ impl Writer {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.buffer.is_empty() && self.steps.is_empty()
+        self.buffer.is_empty() && self.ops.is_empty()
     }
 
     /// Whether the last frame is the log's own, so that a mark behind it would say nothing new.
@@ -185,12 +185,12 @@ impl Writer {
             sequence: self.sequence + 1,
             previous_lsn: self.chain.last_lsn(),
             previous_crc: self.chain.last_crc(),
-            // True when the header is written: the step before it syncs the segment that ends here.
+            // True when the header is written: the op before it syncs the segment that ends here.
             synced: self.chain.last_lsn(),
         };
         let at = WriteAt { epoch: self.epoch, position: 0 };
-        self.steps.push(Step::Append { file: header.file(), at, bytes: header.encode() });
-        self.steps.push(Step::Sync { file: header.file() });
+        self.ops.push(IoOp::Append { file: header.file(), at, bytes: header.encode() });
+        self.ops.push(IoOp::Sync { file: header.file() });
         self.sequence = header.sequence;
         self.capacity = self.segment_bytes;
         self.first_lsn = header.first_lsn();
@@ -205,13 +205,13 @@ impl Writer {
             return None;
         }
         self.flush();
-        Some(Batch { steps: std::mem::take(&mut self.steps), through: self.chain.last_lsn() })
+        Some(Batch { ops: std::mem::take(&mut self.ops), through: self.chain.last_lsn() })
     }
 
     /// Takes back the memory of a batch that is done.
-    pub(super) fn recycle(&mut self, steps: Vec<Step>) {
-        for step in steps {
-            if let Step::Append { mut bytes, .. } = step
+    pub(super) fn recycle(&mut self, ops: Vec<IoOp>) {
+        for op in ops {
+            if let IoOp::Append { mut bytes, .. } = op
                 && bytes.capacity() > self.spare.capacity()
             {
                 bytes.clear();
@@ -220,7 +220,7 @@ impl Writer {
         }
     }
 
-    /// Turns the buffer into steps.
+    /// Turns the buffer into ops.
     fn flush(&mut self) {
         if self.buffer.is_empty() {
             return;
@@ -229,8 +229,8 @@ impl Writer {
         let at = WriteAt { epoch: self.epoch, position: self.buffer_at };
         self.buffer_at += self.buffer.len() as u64;
         let bytes = std::mem::replace(&mut self.buffer, std::mem::take(&mut self.spare));
-        self.steps.push(Step::Append { file, at, bytes });
-        self.steps.push(Step::Sync { file });
+        self.ops.push(IoOp::Append { file, at, bytes });
+        self.ops.push(IoOp::Sync { file });
     }
 
     fn end(&self) -> u64 {
@@ -244,22 +244,22 @@ impl Writer {
             .map_err(|_| LogRefusal::TooLong)
     }
 
-    /// How much of the reserve a record of this need must leave.
-    fn kept_from(&self, need: Need) -> u64 {
-        match need {
-            Need::Growth => self.reserve_bytes,
-            Need::Motion => self.reserve_bytes / 2,
-            Need::Drain => 0,
+    /// How much of the reserve a record of this class must leave.
+    fn kept_from(&self, class: SpaceClass) -> u64 {
+        match class {
+            SpaceClass::Growth => self.reserve_bytes,
+            SpaceClass::Churn => self.reserve_bytes / 2,
+            SpaceClass::Drain => 0,
         }
     }
 
     /// Whether the frame that has just been put at the end may stay there.
-    fn place(&self, need: Need) -> Place {
+    fn place(&self, class: SpaceClass) -> Place {
         let over = |spare: u64| self.end() + FOOTER_BYTES + spare > self.capacity;
-        match (self.next, need) {
+        match (self.next, class) {
             (NextSegment::Ready, _) if over(0) => Place::NextSegment,
             (NextSegment::Ready, _) => Place::Here,
-            (next, need) => match over(self.kept_from(need)) {
+            (next, class) => match over(self.kept_from(class)) {
                 false => Place::Here,
                 true if next == NextSegment::NoRoom => Place::Nowhere(LogRefusal::Full),
                 true => Place::Nowhere(LogRefusal::Busy),
@@ -275,8 +275,8 @@ enum Place {
 }
 
 impl Writer {
-    /// As [`Pipeline::outline`](super::Pipeline::outline).
-    pub(super) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+    /// As [`Pipeline::canonical`](super::Pipeline::canonical).
+    pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self {
             log_id,
             epoch,
@@ -288,7 +288,7 @@ impl Writer {
             chain,
             buffer,
             buffer_at: _,
-            steps,
+            ops,
             spare: _,
             synced,
             next,
@@ -297,17 +297,17 @@ impl Writer {
         } = self;
         let (last, closed) = (chain.last_lsn(), closed.len());
         write!(out, "{epoch} {sequence} {last:?} {synced:?} {next:?} {closed} {ends_in_mark} ")?;
-        outline::frames(FileId::Segment(*sequence), *log_id, buffer, out)?;
-        steps.iter().try_for_each(|step| outline::outline(step, *log_id, out))
+        canonical::frames(FileId::Segment(*sequence), *log_id, buffer, out)?;
+        ops.iter().try_for_each(|op| canonical::canonical(op, *log_id, out))
     }
 }
 
 impl LogSink for Writer {
-    fn append(&mut self, record: &Record, need: Need) -> Result<Lsn, LogRefusal> {
+    fn append(&mut self, record: &Record, class: SpaceClass) -> Result<Lsn, LogRefusal> {
         let (chain, start) = (self.chain.clone(), self.buffer.len());
         let mut lsn = self.encode(record)?;
         let len = (self.buffer.len() - start) as u64;
-        let place = match self.place(need) {
+        let place = match self.place(class) {
             _ if HEADER_BYTES as u64 + len + FOOTER_BYTES > self.segment_bytes => Place::Nowhere(LogRefusal::TooLong),
             place => place,
         };

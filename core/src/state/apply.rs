@@ -12,7 +12,7 @@ use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::body::Body;
 use crate::faults::{Fault, Faults};
-use crate::record::{Event, Gate, Place, Record};
+use crate::record::{DedupeWindow, Event, MessageRef, Record};
 use crate::types::limits::PARTITIONS_CEILING;
 use crate::types::{
     GroupId, LeaseToken, Millis, Offset, OwnerName, PartitionId, Position, Timestamp, TopicId, TopicName,
@@ -71,34 +71,34 @@ impl State {
                 let keep = faults.planted(Fault::SeekKeepsAcked);
                 self.topic_mut(*topic)?.seek_group(*group, targets, keep)?;
             }
-            Event::Produced { topic, partition, offset, body, gate } => {
-                self.store_message(*topic, (*partition, *offset), body, gate.as_ref(), at, mode, faults)?;
+            Event::Produced { topic, partition, offset, body, dedupe } => {
+                self.store_message(*topic, (*partition, *offset), body, dedupe.as_ref(), at, mode, faults)?;
             }
-            Event::Delivered { place, token, owner, until } => {
+            Event::Delivered { message_ref, token, owner, until } => {
                 let counted = !(mode == Mode::Replay && faults.planted(Fault::AttemptsForgottenOnReplay));
-                self.deliver(place, *token, owner.clone(), *until, counted)?;
+                self.deliver(message_ref, *token, owner.clone(), *until, counted)?;
             }
-            Event::Acked { place, commits } => {
-                self.entry_mut(place)?;
+            Event::Acked { message_ref, commits } => {
+                self.entry_mut(message_ref)?;
                 if let Some(window) = commits {
-                    self.commit_effect(place, *window, at)?;
+                    self.commit_effect(message_ref, *window, at)?;
                 }
-                self.finish(place)?;
+                self.finish(message_ref)?;
                 if faults.planted(Fault::HighestAckWatermark) {
-                    self.finish_all_below(place)?;
+                    self.finish_all_below(message_ref)?;
                 }
                 if faults.planted(Fault::TrimOneTooMany) {
-                    self.trim_neighbour(place)?;
+                    self.trim_neighbour(message_ref)?;
                 }
             }
-            Event::Skipped { place } => {
+            Event::Skipped { message_ref } => {
                 if !faults.planted(Fault::SkipWithoutFinish) {
-                    self.finish(place)?;
+                    self.finish(message_ref)?;
                 }
             }
-            Event::Nacked { place, reason, not_before } => {
-                self.pin_effect(place, at);
-                self.requeue(place, |entry| {
+            Event::Nacked { message_ref, reason, not_before } => {
+                self.pin_effect(message_ref, at);
+                self.requeue(message_ref, |entry| {
                     entry.failures = entry.failures.saturating_add(1);
                     if let Some(reason) = reason {
                         entry.last_error = LastError::Reason(reason.clone());
@@ -106,12 +106,12 @@ impl State {
                     Phase::Queued { not_before: *not_before }
                 })?;
             }
-            Event::ReasonNoted { place, reason } => {
-                self.entry_mut(place)?.last_error = LastError::Reason(reason.clone());
+            Event::ReasonNoted { message_ref, reason } => {
+                self.entry_mut(message_ref)?.last_error = LastError::Reason(reason.clone());
             }
-            Event::Expired { place, not_before } => {
-                self.pin_effect(place, at);
-                self.requeue(place, |entry| {
+            Event::Expired { message_ref, not_before } => {
+                self.pin_effect(message_ref, at);
+                self.requeue(message_ref, |entry| {
                     entry.failures = entry.failures.saturating_add(1);
                     entry.last_error = match faults.planted(Fault::ExpiryOverwritesReason) {
                         true => LastError::AckTimeout,
@@ -120,18 +120,18 @@ impl State {
                     Phase::Queued { not_before: *not_before }
                 })?;
             }
-            Event::Extended { place, until } => self.extend(place, *until)?,
-            Event::Released { place } => {
-                self.pin_effect(place, at);
-                self.requeue(place, |entry| {
+            Event::Extended { message_ref, until } => self.extend(message_ref, *until)?,
+            Event::Released { message_ref } => {
+                self.pin_effect(message_ref, at);
+                self.requeue(message_ref, |entry| {
                     entry.failures += u32::from(faults.planted(Fault::ReleaseCountsAsFailure));
                     Phase::Queued { not_before: at }
                 })?;
             }
-            Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error } => {
-                let body = self.dead_letter(place, *reason, last_error, at)?;
-                self.unpin_effect(place);
-                self.make_dead_letter_topic(place, *dead_topic)?;
+            Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error } => {
+                let body = self.dead_letter(message_ref, *reason, last_error, at)?;
+                self.unpin_effect(message_ref);
+                self.make_dead_letter_topic(message_ref, *dead_topic)?;
                 if faults.planted(Fault::DeadLetterWrittenTwice) {
                     self.topic_mut(*dead_topic)?.store(*dead_partition, *dead_offset, at, body.clone())?;
                     self.topic_mut(*dead_topic)?.store(*dead_partition, dead_offset.next(), at, body)?;
@@ -139,7 +139,7 @@ impl State {
                     self.topic_mut(*dead_topic)?.store(*dead_partition, *dead_offset, at, body)?;
                 }
                 if !faults.planted(Fault::SourceNotFinishedOnDeadLetter) {
-                    self.finish(place)?;
+                    self.finish(message_ref)?;
                 }
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => {
@@ -196,16 +196,16 @@ impl State {
         topic: TopicId,
         (partition, offset): (PartitionId, Offset),
         body: &Body,
-        gate: Option<&Gate>,
+        dedupe: Option<&DedupeWindow>,
         at: Timestamp,
         mode: Mode,
         faults: &impl Faults,
     ) -> Result<(), Contradiction> {
         self.topic_mut(topic)?.store(partition, offset, at, body.clone())?;
-        if let Some(gate) = gate
+        if let Some(dedupe) = dedupe
             && !(mode == Mode::Replay && faults.planted(Fault::DedupeDroppedOnReplay))
         {
-            let twice = self.accept_identity(gate, body, at, (partition, offset));
+            let twice = self.accept_identity(dedupe, body, at, (partition, offset));
             if !faults.planted(Fault::DuplicateTakenAsNew) {
                 twice?;
             }
@@ -235,15 +235,15 @@ impl State {
 
     fn accept_identity(
         &mut self,
-        gate: &Gate,
+        dedupe: &DedupeWindow,
         body: &Body,
         at: Timestamp,
         (partition, offset): (PartitionId, Offset),
     ) -> Result<(), Contradiction> {
         let (tenant, key) = body.identity().ok_or(Contradiction("window of a message without an identity"))?;
         let key = IdentityKey::new(tenant, key);
-        let identities = self.identities.entry(gate.scope.clone()).or_default();
-        let accepted = Accepted { partition, offset, expires_at: gate.expires_at };
+        let identities = self.identities.entry(dedupe.scope.clone()).or_default();
+        let accepted = Accepted { partition, offset, expires_at: dedupe.expires_at };
         match unshared(identities).accept(key, accepted) {
             Some(before) if at < before.expires_at => Err(Contradiction("identity accepted twice in its window")),
             _ => Ok(()),
@@ -252,7 +252,7 @@ impl State {
 
     fn deliver(
         &mut self,
-        place: &Place,
+        message_ref: &MessageRef,
         token: LeaseToken,
         owner: OwnerName,
         until: Timestamp,
@@ -261,17 +261,18 @@ impl State {
         if token.boot != self.boot {
             return Err(Contradiction("token of another boot"));
         }
-        let topic = self.topic_mut(place.topic)?;
-        let message = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
+        let topic = self.topic_mut(message_ref.topic)?;
+        let message =
+            topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
         let offset = message.ok_or(Contradiction("delivery of a message that is not there"))?.offset;
-        let progress = progress_mut(topic, place)?;
-        if progress.done.contains(place.position) {
+        let progress = progress_mut(topic, message_ref)?;
+        if progress.done.contains(message_ref.position) {
             return Err(Contradiction("delivery of a message that is done"));
         }
         let attempts = u32::from(counted);
         // Mostly the first delivery of the furthest message so far, which needs no search.
         let known = match progress.entries.last() {
-            Some((last, _)) if *last >= place.position => progress.entries.get_mut(&place.position),
+            Some((last, _)) if *last >= message_ref.position => progress.entries.get_mut(&message_ref.position),
             _ => None,
         };
         match known {
@@ -288,59 +289,63 @@ impl State {
                 let phase = Phase::Leased { until };
                 let entry =
                     Entry { offset, attempts, failures: 0, token, owner, phase, last_error: LastError::Nothing };
-                progress.entries.insert(place.position, entry);
+                progress.entries.insert(message_ref.position, entry);
             }
         }
         progress.in_flight += 1;
         Ok(())
     }
 
-    fn extend(&mut self, place: &Place, until: Timestamp) -> Result<(), Contradiction> {
-        match &mut self.entry_mut(place)?.phase {
+    fn extend(&mut self, message_ref: &MessageRef, until: Timestamp) -> Result<(), Contradiction> {
+        match &mut self.entry_mut(message_ref)?.phase {
             Phase::Leased { until: end } => *end = until,
             Phase::Queued { .. } => return Err(Contradiction("extension of a lease that has ended")),
         }
         Ok(())
     }
 
-    fn requeue(&mut self, place: &Place, change: impl FnOnce(&mut Entry) -> Phase) -> Result<(), Contradiction> {
-        progress_mut(self.topic_mut(place.topic)?, place)?
-            .requeue(place.position, change)
+    fn requeue(
+        &mut self,
+        message_ref: &MessageRef,
+        change: impl FnOnce(&mut Entry) -> Phase,
+    ) -> Result<(), Contradiction> {
+        progress_mut(self.topic_mut(message_ref.topic)?, message_ref)?
+            .requeue(message_ref.position, change)
             .ok_or(Contradiction("end of a lease that is not running"))
     }
 
     /// The message is done for the group.
-    pub(super) fn finish(&mut self, place: &Place) -> Result<(), Contradiction> {
-        let topic = self.topic_mut(place.topic)?;
+    pub(super) fn finish(&mut self, message_ref: &MessageRef) -> Result<(), Contradiction> {
+        let topic = self.topic_mut(message_ref.topic)?;
         let (groups, retention) = (topic.groups.len() as u32, topic.retention);
-        let both = topic.progress_and_partition_mut(place.group, place.partition);
+        let both = topic.progress_and_partition_mut(message_ref.group, message_ref.partition);
         let (progress, partition) = both.ok_or(Contradiction("no such group or partition"))?;
-        if progress.done.contains(place.position) {
+        if progress.done.contains(message_ref.position) {
             return Err(Contradiction("end of a message that is done"));
         }
-        let offset = partition.done_in_one_more(place.position, groups, retention);
+        let offset = partition.done_in_one_more(message_ref.position, groups, retention);
         let offset = offset.ok_or(Contradiction("end of a message that is not there"))?;
-        progress.remove_entry(place.position);
-        progress.done.insert(place.position, offset);
+        progress.remove_entry(message_ref.position);
+        progress.done.insert(message_ref.position, offset);
         Ok(())
     }
 
     /// The planted bug of the incumbent: an ack is taken for a watermark.
-    fn finish_all_below(&mut self, place: &Place) -> Result<(), Contradiction> {
-        let floor = progress_mut(self.topic_mut(place.topic)?, place)?.done.floor();
-        for position in (floor.0..place.position.0).map(Position) {
-            if !progress_mut(self.topic_mut(place.topic)?, place)?.done.contains(position) {
-                self.finish(&Place { position, ..*place })?;
+    fn finish_all_below(&mut self, message_ref: &MessageRef) -> Result<(), Contradiction> {
+        let floor = progress_mut(self.topic_mut(message_ref.topic)?, message_ref)?.done.floor();
+        for position in (floor.0..message_ref.position.0).map(Position) {
+            if !progress_mut(self.topic_mut(message_ref.topic)?, message_ref)?.done.contains(position) {
+                self.finish(&MessageRef { position, ..*message_ref })?;
             }
         }
         Ok(())
     }
 
     /// The planted bug: what stands behind a message goes with it.
-    fn trim_neighbour(&mut self, place: &Place) -> Result<(), Contradiction> {
-        let partition = self.partition_mut(place.topic, place.partition)?;
-        if partition.message(place.position).is_none() {
-            partition.take(place.position.next());
+    fn trim_neighbour(&mut self, message_ref: &MessageRef) -> Result<(), Contradiction> {
+        let partition = self.partition_mut(message_ref.topic, message_ref.partition)?;
+        if partition.message(message_ref.position).is_none() {
+            partition.take(message_ref.position.next());
         }
         Ok(())
     }
@@ -357,9 +362,9 @@ impl State {
         self.topic_mut(topic)?.group_mut(group).ok_or(Contradiction("no such group"))
     }
 
-    pub(super) fn entry_mut(&mut self, place: &Place) -> Result<&mut Entry, Contradiction> {
-        let progress = progress_mut(self.topic_mut(place.topic)?, place)?;
-        progress.entries.get_mut(&place.position).ok_or(Contradiction("no such delivery"))
+    pub(super) fn entry_mut(&mut self, message_ref: &MessageRef) -> Result<&mut Entry, Contradiction> {
+        let progress = progress_mut(self.topic_mut(message_ref.topic)?, message_ref)?;
+        progress.entries.get_mut(&message_ref.position).ok_or(Contradiction("no such delivery"))
     }
 }
 
@@ -387,6 +392,6 @@ pub(super) fn countable(partitions: u32) -> Result<(), Contradiction> {
     }
 }
 
-fn progress_mut<'a>(topic: &'a mut Topic, place: &Place) -> Result<&'a mut Progress, Contradiction> {
-    topic.progress_mut(place.group, place.partition).ok_or(Contradiction("no such group or partition"))
+fn progress_mut<'a>(topic: &'a mut Topic, message_ref: &MessageRef) -> Result<&'a mut Progress, Contradiction> {
+    topic.progress_mut(message_ref.group, message_ref.partition).ok_or(Contradiction("no such group or partition"))
 }

@@ -48,7 +48,7 @@ pub struct CowMap<K, V> {
     len: usize,
 }
 
-/// A chunk's place in the map.
+/// A chunk's message_ref in the map.
 ///
 /// `first` is a lower bound of the chunk's keys, and above every key of the chunk before. It need not be a key that is
 /// still there: removing a chunk's first entry leaves it alone.
@@ -238,7 +238,7 @@ impl<K: Ord, V> CowMap<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
-    /// The value at `key`, to be changed in place. Copies nothing if there is none.
+    /// The value at `key`, to be changed in message_ref. Copies nothing if there is none.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,

@@ -3,15 +3,19 @@
 use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::body::Body;
-use crate::record::{Place, Retention};
+use crate::record::{MessageRef, Retention};
 use crate::types::{
     DeadLetter, DeadReason, KeptForRedrive, Metadata, Offset, PartitionId, Position, Redrive, Text, Timestamp, TopicId,
 };
 
 impl State {
     /// The topic that takes a topic's dead letters comes with the first of them.
-    pub(super) fn make_dead_letter_topic(&mut self, place: &Place, dead_topic: TopicId) -> Result<(), Contradiction> {
-        let source = self.topic(place.topic).ok_or(Contradiction("no such topic"))?;
+    pub(super) fn make_dead_letter_topic(
+        &mut self,
+        message_ref: &MessageRef,
+        dead_topic: TopicId,
+    ) -> Result<(), Contradiction> {
+        let source = self.topic(message_ref.topic).ok_or(Contradiction("no such topic"))?;
         let name = source.dead_letter_name().ok_or(Contradiction("death of a dead letter"))?.clone();
         if self.takes_dead_letters_of(source, dead_topic)? {
             return Ok(());
@@ -33,16 +37,17 @@ impl State {
     /// The body a message has as a dead letter.
     pub(super) fn dead_letter(
         &self,
-        place: &Place,
+        message_ref: &MessageRef,
         reason: DeadReason,
         last_error: &Text,
         at: Timestamp,
     ) -> Result<Body, Contradiction> {
-        let topic = self.topic(place.topic).ok_or(Contradiction("no such topic"))?;
-        let group = topic.group(place.group).ok_or(Contradiction("no such group"))?;
-        let message = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
+        let topic = self.topic(message_ref.topic).ok_or(Contradiction("no such topic"))?;
+        let group = topic.group(message_ref.group).ok_or(Contradiction("no such group"))?;
+        let message =
+            topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
         let message = message.ok_or(Contradiction("death of a message that is not there"))?;
-        let entry = group.progress(place.partition).and_then(|progress| progress.entry(place.position));
+        let entry = group.progress(message_ref.partition).and_then(|progress| progress.entry(message_ref.position));
         let mut meta = message.body.metadata();
         let envelope = &mut meta.envelope;
         let kept = KeptForRedrive {
@@ -54,7 +59,7 @@ impl State {
         envelope.deliver_at = None;
         meta.dead_letter = Some(Box::new(DeadLetter {
             original_topic: topic.name.clone(),
-            original_partition: place.partition,
+            original_partition: message_ref.partition,
             original_offset: message.offset,
             group: group.name.clone(),
             attempts: entry.map_or(0, |entry| entry.attempts),

@@ -1,4 +1,4 @@
-//! The produce gate's memory: which identities were accepted, as which message, and until when that counts.
+//! The produce dedupe's memory: which identities were accepted, as which message, and until when that counts.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::types::{Offset, PartitionId, Timestamp};
 /// The produce identities of one topic, as producers mean it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identities {
-    /// Each identity's message, and its place in the queue.
+    /// Each identity's message, and its message_ref in the queue.
     known: CowMap<IdentityKey, (Accepted, u64)>,
     /// The same identities in the order they were accepted.
     queue: CowMap<u64, (IdentityKey, Timestamp)>,
@@ -125,8 +125,8 @@ impl Identities {
     /// Remembers `key`; if it was remembered already, past its window, the old memory gives way and is handed back.
     pub(super) fn accept(&mut self, key: IdentityKey, accepted: Accepted) -> Option<Accepted> {
         self.queue.insert(self.next, (key.clone(), accepted.expires_at));
-        let before = self.known.insert(key, (accepted, self.next)).map(|(before, place)| {
-            self.queue.remove(&place);
+        let before = self.known.insert(key, (accepted, self.next)).map(|(before, message_ref)| {
+            self.queue.remove(&message_ref);
             before
         });
         self.next += 1;

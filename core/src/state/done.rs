@@ -15,7 +15,7 @@ mod tests;
 /// offsets without asking the partition. All operations are O(log n) in the number of runs; a clone is cheap in the way
 /// of the state's maps. Two sets are equal if they hold the same positions and tell the same offsets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DoneSet {
+pub struct AckSet {
     /// The first position that is not done.
     floor: Position,
     /// The topic offset of the message just below the floor; `None` while nothing there is done.
@@ -35,7 +35,7 @@ struct Run {
     last_offset: Offset,
 }
 
-impl DoneSet {
+impl AckSet {
     /// Nothing is done.
     #[must_use]
     pub const fn new() -> Self {
@@ -167,7 +167,7 @@ impl DoneSet {
         }
         let mut run = added;
         let mut absorbed = 0;
-        // The run before, if it reaches here, grows in place: the insert below replaces it.
+        // The run before, if it reaches here, grows in message_ref: the insert below replaces it.
         if let Some((&before, reached)) = self.runs.at_or_below(&start)
             && reached.end >= start
         {

@@ -9,7 +9,7 @@ use super::{Contradiction, State, Topic};
 use crate::body::Body;
 use crate::faults::{Fault, Faults};
 use crate::idempotency::{Completion, Effect, EffectStatus, Identity, Outcome, Pin, Realm, Scope};
-use crate::record::{Completed, Concluded, EffectBegun, Place, Stored};
+use crate::record::{Completed, EffectBegun, EffectConclusion, MessageRef, Stored};
 use crate::types::{GroupName, LeaseToken, Millis, PartitionId, Position, Timestamp, TopicId, TopicName};
 
 /// When an effect whose window has ended, but whose message can still come, is looked at again.
@@ -214,19 +214,19 @@ impl State {
 
     /// A message that is not done goes back to its queue: an effect of its identity stays until it is. One that stays for another
     /// message of the identity already goes on doing so, and one that is past its window does not come back by this.
-    pub(super) fn pin_effect(&mut self, place: &Place, at: Timestamp) {
-        let Some(identity) = self.identity_at(place) else { return };
+    pub(super) fn pin_effect(&mut self, message_ref: &MessageRef, at: Timestamp) {
+        let Some(identity) = self.identity_at(message_ref) else { return };
         let Some(effect) = self.effect(&identity, at) else { return };
         if !self.is_pinned_in(&identity.scope, effect) {
-            let pin = pinned_to((place.partition, place.position));
+            let pin = pinned_to((message_ref.partition, message_ref.position));
             self.store.change(&identity, |effect| effect.pin = Some(pin));
         }
     }
 
     /// A message is done without a word about its effect, which need not stay for its sake any more.
-    pub(super) fn unpin_effect(&mut self, place: &Place) {
-        let Some(identity) = self.identity_at(place) else { return };
-        let is_its = |pin: &Pin| (pin.partition, pin.position) == (place.partition, place.position);
+    pub(super) fn unpin_effect(&mut self, message_ref: &MessageRef) {
+        let Some(identity) = self.identity_at(message_ref) else { return };
+        let is_its = |pin: &Pin| (pin.partition, pin.position) == (message_ref.partition, message_ref.position);
         let pin = self.store.get(&identity).and_then(|effect| effect.pin.as_deref());
         if pin.is_some_and(|pin| is_its(pin) && pin.look_at > Timestamp(0)) {
             self.store.change(&identity, Effect::look_in_time);
@@ -234,8 +234,13 @@ impl State {
     }
 
     /// An ack says that whatever the message was to bring about is done.
-    pub(super) fn commit_effect(&mut self, place: &Place, window: Millis, at: Timestamp) -> Result<(), Contradiction> {
-        let identity = self.identity_at(place).ok_or(Contradiction("commit of a message without an identity"))?;
+    pub(super) fn commit_effect(
+        &mut self,
+        message_ref: &MessageRef,
+        window: Millis,
+        at: Timestamp,
+    ) -> Result<(), Contradiction> {
+        let identity = self.identity_at(message_ref).ok_or(Contradiction("commit of a message without an identity"))?;
         if self.effect(&identity, at).is_none() {
             self.store.remove(&identity);
             self.store.insert(&identity, Effect::acked(window, at));
@@ -256,8 +261,13 @@ impl State {
     }
 
     /// A completed step says the same, and with what result.
-    fn conclude_effect(&mut self, place: &Place, ended: &Concluded, at: Timestamp) -> Result<(), Contradiction> {
-        let identity = self.identity_at(place).ok_or(Contradiction("end of an effect without an identity"))?;
+    fn conclude_effect(
+        &mut self,
+        message_ref: &MessageRef,
+        ended: &EffectConclusion,
+        at: Timestamp,
+    ) -> Result<(), Contradiction> {
+        let identity = self.identity_at(message_ref).ok_or(Contradiction("end of an effect without an identity"))?;
         if self.effect(&identity, at).is_none() {
             let effect = Effect { finished: true, result: ended.result.clone(), ..Effect::acked(ended.window, at) };
             self.store.remove(&identity);
@@ -286,24 +296,25 @@ impl State {
         mode: Mode,
         faults: &impl Faults,
     ) -> Result<(), Contradiction> {
-        let entry = self.entry_mut(&step.place)?;
+        let entry = self.entry_mut(&step.message_ref)?;
         let offset = entry.offset;
         if entry.token != step.token && !faults.planted(Fault::SkipTokenCheck) {
             return Err(Contradiction("a step completed under another token than the newest delivery's"));
         }
         if !faults.planted(Fault::CompleteWithoutProduce) {
             for output in &step.outputs {
-                let Some(Stored { topic, gate, body }) = &output.stored else { continue };
-                self.store_message(*topic, (output.partition, output.offset), body, gate.as_ref(), at, mode, faults)?;
+                let Some(Stored { topic, dedupe, body }) = &output.stored else { continue };
+                self.store_message(*topic, (output.partition, output.offset), body, dedupe.as_ref(), at, mode, faults)?;
             }
         }
         if !faults.planted(Fault::CompleteWithoutAck) {
             if let Some(ended) = &step.effect {
-                self.conclude_effect(&step.place, ended, at)?;
+                self.conclude_effect(&step.message_ref, ended, at)?;
             }
-            self.finish(&step.place)?;
+            self.finish(&step.message_ref)?;
         }
-        let completion = Completion { place: step.place, offset, produced: step.answer(), until: step.until };
+        let completion =
+            Completion { message_ref: step.message_ref, offset, produced: step.answer(), until: step.until };
         match unshared(&mut self.completions).keep(step.token, completion) {
             true => Ok(()),
             false if faults.planted(Fault::CompleteWithoutAck) => Ok(()),
@@ -317,11 +328,11 @@ impl State {
     }
 
     /// The identity of the effect of a group's work on a message.
-    fn identity_at(&self, place: &Place) -> Option<Identity> {
-        let topic = self.topics.get(&place.topic)?;
-        let message = topic.partition(place.partition)?.message(place.position)?;
+    fn identity_at(&self, message_ref: &MessageRef) -> Option<Identity> {
+        let topic = self.topics.get(&message_ref.topic)?;
+        let message = topic.partition(message_ref.partition)?.message(message_ref.position)?;
         let (tenant, key) = message.body.identity()?;
-        let group = topic.group(place.group)?.name();
+        let group = topic.group(message_ref.group)?.name();
         let scope = Scope::Consume { topic: topic.name().clone(), group: group.clone() };
         Some(Identity::new(tenant, scope, key))
     }

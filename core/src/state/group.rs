@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::cow::CowMap;
-use super::done::DoneSet;
+use super::done::AckSet;
 use super::entry::{Entry, Phase};
 use crate::types::{GroupId, GroupName, Offset, PartitionId, Position};
 
@@ -19,7 +19,7 @@ pub struct Group {
 /// A group's progress in one partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    pub(super) done: DoneSet,
+    pub(super) done: AckSet,
     pub(super) entries: CowMap<Position, Entry>,
     pub(super) in_flight: u32,
     /// Messages below were there when the group was last sought: they are delivered even where their identity is done.
@@ -60,7 +60,7 @@ impl Group {
 impl Progress {
     /// What is finished.
     #[must_use]
-    pub fn done(&self) -> &DoneSet {
+    pub fn done(&self) -> &AckSet {
         &self.done
     }
 

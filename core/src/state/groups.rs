@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Contradiction;
-use super::done::DoneSet;
+use super::done::AckSet;
 use super::group::{Group, Progress};
 use super::partition::Partition;
 use super::shared::unshared;
@@ -67,7 +67,7 @@ impl Topic {
         for partition in &mut self.partitions {
             let mut done = match start {
                 GroupStart::Earliest => partition.trimmed.clone(),
-                GroupStart::Latest => DoneSet::with_floor(partition.next_position, partition.last_offset),
+                GroupStart::Latest => AckSet::with_floor(partition.next_position, partition.last_offset),
             };
             // What is done for the new group from the start counts at once; what other groups are done with and the new
             // one is not must be sorted anew.
@@ -137,7 +137,7 @@ impl Topic {
 
 impl Partition {
     /// What is done for `group` when it is to see everything kept from `target` on.
-    fn done_below(&self, target: Position, group: GroupId) -> Result<DoneSet, Contradiction> {
+    fn done_below(&self, target: Position, group: GroupId) -> Result<AckSet, Contradiction> {
         if target > self.next_position {
             return Err(Contradiction("seek beyond the end"));
         }
@@ -152,7 +152,7 @@ impl Partition {
             (Some((_, kept)), Some(gone)) => Some(kept.max(gone)),
             (kept, gone) => kept.map(|(_, offset)| offset).or(gone),
         };
-        let mut done = DoneSet::with_floor(target, floor_offset);
+        let mut done = AckSet::with_floor(target, floor_offset);
         for (start, end, last_offset) in self.trimmed.runs() {
             done.extend_run(start.max(target), end, last_offset);
         }
@@ -161,7 +161,7 @@ impl Partition {
     }
 
     /// Redriven messages of other groups stay out of sight.
-    fn hide_exclusive(&self, done: &mut DoneSet, group: GroupId) {
+    fn hide_exclusive(&self, done: &mut AckSet, group: GroupId) {
         for (position, owner) in &self.exclusive {
             if *owner != group {
                 done.insert(*position, self.messages.get(position).expect("exclusive messages are kept").offset);

@@ -15,18 +15,18 @@ mod groups;
 pub mod partition;
 mod restore;
 pub(crate) mod shared;
-mod sound;
 pub mod topic;
+mod validate;
 pub mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use self::dedupe::{Accepted, Identities, IdentityKey};
-pub use self::done::DoneSet;
+pub use self::done::AckSet;
 use self::shared::unshared;
-pub use self::sound::Unsound;
 use self::topic::Topic;
+pub use self::validate::InconsistentState;
 pub use self::view::View;
 use crate::idempotency::{Completions, Store};
 use crate::types::{Boot, Timestamp, TopicId, TopicName};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::cow::CowMap;
-use super::done::DoneSet;
+use super::done::AckSet;
 use crate::body::Body;
 use crate::record::Retention;
 use crate::types::{GroupId, Offset, Position, Timestamp};
@@ -50,7 +50,7 @@ pub struct Partition {
     pub(super) next_position: Position,
     pub(super) last_offset: Option<Offset>,
     /// Positions whose messages are gone. Done in every group, those of the future included.
-    pub(super) trimmed: DoneSet,
+    pub(super) trimmed: AckSet,
     /// Messages not yet done in every group.
     pub(super) open: Load,
     /// Messages done in every group and kept for replay.
@@ -117,7 +117,7 @@ impl Partition {
 
     /// The positions whose messages are gone.
     #[must_use]
-    pub fn trimmed(&self) -> &DoneSet {
+    pub fn trimmed(&self) -> &AckSet {
         &self.trimmed
     }
 

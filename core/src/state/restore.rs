@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::apply::{countable, reached, reached32};
 use super::dedupe::{Accepted, IdentityKey};
-use super::done::DoneSet;
+use super::done::AckSet;
 use super::entry::Phase;
 use super::group::{Group, Progress};
 use super::partition::{Load, Message, Partition};
@@ -55,7 +55,7 @@ impl State {
                 if trimmed_floor > next_position {
                     return Err(Contradiction("trimmed beyond the end"));
                 }
-                partition.trimmed = DoneSet::with_floor(*trimmed_floor, *trimmed_floor_offset);
+                partition.trimmed = AckSet::with_floor(*trimmed_floor, *trimmed_floor_offset);
             }
             Image::TrimmedRun { topic, partition, run } => {
                 let partition = self.partition_mut(*topic, *partition)?;
@@ -85,7 +85,7 @@ impl State {
                 if *progress != Progress::default() {
                     return Err(Contradiction("two floors of one group in one partition"));
                 }
-                progress.done = DoneSet::with_floor(*floor, *floor_offset);
+                progress.done = AckSet::with_floor(*floor, *floor_offset);
             }
             Image::DoneRun { topic, group, partition, run } => {
                 let topic = self.topic_mut(*topic)?;
@@ -96,19 +96,22 @@ impl State {
                 let progress = topic.progress_mut(*group, *partition).ok_or(Contradiction("no such group"))?;
                 extend(&mut progress.done, run)?;
             }
-            Image::Entry { place, entry } => {
-                let topic = self.topic_mut(place.topic)?;
-                let kept = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
+            Image::Entry { message_ref, entry } => {
+                let topic = self.topic_mut(message_ref.topic)?;
+                let kept = topic
+                    .partition(message_ref.partition)
+                    .and_then(|partition| partition.message(message_ref.position));
                 let there = kept.is_some_and(|message| message.offset == entry.offset);
-                let progress =
-                    topic.progress_mut(place.group, place.partition).ok_or(Contradiction("no such group"))?;
-                if !there || progress.done.contains(place.position) {
+                let progress = topic
+                    .progress_mut(message_ref.group, message_ref.partition)
+                    .ok_or(Contradiction("no such group"))?;
+                if !there || progress.done.contains(message_ref.position) {
                     return Err(Contradiction("history of a message that is not there"));
                 }
                 if let Phase::Leased { .. } = entry.phase {
                     progress.in_flight += 1;
                 }
-                if progress.entries.insert(place.position, entry.clone()).is_some() {
+                if progress.entries.insert(message_ref.position, entry.clone()).is_some() {
                     return Err(Contradiction("two histories of one message"));
                 }
             }
@@ -165,7 +168,7 @@ impl State {
     }
 }
 
-fn extend(done: &mut DoneSet, run: &RunImage) -> Result<(), Contradiction> {
+fn extend(done: &mut AckSet, run: &RunImage) -> Result<(), Contradiction> {
     // A run that touches another would have been written as one with it.
     if run.start <= done.end() || run.start >= run.end {
         return Err(Contradiction("run within or beside what is done already"));

@@ -9,7 +9,7 @@ use std::vec::IntoIter;
 use super::State;
 use super::cow::{Chunk, CowMap};
 use super::dedupe::{Accepted, Identities, IdentityKey};
-use super::done::DoneSet;
+use super::done::AckSet;
 use super::entry::Phase;
 use super::group::{Group, Progress};
 use super::partition::Partition;
@@ -17,7 +17,7 @@ use super::topic::Topic;
 use crate::codec::record as codec;
 use crate::faults::{Fault, Faults};
 use crate::idempotency::{Completions, Realm, Table};
-use crate::record::{Event, Image, Place, Record, RunImage};
+use crate::record::{Event, Image, MessageRef, Record, RunImage};
 use crate::types::{GroupId, GroupName, PartitionId, Position, Timestamp, TopicId, TopicName};
 
 /// The pieces of a state, in an order that rebuilds it. A clone reads on from where it was taken.
@@ -262,8 +262,8 @@ impl View {
     fn enter_progress(&mut self, topic: TopicId, group: GroupId, partition: PartitionId, progress: &Progress) -> Image {
         let entries = each_of(progress.entries.clone());
         self.tasks.push(Task::Many(Box::new(entries.map(move |(position, entry)| {
-            let place = Place { topic, group, partition, position };
-            Image::Entry { place, entry }
+            let message_ref = MessageRef { topic, group, partition, position };
+            Image::Entry { message_ref, entry }
         }))));
         self.push_runs(progress.done.clone(), move |run| Image::DoneRun { topic, group, partition, run });
         let below = progress.replayed_below;
@@ -279,7 +279,7 @@ impl View {
         }
     }
 
-    fn push_runs(&mut self, done: DoneSet, image: impl Fn(RunImage) -> Image + Clone + Send + 'static) {
+    fn push_runs(&mut self, done: AckSet, image: impl Fn(RunImage) -> Image + Clone + Send + 'static) {
         if done.done_above() > 0 {
             let runs =
                 done.into_runs().map(move |(start, end, last_offset)| image(RunImage { start, end, last_offset }));

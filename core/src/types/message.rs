@@ -223,7 +223,7 @@ impl Metadata {
 
 /// What the hot paths ask of the metadata, noted once so that they need not decode it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traits {
+pub struct MessageFlags {
     /// The message's priority.
     pub priority: Priority,
     /// It has a deadline.
@@ -234,7 +234,7 @@ pub struct Traits {
     pub has_identity: bool,
 }
 
-impl Traits {
+impl MessageFlags {
     /// What `meta` says of them.
     #[must_use]
     pub fn of(meta: &Metadata) -> Self {

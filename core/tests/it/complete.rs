@@ -76,8 +76,8 @@ fn a_step_counts_as_an_ack_and_as_produces() {
     let mut rig = rig();
     let first = delivered(&mut rig);
     step(&mut rig, &first, None, vec![plain("next", "a"), plain("next", "b")]).unwrap();
-    let tally = rig.pipeline.broker().tally();
-    assert_eq!((tally.completed, tally.acked, tally.produced), (1, 1, 3));
+    let counters = rig.pipeline.broker().counters();
+    assert_eq!((counters.completed, counters.acked, counters.produced), (1, 1, 3));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_later_message_of_a_completed_identity_is_skipped() {
     step(&mut rig, &first, None, vec![]).unwrap();
     rig.pass(1);
     rig.try_produce(identified("t", "again", "k")).unwrap();
-    assert_eq!((rig.values(), rig.pipeline.broker().tally().skipped), (vec![], 1));
+    assert_eq!((rig.values(), rig.pipeline.broker().counters().skipped), (vec![], 1));
 }
 
 #[test]

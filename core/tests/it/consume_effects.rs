@@ -1,7 +1,7 @@
 //! Effects of a group's work on messages: bound to deliveries, committed by acks, and the reason to skip what is done already.
 
 use super::rig::*;
-use driftq_core::command::{DeliveryClaim, Redrivable, SeekTo, TokenClaim};
+use driftq_core::command::{DeliveryClaim, RedriveSelection, SeekTo, TokenClaim};
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::idempotency::{EffectStatus, Identity, Lifetime, Scope};
 use driftq_core::reply::{Delivery, Overload, StoreReply};
@@ -358,7 +358,7 @@ fn a_later_message_of_a_committed_identity_is_finished_undelivered_and_counted()
         rig.try_produce(identified("t", "second", "k")).unwrap();
         rig.try_produce(identified("t", "other", "another key")).unwrap();
         assert_eq!(rig.values(), ["other"]);
-        assert_eq!(rig.pipeline.broker().tally().skipped, 1);
+        assert_eq!(rig.pipeline.broker().counters().skipped, 1);
         assert_eq!(rig.kept("t"), ["other"], "it is done, so it is trimmed");
         rig.restart(way);
         assert_eq!(rig.progress("t", "g").lag, 1);
@@ -373,7 +373,7 @@ fn a_commit_past_its_window_skips_nothing() {
     rig.pass(ACK_TTL);
     rig.try_produce(identified("t", "second", "k")).unwrap();
     assert_eq!(rig.values(), ["second"]);
-    assert_eq!(rig.pipeline.broker().tally().skipped, 0);
+    assert_eq!(rig.pipeline.broker().counters().skipped, 0);
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn a_commit_skips_nothing_in_the_millisecond_its_window_ends_swept_or_not() {
     assert!(rig.effects_of("default") > 0);
     rig.settle();
     assert_eq!(rig.values(), ["second"]);
-    assert_eq!(rig.pipeline.broker().tally().skipped, 0);
+    assert_eq!(rig.pipeline.broker().counters().skipped, 0);
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn a_finish_alone_skips_nothing() {
     rig.pass(1);
     rig.try_produce(identified("t", "second", "k")).unwrap();
     assert_eq!(rig.values(), ["second"]);
-    assert_eq!(rig.pipeline.broker().tally().skipped, 0);
+    assert_eq!(rig.pipeline.broker().counters().skipped, 0);
 }
 
 #[test]
@@ -436,7 +436,7 @@ fn a_message_that_waits_for_its_retry_is_skipped_once_another_of_its_identity_is
         work_on(&mut rig);
         rig.pass(1_000);
         assert_eq!((rig.values(), rig.progress("t", "g").lag), (vec![], 0));
-        assert_eq!(rig.pipeline.broker().tally().skipped, 1);
+        assert_eq!(rig.pipeline.broker().counters().skipped, 1);
     }
 }
 
@@ -457,7 +457,7 @@ fn many_skips_in_a_row_keep_neither_the_group_nor_others_waiting() {
     let mut values = rig.values();
     values.sort();
     assert_eq!(values, ["first", "last"]);
-    assert_eq!(rig.pipeline.broker().tally().skipped, 3_000);
+    assert_eq!(rig.pipeline.broker().counters().skipped, 3_000);
 }
 
 #[test]
@@ -479,7 +479,7 @@ fn a_seek_lifts_the_skip_for_what_it_replays_and_for_nothing_else() {
         assert_eq!(replayed.iter().map(value).collect::<Vec<_>>(), ["first", "second"], "after a restart as well");
         assert!(matches!(rig.begin_for(&k(), &replayed[0]), Ok(StoreReply::Replay(_))), "what is done stays done");
         rig.try_produce(identified("t", "third", "k")).unwrap();
-        assert_eq!((rig.values(), rig.pipeline.broker().tally().skipped), (vec![], 1));
+        assert_eq!((rig.values(), rig.pipeline.broker().counters().skipped), (vec![], 1));
         replayed.iter().for_each(|delivery| ack(&mut rig, delivery));
         assert_eq!(rig.progress("t", "g").lag, 0);
     }
@@ -552,10 +552,10 @@ fn a_redriven_message_is_delivered_unless_its_identity_was_done_meanwhile() {
             }
             rig.restart(way);
             work_on(&mut rig);
-            rig.send(Command::Redrive { topic: topic("t"), which: Redrivable::All, limit: 9 }).unwrap();
+            rig.send(Command::Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 9 }).unwrap();
             let expected: &[&str] = if done_meanwhile { &[] } else { &["v"] };
             assert_eq!(rig.values(), expected);
-            assert_eq!(rig.pipeline.broker().tally().skipped, u64::from(done_meanwhile));
+            assert_eq!(rig.pipeline.broker().counters().skipped, u64::from(done_meanwhile));
         }
     }
 }

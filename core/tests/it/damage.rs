@@ -99,7 +99,7 @@ fn a_record_whose_number_is_not_the_next_is_a_contradiction() {
     };
     let produced = |offset| {
         let body = Body::pack(&Metadata::default(), b"", b"v");
-        Event::Produced { topic: TopicId(0), partition: PartitionId(0), offset: Offset(offset), body, gate: None }
+        Event::Produced { topic: TopicId(0), partition: PartitionId(0), offset: Offset(offset), body, dedupe: None }
     };
     assert_eq!(last_applied(vec![created(0, 1), grouped(0), produced(0), produced(1)]), Ok(()));
     for other in [1, u32::MAX] {

@@ -5,7 +5,7 @@ use driftq_core::command::Produce;
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::log::{MemoryStorage, StorageFault};
 use driftq_core::types::*;
-use driftq_core::{Command, Lane, Output, Pipeline, Refusal, Reply};
+use driftq_core::{Command, JobClass, Output, Pipeline, Refusal, Reply};
 
 fn produce(value: &str) -> Command {
     Command::Produce(Box::new(Produce::new(topic("t"), "", value)))
@@ -16,7 +16,7 @@ fn an_answer_waits_for_the_sync_of_what_it_says() {
     let mut rig = Rig::with_topic(1);
     let ticket = rig.submit(produce("a"));
     assert_eq!(rig.reply(ticket), None);
-    let job = rig.pipeline.poll_job(Lane::Log).expect("the record is to be written");
+    let job = rig.pipeline.poll_job(JobClass::Log).expect("the record is to be written");
     rig.collect();
     assert_eq!(rig.reply(ticket), None, "being written is not being durable");
     let result = job.perform(&mut rig.storage);
@@ -67,9 +67,9 @@ fn a_delivery_waits_for_the_sync_of_its_lease() {
 fn what_is_decided_while_a_batch_is_on_its_way_waits_for_the_next() {
     let mut rig = Rig::with_topic(1);
     let first = rig.submit(produce("a"));
-    let job = rig.pipeline.poll_job(Lane::Log).unwrap();
+    let job = rig.pipeline.poll_job(JobClass::Log).unwrap();
     let second = rig.submit(produce("b"));
-    assert!(rig.pipeline.poll_job(Lane::Log).is_none(), "one batch at a time");
+    assert!(rig.pipeline.poll_job(JobClass::Log).is_none(), "one batch at a time");
     let result = job.perform(&mut rig.storage);
     rig.pipeline.complete(rig.now, job, result);
     rig.collect();
@@ -147,13 +147,13 @@ fn a_failed_log_takes_nothing_more_and_is_never_synced_again() {
     for command in [produce("b"), Command::ListTopics, Command::Ack(first_message("t", "nobody", "w"))] {
         assert_eq!(rig.send(command), Err(Refusal::LogFailed));
     }
-    for lane in [Lane::Log, Lane::Background] {
-        assert!(rig.pipeline.poll_job(lane).is_none());
+    for class in [JobClass::Log, JobClass::Background] {
+        assert!(rig.pipeline.poll_job(class).is_none());
     }
     assert_eq!(rig.pipeline.poll_timeout(), None);
     rig.pass(60_000);
     rig.pipeline.close();
-    assert!(rig.pipeline.poll_job(Lane::Log).is_none());
+    assert!(rig.pipeline.poll_job(JobClass::Log).is_none());
     assert_eq!(rig.digest(), digest);
 }
 
@@ -174,7 +174,7 @@ fn what_was_durable_before_the_failure_still_comes_out() {
     let ticket = rig.pipeline.handle(rig.now, produce("a"));
     rig.pipeline.drive(rig.now, &mut rig.storage);
     rig.pipeline.handle(rig.now, produce("b"));
-    let job = rig.pipeline.poll_job(Lane::Log).unwrap();
+    let job = rig.pipeline.poll_job(JobClass::Log).unwrap();
     rig.pipeline.complete(rig.now, job, Err(StorageFault::Io("gone".to_owned())));
     rig.collect();
     assert!(matches!(rig.reply(ticket), Some(Ok(Reply::Produced(_)))));
@@ -184,9 +184,9 @@ fn what_was_durable_before_the_failure_still_comes_out() {
 fn a_failure_of_the_background_work_ends_the_log_too() {
     let mut rig = Rig::with_topic(1);
     rig.pipeline.request_snapshot();
-    let job = rig.pipeline.poll_job(Lane::Log).expect("a segment ends with the snapshot");
+    let job = rig.pipeline.poll_job(JobClass::Log).expect("a segment ends with the snapshot");
     let held = rig.submit(produce("a"));
-    let chore = rig.pipeline.poll_job(Lane::Background).expect("the snapshot is being written");
+    let chore = rig.pipeline.poll_job(JobClass::Background).expect("the snapshot is being written");
     rig.pipeline.complete(rig.now, chore, Err(StorageFault::Io("bad sector".to_owned())));
     rig.collect();
     assert_eq!(rig.reply(held), Some(Err(Refusal::LogFailed)));
@@ -211,7 +211,7 @@ fn an_orderly_close_lets_out_what_was_decided_and_takes_nothing_more() {
     rig.pass(60_000);
     assert_eq!(rig.delivered(), [], "a closed broker lets no lease expire");
     rig.pipeline.close();
-    assert!(rig.pipeline.poll_job(Lane::Log).is_none(), "a log is closed once");
+    assert!(rig.pipeline.poll_job(JobClass::Log).is_none(), "a log is closed once");
     let digest = rig.digest();
     assert_eq!(rig.recovered_digest(), digest);
     rig.crash();

@@ -116,7 +116,7 @@ fn a_running_lease_is_in_progress_and_says_how_long_it_runs_at_most() {
         assert_eq!(rig.refused(|rig| rig.begin(&effect("k"))), Refusal::InProgress { retry_after: Millis(1) });
         rig.pass(1);
         granted(rig.begin(&effect("k")));
-        assert_eq!(rig.pipeline.broker().tally().in_progress, 2);
+        assert_eq!(rig.pipeline.broker().counters().in_progress, 2);
     }
 }
 
@@ -600,9 +600,9 @@ fn what_the_store_says_is_counted() {
     let token = granted(rig.reacquire(&effect("k")));
     rig.finish(&effect("k"), token, success("1")).unwrap();
     rig.begin(&effect("k")).unwrap();
-    let tally = rig.pipeline.broker().tally();
-    assert_eq!((tally.begun, tally.executed, tally.replayed), (4, 2, 1));
-    assert_eq!((tally.in_progress, tally.mismatched, tally.stale), (1, 1, 1));
+    let counters = rig.pipeline.broker().counters();
+    assert_eq!((counters.begun, counters.executed, counters.replayed), (4, 2, 1));
+    assert_eq!((counters.in_progress, counters.mismatched, counters.stale), (1, 1, 1));
 }
 
 /// Counts never drift from what is there, whatever happens in whatever order.

@@ -139,7 +139,7 @@ fn a_lease_that_has_ended_is_not_extended_even_while_thousands_of_others_end_fir
     let last = rig.delivered().pop().expect("delivered");
     rig.now = last.lease_until;
     let ticket = rig.submit(Command::Extend { claim: claim("t", "g", "w", &last), lease: None });
-    assert!((1..3_000).contains(&rig.pipeline.broker().tally().expired), "one call ends a bounded number");
+    assert!((1..3_000).contains(&rig.pipeline.broker().counters().expired), "one call ends a bounded number");
     assert_eq!(rig.next_moment(), Some(rig.now), "the next go on at once");
     rig.settle();
     assert_eq!(rig.reply(ticket), Some(Err(Refusal::StaleLease)));

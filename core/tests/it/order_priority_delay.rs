@@ -58,7 +58,7 @@ fn what_is_done_leaves_nothing_behind_whatever_its_priority_and_delay() {
         // A last word about the log's end is due a little later.
         rig.pass(1_000);
         let mut outline = String::new();
-        rig.pipeline.outline(&mut outline).unwrap();
+        rig.pipeline.canonical(&mut outline).unwrap();
         sizes.push(outline.len());
     }
     let (early, late) = (sizes[10], sizes[199]);

@@ -1,4 +1,4 @@
-//! The produce gate: an identity is accepted once in its window, and every later produce of it is told where.
+//! The produce dedupe: an identity is accepted once in its window, and every later produce of it is told where.
 
 use super::rig::*;
 use driftq_core::command::Produce;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use driftq_core::command::{OnDisconnect, Redrivable, SeekTo};
+use driftq_core::command::{OnDisconnect, RedriveSelection, SeekTo};
 use driftq_core::faults::NoFaults;
 use driftq_core::record::Retention;
 use driftq_core::reply::Delivery;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use super::rig::*;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum IoOp {
     Produce { partition: u32, priority: u8, delay: Option<u64>, attempts: Option<u32>, deadline: Option<u64> },
     Subscribe { name: usize, prefetch: u32, release: bool },
     Unsubscribe { which: usize },
@@ -29,7 +29,7 @@ enum Step {
 
 const GROUPS: [(&str, &str); 4] = [("t", "g"), ("t", "h"), ("t", "i"), ("dlq.t", "ops")];
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = IoOp> {
     let name = 0..GROUPS.len();
     let delay = prop::option::weighted(0.2, prop_oneof![Just(0), 1..3_000_u64]);
     let attempts = prop::option::weighted(0.4, 0..3_u32);
@@ -37,19 +37,19 @@ fn step() -> impl Strategy<Value = Step> {
     let priority = prop_oneof![3 => Just(0), 1 => 1..10_u8];
     prop_oneof![
         6 => (0..2_u32, priority, delay, attempts, deadline).prop_map(|(partition, priority, delay, attempts, deadline)| {
-            Step::Produce { partition, priority, delay, attempts, deadline }
+            IoOp::Produce { partition, priority, delay, attempts, deadline }
         }),
         3 => (name.clone(), 0..4_u32, any::<bool>())
-            .prop_map(|(name, prefetch, release)| Step::Subscribe { name, prefetch, release }),
-        1 => any::<usize>().prop_map(|which| Step::Unsubscribe { which }),
-        8 => (any::<usize>(), 0..8_u8).prop_map(|(which, how)| Step::Settle { which, how }),
-        4 => prop_oneof![0..10_u64, 0..3_000_u64].prop_map(|millis| Step::Pass { millis }),
-        1 => (name.clone(), 0..12_u64).prop_map(|(name, to)| Step::Seek { name, to }),
-        1 => name.clone().prop_map(|name| Step::Pause { name }),
-        1 => name.clone().prop_map(|name| Step::Resume { name }),
-        1 => (name.clone(), any::<bool>()).prop_map(|(name, latest)| Step::Create { name, latest }),
-        1 => name.prop_map(|name| Step::Delete { name }),
-        1 => (1..3_u64).prop_map(|limit| Step::Redrive { limit }),
+            .prop_map(|(name, prefetch, release)| IoOp::Subscribe { name, prefetch, release }),
+        1 => any::<usize>().prop_map(|which| IoOp::Unsubscribe { which }),
+        8 => (any::<usize>(), 0..8_u8).prop_map(|(which, how)| IoOp::Settle { which, how }),
+        4 => prop_oneof![0..10_u64, 0..3_000_u64].prop_map(|millis| IoOp::Pass { millis }),
+        1 => (name.clone(), 0..12_u64).prop_map(|(name, to)| IoOp::Seek { name, to }),
+        1 => name.clone().prop_map(|name| IoOp::Pause { name }),
+        1 => name.clone().prop_map(|name| IoOp::Resume { name }),
+        1 => (name.clone(), any::<bool>()).prop_map(|(name, latest)| IoOp::Create { name, latest }),
+        1 => name.prop_map(|name| IoOp::Delete { name }),
+        1 => (1..3_u64).prop_map(|limit| IoOp::Redrive { limit }),
     ]
 }
 
@@ -71,9 +71,9 @@ impl World {
     }
 
     /// Refusals are part of the play; what is checked is what comes of it.
-    fn take(&mut self, step: &Step) {
+    fn take(&mut self, step: &IoOp) {
         match step.clone() {
-            Step::Produce { partition, priority, delay, attempts, deadline: due } => {
+            IoOp::Produce { partition, priority, delay, attempts, deadline: due } => {
                 let mut asked = driftq_core::command::Produce::new(topic("t"), "", "v");
                 asked.envelope.partition_override = Some(PartitionId(partition));
                 asked.envelope.priority = Priority::new(priority);
@@ -82,7 +82,7 @@ impl World {
                 asked.envelope.deadline = due.and_then(|due| deadline(self.rig.now.after(Millis(due))));
                 let _ = self.rig.try_produce(asked);
             }
-            Step::Subscribe { name, prefetch, release } => {
+            IoOp::Subscribe { name, prefetch, release } => {
                 let (of, to) = GROUPS[name];
                 let mut asked = subscribe(of, to, "w");
                 asked.prefetch = prefetch;
@@ -91,15 +91,15 @@ impl World {
                     self.streams.insert(consumer, name);
                 }
             }
-            Step::Unsubscribe { which } => {
+            IoOp::Unsubscribe { which } => {
                 let stream = self.streams.keys().nth(which % self.streams.len().max(1)).copied();
                 if let Some(consumer) = stream {
                     let _ = self.rig.send(Command::Unsubscribe { consumer });
                 }
             }
-            Step::Settle { which, how } => self.settle(which, how),
-            Step::Pass { millis } => self.rig.pass(millis),
-            Step::Seek { name, to } => {
+            IoOp::Settle { which, how } => self.settle(which, how),
+            IoOp::Pass { millis } => self.rig.pass(millis),
+            IoOp::Seek { name, to } => {
                 let to = match to {
                     0 => SeekTo::Earliest,
                     1 => SeekTo::Latest,
@@ -107,15 +107,15 @@ impl World {
                 };
                 let _ = self.rig.seek(GROUPS[name].0, GROUPS[name].1, to);
             }
-            Step::Pause { name } => drop(self.rig.send(Command::Pause { topic: of(name), group: named(name) })),
-            Step::Resume { name } => drop(self.rig.send(Command::Resume { topic: of(name), group: named(name) })),
-            Step::Create { name, latest } => {
+            IoOp::Pause { name } => drop(self.rig.send(Command::Pause { topic: of(name), group: named(name) })),
+            IoOp::Resume { name } => drop(self.rig.send(Command::Resume { topic: of(name), group: named(name) })),
+            IoOp::Create { name, latest } => {
                 let start = if latest { driftq_core::record::GroupStart::Latest } else { Default::default() };
                 let _ = self.rig.send(Command::CreateGroup { topic: of(name), group: named(name), start });
             }
-            Step::Delete { name } => drop(self.rig.send(Command::DeleteGroup { topic: of(name), group: named(name) })),
-            Step::Redrive { limit } => {
-                let _ = self.rig.send(Command::Redrive { topic: topic("t"), which: Redrivable::All, limit });
+            IoOp::Delete { name } => drop(self.rig.send(Command::DeleteGroup { topic: of(name), group: named(name) })),
+            IoOp::Redrive { limit } => {
+                let _ = self.rig.send(Command::Redrive { topic: topic("t"), which: RedriveSelection::All, limit });
             }
         }
         for (consumer, delivery) in std::mem::take(&mut self.rig.deliveries) {
@@ -196,7 +196,7 @@ proptest! {
         shaken.rig.restart(if snapshot { Restart::Snapshot } else { Restart::Crash });
         shaken.streams.clear();
         let (mut steady, mut shaken) = (steady.drain(), shaken.drain());
-        if steps.iter().any(|step| matches!(step, Step::Produce { deadline: Some(_), .. })) {
+        if steps.iter().any(|step| matches!(step, IoOp::Produce { deadline: Some(_), .. })) {
             // Whose turn it is, is forgotten: messages past their deadline may die in another order.
             let dead_letters = GROUPS.len() - 1;
             for round in steady.iter_mut().chain(&mut shaken) {

@@ -2,12 +2,12 @@
 
 use super::rig::*;
 use super::tape::Tape;
-use driftq_core::command::{Redrivable, SeekTo};
+use driftq_core::command::{RedriveSelection, SeekTo};
 use driftq_core::reply::{Delivery, Overload};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal, Reply};
 
-fn redrive_with(rig: &mut Rig, which: Redrivable, limit: u64) -> Result<u64, Refusal> {
+fn redrive_with(rig: &mut Rig, which: RedriveSelection, limit: u64) -> Result<u64, Refusal> {
     match rig.send(Command::Redrive { topic: topic("t"), which, limit })? {
         Reply::Redriven { count } => Ok(count),
         other => panic!("a redrive is answered with {other:?}"),
@@ -15,7 +15,7 @@ fn redrive_with(rig: &mut Rig, which: Redrivable, limit: u64) -> Result<u64, Ref
 }
 
 fn redrive(rig: &mut Rig) -> Result<u64, Refusal> {
-    redrive_with(rig, Redrivable::All, u64::MAX)
+    redrive_with(rig, RedriveSelection::All, u64::MAX)
 }
 
 /// Makes a dead letter of a message with this value.
@@ -114,7 +114,7 @@ fn at_no_record_of_the_log_is_a_redriven_message_in_neither_place_or_in_both() {
     tape.produce_with("t", "a", |asked| asked.envelope.retry_policy = Some(policy(1, 0, 0)));
     tape.subscribe("t", "g", "w");
     tape.wait(2_000);
-    tape.send(Command::Redrive { topic: topic("t"), which: Redrivable::All, limit: 1 }).unwrap();
+    tape.send(Command::Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 1 }).unwrap();
     for state in tape.states() {
         let (Some(source), Some(dead)) = (state.topic_named(&topic("t")), state.topic_named(&topic("dlq.t"))) else {
             continue;
@@ -132,7 +132,7 @@ fn the_oldest_dead_letters_are_redriven_first_up_to_the_limit() {
     for value in ["a", "b", "c"] {
         dead(&mut rig, "g", value);
     }
-    assert_eq!(redrive_with(&mut rig, Redrivable::All, 2), Ok(2));
+    assert_eq!(redrive_with(&mut rig, RedriveSelection::All, 2), Ok(2));
     assert_eq!(rig.kept("t"), ["a", "b"]);
     assert_eq!(rig.kept("dlq.t"), ["c"]);
 }
@@ -143,7 +143,7 @@ fn named_dead_letters_are_redriven_once_and_what_is_not_there_is_passed_over() {
     for value in ["a", "b", "c"] {
         dead(&mut rig, "g", value);
     }
-    let named = Redrivable::Offsets([2, 2, 77, 0].map(Offset).into());
+    let named = RedriveSelection::Offsets([2, 2, 77, 0].map(Offset).into());
     assert_eq!(redrive_with(&mut rig, named.clone(), 10), Ok(2));
     assert_eq!(rig.kept("dlq.t"), ["b"]);
     let digest = rig.digest();
@@ -183,7 +183,7 @@ fn redriving_what_an_operator_holds_ends_that_lease_and_gives_its_place_to_the_n
     rig.subscribe("dlq.t", "ops", "w");
     let held = rig.one();
     assert_eq!(value(&held), "a");
-    assert_eq!(redrive_with(&mut rig, Redrivable::Offsets(vec![Offset(0)]), 1), Ok(1));
+    assert_eq!(redrive_with(&mut rig, RedriveSelection::Offsets(vec![Offset(0)]), 1), Ok(1));
     assert_eq!(rig.values(), ["b"], "the next dead letter takes the place of the one that left");
     let digest = rig.digest();
     rig.ack(claim("dlq.t", "ops", "w", &held)).unwrap();
@@ -198,7 +198,7 @@ fn a_redrive_mends_full_dead_letters_and_is_refused_by_a_full_source() {
     dead(&mut rig, "g", "b");
     let refused = rig.try_produce(driftq_core::command::Produce::new(topic("t"), "", "c"));
     assert_eq!(refused, Err(overloaded(Overload::DeadLetters)));
-    assert_eq!(redrive_with(&mut rig, Redrivable::All, 1), Ok(1));
+    assert_eq!(redrive_with(&mut rig, RedriveSelection::All, 1), Ok(1));
     rig.produce("t", "c");
     let digest = rig.digest();
     assert_eq!(redrive(&mut rig), Err(overloaded(Overload::Backlog)));
@@ -238,7 +238,7 @@ fn a_redrive_of_what_cannot_have_dead_letters_is_refused_by_name() {
     let mut rig = Rig::with_topic(1);
     assert_eq!(redrive(&mut rig), Ok(0), "no dead-letter topic, no dead letters");
     dead(&mut rig, "g", "a");
-    let of = |name: &str| Command::Redrive { topic: topic(name), which: Redrivable::All, limit: 1 };
+    let of = |name: &str| Command::Redrive { topic: topic(name), which: RedriveSelection::All, limit: 1 };
     assert_eq!(rig.send(of("nope")), Err(Refusal::UnknownTopic(topic("nope"))));
     let refusal = Refusal::Invalid("a dead-letter topic has no dead letters of its own");
     assert_eq!(rig.send(of("dlq.t")), Err(refusal));
@@ -250,7 +250,11 @@ fn the_limit_counts_what_is_redriven_not_what_is_passed_over() {
     dead(&mut rig, "gone", "a");
     rig.send(Command::DeleteGroup { topic: topic("t"), group: group("gone") }).unwrap();
     dead(&mut rig, "g", "b");
-    assert_eq!(redrive_with(&mut rig, Redrivable::All, 1), Ok(1), "the dead letter of a deleted group is in front");
+    assert_eq!(
+        redrive_with(&mut rig, RedriveSelection::All, 1),
+        Ok(1),
+        "the dead letter of a deleted group is in front"
+    );
     rig.subscribe("t", "g", "w");
     assert_eq!(rig.values(), ["b"]);
 }
@@ -284,7 +288,7 @@ fn one_call_redrives_a_bounded_number_oldest_first_over_all_partitions() {
         rig.nack(claim("t", "g", "w", &delivery), "no").unwrap();
     }
     rig.unsubscribe(consumer);
-    assert_eq!(redrive_with(&mut rig, Redrivable::All, 2), Ok(2));
+    assert_eq!(redrive_with(&mut rig, RedriveSelection::All, 2), Ok(2));
     assert_eq!(redrive(&mut rig), Ok(1_024));
     assert_eq!(redrive(&mut rig), Ok(4));
     assert_eq!(redrive(&mut rig), Ok(0));

@@ -252,9 +252,9 @@ fn two_long_backlogs() -> Rig {
 #[test]
 fn a_group_with_much_to_be_handed_leaves_another_its_turn() {
     let mut rig = two_long_backlogs();
-    let before = rig.pipeline.broker().tally().delivered;
+    let before = rig.pipeline.broker().counters().delivered;
     rig.submit(Command::Resume { topic: topic("t"), group: group("h") });
-    let handed = rig.pipeline.broker().tally().delivered - before;
+    let handed = rig.pipeline.broker().counters().delivered - before;
     let topic = rig.pipeline.state().topic_named(&topic("t")).expect("there");
     let partitions = topic.group_named(&group("h")).expect("there").partitions();
     let in_flight: u64 = partitions.map(|(_, progress)| u64::from(progress.in_flight())).sum();

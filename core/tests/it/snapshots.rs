@@ -1,11 +1,11 @@
 //! Snapshots and segments: whatever piece of the log is left, the state comes back the same.
 
 use super::rig::*;
-use driftq_core::command::{Redrivable, SeekTo};
+use driftq_core::command::{RedriveSelection, SeekTo};
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::log::{FileId, Storage};
 use driftq_core::types::*;
-use driftq_core::{Command, Lane, PipelineConfig};
+use driftq_core::{Command, JobClass, PipelineConfig};
 
 /// One round of everything a broker does: `round` picks what.
 fn traffic<F: Faults>(rig: &mut Rig<F>, round: u64) {
@@ -32,7 +32,7 @@ fn traffic<F: Faults>(rig: &mut Rig<F>, round: u64) {
         10 => rig.seek("t", "g", SeekTo::Offset(Offset(round / 2))).unwrap(),
         15 => rig.pause("t", "h"),
         20 => rig.resume("t", "h"),
-        25 => drop(rig.send(Command::Redrive { topic: topic("t"), which: Redrivable::All, limit: 2 })),
+        25 => drop(rig.send(Command::Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 2 })),
         28 => rig.group("t", &format!("extra-{round}")),
         30 => rig.delete_group("t", &format!("extra-{}", round - 2)),
         _ => {}
@@ -118,9 +118,9 @@ fn a_snapshot_is_the_state_at_its_moment_however_long_its_writing_takes() {
     let mut slices = 0;
     while rig.pipeline.snapshots().is_empty() {
         rig.submit(Command::Produce(Box::new(driftq_core::command::Produce::new(topic("t"), "", "meanwhile"))));
-        for lane in [Lane::Log, Lane::Background] {
-            if let Some(job) = rig.pipeline.poll_job(lane) {
-                slices += usize::from(lane == Lane::Background);
+        for class in [JobClass::Log, JobClass::Background] {
+            if let Some(job) = rig.pipeline.poll_job(class) {
+                slices += usize::from(class == JobClass::Background);
                 let result = job.perform(&mut rig.storage);
                 rig.pipeline.complete(rig.now, job, result);
             }
@@ -146,7 +146,7 @@ fn a_crash_while_a_snapshot_is_written_costs_nothing() {
         let digest = rig.digest();
         rig.pipeline.request_snapshot();
         for _ in 0..stop_after {
-            let job = rig.pipeline.poll_job(Lane::Log).or_else(|| rig.pipeline.poll_job(Lane::Background));
+            let job = rig.pipeline.poll_job(JobClass::Log).or_else(|| rig.pipeline.poll_job(JobClass::Background));
             let Some(job) = job else { break };
             let result = job.perform(&mut rig.storage);
             rig.pipeline.complete(rig.now, job, result);
@@ -164,8 +164,8 @@ fn a_snapshot_gets_its_name_only_when_the_log_is_synced_as_far() {
     let digest = rig.digest();
     let held = rig.submit(Command::DeleteTopic { name: topic("t") });
     rig.pipeline.request_snapshot();
-    let batch = rig.pipeline.poll_job(Lane::Log).expect("the deletion is to be written");
-    while let Some(job) = rig.pipeline.poll_job(Lane::Background) {
+    let batch = rig.pipeline.poll_job(JobClass::Log).expect("the deletion is to be written");
+    while let Some(job) = rig.pipeline.poll_job(JobClass::Background) {
         let result = job.perform(&mut rig.storage);
         rig.pipeline.complete(rig.now, job, result);
     }

@@ -7,7 +7,7 @@ use driftq_core::log::{Storage, StorageFault};
 use driftq_core::pipeline::OpenError;
 use driftq_core::reply::Overload;
 use driftq_core::types::*;
-use driftq_core::{Command, Lane, Pipeline, PipelineConfig, Refusal, Reply};
+use driftq_core::{Command, JobClass, Pipeline, PipelineConfig, Refusal, Reply};
 
 const SEGMENT: u64 = 16 << 10;
 
@@ -48,14 +48,14 @@ fn a_full_disk_has_no_room_for_more_topics_either() {
 #[test]
 fn a_full_disk_refuses_produces_by_name_and_a_refusal_changes_nothing() {
     let mut rig = full();
-    let (digest, before) = (rig.digest(), rig.pipeline.broker().tally());
+    let (digest, before) = (rig.digest(), rig.pipeline.broker().counters());
     assert_eq!(attempt(&mut rig), Err(Refusal::StorageFull));
     let asked = identified("t", &"x".repeat(200), "identity");
     assert_eq!(rig.try_produce(asked), Err(Refusal::StorageFull));
     assert_eq!(rig.digest(), digest);
     assert_eq!(rig.recovered_digest(), digest);
     assert_eq!(rig.pipeline.failure(), None, "a refusal is no failure");
-    let after = rig.pipeline.broker().tally();
+    let after = rig.pipeline.broker().counters();
     assert_eq!((after.appended, after.refused), (before.appended, before.refused + 2));
 }
 
@@ -215,7 +215,7 @@ fn a_segment_not_yet_ready_is_a_matter_of_waiting_and_not_of_room() {
     let mut tickets = Vec::new();
     for _ in 0..200 {
         tickets.push(rig.submit(Command::Produce(Box::new(Produce::new(topic("t"), "", "x".repeat(200))))));
-        while let Some(job) = rig.pipeline.poll_job(Lane::Log) {
+        while let Some(job) = rig.pipeline.poll_job(JobClass::Log) {
             let result = job.perform(&mut rig.storage);
             rig.pipeline.complete(rig.now, job, result);
         }

@@ -1,6 +1,6 @@
 //! A broker whose log is a list of records, so that a test can look at the state after each of them.
 
-use driftq_core::broker::{LogRefusal, LogSink, Need};
+use driftq_core::broker::{LogRefusal, LogSink, SpaceClass};
 use driftq_core::command::Produce;
 use driftq_core::faults::NoFaults;
 use driftq_core::record::{Record, Retention};
@@ -16,7 +16,7 @@ use super::rig::{START, subscribe, topic};
 pub struct Records(pub Vec<Record>);
 
 impl LogSink for Records {
-    fn append(&mut self, record: &Record, _need: Need) -> Result<Lsn, LogRefusal> {
+    fn append(&mut self, record: &Record, _need: SpaceClass) -> Result<Lsn, LogRefusal> {
         self.0.push(record.clone());
         Ok(Lsn(self.0.len() as u64))
     }

@@ -167,7 +167,7 @@ proptest! {
         let first = recover(&mut storage, Some(LOG), &mut Taken::default());
         prop_assert_eq!(&first, &recover(&mut again, Some(LOG), &mut Taken::default()));
         if let Ok(found) = first {
-            for step in found.cleanup_steps() {
+            for step in found.cleanup_ops() {
                 step.perform(&mut storage).unwrap();
             }
             prop_assert!(found.next_header().encode().len() == HEADER_BYTES);

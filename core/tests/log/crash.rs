@@ -2,7 +2,7 @@
 
 use super::support::{CAPACITY, LOG, Records, Taken, Writer, recovered};
 use driftq_core::log::{
-    CrashPlan, FileId, FolderChange, MemoryStorage, Recovered, RecoveryError, Replay, SectorFate, Step, recover,
+    CrashPlan, FileId, FolderChange, IoOp, MemoryStorage, Recovered, RecoveryError, Replay, SectorFate, recover,
 };
 use driftq_core::types::Lsn;
 use proptest::prelude::*;
@@ -57,7 +57,7 @@ fn restart(mut storage: MemoryStorage, dice: &mut Dice) -> Writer {
     let (mut found, mut records) = recover_any(&mut storage).unwrap();
     for _ in 0..dice.roll(4) {
         let header = found.next_header();
-        let steps: Vec<_> = found.cleanup_steps().into_iter().chain(header.create_steps(1, 8192)).collect();
+        let steps: Vec<_> = found.cleanup_ops().into_iter().chain(header.create_ops(1, 8192)).collect();
         let done = dice.roll(steps.len() as u64 + 1) as usize;
         steps[..done].iter().for_each(|step| step.perform(&mut storage).unwrap());
         storage = storage.crash_with(dice);
@@ -169,11 +169,11 @@ fn a_power_loss_amid_clearing_away_leaves_the_state_whole() {
         writer.snapshot();
     }
     for ahead in 1..=3 {
-        writer.step(&Step::Create { file: FileId::Segment(writer.header.sequence + ahead), capacity: CAPACITY });
+        writer.step(&IoOp::Create { file: FileId::Segment(writer.header.sequence + ahead), capacity: CAPACITY });
     }
     let (found, _) = recovered(&mut writer.storage).unwrap();
     assert!(found.garbage.len() >= 8, "{:?}", found.garbage);
-    let steps = found.cleanup_steps();
+    let steps = found.cleanup_ops();
     for done in 0..=steps.len() {
         let mut storage = writer.storage.clone();
         steps[..done].iter().for_each(|step| step.perform(&mut storage).unwrap());

@@ -1,12 +1,12 @@
 //! Frames: what is written is read back, and nothing else ever is.
 
 use driftq_core::log::frame::{FOOTER, FRAME_HEAD_BYTES, SYNCED_MARK, decode, encode_with};
-use driftq_core::log::{EncodeError, FileId, FrameChain, FrameError, Head, LogId, MAX_PAYLOAD_BYTES, Seed};
+use driftq_core::log::{CrcSeed, EncodeError, FileId, FrameChain, FrameError, Head, LogId, MAX_PAYLOAD_BYTES};
 use driftq_core::types::Lsn;
 use proptest::prelude::*;
 
-fn seed() -> Seed {
-    Seed::new(LogId([9; 16]), FileId::Segment(4))
+fn seed() -> CrcSeed {
+    CrcSeed::new(LogId([9; 16]), FileId::Segment(4))
 }
 
 fn head() -> impl Strategy<Value = Head> {
@@ -117,15 +117,15 @@ fn a_length_beyond_the_limit_is_refused_before_anything_is_summed() {
 fn a_frame_verifies_only_in_its_own_log_and_file() {
     let bytes = encoded(&Head { lsn: Lsn(4), prev_crc: 0, synced: Lsn(0), kind: 1, version: 1 }, b"payload");
     let elsewhere = [
-        Seed::new(LogId([9; 16]), FileId::Segment(5)),
-        Seed::new(LogId([9; 16]), FileId::Snapshot(Lsn(4))),
-        Seed::new(LogId([8; 16]), FileId::Segment(4)),
+        CrcSeed::new(LogId([9; 16]), FileId::Segment(5)),
+        CrcSeed::new(LogId([9; 16]), FileId::Snapshot(Lsn(4))),
+        CrcSeed::new(LogId([8; 16]), FileId::Segment(4)),
     ];
     assert!(decode(&bytes, seed()).is_ok());
     for other in elsewhere {
         assert!(matches!(decode(&bytes, other), Err(FrameError::BadChecksum { .. })), "{other:?}");
     }
-    let draft = Seed::new(LogId([9; 16]), FileId::SnapshotDraft(Lsn(4)));
+    let draft = CrcSeed::new(LogId([9; 16]), FileId::SnapshotDraft(Lsn(4)));
     assert_eq!(draft, elsewhere[1], "a snapshot is the same before and after its renaming");
 }
 

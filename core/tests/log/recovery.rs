@@ -2,8 +2,8 @@
 
 use super::support::{CAPACITY, GarbleSectors, LOG, World, Writer, recovered};
 use driftq_core::log::{
-    FileId, FrameChain, HEADER_BYTES, Head, HeaderError, LogId, Malformed, MemoryStorage, Notice, Proof, Recovered,
-    RecoveryError, Replay, Seed, SegmentHeader, Step, StopReason, Storage, StorageFault, WriteAt, frame, recover,
+    CrcSeed, FileId, FrameChain, HEADER_BYTES, Head, HeaderError, IoOp, LogId, Malformed, MemoryStorage, Notice, Proof,
+    Recovered, RecoveryError, Replay, SegmentHeader, StopReason, Storage, StorageFault, WriteAt, frame, recover,
 };
 use driftq_core::types::Lsn;
 
@@ -62,7 +62,7 @@ fn a_footer_as_last_frame_is_a_clean_close_and_any_other_is_not() {
     writer.sync();
     let (found, _) = recovered(&mut writer.storage).unwrap();
     assert!(found.clean);
-    assert!(!found.has_torn_tail() && found.cleanup_steps().is_empty(), "nothing is to be cleared away");
+    assert!(!found.has_torn_tail() && found.cleanup_ops().is_empty(), "nothing is to be cleared away");
     let bytes: usize = writer.frames.iter().map(|frame| frame.bytes.len()).sum();
     assert_eq!((found.last_lsn, found.frames_read, found.bytes_read), (Lsn(2), 2, bytes as u64));
     writer.storage.bytes_mut(FileId::Segment(1)).unwrap().overwrite(HEADER_BYTES + 200, &[1]);
@@ -94,9 +94,9 @@ fn the_report_names_what_stays_and_what_may_go() {
     let garbage = [FileId::Segment(1), FileId::Segment(5), FileId::SnapshotDraft(Lsn(9))];
     assert_eq!(found.garbage, garbage);
     assert_eq!(found.next_segment, 5);
-    let steps = found.cleanup_steps();
-    assert_eq!(steps[..2], [Step::Remove { file: FileId::Segment(5) }, Step::SyncFolder]);
-    assert_eq!(steps.last(), Some(&Step::SyncFolder));
+    let steps = found.cleanup_ops();
+    assert_eq!(steps[..2], [IoOp::Remove { file: FileId::Segment(5) }, IoOp::SyncFolder]);
+    assert_eq!(steps.last(), Some(&IoOp::SyncFolder));
     steps.iter().for_each(|step| step.perform(&mut world.storage).unwrap());
     let left = recovered(&mut world.storage).unwrap().0;
     assert_eq!((left.garbage, left.segments, left.snapshots), (vec![], found.segments, found.snapshots));
@@ -213,10 +213,10 @@ fn a_frame_forged_inside_a_payload_proves_nothing() {
         out
     };
     // Whoever does not know the log's identity can only guess it.
-    let mut forged = claims_much(Seed::new(LogId([0; 16]), FileId::Segment(1)));
-    forged.extend(claims_much(Seed::new(LOG, FileId::Segment(2))));
-    forged.extend(claims_much(Seed::new(LOG, FileId::Snapshot(Lsn(1)))));
-    let mut unseeded = claims_much(Seed::new(LOG, FileId::Segment(9)));
+    let mut forged = claims_much(CrcSeed::new(LogId([0; 16]), FileId::Segment(1)));
+    forged.extend(claims_much(CrcSeed::new(LOG, FileId::Segment(2))));
+    forged.extend(claims_much(CrcSeed::new(LOG, FileId::Snapshot(Lsn(1)))));
+    let mut unseeded = claims_much(CrcSeed::new(LOG, FileId::Segment(9)));
     let crc = crc32fast::hash(&[&unseeded[..4], &unseeded[8..]].concat());
     unseeded[4..8].copy_from_slice(&crc.to_le_bytes());
     forged.extend(unseeded);
@@ -231,7 +231,7 @@ fn a_frame_forged_inside_a_payload_proves_nothing() {
     let (found, _) = recovered(&mut storage(&forged)).unwrap();
     assert_eq!((found.last_lsn, notices(&found)), (Lsn(0), vec!["torn"]));
     // The test can fail: with the true seed it is taken for proof.
-    let true_one = claims_much(Seed::new(LOG, FileId::Segment(1)));
+    let true_one = claims_much(CrcSeed::new(LOG, FileId::Segment(1)));
     assert!(matches!(recovered(&mut storage(&true_one)), Err(RecoveryError::Corrupt { .. })));
 }
 
@@ -343,11 +343,11 @@ fn several_segments_prepared_and_never_begun_are_cleared_away_highest_first() {
     writer.record(b"one");
     writer.sync();
     for sequence in 2..=4 {
-        writer.step(&Step::Create { file: FileId::Segment(sequence), capacity: CAPACITY });
+        writer.step(&IoOp::Create { file: FileId::Segment(sequence), capacity: CAPACITY });
     }
     let (found, _) = recovered(&mut writer.storage).unwrap();
     assert_eq!((found.next_segment, notices(&found)), (2, vec!["never begun"; 3]));
-    let steps = found.cleanup_steps();
+    let steps = found.cleanup_ops();
     for done in 0..=steps.len() {
         let mut storage = writer.storage.clone();
         steps[..done].iter().for_each(|step| step.perform(&mut storage).unwrap());
@@ -478,7 +478,7 @@ fn marks_of_a_kind_or_a_version_that_is_not_known_are_not_ignored() {
         let mut bytes = Vec::new();
         frame::encode_with(&mut bytes, writer.header.seed(), &head, |_| {}).unwrap();
         let at = WriteAt { epoch: 1, position: HEADER_BYTES as u64 };
-        writer.step(&Step::Append { file: FileId::Segment(1), at, bytes });
+        writer.step(&IoOp::Append { file: FileId::Segment(1), at, bytes });
         let error = recovered(&mut writer.storage).unwrap_err();
         let named = matches!(error, RecoveryError::Malformed { kind, version, .. }
             if (kind, version) == (head.kind, head.version));

@@ -3,8 +3,8 @@
 use super::support::{LOG, World, Writer, recovered};
 use driftq_core::log::snapshot::SnapshotReadError;
 use driftq_core::log::{
-    FileId, HEADER_BYTES, Head, LogId, MemoryStorage, Notice, Proof, RecoveryError, Seed, SnapshotError, SnapshotHead,
-    SnapshotWriter, StopReason, frame, read_snapshot,
+    CrcSeed, FileId, HEADER_BYTES, Head, LogId, MemoryStorage, Notice, Proof, RecoveryError, SnapshotError,
+    SnapshotHead, SnapshotWriter, StopReason, frame, read_snapshot,
 };
 use driftq_core::types::Lsn;
 
@@ -80,7 +80,7 @@ fn without_its_footer_or_with_another_count_or_with_more_behind_it_is_worth_noth
 #[test]
 fn a_footer_of_another_version_or_a_mark_in_its_place_is_no_end() {
     let whole = written(&[]);
-    let seed = Seed::new(LOG, HEAD.file());
+    let seed = CrcSeed::new(LOG, HEAD.file());
     let footer = frame::decode(&whole[HEADER_BYTES..], seed).unwrap();
     for (kind, version) in [(footer.head.kind, footer.head.version + 1), (frame::SYNCED_MARK, footer.head.version)] {
         let mut other = whole[..HEADER_BYTES].to_vec();

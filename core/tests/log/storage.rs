@@ -1,7 +1,7 @@
 //! The storage in memory keeps the promises of the trait, and takes back what they do not cover.
 
 use driftq_core::log::{
-    CrashPlan, FileId, FolderChange, MemoryStorage, SectorFate, Step, Storage, StorageFault, WriteAt, read_whole,
+    CrashPlan, FileId, FolderChange, IoOp, MemoryStorage, SectorFate, Storage, StorageFault, WriteAt, read_whole,
 };
 use driftq_core::types::Lsn;
 
@@ -114,20 +114,20 @@ fn a_step_does_what_it_says() {
     let mut storage = MemoryStorage::new();
     let (from, to) = (FileId::SnapshotDraft(Lsn(3)), FileId::Snapshot(Lsn(3)));
     for step in [
-        Step::Create { file: from, capacity: 0 },
-        Step::Append { file: from, at: at(0), bytes: b"abc".to_vec() },
-        Step::Sync { file: from },
-        Step::Rename { from, to },
-        Step::Create { file: FILE, capacity: 0 },
-        Step::Remove { file: FILE },
-        Step::SyncFolder,
+        IoOp::Create { file: from, capacity: 0 },
+        IoOp::Append { file: from, at: at(0), bytes: b"abc".to_vec() },
+        IoOp::Sync { file: from },
+        IoOp::Rename { from, to },
+        IoOp::Create { file: FILE, capacity: 0 },
+        IoOp::Remove { file: FILE },
+        IoOp::SyncFolder,
     ] {
         step.perform(&mut storage).unwrap();
     }
     let mut after = storage.crash();
     assert_eq!(after.list().unwrap().len(), 1);
     assert_eq!(content(&mut after, to), b"abc");
-    assert_eq!(Step::Sync { file: FILE }.perform(&mut after), Err(StorageFault::NotFound));
+    assert_eq!(IoOp::Sync { file: FILE }.perform(&mut after), Err(StorageFault::NotFound));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use driftq_core::log::{
-    FileId, FrameChain, HEADER_BYTES, LogId, Malformed, MemoryStorage, Recovered, RecoveryError, Replay, SegmentHeader,
-    SnapshotHead, SnapshotWriter, Step, Storage, WriteAt, recover,
+    FileId, FrameChain, HEADER_BYTES, IoOp, LogId, Malformed, MemoryStorage, Recovered, RecoveryError, Replay,
+    SegmentHeader, SnapshotHead, SnapshotWriter, Storage, WriteAt, recover,
 };
 use driftq_core::types::Lsn;
 
@@ -86,7 +86,7 @@ impl Writer {
         let mut taken = Taken::default();
         let recovered = recover(&mut storage, Some(LOG), &mut taken)?;
         let header = recovered.next_header();
-        for step in recovered.cleanup_steps().iter().chain(&header.create_steps(1, CAPACITY)) {
+        for step in recovered.cleanup_ops().iter().chain(&header.create_ops(1, CAPACITY)) {
             step.perform(&mut storage).expect("a good disk");
         }
         Ok(Self {
@@ -101,7 +101,7 @@ impl Writer {
         })
     }
 
-    pub fn step(&mut self, step: &Step) {
+    pub fn step(&mut self, step: &IoOp) {
         step.perform(&mut self.storage).expect("a good disk");
     }
 
@@ -112,7 +112,7 @@ impl Writer {
         self.frames.push(Placed { file, bytes: placed, lsn: self.chain.last_lsn(), synced: self.synced });
         let at = WriteAt { epoch: self.epoch, position: self.position };
         self.position += bytes.len() as u64;
-        self.step(&Step::Append { file, at, bytes });
+        self.step(&IoOp::Append { file, at, bytes });
     }
 
     pub fn record(&mut self, payload: &[u8]) -> Lsn {
@@ -138,13 +138,13 @@ impl Writer {
     }
 
     pub fn sync(&mut self) {
-        self.step(&Step::Sync { file: self.header.file() });
+        self.step(&IoOp::Sync { file: self.header.file() });
         self.synced = self.chain.last_lsn();
     }
 
     /// Makes the next segment's file ahead of time.
     pub fn prepare(&mut self) {
-        self.step(&Step::Create { file: FileId::Segment(self.header.sequence + 1), capacity: CAPACITY });
+        self.step(&IoOp::Create { file: FileId::Segment(self.header.sequence + 1), capacity: CAPACITY });
     }
 
     pub fn rotate(&mut self) {
@@ -158,7 +158,7 @@ impl Writer {
             synced: self.synced,
         };
         let prepared = self.storage.bytes(self.header.file()).is_some();
-        for step in self.header.create_steps(self.epoch, CAPACITY).into_iter().skip(usize::from(prepared)) {
+        for step in self.header.create_ops(self.epoch, CAPACITY).into_iter().skip(usize::from(prepared)) {
             self.step(&step);
         }
         self.chain = self.header.chain();
@@ -166,18 +166,18 @@ impl Writer {
     }
 
     /// The steps that write a snapshot of the state so far, which must be synced.
-    pub fn snapshot_steps(&self) -> Vec<Step> {
+    pub fn snapshot_steps(&self) -> Vec<IoOp> {
         assert_eq!(self.synced, self.chain.last_lsn());
         let (lsn, crc) = (self.chain.last_lsn(), self.chain.last_crc());
         let head = SnapshotHead { log_id: LOG, lsn, crc, epoch: self.epoch };
-        let mut steps = vec![Step::Create { file: head.draft(), capacity: 0 }];
+        let mut steps = vec![IoOp::Create { file: head.draft(), capacity: 0 }];
         let mut out = Vec::new();
         let mut position = 0;
         let mut writer = SnapshotWriter::begin(&head, &mut out);
         let mut flush = |out: &mut Vec<u8>| {
             let at = WriteAt { epoch: 1, position };
             position += out.len() as u64;
-            steps.push(Step::Append { file: head.draft(), at, bytes: std::mem::take(out) });
+            steps.push(IoOp::Append { file: head.draft(), at, bytes: std::mem::take(out) });
         };
         for (lsn, kind, payload) in &self.records {
             let saved = |buffer: &mut Vec<u8>| {
@@ -190,9 +190,9 @@ impl Writer {
         }
         writer.finish(&mut out);
         flush(&mut out);
-        steps.push(Step::Sync { file: head.draft() });
-        steps.push(Step::Rename { from: head.draft(), to: head.file() });
-        steps.push(Step::SyncFolder);
+        steps.push(IoOp::Sync { file: head.draft() });
+        steps.push(IoOp::Rename { from: head.draft(), to: head.file() });
+        steps.push(IoOp::SyncFolder);
         steps
     }
 

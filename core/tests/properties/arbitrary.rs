@@ -8,8 +8,8 @@ use driftq_core::idempotency::{
     Completion, Details, Effect, EffectStatus, Identity, Lifetime, Outcome, Pin, Realm, Scope,
 };
 use driftq_core::record::{
-    Completed, Concluded, EffectBegun, Event, Gate, GroupStart, Image, Place, Produced, Record, Retention, RunImage,
-    Stored,
+    Completed, DedupeWindow, EffectBegun, EffectConclusion, Event, GroupStart, Image, MessageRef, Produced, Record,
+    Retention, RunImage, Stored,
 };
 use driftq_core::reply::StepOutput;
 use driftq_core::state::entry::{Entry, LastError, Phase};
@@ -88,9 +88,9 @@ fn token() -> BoxedStrategy<LeaseToken> {
     (boot(), number()).prop_map(|(boot, counter)| LeaseToken { boot, counter }).boxed()
 }
 
-fn place() -> BoxedStrategy<Place> {
+fn place() -> BoxedStrategy<MessageRef> {
     (topic(), group(), partition(), position())
-        .prop_map(|(topic, group, partition, position)| Place { topic, group, partition, position })
+        .prop_map(|(topic, group, partition, position)| MessageRef { topic, group, partition, position })
         .boxed()
 }
 
@@ -231,26 +231,27 @@ fn of_groups() -> BoxedStrategy<Event> {
 
 fn of_deliveries() -> BoxedStrategy<Event> {
     prop_oneof![
-        (place(), token(), owner_name(), time()).prop_map(|(place, token, owner, until)| Event::Delivered {
-            place,
+        (place(), token(), owner_name(), time()).prop_map(|(message_ref, token, owner, until)| Event::Delivered {
+            message_ref,
             token,
             owner,
             until
         }),
-        (place(), of(number())).prop_map(|(place, window)| Event::Acked { place, commits: window.map(Millis) }),
-        place().prop_map(|place| Event::Skipped { place }),
-        place().prop_map(|place| Event::Released { place }),
-        (place(), of(shared_text()), time()).prop_map(|(place, reason, not_before)| Event::Nacked {
-            place,
+        (place(), of(number()))
+            .prop_map(|(message_ref, window)| Event::Acked { message_ref, commits: window.map(Millis) }),
+        place().prop_map(|message_ref| Event::Skipped { message_ref }),
+        place().prop_map(|message_ref| Event::Released { message_ref }),
+        (place(), of(shared_text()), time()).prop_map(|(message_ref, reason, not_before)| Event::Nacked {
+            message_ref,
             reason,
             not_before
         }),
-        (place(), shared_text()).prop_map(|(place, reason)| Event::ReasonNoted { place, reason }),
-        (place(), time()).prop_map(|(place, not_before)| Event::Expired { place, not_before }),
-        (place(), time()).prop_map(|(place, until)| Event::Extended { place, until }),
+        (place(), shared_text()).prop_map(|(message_ref, reason)| Event::ReasonNoted { message_ref, reason }),
+        (place(), time()).prop_map(|(message_ref, not_before)| Event::Expired { message_ref, not_before }),
+        (place(), time()).prop_map(|(message_ref, until)| Event::Extended { message_ref, until }),
         ((place(), topic(), partition(), offset()), dead_reason(), text()).prop_map(|(places, reason, last_error)| {
-            let (place, dead_topic, dead_partition, dead_offset) = places;
-            Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error }
+            let (message_ref, dead_topic, dead_partition, dead_offset) = places;
+            Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error }
         }),
         ((topic(), partition(), position()), (topic(), group(), partition(), offset())).prop_map(|(from, to)| {
             let (dead_topic, dead_partition, dead_position) = from;
@@ -336,17 +337,24 @@ fn begun() -> BoxedStrategy<EffectBegun> {
         .boxed()
 }
 
-fn gate() -> BoxedStrategy<Gate> {
-    (topic_name(), time()).prop_map(|(scope, expires_at)| Gate { scope, expires_at }).boxed()
+fn dedupe() -> BoxedStrategy<DedupeWindow> {
+    (topic_name(), time()).prop_map(|(scope, expires_at)| DedupeWindow { scope, expires_at }).boxed()
 }
 
 fn completed() -> BoxedStrategy<Completed> {
-    let stored = (topic(), of(gate()), body()).prop_map(|(topic, gate, body)| Stored { topic, gate, body });
+    let stored = (topic(), of(dedupe()), body()).prop_map(|(topic, dedupe, body)| Stored { topic, dedupe, body });
     let output = (topic_name(), partition(), offset(), of(stored))
         .prop_map(|(asked, partition, offset, stored)| Produced { asked, partition, offset, stored });
-    let ended = (of(shared_text()), number()).prop_map(|(result, window)| Concluded { result, window: Millis(window) });
+    let ended =
+        (of(shared_text()), number()).prop_map(|(result, window)| EffectConclusion { result, window: Millis(window) });
     (place(), token(), time(), of(ended), vec(output, 0..4))
-        .prop_map(|(place, token, until, effect, outputs)| Completed { place, token, until, effect, outputs })
+        .prop_map(|(message_ref, token, until, effect, outputs)| Completed {
+            message_ref,
+            token,
+            until,
+            effect,
+            outputs,
+        })
         .boxed()
 }
 
@@ -354,7 +362,12 @@ fn completion() -> BoxedStrategy<Completion> {
     let output = (topic_name(), partition(), offset(), any::<bool>())
         .prop_map(|(topic, partition, offset, duplicate)| StepOutput { topic, partition, offset, duplicate });
     (place(), offset(), vec(output, 0..4), time())
-        .prop_map(|(place, offset, produced, until)| Completion { place, offset, produced: produced.into(), until })
+        .prop_map(|(message_ref, offset, produced, until)| Completion {
+            message_ref,
+            offset,
+            produced: produced.into(),
+            until,
+        })
         .boxed()
 }
 
@@ -382,9 +395,9 @@ fn of_topics() -> BoxedStrategy<Event> {
             Event::TopicCreated { topic, name, partitions, retention }
         }),
         topic().prop_map(|topic| Event::TopicDeleted { topic }),
-        ((topic(), partition(), offset()), body(), of(gate())).prop_map(|((topic, partition, offset), body, gate)| {
-            Event::Produced { topic, partition, offset, body, gate }
-        }),
+        ((topic(), partition(), offset()), body(), of(dedupe())).prop_map(
+            |((topic, partition, offset), body, dedupe)| { Event::Produced { topic, partition, offset, body, dedupe } }
+        ),
         (topic(), partition(), position()).prop_map(|(topic, partition, through)| Event::RetainedOut {
             topic,
             partition,
@@ -498,7 +511,7 @@ fn image() -> BoxedStrategy<Image> {
             partition,
             run
         }),
-        (place(), entry()).prop_map(|(place, entry)| Image::Entry { place, entry }),
+        (place(), entry()).prop_map(|(message_ref, entry)| Image::Entry { message_ref, entry }),
         identity,
         (group_of(), partition(), position()).prop_map(|((topic, group), partition, below)| Image::Replayed {
             topic,

@@ -274,8 +274,8 @@ fn pieces_that_are_each_in_order_but_not_together_are_named() {
         );
         make(pieces, piece!(Message { topic: ORDERS, partition: SECOND, offset, .. } => *offset = Offset(0)));
         for record in pieces {
-            if let Event::Restored(Entry { place, entry }) = &mut record.event
-                && (place.topic, place.partition) == (ORDERS, SECOND)
+            if let Event::Restored(Entry { message_ref, entry }) = &mut record.event
+                && (message_ref.topic, message_ref.partition) == (ORDERS, SECOND)
             {
                 entry.offset = Offset(0);
             }
@@ -314,17 +314,20 @@ fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
         ("an offset that is not the next", change!(Event::DeadLettered { dead_offset, .. } => dead_offset.0 += 1)),
         (
             "window of a message without an identity",
-            change!(Event::Produced { body, gate: Some(_), .. } => *body = driftq_core::Body::pack(&Metadata::default(), b"", b"v")),
+            change!(Event::Produced { body, dedupe: Some(_), .. } => *body = driftq_core::Body::pack(&Metadata::default(), b"", b"v")),
         ),
         ("token of another boot", change!(Event::Delivered { token, .. } => token.boot = Boot(0))),
-        ("no such delivery", change!(Event::Acked { place, .. } => place.position = Position(3))),
+        ("no such delivery", change!(Event::Acked { message_ref, .. } => message_ref.position = Position(3))),
         ("dead letters of another topic", change!(Event::DeadLettered { dead_topic, .. } => *dead_topic = AUDIT)),
         ("dead letters of another topic", change!(Event::Redriven { topic, .. } => *topic = AUDIT)),
         ("end of identities that are in their window", change!(Event::IdentitiesExpired { count, .. } => *count += 1)),
-        ("end of a lease that is not running", change!(Event::Nacked { place, .. } => place.position = Position(3))),
+        (
+            "end of a lease that is not running",
+            change!(Event::Nacked { message_ref, .. } => message_ref.position = Position(3)),
+        ),
         (
             "delivery of a message that is not there",
-            change!(Event::Delivered { place, .. } => place.position = Position(99)),
+            change!(Event::Delivered { message_ref, .. } => message_ref.position = Position(99)),
         ),
         (
             "seek beyond the end",
@@ -342,7 +345,7 @@ fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
     }
     // The same message accepted again, under the next offset.
     let refusal = refusal_of_log(|records| {
-        let of = |record: &Record| matches!(&record.event, Event::Produced { gate: Some(_), .. });
+        let of = |record: &Record| matches!(&record.event, Event::Produced { dedupe: Some(_), .. });
         let at = records.iter().position(of).expect("has an identity");
         let mut again = records[at].clone();
         let Event::Produced { offset, .. } = &mut again.event else { return };
@@ -469,8 +472,11 @@ fn a_record_about_effects_that_does_not_follow_is_named() {
             "commit of a message without an identity",
             change!(Event::Acked { commits, .. } => *commits = Some(Millis(1))),
         ),
-        ("end of a message that is done", change!(Event::Skipped { place } => place.position = Position(0))),
-        ("no such delivery", change!(Event::Completed(step) => step.place.position = Position(0))),
+        (
+            "end of a message that is done",
+            change!(Event::Skipped { message_ref } => message_ref.position = Position(0)),
+        ),
+        ("no such delivery", change!(Event::Completed(step) => step.message_ref.position = Position(0))),
         (
             "a step completed under another token than the newest delivery's",
             change!(Event::Completed(step) => step.token.counter += 1),

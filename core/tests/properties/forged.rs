@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use driftq_core::codec::record as codec;
 use driftq_core::command::{
-    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, Redrivable, SeekTo, StoreCommand, Subscribe,
+    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, RedriveSelection, SeekTo, StoreCommand, Subscribe,
     TokenClaim,
 };
 use driftq_core::faults::NoFaults;
@@ -185,7 +185,7 @@ impl Tried {
             }
         }
         self.say(Command::Produce(Box::new(Produce::new(topic.clone(), "k", "one more"))));
-        self.say(Command::Redrive { topic: topic.clone(), which: Redrivable::All, limit: 100 });
+        self.say(Command::Redrive { topic: topic.clone(), which: RedriveSelection::All, limit: 100 });
         self.now = self.now.after(Millis(100_000));
         self.settle();
         for (nth, group) in groups.iter().enumerate() {
@@ -257,7 +257,7 @@ fn every_change(records: &[Record], mut each: impl FnMut(&[Record], &dyn Fn() ->
 }
 
 /// How many were refused and how many worked; fails where one panics, saying what was changed.
-fn tally(change: &dyn Fn() -> String, storage: MemoryStorage, counts: &mut [usize; 2]) {
+fn counters(change: &dyn Fn() -> String, storage: MemoryStorage, counts: &mut [usize; 2]) {
     match catch_unwind(AssertUnwindSafe(|| try_out(storage))) {
         Ok(Ok(())) => counts[1] += 1,
         Ok(Err(RecoveryError::Malformed { .. } | RecoveryError::Contradictory { .. })) => counts[0] += 1,
@@ -271,7 +271,7 @@ fn no_change_to_a_piece_of_a_snapshot_panics_the_broker() {
     let storage = told();
     let (head, pieces) = snapshot_of(&storage).expect("has a snapshot");
     let mut counts = [0; 2];
-    every_change(&pieces, |pieces, change| tally(change, with_snapshot(&storage, &head, pieces), &mut counts));
+    every_change(&pieces, |pieces, change| counters(change, with_snapshot(&storage, &head, pieces), &mut counts));
     println!("{counts:?} of {} pieces", pieces.len());
     assert!(counts[0] > 1_000 && counts[1] > 1_000, "most are refused, some are another truth: {counts:?}");
 }
@@ -281,7 +281,7 @@ fn no_change_to_a_record_panics_the_broker() {
     let records = Read::from(&without_snapshots(&told())).replayed;
     let records: Vec<_> = records.into_iter().map(|(_, record, _)| record).collect();
     let mut counts = [0; 2];
-    every_change(&records, |records, change| tally(change, with_log(records), &mut counts));
+    every_change(&records, |records, change| counters(change, with_log(records), &mut counts));
     println!("{counts:?} of {} records", records.len());
     assert!(counts[0] > 1_000 && counts[1] > 1_000, "most are refused, some are another truth: {counts:?}");
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use driftq_core::codec::record as codec;
 use driftq_core::command::{
-    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, Redrivable, SeekTo, StoreCommand, Subscribe,
+    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, RedriveSelection, SeekTo, StoreCommand, Subscribe,
     TokenClaim,
 };
 use driftq_core::faults::NoFaults;
@@ -228,7 +228,7 @@ impl Story {
             });
         }
         self.ack("g", "first");
-        // The gate knows it by the topic its producer meant, the group by its own.
+        // The dedupe knows it by the topic its producer meant, the group by its own.
         self.produce("audit", "", "first again", |asked| {
             asked.envelope.idempotency_key = Some("effect-1".into());
             let (target_topic, partition_override) = (Some(topic("steps")), None);
@@ -320,7 +320,7 @@ impl Story {
     }
 
     fn second_part(&mut self) {
-        let (source, which) = (topic("orders"), Redrivable::All);
+        let (source, which) = (topic("orders"), RedriveSelection::All);
         self.say(Command::Redrive { topic: source, which, limit: 1 });
         self.subscribe("audit", "g", 1);
         for value in ["kept for a while", "pushed out by the next", "not yet done"] {

@@ -1,7 +1,7 @@
 //! Small logs of any kind, to be forged: what a few messages, workers and restarts leave on a disk.
 
 use driftq_core::Command;
-use driftq_core::command::{Claim, Complete, DeliveryClaim, Produce, Redrivable, SeekTo, StoreCommand};
+use driftq_core::command::{Claim, Complete, DeliveryClaim, Produce, RedriveSelection, SeekTo, StoreCommand};
 use driftq_core::idempotency::{EffectStatus, Identity, Outcome, Scope};
 use driftq_core::log::MemoryStorage;
 use driftq_core::record::{GroupStart, Retention};
@@ -139,7 +139,9 @@ fn take(mut story: Story, nth: usize, turn: &Turn) -> Story {
         }
         Turn::Of(wish, to, name) => story.say(wished(*wish, topic(to), group(name))),
         Turn::Effect { deed, key, of_work } => do_effect(&mut story, *deed, *key, *of_work),
-        Turn::Redrive => story.say(Command::Redrive { topic: topic(TOPICS[0]), which: Redrivable::All, limit: 3 }),
+        Turn::Redrive => {
+            story.say(Command::Redrive { topic: topic(TOPICS[0]), which: RedriveSelection::All, limit: 3 })
+        }
         Turn::DeleteTopic(to) => story.say(Command::DeleteTopic { name: topic(to) }),
         Turn::Pass(span) => story.pass(*span),
         Turn::Restart => return story.restart(),

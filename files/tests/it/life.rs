@@ -10,7 +10,7 @@ use driftq_core::log::{FileId, Storage, StorageFault};
 use driftq_core::pipeline::inspect;
 use driftq_core::record::Retention;
 use driftq_core::types::{Timestamp, TopicName};
-use driftq_core::{Command, Job, Lane, Output, Pipeline, PipelineConfig};
+use driftq_core::{Command, Job, JobClass, Output, Pipeline, PipelineConfig};
 use driftq_files::{DataFolder, FileStorage, NullStorage, Prepare, fresh_log_id};
 
 const NOW: Timestamp = Timestamp(1_000_000);
@@ -126,11 +126,11 @@ fn the_log_and_the_background_work_at_once_on_two_threads() {
             produce(&mut broker, asked);
             asked += 1;
         }
-        while let Some(job) = broker.poll_job(Lane::Log) {
+        while let Some(job) = broker.poll_job(JobClass::Log) {
             log.send(job).unwrap();
             busy += 1;
         }
-        while let Some(job) = broker.poll_job(Lane::Background) {
+        while let Some(job) = broker.poll_job(JobClass::Background) {
             background.send(job).unwrap();
             busy += 1;
         }

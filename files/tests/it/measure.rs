@@ -91,7 +91,7 @@ fn measure_a_start_on_a_million_messages() {
         let config = PipelineConfig { snapshot_every_bytes: u64::MAX, ..PipelineConfig::default() };
         let new_log = Some(LogId([7; 16]));
         let (mut broker, recovered) = Pipeline::open(&mut storage, config, new_log, now, NoFaults).unwrap();
-        while let Some(job) = broker.poll_job(driftq_core::Lane::Log) {
+        while let Some(job) = broker.poll_job(driftq_core::JobClass::Log) {
             let result = job.perform(&mut storage);
             broker.complete(now, job, result);
         }

@@ -1,12 +1,12 @@
 //! The driver: one broker, its clock, its disk, and everybody who waits for it.
 //!
 //! It lives on the reactor's thread. A request decides at once, in its own turn ([`Driver::ask`]); what it decided is written
-//! and synced on a thread of its own ([`lanes`]) while the next requests are decided; and when the sync has passed, replies and
+//! and synced on a thread of its own ([`io_threads`]) while the next requests are decided; and when the sync has passed, replies and
 //! deliveries leave. There is no lock here, and nothing waits for a disk but those whom the disk concerns.
 
 mod answers;
 mod apart;
-mod lanes;
+mod io_threads;
 mod streams;
 
 use std::cell::{Cell, RefCell, RefMut};
@@ -19,13 +19,13 @@ use driftq_core::command::Subscribe;
 use driftq_core::log::StorageFault;
 use driftq_core::state::State;
 use driftq_core::types::{ConsumerId, Lsn, Timestamp};
-use driftq_core::{Command, Job, Lane, Output, Pipeline, Refusal, Reply};
+use driftq_core::{Command, Job, JobClass, Output, Pipeline, Refusal, Reply};
 use driftq_files::NullStorage;
 use tokio::sync::Notify;
 
 use self::answers::{Answer, Answers, Waiter};
 pub(crate) use self::answers::{Gather, Outcome};
-pub(crate) use self::lanes::Lanes;
+pub(crate) use self::io_threads::IoThreads;
 pub(crate) use self::streams::Next;
 use self::streams::{StreamSeed, Streams};
 use crate::clock::Clock;
@@ -35,7 +35,7 @@ use crate::metrics::Metrics;
 #[derive(Debug)]
 pub(crate) enum Disk {
     /// Threads over real files.
-    Threads(Lanes),
+    Threads(IoThreads),
     /// Nobody: there is no log on disk, and every job is done as soon as it is asked for.
     None(NullStorage),
 }
@@ -254,8 +254,8 @@ impl Driver {
     }
 
     fn take_done(&self, engine: &mut Engine, now: Timestamp) {
-        let Disk::Threads(lanes) = &engine.disk else { return };
-        while let Some(done) = lanes.done() {
+        let Disk::Threads(io_threads) = &engine.disk else { return };
+        while let Some(done) = io_threads.done() {
             self.completed(&mut engine.pipeline, now, done.job, done.result, Some(done.took));
         }
     }
@@ -268,18 +268,18 @@ impl Driver {
         result: Result<(), StorageFault>,
         took: Option<std::time::Duration>,
     ) {
-        let (lane, synced, bytes) = (job.lane(), pipeline.synced(), job.appended_bytes());
+        let (class, synced, bytes) = (job.class(), pipeline.synced(), job.appended_bytes());
         pipeline.complete(now, job, result);
-        if lane == Lane::Log {
+        if class == JobClass::Log {
             self.metrics.batch(pipeline.synced().0 - synced.0, bytes, took);
         }
     }
 
     fn hand_out_jobs(&self, engine: &mut Engine, now: Timestamp) {
-        for lane in [Lane::Log, Lane::Background] {
-            while let Some(job) = engine.pipeline.poll_job(lane) {
+        for class in [JobClass::Log, JobClass::Background] {
+            while let Some(job) = engine.pipeline.poll_job(class) {
                 match &mut engine.disk {
-                    Disk::Threads(lanes) => lanes.perform(job),
+                    Disk::Threads(io_threads) => io_threads.perform(job),
                     Disk::None(storage) => {
                         let result = job.perform(storage);
                         self.completed(&mut engine.pipeline, now, job, result, None);

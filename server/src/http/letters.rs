@@ -1,6 +1,6 @@
 //! Looking at messages without consuming them, and making dead letters live again.
 
-use driftq_core::command::Redrivable;
+use driftq_core::command::RedriveSelection;
 use driftq_core::types::{Offset, PartitionId, TopicName};
 use driftq_core::{Command, Reply};
 use hyper::StatusCode;
@@ -79,8 +79,8 @@ pub(crate) async fn redrive(api: &Api, fields: RedriveFields<'_>) -> Result<Answ
         )));
     }
     let which = match (fields.offsets, fields.all) {
-        (Some(offsets), None | Some(false)) => Redrivable::Offsets(offsets.into_iter().map(Offset).collect()),
-        (None, Some(true)) => Redrivable::All,
+        (Some(offsets), None | Some(false)) => RedriveSelection::Offsets(offsets.into_iter().map(Offset).collect()),
+        (None, Some(true)) => RedriveSelection::All,
         (Some(_), Some(true)) => return Err(ApiError::invalid("give offsets or all, not both")),
         (None, None | Some(false)) => return Err(ApiError::invalid("give offsets, or all: true")),
     };

@@ -86,7 +86,7 @@ pub enum WalError {
     NoIdentity,
     /// What was saved does not hold together. Nothing was changed.
     #[error("what is left contradicts itself ({0}); nothing was changed")]
-    Unsound(String),
+    InconsistentState(String),
     /// The result of a salvage cannot be opened. The old files are in the quarantine folder.
     #[error("the salvaged log does not open ({error}); the old files are in {}", .quarantine.display())]
     NotOpenable {

@@ -5,7 +5,7 @@
 //! topics, groups, boots), counting goes on from the first that is seen again, by no more than was lost: else one lost
 //! message would take every later one of its topic with it.
 //!
-//! A message's place is its position in its partition, which no record of a message tells. Once messages of a topic are lost, the places
+//! A message's message_ref is its position in its partition, which no record of a message tells. Once messages of a topic are lost, the places
 //! of later ones are therefore not known, and what later records say of them (deliveries, acks) is passed over: such messages
 //! are delivered again, which a consumer has to reckon with anyway. Nothing is ever taken for done that may not be.
 
@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 use driftq_core::codec::record as codec;
 use driftq_core::faults::NoFaults;
 use driftq_core::log::RECORD_KIND_MAX;
-use driftq_core::record::{Event, Image, Place, Record};
+use driftq_core::record::{Event, Image, MessageRef, Record};
 use driftq_core::state::apply::Mode;
 use driftq_core::state::{Contradiction, IdentityKey, State};
 use driftq_core::types::{Boot, GroupId, Lsn, Offset, PartitionId, Position, Timestamp, TopicId};
@@ -113,7 +113,7 @@ impl Rebuild {
             return Err("a piece of a snapshot in the log".to_owned());
         }
         if self.is_unplaced(&record.event) {
-            return Err("of a message whose place is not known behind the loss".to_owned());
+            return Err("of a message whose message_ref is not known behind the loss".to_owned());
         }
         if self.lost > 0 {
             self.bridge(&record.event);
@@ -141,10 +141,10 @@ impl Rebuild {
             return applied;
         }
         // Messages are many, and keeping the state before each would be slow: their second part is looked at beforehand.
-        if let Event::Produced { body, gate: Some(gate), .. } = &record.event {
+        if let Event::Produced { body, dedupe: Some(dedupe), .. } = &record.event {
             let (tenant, key) = body.identity().ok_or(Contradiction("window of a message without an identity"))?;
             let now = record.at.max(self.state.clock());
-            let known = self.state.identities(&gate.scope);
+            let known = self.state.identities(&dedupe.scope);
             if known.is_some_and(|known| known.accepted(&IdentityKey::new(tenant, key), now).is_some()) {
                 return Err(Contradiction("identity accepted twice in its window"));
             }
@@ -152,25 +152,25 @@ impl Rebuild {
         self.state.apply(record, Mode::Replay, &NoFaults)
     }
 
-    /// Whether the event speaks of a message whose place is not known.
+    /// Whether the event speaks of a message whose message_ref is not known.
     fn is_unplaced(&self, event: &Event) -> bool {
         let from = |topic: TopicId, partition: PartitionId| self.unplaced.get(&(topic, partition)).copied();
         let behind = |topic, partition, position| from(topic, partition).is_some_and(|from| position >= from);
         match event {
-            Event::Delivered { place, .. }
-            | Event::Acked { place, .. }
-            | Event::Skipped { place }
-            | Event::Nacked { place, .. }
-            | Event::ReasonNoted { place, .. }
-            | Event::Expired { place, .. }
-            | Event::Extended { place, .. }
-            | Event::Released { place }
-            | Event::DeadLettered { place, .. } => {
-                let Place { topic, partition, position, .. } = *place;
+            Event::Delivered { message_ref, .. }
+            | Event::Acked { message_ref, .. }
+            | Event::Skipped { message_ref }
+            | Event::Nacked { message_ref, .. }
+            | Event::ReasonNoted { message_ref, .. }
+            | Event::Expired { message_ref, .. }
+            | Event::Extended { message_ref, .. }
+            | Event::Released { message_ref }
+            | Event::DeadLettered { message_ref, .. } => {
+                let MessageRef { topic, partition, position, .. } = *message_ref;
                 behind(topic, partition, position)
             }
             Event::Completed(step) => {
-                let Place { topic, partition, position, .. } = step.place;
+                let MessageRef { topic, partition, position, .. } = step.message_ref;
                 behind(topic, partition, position)
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, .. } => {
@@ -333,7 +333,7 @@ mod tests {
         let (name, start) = (GroupName::new("g")?, GroupStart::Earliest);
         take(&mut rebuild, Event::GroupCreated { topic, group, name, start });
         let body = Body::bare(b"key", b"value");
-        take(&mut rebuild, Event::Produced { topic, partition, offset: Offset(0), body, gate: None });
+        take(&mut rebuild, Event::Produced { topic, partition, offset: Offset(0), body, dedupe: None });
         assert_eq!(rebuild.loss, Loss::default());
         let before = rebuild.state.clone();
         // The first partition could be sought, the second has no such position.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use driftq_core::codec::record as codec;
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{
-    FileId, RecoveryError, SegmentHeader, SnapshotHead, SnapshotReadError, SnapshotWriter, Step, Storage, WriteAt,
+    FileId, IoOp, RecoveryError, SegmentHeader, SnapshotHead, SnapshotReadError, SnapshotWriter, Storage, WriteAt,
     read_snapshot, read_whole,
 };
 use driftq_core::pipeline::inspect;
@@ -238,10 +238,10 @@ fn save(storage: &mut impl Storage, found: &Folder) -> Result<Saved, WalError> {
     rebuild.miss_through(found.last_lsn_synced());
     let lsn = rebuild.last().max(found.last_lsn_named()).next();
     if lsn >= LSN_MAX {
-        return Err(WalError::Unsound("its numbers are at their end".to_owned()));
+        return Err(WalError::InconsistentState("its numbers are at their end".to_owned()));
     }
     // Every boot began a segment, so there were no more boots than segments.
-    let (state, loss) = rebuild.finish(found.last_sequence()).map_err(WalError::Unsound)?;
+    let (state, loss) = rebuild.finish(found.last_sequence()).map_err(WalError::InconsistentState)?;
     Ok(Saved { state, loss, lsn })
 }
 
@@ -295,15 +295,15 @@ fn write_log(storage: &mut impl Storage, found: &Folder, saved: &Saved) -> Resul
         let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
         let kind = codec::kind(&record.event);
         let written = writer.record(&mut bytes, kind, codec::VERSION, |out| codec::encode(&record, out));
-        written.map_err(|error| WalError::Unsound(error.to_string()))?;
+        written.map_err(|error| WalError::InconsistentState(error.to_string()))?;
         if bytes.len() >= SLICE_BYTES {
             append(storage, &mut bytes)?;
         }
     }
     writer.finish(&mut bytes);
     append(storage, &mut bytes)?;
-    let ending = [Step::Sync { file: draft }, Step::Rename { from: draft, to: head.file() }];
-    for step in ending.iter().chain(&header.create_steps(epoch, 0)) {
+    let ending = [IoOp::Sync { file: draft }, IoOp::Rename { from: draft, to: head.file() }];
+    for step in ending.iter().chain(&header.create_ops(epoch, 0)) {
         step.perform(storage).map_err(|fault| WalError::Storage { file: None, fault })?;
     }
     Ok(vec![header.file(), head.file()])

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use driftq_core::log::{
-    FileId, Frame, FrameError, HEADER_BYTES, HeaderError, LogId, RecoveryError, Seed, SegmentHeader, SnapshotError,
+    CrcSeed, FileId, Frame, FrameError, HEADER_BYTES, HeaderError, LogId, RecoveryError, SegmentHeader, SnapshotError,
     SnapshotHead, SnapshotReadError, StopReason, Storage, find_frame, frame, read_snapshot, read_whole,
 };
 use driftq_core::types::Lsn;
@@ -24,7 +24,7 @@ pub(super) struct Source {
     pub(super) file: FileId,
     pub(super) len: u64,
     pub(super) header: Result<SegmentHeader, HeaderError>,
-    seed: Seed,
+    seed: CrcSeed,
     /// Its place in the row.
     sequence: u64,
     /// Its first LSN by its header; without one, that of the first frame that verifies, if any does.
@@ -112,7 +112,7 @@ impl Folder {
                 // One that bears another's name is still what its header says.
                 Ok(header) => (header.seed(), header.sequence, Some(header.first_lsn())),
                 Err(_) => {
-                    let seed = Seed::new(log_id, file);
+                    let seed = CrcSeed::new(log_id, file);
                     read_whole(storage, file, &mut window).map_err(WalError::storage(file))?;
                     let from = HEADER_BYTES.min(window.len());
                     let first = find_frame(&window, from, Lsn(1)..=LSN_MAX, seed);
@@ -208,7 +208,7 @@ pub(super) enum Found<'a> {
 #[derive(Debug)]
 pub(super) struct Scanner<'a> {
     bytes: &'a [u8],
-    seed: Seed,
+    seed: CrcSeed,
     position: usize,
     /// LSN and checksum of the frame before, where they are known.
     last: Option<(Lsn, u32)>,

@@ -2,7 +2,7 @@
 
 use driftq_core::Body;
 use driftq_core::idempotency::{Identity, Realm, Scope};
-use driftq_core::record::{Event, GroupStart, Place, Record};
+use driftq_core::record::{Event, GroupStart, MessageRef, Record};
 use serde_json::{Map, Value, json};
 
 /// Bytes of a key, value or text that are shown where not all is asked for.
@@ -47,34 +47,36 @@ pub(super) fn words(record: &Record, show: Show) -> (&'static str, Map<String, V
             let targets: Vec<_> = targets.iter().map(|target| target.0).collect();
             ("group sought", json!({ "topic": topic.0, "group": group.0, "positions": targets }))
         }
-        Event::Produced { topic, partition, offset, body, gate } => {
+        Event::Produced { topic, partition, offset, body, dedupe } => {
             let mut value = json!({ "topic": topic.0, "partition": partition.0, "offset": offset.0 });
             put_body(&mut value, body, show);
-            if let Some(gate) = gate {
-                value["gate_scope"] = json!(gate.scope.as_str());
-                value["gate_until_ms"] = json!(gate.expires_at.0);
+            if let Some(dedupe) = dedupe {
+                value["gate_scope"] = json!(dedupe.scope.as_str());
+                value["gate_until_ms"] = json!(dedupe.expires_at.0);
             }
             ("produced", value)
         }
-        Event::Delivered { place, token, owner, until } => {
+        Event::Delivered { message_ref, token, owner, until } => {
             let more = json!({ "token": token.to_string(), "owner": owner.as_str(), "until_ms": until.0 });
-            ("delivered", at_place(place, more))
+            ("delivered", at_place(message_ref, more))
         }
-        Event::Acked { place, commits } => {
-            ("acked", at_place(place, json!({ "commits_for_ms": commits.map(|window| window.0) })))
+        Event::Acked { message_ref, commits } => {
+            ("acked", at_place(message_ref, json!({ "commits_for_ms": commits.map(|window| window.0) })))
         }
-        Event::Skipped { place } => ("skipped", at_place(place, json!({}))),
-        Event::Nacked { place, reason, not_before } => {
+        Event::Skipped { message_ref } => ("skipped", at_place(message_ref, json!({}))),
+        Event::Nacked { message_ref, reason, not_before } => {
             let reason = reason.as_ref().map(|reason| text(reason.as_bytes(), show));
-            ("nacked", at_place(place, json!({ "reason": reason, "not_before_ms": not_before.0 })))
+            ("nacked", at_place(message_ref, json!({ "reason": reason, "not_before_ms": not_before.0 })))
         }
-        Event::ReasonNoted { place, reason } => {
-            ("reason noted", at_place(place, json!({ "reason": text(reason.as_bytes(), show) })))
+        Event::ReasonNoted { message_ref, reason } => {
+            ("reason noted", at_place(message_ref, json!({ "reason": text(reason.as_bytes(), show) })))
         }
-        Event::Expired { place, not_before } => ("expired", at_place(place, json!({ "not_before_ms": not_before.0 }))),
-        Event::Extended { place, until } => ("extended", at_place(place, json!({ "until_ms": until.0 }))),
-        Event::Released { place } => ("released", at_place(place, json!({}))),
-        Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, reason, last_error } => {
+        Event::Expired { message_ref, not_before } => {
+            ("expired", at_place(message_ref, json!({ "not_before_ms": not_before.0 })))
+        }
+        Event::Extended { message_ref, until } => ("extended", at_place(message_ref, json!({ "until_ms": until.0 }))),
+        Event::Released { message_ref } => ("released", at_place(message_ref, json!({}))),
+        Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error } => {
             let more = json!({
                 "dead_topic": dead_topic.0,
                 "dead_partition": dead_partition.0,
@@ -82,7 +84,7 @@ pub(super) fn words(record: &Record, show: Show) -> (&'static str, Map<String, V
                 "reason": reason.as_str(),
                 "last_error": text(last_error.as_bytes(), show),
             });
-            ("dead-lettered", at_place(place, more))
+            ("dead-lettered", at_place(message_ref, more))
         }
         Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => (
             "redriven",
@@ -150,7 +152,7 @@ pub(super) fn words(record: &Record, show: Show) -> (&'static str, Map<String, V
                 "result": result.map(|result| text(result.as_bytes(), show)),
                 "produced": produced.collect::<Vec<_>>(),
             });
-            ("completed", at_place(&step.place, more))
+            ("completed", at_place(&step.message_ref, more))
         }
         Event::CompletionsExpired { count } => ("completions expired", json!({ "count": count })),
         Event::Restored(image) => ("restored", json!({ "piece": format!("{image:?}") })),
@@ -175,12 +177,12 @@ fn of_effect(identity: &Identity) -> Value {
     value
 }
 
-fn at_place(place: &Place, more: Value) -> Value {
+fn at_place(message_ref: &MessageRef, more: Value) -> Value {
     let mut value = json!({
-        "topic": place.topic.0,
-        "group": place.group.0,
-        "partition": place.partition.0,
-        "position": place.position.0,
+        "topic": message_ref.topic.0,
+        "group": message_ref.group.0,
+        "partition": message_ref.partition.0,
+        "position": message_ref.position.0,
     });
     if let (Value::Object(fields), Value::Object(more)) = (&mut value, more) {
         fields.extend(more);

@@ -4,7 +4,7 @@ use driftq_core::faults::Faults;
 
 use super::spot::Spot;
 use crate::names::{Group, Message, Topic, Worker};
-use crate::steps::{Ask, Lane, Loss, Made, Policy, Right, Step, Stream};
+use crate::steps::{Ask, JobClass, Loss, Made, Policy, Right, Step, Stream};
 
 /// Where everything happens.
 const TOPIC: Topic = Topic::live(0);
@@ -30,7 +30,7 @@ pub enum Move {
         verb: Verb,
     },
     /// One piece of I/O.
-    Io(Lane),
+    Io(JobClass),
     /// Time passes until the broker wants to be told.
     Pass(u32),
     /// It is told.
@@ -75,7 +75,7 @@ impl Move {
                 let right = Right { worker: Worker(worker), message, back, ..Right::default() };
                 (Step::Ask(said(right, verb)), None)
             }
-            Self::Io(lane) => (Step::Io { lane, fault: None }, None),
+            Self::Io(class) => (Step::Io { class, fault: None }, None),
             Self::Pass(ms) => (Step::Pass { ms }, None),
             Self::Wake => (Step::Wake, None),
             Self::Crash(loss) => (Step::Crash { loss }, Some(Step::Boot)),
@@ -156,10 +156,10 @@ impl<F: Faults> Spot<F> {
             }
         }
         let may_crash = spent.crashes() < self.size.crashes;
-        all.push(Move::Io(Lane::Log));
+        all.push(Move::Io(JobClass::Log));
         if may_crash {
             // Nobody but a start can tell how far the segment is that is made ahead.
-            all.push(Move::Io(Lane::Background));
+            all.push(Move::Io(JobClass::Background));
         }
         match world.until_timeout() {
             Some(0) => all.push(Move::Wake),

@@ -1,7 +1,7 @@
 //! Where a message is: kept or trimmed, and for each group done, held, waiting or ready. What is done was ended by somebody's
 //! word, and what is gone was done.
 
-use driftq_core::record::Place;
+use driftq_core::record::MessageRef;
 use driftq_core::reply::Delivery;
 use driftq_core::state::State;
 use driftq_core::state::group::{Group, Progress};
@@ -94,12 +94,13 @@ pub(super) fn end_is_justified(waiting: &Waiting<'_>, offset: Offset, known: &Kn
 #[doc = sentence!(skipped_is_done)]
 ///
 /// Unless a seek has brought it back since, or the group is gone.
-pub(crate) fn skipped_is_done(state: &State, place: &Place) -> Verdict {
-    let group = state.topic(place.topic).and_then(|topic| topic.group(place.group));
-    let progress = group.and_then(|group| group.progress(place.partition));
-    let is_done =
-        |progress: &Progress| place.position < progress.replayed_below() || progress.done().contains(place.position);
-    laws::SKIPPED_IS_DONE.holds(progress.is_none_or(is_done), || format!("{place:?} in {progress:?}"))
+pub(crate) fn skipped_is_done(state: &State, message_ref: &MessageRef) -> Verdict {
+    let group = state.topic(message_ref.topic).and_then(|topic| topic.group(message_ref.group));
+    let progress = group.and_then(|group| group.progress(message_ref.partition));
+    let is_done = |progress: &Progress| {
+        message_ref.position < progress.replayed_below() || progress.done().contains(message_ref.position)
+    };
+    laws::SKIPPED_IS_DONE.holds(progress.is_none_or(is_done), || format!("{message_ref:?} in {progress:?}"))
 }
 
 #[doc = sentence!(acked_is_done)]

@@ -1,6 +1,6 @@
 //! Dead letters: into their topic, and back.
 
-use driftq_core::command::Redrivable;
+use driftq_core::command::RedriveSelection;
 use driftq_core::record::Retention;
 use driftq_core::reply::Overload;
 use driftq_core::types::{DeadLetter, DeadReason, KeptForRedrive, Offset, PartitionId, Redrive, TopicName};
@@ -60,7 +60,7 @@ impl Model {
         self.topics.len() - 1
     }
 
-    pub(super) fn redrive(&mut self, topic: &TopicName, which: &Redrivable, limit: u64) -> Result<Reply, Stop> {
+    pub(super) fn redrive(&mut self, topic: &TopicName, which: &RedriveSelection, limit: u64) -> Result<Reply, Stop> {
         let t = self.topic(topic)?;
         let Some(name) = self.topics[t].dead_name.clone() else {
             return Err(Refusal::Invalid("a dead-letter topic has no dead letters of its own").into());
@@ -81,12 +81,12 @@ impl Model {
     }
 
     /// The open messages of the dead-letter topic that were asked for, oldest first, with the topic's index.
-    fn asked_for(&self, name: &TopicName, which: &Redrivable) -> Vec<(usize, Offset)> {
+    fn asked_for(&self, name: &TopicName, which: &RedriveSelection) -> Vec<(usize, Offset)> {
         let Some(d) = self.find(name) else { return Vec::new() };
         let dead = &self.topics[d];
         let wanted = |offset| match which {
-            Redrivable::All => true,
-            Redrivable::Offsets(offsets) => offsets.contains(&offset),
+            RedriveSelection::All => true,
+            RedriveSelection::Offsets(offsets) => offsets.contains(&offset),
         };
         let open = dead.messages.iter().enumerate().filter(|(at, _)| !dead.is_closed(*at));
         open.map(|(_, message)| (d, message.offset)).filter(|(_, offset)| wanted(*offset)).collect()

@@ -120,9 +120,9 @@ impl Oracle {
     }
 
     /// Writes down what it knows, for [a fingerprint](crate::world::Fingerprint).
-    pub(crate) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        self.model.outline(out)?;
-        self.history.outline(out)
+    pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        self.model.canonical(out)?;
+        self.history.canonical(out)
     }
 
     fn take(&mut self, input: Input) {

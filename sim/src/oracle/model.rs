@@ -145,7 +145,7 @@ impl Model {
     }
 
     /// Everything but its limits and the count of its records.
-    pub(super) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+    pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self {
             limits: _,
             records: _,

@@ -64,16 +64,16 @@ impl History {
         model.said = said;
     }
 
-    pub(super) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+    pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self { base, inputs, next } = self;
         if !inputs.is_empty() {
             // Without them it is the model itself.
-            base.outline(out)?;
+            base.canonical(out)?;
         }
         write!(out, "{inputs:?} ")?;
         let Some((told, model)) = next else { return Ok(()) };
         write!(out, "{told} ")?;
-        model.outline(out)
+        model.canonical(out)
     }
 
     /// The model as it is when exactly `survived` of its records were ever written.

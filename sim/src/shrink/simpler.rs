@@ -35,7 +35,7 @@ pub(super) fn setups(setup: &Setup, field: &str) -> Vec<Setup> {
 fn of_another_kind(step: &Step) -> Vec<Step> {
     match step {
         Step::Send { ask, .. } => vec![Step::Ask(ask.clone())],
-        Step::Io { lane, fault: Some(_) } => vec![Step::Settle, Step::Io { lane: *lane, fault: None }],
+        Step::Io { class, fault: Some(_) } => vec![Step::Settle, Step::Io { class: *class, fault: None }],
         Step::Io { fault: None, .. } | Step::Drain => vec![Step::Settle],
         Step::BootAndCrash { .. } => vec![Step::Boot, Step::Crash { loss: Loss::All }],
         Step::Jump { ms } => u32::try_from(*ms).map(|ms| Step::Pass { ms }).into_iter().collect(),
@@ -135,7 +135,7 @@ fn smaller(number: u64) -> Vec<u64> {
 mod tests {
     use super::*;
     use crate::names::{Message, Topic};
-    use crate::steps::{Ask, IoFault, Lane, Made, Policy};
+    use crate::steps::{Ask, IoFault, JobClass, Made, Policy};
 
     #[test]
     fn what_is_simpler_leads_down_and_ends() {
@@ -149,7 +149,7 @@ mod tests {
         };
         let steps = [
             Step::Ask(Ask::Produce(made)),
-            Step::Io { lane: Lane::Log, fault: Some(IoFault::Short { bytes: 77 }) },
+            Step::Io { class: JobClass::Log, fault: Some(IoFault::Short { bytes: 77 }) },
             Step::BootAndCrash { after: 3, loss: Loss::Some { luck: 999 } },
             Step::Crash { loss: Loss::Cut { bytes: 4_321 } },
             Step::Jump { ms: -600 },

@@ -10,7 +10,7 @@ use super::clients::{Clients, right};
 use super::draw::Source;
 use super::family::Family;
 use crate::names::{Topic, Worker};
-use crate::steps::{Ask, Beginning, Effect, Ended, Grant, Lane, Right, Scope, Step, Twist};
+use crate::steps::{Ask, Beginning, Effect, Ended, Grant, JobClass, Right, Scope, Step, Twist};
 use crate::world::{Held, World};
 
 /// What the store's users of one world are like, and what they remember beside what the world does.
@@ -182,7 +182,7 @@ impl Clients {
     fn look_for_work<F: Faults>(&mut self, worker: Worker, world: &World<F>) -> Step {
         match world.edge().unread(worker) {
             0 if self.users.source.one_in(2) => Step::Wake,
-            0 if self.users.profile == Profile::Effects => Step::Io { lane: Lane::Log, fault: None },
+            0 if self.users.profile == Profile::Effects => Step::Io { class: JobClass::Log, fault: None },
             0 => Step::Settle,
             _ => Step::Read { worker, count: 1 },
         }
@@ -204,7 +204,7 @@ impl Clients {
         match self.users.profile {
             Profile::Default => self.next_is(Step::Settle),
             // Only the log's, and piece by piece: where so many wait, nothing else would ever be under way.
-            Profile::Effects => (0..3).for_each(|_| self.next_is(Step::Io { lane: Lane::Log, fault: None })),
+            Profile::Effects => (0..3).for_each(|_| self.next_is(Step::Io { class: JobClass::Log, fault: None })),
         }
     }
 

@@ -20,7 +20,7 @@ use self::draw::{Source, Stream};
 use self::effects::Users;
 use self::family::{Family, Weights};
 use crate::setup::Setup;
-use crate::steps::{Damage, IoFault, Lane, Loss, Step};
+use crate::steps::{Damage, IoFault, JobClass, Loss, Step};
 use crate::world::World;
 
 /// What is in fashion among the worlds of a run.
@@ -112,16 +112,16 @@ impl Swarm {
                 Step::Jump { ms: if self.clock.one_in(2) { -by } else { by } }
             }
             Family::Wake => Step::Wake,
-            Family::LogIo => Step::Io { lane: Lane::Log, fault: None },
-            Family::BackgroundIo => Step::Io { lane: Lane::Background, fault: None },
+            Family::LogIo => Step::Io { class: JobClass::Log, fault: None },
+            Family::BackgroundIo => Step::Io { class: JobClass::Background, fault: None },
             Family::Settle => Step::Settle,
             Family::IoFault => {
-                let lane = if self.disk.one_in(3) { Lane::Background } else { Lane::Log };
+                let class = if self.disk.one_in(3) { JobClass::Background } else { JobClass::Log };
                 let fault = match self.disk.below(3) {
                     0 => IoFault::Short { bytes: self.disk.below(300) as u16 },
                     _ => IoFault::Fail,
                 };
-                Step::Io { lane, fault: Some(fault) }
+                Step::Io { class, fault: Some(fault) }
             }
             Family::Room => {
                 let bytes = (!self.disk.one_in(3)).then(|| self.disk.below(6_000) as u32);
@@ -142,7 +142,7 @@ impl Swarm {
             // It still answers, if only to refuse.
             return match self.power.below(4) {
                 0 => self.clients.step(Family::Produce, world),
-                1 => Step::Io { lane: Lane::Log, fault: None },
+                1 => Step::Io { class: JobClass::Log, fault: None },
                 2 => Step::Crash { loss: Loss::Nothing },
                 _ => Step::Crash { loss: self.loss() },
             };

@@ -187,7 +187,7 @@ fn standing(group: &Group, id: PartitionId, position: Position, message: &Messag
             }
         };
     }
-    let delay = message.body.traits().has_delay.then(|| message.body.metadata().envelope.deliver_at).flatten();
+    let delay = message.body.flags().has_delay.then(|| message.body.metadata().envelope.deliver_at).flatten();
     delay.filter(|until| *until > now).map_or(Standing::Ready, |until| Standing::Delayed { until })
 }
 

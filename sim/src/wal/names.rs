@@ -1,6 +1,6 @@
 //! What the numbers in a record are called, by the state it was decided against, and how moments and texts are written.
 
-use driftq_core::record::Place;
+use driftq_core::record::MessageRef;
 use driftq_core::state::State;
 use driftq_core::state::entry::Entry;
 use driftq_core::types::{GroupId, Offset, Timestamp, TopicId};
@@ -21,23 +21,27 @@ pub(crate) fn group(state: &State, topic: TopicId, group: GroupId) -> String {
 }
 
 /// The offset of a message, while anybody knows it.
-pub(crate) fn offset(state: &State, place: &Place) -> Option<Offset> {
-    let message = || state.topic(place.topic)?.partition(place.partition)?.message(place.position);
-    entry(state, place).map(|entry| entry.offset).or_else(|| message().map(|message| message.offset))
+pub(crate) fn offset(state: &State, message_ref: &MessageRef) -> Option<Offset> {
+    let message = || state.topic(message_ref.topic)?.partition(message_ref.partition)?.message(message_ref.position);
+    entry(state, message_ref).map(|entry| entry.offset).or_else(|| message().map(|message| message.offset))
 }
 
 /// A message's name: its topic and its offset.
-pub(crate) fn message(state: &State, place: &Place) -> String {
-    let topic = topic(state, place.topic);
-    match offset(state, place) {
+pub(crate) fn message(state: &State, message_ref: &MessageRef) -> String {
+    let topic = topic(state, message_ref.topic);
+    match offset(state, message_ref) {
         Some(offset) => format!("{topic}/{offset}"),
-        None => format!("{topic}, partition {}, position {}", place.partition, place.position),
+        None => format!("{topic}, partition {}, position {}", message_ref.partition, message_ref.position),
     }
 }
 
 /// What the group knows of a message that was delivered and is not done.
-pub(crate) fn entry<'s>(state: &'s State, place: &Place) -> Option<&'s Entry> {
-    state.topic(place.topic)?.group(place.group)?.progress(place.partition)?.entry(place.position)
+pub(crate) fn entry<'s>(state: &'s State, message_ref: &MessageRef) -> Option<&'s Entry> {
+    state
+        .topic(message_ref.topic)?
+        .group(message_ref.group)?
+        .progress(message_ref.partition)?
+        .entry(message_ref.position)
 }
 
 /// A moment as the API spells it. Any that cannot be spelled is written as the last that can.

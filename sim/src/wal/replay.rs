@@ -24,7 +24,7 @@ pub struct Logged {
 
 /// What looks on while a log is replayed. What it was shown is of worth only when the replay has succeeded.
 pub trait Watch {
-    /// Forgets everything: the reading begins anew, from another place.
+    /// Forgets everything: the reading begins anew, from another message_ref.
     fn reset(&mut self);
 
     /// A piece of the snapshot everything is built on, and the state it has become part of.

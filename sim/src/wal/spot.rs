@@ -1,6 +1,6 @@
 //! Where one message stands in a state.
 
-use driftq_core::record::Place;
+use driftq_core::record::MessageRef;
 use driftq_core::state::State;
 use driftq_core::state::entry::Phase;
 use driftq_core::state::group::Group;
@@ -9,7 +9,7 @@ use driftq_core::types::{PartitionId, Position, Timestamp, TopicId};
 use super::names::{moment, quoted};
 use super::standing::is_held_back;
 
-/// A place that one message has for ever.
+/// A message_ref that one message has for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
     pub(super) topic: TopicId,
@@ -19,14 +19,14 @@ pub(super) struct Spot {
 
 impl Spot {
     /// Where the message is that a group was handed, or is to be.
-    pub(super) fn of(place: &Place) -> Self {
-        Self { topic: place.topic, partition: place.partition, position: place.position }
+    pub(super) fn of(message_ref: &MessageRef) -> Self {
+        Self { topic: message_ref.topic, partition: message_ref.partition, position: message_ref.position }
     }
 
-    /// Where it stands for the group of `place`.
-    pub(super) fn stands_at(state: &State, place: &Place) -> String {
-        let group = state.topic(place.topic).and_then(|topic| topic.group(place.group));
-        group.map_or_else(|| "unknown".to_owned(), |group| Self::of(place).stands(state, group))
+    /// Where it stands for the group of `message_ref`.
+    pub(super) fn stands_at(state: &State, message_ref: &MessageRef) -> String {
+        let group = state.topic(message_ref.topic).and_then(|topic| topic.group(message_ref.group));
+        group.map_or_else(|| "unknown".to_owned(), |group| Self::of(message_ref).stands(state, group))
     }
 
     /// Whether the message is still kept.

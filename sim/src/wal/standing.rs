@@ -162,7 +162,7 @@ fn later(partition: &Partition, progress: &Progress, now: Timestamp) -> u64 {
 
 /// Whether a message's own delay has not passed.
 pub(super) fn is_held_back(message: &Message, now: Timestamp) -> bool {
-    message.body.traits().has_delay && message.body.metadata().envelope.deliver_at.is_some_and(|at| at > now)
+    message.body.flags().has_delay && message.body.metadata().envelope.deliver_at.is_some_and(|at| at > now)
 }
 
 fn of_effects(state: &State, now: Timestamp) -> EffectsStanding {

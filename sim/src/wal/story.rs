@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use driftq_core::log::Storage;
-use driftq_core::record::{Event, Place};
+use driftq_core::record::{Event, MessageRef};
 use driftq_core::state::State;
 use driftq_core::types::{GroupId, Timestamp, TopicId, TopicName};
 
 use super::names::{entry, group, message, moment, topic};
 use super::replay::{Logged, Replayed, Watch};
 use super::spot::Spot;
-use super::words::{kind, place, sentence};
+use super::words::{kind, message_ref, sentence};
 use super::{At, MessageName, Wal, WalError};
 use crate::report::grouped;
 use crate::view::story::{Glyph, Lane, LaneKind, Lease, LeaseEnd, Moment, Story, Unit};
@@ -64,7 +64,7 @@ struct Teller<'p> {
     refused: u64,
     /// Moments in `from` and `to` are counted from the first that was ever taken.
     leases: Vec<Lease>,
-    running: BTreeMap<Place, usize>,
+    running: BTreeMap<MessageRef, usize>,
     /// When each lease ends.
     until: Vec<Timestamp>,
     boots: u64,
@@ -105,8 +105,8 @@ impl<'p> Teller<'p> {
     }
 
     /// Who holds a message, or held it last.
-    fn holder(&mut self, state: &State, place: &Place) -> usize {
-        match entry(state, place).map(|entry| entry.owner.as_str().to_owned()) {
+    fn holder(&mut self, state: &State, message_ref: &MessageRef) -> usize {
+        match entry(state, message_ref).map(|entry| entry.owner.as_str().to_owned()) {
             Some(owner) => self.worker(&owner),
             None => BROKER,
         }
@@ -130,12 +130,12 @@ impl<'p> Teller<'p> {
                 let owner = state.store().get(identity).and_then(|effect| effect.owner.clone());
                 owner.map_or(BROKER, |owner| self.worker(owner.as_str()))
             }
-            Event::Acked { place, .. }
-            | Event::Nacked { place, .. }
-            | Event::ReasonNoted { place, .. }
-            | Event::Extended { place, .. }
-            | Event::Released { place } => self.holder(state, place),
-            Event::Completed(step) => self.holder(state, &step.place),
+            Event::Acked { message_ref, .. }
+            | Event::Nacked { message_ref, .. }
+            | Event::ReasonNoted { message_ref, .. }
+            | Event::Extended { message_ref, .. }
+            | Event::Released { message_ref } => self.holder(state, message_ref),
+            Event::Completed(step) => self.holder(state, &step.message_ref),
             Event::TopicCreated { .. }
             | Event::TopicDeleted { .. }
             | Event::GroupCreated { .. }
@@ -178,64 +178,67 @@ impl<'p> Teller<'p> {
                 kept += 1;
             }
         }
-        self.running.retain(|_, index| places[*index].map(|place| *index = place).is_some());
+        self.running.retain(|_, index| places[*index].map(|message_ref| *index = message_ref).is_some());
         let mut nth = places.iter();
         self.until.retain(|_| nth.next().is_some_and(Option::is_some));
         self.leases.retain(|lease| lease.from >= dropped);
     }
 
-    fn end(&mut self, place: &Place, number: usize, end: LeaseEnd) {
-        if let Some(lease) = self.running.remove(place).and_then(|index| self.leases.get_mut(index)) {
+    fn end(&mut self, message_ref: &MessageRef, number: usize, end: LeaseEnd) {
+        if let Some(lease) = self.running.remove(message_ref).and_then(|index| self.leases.get_mut(index)) {
             (lease.to, lease.end) = (Some(number), end);
         }
     }
 
     fn end_all(&mut self, number: usize, topic: TopicId, group: Option<GroupId>) {
-        let is_its = |place: &&Place| place.topic == topic && group.is_none_or(|group| place.group == group);
-        for place in self.running.keys().filter(is_its).copied().collect::<Vec<_>>() {
-            self.end(&place, number, LeaseEnd::Taken);
+        let is_its = |message_ref: &&MessageRef| {
+            message_ref.topic == topic && group.is_none_or(|group| message_ref.group == group)
+        };
+        for message_ref in self.running.keys().filter(is_its).copied().collect::<Vec<_>>() {
+            self.end(&message_ref, number, LeaseEnd::Taken);
         }
     }
 
     fn leases(&mut self, state: &State, number: usize, lane: usize, event: &Event) {
         match event {
-            Event::Delivered { place, token, until, .. } => {
-                self.running.insert(*place, self.leases.len());
+            Event::Delivered { message_ref, token, until, .. } => {
+                self.running.insert(*message_ref, self.leases.len());
                 self.until.push(*until);
                 self.leases.push(Lease {
                     lane,
-                    message: message(state, place),
-                    topic: topic(state, place.topic),
-                    group: group(state, place.topic, place.group),
+                    message: message(state, message_ref),
+                    topic: topic(state, message_ref.topic),
+                    group: group(state, message_ref.topic, message_ref.group),
                     token: token.to_string(),
-                    attempt: entry(state, place).map_or(0, |entry| entry.attempts).saturating_add(1),
+                    attempt: entry(state, message_ref).map_or(0, |entry| entry.attempts).saturating_add(1),
                     from: number,
                     to: None,
                     until_ms: 0,
                     end: LeaseEnd::Open,
                 });
             }
-            Event::Extended { place, until } => {
-                if let Some(end) = self.running.get(place).and_then(|index| self.until.get_mut(*index)) {
+            Event::Extended { message_ref, until } => {
+                if let Some(end) = self.running.get(message_ref).and_then(|index| self.until.get_mut(*index)) {
                     *end = *until;
                 }
             }
-            Event::Acked { place, .. } => self.end(place, number, LeaseEnd::Acked),
-            Event::Completed(step) => self.end(&step.place, number, LeaseEnd::Acked),
-            Event::Nacked { place, .. } => self.end(place, number, LeaseEnd::Nacked),
-            Event::Expired { place, .. } => self.end(place, number, LeaseEnd::Expired),
-            Event::Released { place } => self.end(place, number, LeaseEnd::Released),
-            Event::DeadLettered { place, .. } => self.end(place, number, LeaseEnd::Dead),
+            Event::Acked { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Acked),
+            Event::Completed(step) => self.end(&step.message_ref, number, LeaseEnd::Acked),
+            Event::Nacked { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Nacked),
+            Event::Expired { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Expired),
+            Event::Released { message_ref } => self.end(message_ref, number, LeaseEnd::Released),
+            Event::DeadLettered { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Dead),
             Event::GroupSought { topic, group, .. } | Event::GroupDeleted { topic, group } => {
                 self.end_all(number, *topic, Some(*group));
             }
             Event::TopicDeleted { topic } => self.end_all(number, *topic, None),
             Event::Redriven { dead_topic, dead_partition, dead_position, .. } => {
                 let (topic, partition, position) = (*dead_topic, *dead_partition, *dead_position);
-                let is_it =
-                    |place: &&Place| (place.topic, place.partition, place.position) == (topic, partition, position);
-                for place in self.running.keys().filter(is_it).copied().collect::<Vec<_>>() {
-                    self.end(&place, number, LeaseEnd::Taken);
+                let is_it = |message_ref: &&MessageRef| {
+                    (message_ref.topic, message_ref.partition, message_ref.position) == (topic, partition, position)
+                };
+                for message_ref in self.running.keys().filter(is_it).copied().collect::<Vec<_>>() {
+                    self.end(&message_ref, number, LeaseEnd::Taken);
                 }
             }
             _ => {}
@@ -301,9 +304,9 @@ impl Watch for Teller<'_> {
         self.boots += u64::from(matches!(event, Event::Booted { .. }));
         let lane = self.lane(state, event);
         let detail = sentence(state, record);
-        let also = match place(event) {
-            Some(place) if lane == BROKER => {
-                let holder = self.holder(state, place);
+        let also = match message_ref(event) {
+            Some(message_ref) if lane == BROKER => {
+                let holder = self.holder(state, message_ref);
                 if holder == BROKER { Vec::new() } else { vec![holder] }
             }
             Some(_) => vec![BROKER],
@@ -329,13 +332,13 @@ impl Watch for Teller<'_> {
         };
         if let Some(number) = self.push(record.at, told) {
             self.leases(state, number, lane, event);
-            self.stood = place(event).map(|place| Spot::stands_at(state, place));
+            self.stood = message_ref(event).map(|message_ref| Spot::stands_at(state, message_ref));
         }
     }
 
     fn after(&mut self, state: &State, logged: &Logged) {
-        let Some((stood, place)) = self.stood.take().zip(place(&logged.record.event)) else { return };
-        let stands = Spot::stands_at(state, place);
+        let Some((stood, message_ref)) = self.stood.take().zip(message_ref(&logged.record.event)) else { return };
+        let stands = Spot::stands_at(state, message_ref);
         let Some((_, moment)) = self.moments.back_mut() else { return };
         let (message, group) = (&moment.messages[0], &moment.groups[0]);
         moment.diff.push(format!("{message} for group {group}: {stood} → {stands}"));
@@ -353,10 +356,10 @@ struct About {
 impl About {
     fn of(state: &State, event: &Event) -> Self {
         let mut about = Self::default();
-        if let Some(place) = place(event) {
-            about.topics.push(topic(state, place.topic));
-            about.groups.push(group(state, place.topic, place.group));
-            about.messages.push(message(state, place));
+        if let Some(message_ref) = message_ref(event) {
+            about.topics.push(topic(state, message_ref.topic));
+            about.groups.push(group(state, message_ref.topic, message_ref.group));
+            about.messages.push(message(state, message_ref));
         }
         match event {
             Event::TopicCreated { name, .. } => about.topics.push(name.as_str().to_owned()),
@@ -382,8 +385,8 @@ impl About {
                     }
                 }
             }
-            Event::DeadLettered { place, dead_offset, .. } => {
-                let dead = state.topic(place.topic).and_then(|topic| topic.dead_letter_name());
+            Event::DeadLettered { message_ref, dead_offset, .. } => {
+                let dead = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
                 if let Some(dead) = dead {
                     about.stored(dead.as_str(), dead_offset.0);
                 }

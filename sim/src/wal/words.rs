@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use driftq_core::Body;
 use driftq_core::idempotency::{Identity, Realm, Scope};
-use driftq_core::record::{Completed, Event, Gate, GroupStart, Place, Record, Retention};
+use driftq_core::record::{Completed, DedupeWindow, Event, GroupStart, MessageRef, Record, Retention};
 use driftq_core::state::State;
 use driftq_core::state::entry::Phase;
 use driftq_core::types::{Millis, Timestamp};
@@ -49,26 +49,26 @@ pub(super) fn kind(event: &Event) -> &'static str {
 }
 
 /// The message that a record is about as one group sees it, if it is about one.
-pub(super) fn place(event: &Event) -> Option<&Place> {
+pub(super) fn message_ref(event: &Event) -> Option<&MessageRef> {
     match event {
-        Event::Delivered { place, .. }
-        | Event::Acked { place, .. }
-        | Event::Skipped { place }
-        | Event::Nacked { place, .. }
-        | Event::ReasonNoted { place, .. }
-        | Event::Expired { place, .. }
-        | Event::Extended { place, .. }
-        | Event::Released { place }
-        | Event::DeadLettered { place, .. } => Some(place),
-        Event::Completed(step) => Some(&step.place),
+        Event::Delivered { message_ref, .. }
+        | Event::Acked { message_ref, .. }
+        | Event::Skipped { message_ref }
+        | Event::Nacked { message_ref, .. }
+        | Event::ReasonNoted { message_ref, .. }
+        | Event::Expired { message_ref, .. }
+        | Event::Extended { message_ref, .. }
+        | Event::Released { message_ref }
+        | Event::DeadLettered { message_ref, .. } => Some(message_ref),
+        Event::Completed(step) => Some(&step.message_ref),
         _ => None,
     }
 }
 
 /// What a record says, in a sentence, by the state it was decided against.
 pub(super) fn sentence(state: &State, record: &Record) -> String {
-    if let Some(place) = place(&record.event) {
-        let (message, group) = (message(state, place), group(state, place.topic, place.group));
+    if let Some(message_ref) = message_ref(&record.event) {
+        let (message, group) = (message(state, message_ref), group(state, message_ref.topic, message_ref.group));
         return format!("{message} for group {group}: {}", of_message(state, record));
     }
     match &record.event {
@@ -88,9 +88,9 @@ pub(super) fn sentence(state: &State, record: &Record) -> String {
             let targets: Vec<_> = targets.iter().map(ToString::to_string).collect();
             of_group(state, (*id, *of), &format!("sought to positions {}", targets.join(", ")))
         }
-        Event::Produced { topic: id, partition, offset, body, gate } => {
+        Event::Produced { topic: id, partition, offset, body, dedupe } => {
             let name = topic(state, *id);
-            format!("{name}/{offset} produced into partition {partition}: {}", of_body(body, &name, gate.as_ref()))
+            format!("{name}/{offset} produced into partition {partition}: {}", of_body(body, &name, dedupe.as_ref()))
         }
         Event::Redriven { dead_topic, dead_partition, dead_position, topic: id, group: of, offset, .. } => {
             let dead = state.topic(*dead_topic).and_then(|dead| dead.partition(*dead_partition));
@@ -141,8 +141,8 @@ fn kept(retention: Retention) -> String {
 
 /// What a record says of the one message it is about, without naming it; empty if it is about none.
 pub(super) fn of_message(state: &State, record: &Record) -> String {
-    let Some(place) = place(&record.event) else { return String::new() };
-    let before = entry(state, place);
+    let Some(message_ref) = message_ref(&record.event) else { return String::new() };
+    let before = entry(state, message_ref);
     let owner = before.map_or("nobody", |entry| entry.owner.as_str());
     let attempts = before.map_or(0, |entry| entry.attempts);
     let late = match before.map(|entry| entry.phase) {
@@ -173,7 +173,7 @@ pub(super) fn of_message(state: &State, record: &Record) -> String {
         Event::Extended { until, .. } => format!("the lease of {owner} now ends at {}", moment(*until)),
         Event::Released { .. } => format!("given back by {owner}"),
         Event::DeadLettered { dead_offset, reason, last_error, .. } => {
-            let source = state.topic(place.topic).and_then(|topic| topic.dead_letter_name());
+            let source = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
             let dead = source.map_or("?", |name| name.as_str());
             let (reason, error) = (reason.as_str(), quoted(last_error.as_bytes()));
             format!("dead ({reason}) after {attempts} attempts, last error {error}; it is {dead}/{dead_offset} now")
@@ -204,14 +204,14 @@ fn again(not_before: Timestamp, at: Timestamp) -> String {
 }
 
 /// A message's bytes and what travels with them, in words.
-pub(super) fn of_body(body: &Body, stored_in: &str, gate: Option<&Gate>) -> String {
+pub(super) fn of_body(body: &Body, stored_in: &str, dedupe: Option<&DedupeWindow>) -> String {
     let mut text = format!("key {}, value of {} bytes", quoted(body.key()), body.value().len());
     let meta = body.metadata();
     let envelope = &meta.envelope;
     if let Some((tenant, key)) = body.identity() {
         let _ = write!(text, ", identity {} of tenant {tenant}", quoted(key.as_bytes()));
-        if let Some(gate) = gate {
-            let _ = write!(text, ", a duplicate until {}", moment(gate.expires_at));
+        if let Some(dedupe) = dedupe {
+            let _ = write!(text, ", a duplicate until {}", moment(dedupe.expires_at));
         }
     }
     if let Some(priority) = envelope.priority {
@@ -237,7 +237,7 @@ pub(super) fn of_body(body: &Body, stored_in: &str, gate: Option<&Gate>) -> Stri
     } else if envelope.target_topic.is_some() {
         let _ = write!(text, ", sent on to {stored_in} by its producer's own target topic");
     }
-    if let Some(scope) = gate.map(|gate| gate.scope.as_str()).filter(|scope| *scope != stored_in) {
+    if let Some(scope) = dedupe.map(|dedupe| dedupe.scope.as_str()).filter(|scope| *scope != stored_in) {
         let _ = write!(text, " (its producer meant {scope})");
     }
     if let Some(dead) = &meta.dead_letter {

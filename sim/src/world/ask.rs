@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use driftq_core::Command;
 use driftq_core::command::{
-    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, OnExpired, Produce, Redrivable, SeekTo, StoreCommand,
+    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, OnExpired, Produce, RedriveSelection, SeekTo, StoreCommand,
     Subscribe, TokenClaim,
 };
 use driftq_core::faults::Faults;
@@ -116,9 +116,9 @@ impl<F: Faults, M: Medium> World<F, M> {
             Ask::Redrive { topic, offset, limit } => Command::Redrive {
                 topic: topic.name(),
                 which: match offset {
-                    None => Redrivable::All,
+                    None => RedriveSelection::All,
                     // Twice the same is once.
-                    Some(offset) => Redrivable::Offsets(vec![Offset(*offset), Offset(*offset)]),
+                    Some(offset) => RedriveSelection::Offsets(vec![Offset(*offset), Offset(*offset)]),
                 },
                 limit: *limit,
             },

@@ -184,7 +184,7 @@ impl Edge {
     }
 
     /// Writes down what clients know, for [a fingerprint](super::Fingerprint).
-    pub(super) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+    pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         // Where messages were stored is for the counting of rare situations alone.
         let Self { network, workers, streams, connecting, beginning, ledger, produced: _ } = self;
         write!(out, "{network:?} {workers:?} {streams:?} {connecting:?} {beginning:?} {ledger:?} ")
@@ -282,7 +282,7 @@ impl Edge {
             offset: delivery.offset,
             token: delivery.token,
             lease_until: delivery.lease_until,
-            effect: match delivery.body.traits().has_identity {
+            effect: match delivery.body.flags().has_identity {
                 true => effect_of(stream.topic, stream.group, &delivery.body.metadata().envelope),
                 false => None,
             },

@@ -42,13 +42,13 @@ impl<F: Faults> World<F> {
     #[must_use]
     pub fn fingerprint(&self, paper: &mut Vec<u8>) -> Fingerprint {
         paper.clear();
-        let mut outline =
+        let mut canonical =
             Outline { paper, durable: self.shadow.durable().0, ticket: self.next_ticket.0, next: Next::Any };
-        self.outline(&mut outline).expect("there is always room on the paper");
+        self.canonical(&mut canonical).expect("there is always room on the paper");
         Fingerprint::of(paper)
     }
 
-    fn outline(&self, out: &mut Outline<'_>) -> fmt::Result {
+    fn canonical(&self, out: &mut Outline<'_>) -> fmt::Result {
         let Self {
             setup: _,
             faults: _,
@@ -72,27 +72,27 @@ impl<F: Faults> World<F> {
             next_ticket,
             failed_from,
         } = self;
-        disk.outline(out)?;
+        disk.canonical(out)?;
         out.part()?;
         if let Some(broker) = broker {
-            broker.outline(out)?;
+            broker.canonical(out)?;
         }
         out.part()?;
-        for lane in lanes {
-            if let Some(running) = lane {
-                running.outline(out)?;
+        for class in lanes {
+            if let Some(running) = class {
+                running.canonical(out)?;
             }
             out.part()?;
         }
-        edge.outline(out)?;
+        edge.canonical(out)?;
         out.part()?;
-        shadow.outline(out)?;
+        shadow.canonical(out)?;
         out.part()?;
         if let Some(oracle) = oracle {
-            oracle.outline(out)?;
+            oracle.canonical(out)?;
         }
         out.part()?;
-        observer.outline(out)?;
+        observer.canonical(out)?;
         out.part()?;
         write!(out, "{now} {skew} {latest:?} {died:?} {next_ticket:?} {failed_from:?}")
     }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::names::{Group, Message, Topic, Worker};
     use crate::setup::Setup;
-    use crate::steps::{Ask, Lane, Loss, Made, Right, Step, Stream};
+    use crate::steps::{Ask, JobClass, Loss, Made, Right, Step, Stream};
     use crate::world::Checks;
 
     type Quiet = World<NoFaults>;
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn two_worlds_that_differ_in_one_part_only_have_different_fingerprints() {
         let one = busy();
-        let log = Step::Io { lane: Lane::Log, fault: None };
+        let log = Step::Io { class: JobClass::Log, fault: None };
         let nack = Step::Ask(Ask::Nack { right: right(1), reason: 1, delay_ms: None });
         let steps = [Step::Pass { ms: 7 }, Step::Ask(Ask::Ack(right(0))), log.clone(), log.clone(), nack, log];
         let other = taking(&one, &steps);

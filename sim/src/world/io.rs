@@ -3,9 +3,9 @@
 use std::fmt;
 
 use driftq_core::faults::Faults;
-use driftq_core::log::{FileId, Step as Piece, StorageFault};
+use driftq_core::log::{FileId, IoOp as Piece, StorageFault};
 use driftq_core::record::Event;
-use driftq_core::{Job, Lane as CoreLane};
+use driftq_core::{Job, JobClass as CoreLane};
 
 use super::{LOG_ID, World, met};
 use crate::invariants::liveness::work_ends;
@@ -13,7 +13,7 @@ use crate::invariants::places::skipped_is_done;
 use crate::invariants::{Verdict, Violation};
 use crate::medium::Medium;
 use crate::sometimes::Point;
-use crate::steps::{IoFault, Lane};
+use crate::steps::{IoFault, JobClass};
 
 /// A job under way.
 #[derive(Clone, Debug)]
@@ -25,24 +25,24 @@ pub(super) struct Running {
 
 impl Running {
     /// Writes down what is to be done and how far it is, for [a fingerprint](super::Fingerprint).
-    pub(super) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+    pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self { job, next } = self;
         write!(out, "{next} ")?;
-        job.outline(LOG_ID, out)
+        job.canonical(LOG_ID, out)
     }
 
     /// The last piece that was done, if any.
     pub(super) fn last_done(&self) -> Option<&Piece> {
-        self.job.steps().get(self.next.checked_sub(1)?)
+        self.job.ops().get(self.next.checked_sub(1)?)
     }
 
     /// The piece that would be done next.
     pub(super) fn next_piece(&self) -> Option<&Piece> {
-        self.job.steps().get(self.next)
+        self.job.ops().get(self.next)
     }
 }
 
-impl Lane {
+impl JobClass {
     const fn core(self) -> CoreLane {
         match self {
             Self::Log => CoreLane::Log,
@@ -52,16 +52,16 @@ impl Lane {
 }
 
 impl<F: Faults, M: Medium> World<F, M> {
-    /// The next piece of I/O of the lane, beginning a job where none is under way.
-    pub(super) fn io(&mut self, lane: Lane, fault: Option<IoFault>) -> Verdict {
-        self.piece(lane, fault)?;
+    /// The next piece of I/O of the class, beginning a job where none is under way.
+    pub(super) fn io(&mut self, class: JobClass, fault: Option<IoFault>) -> Verdict {
+        self.piece(class, fault)?;
         Ok(())
     }
 
     /// All I/O there is.
     pub(super) fn settle(&mut self) -> Verdict {
         let mut pieces = 0;
-        while self.piece(Lane::Log, None)? || self.piece(Lane::Background, None)? {
+        while self.piece(JobClass::Log, None)? || self.piece(JobClass::Background, None)? {
             pieces += 1;
             work_ends(pieces)?;
         }
@@ -69,12 +69,12 @@ impl<F: Faults, M: Medium> World<F, M> {
     }
 
     /// Does one piece; false if there is none to do.
-    fn piece(&mut self, lane: Lane, fault: Option<IoFault>) -> Result<bool, Violation> {
+    fn piece(&mut self, class: JobClass, fault: Option<IoFault>) -> Result<bool, Violation> {
         let now = self.clock();
         let Some(broker) = &mut self.broker else { return Ok(false) };
-        let mut running = match self.lanes[lane as usize].take() {
+        let mut running = match self.lanes[class as usize].take() {
             Some(running) => running,
-            None => match broker.poll_job(lane.core()) {
+            None => match broker.poll_job(class.core()) {
                 Some(job) => Running { job, next: 0 },
                 None => return Ok(false),
             },
@@ -92,8 +92,8 @@ impl<F: Faults, M: Medium> World<F, M> {
         };
         self.note(&running, &result)?;
         let Some(broker) = &mut self.broker else { return Ok(false) };
-        if result.is_err() || running.next >= running.job.steps().len() {
-            let full = matches!(result, Err(StorageFault::Full)) && lane == Lane::Background;
+        if result.is_err() || running.next >= running.job.ops().len() {
+            let full = matches!(result, Err(StorageFault::Full)) && class == JobClass::Background;
             if result.is_err() && !full && self.failed_from.is_none() {
                 // Whatever the broker makes of it.
                 self.failed_from = Some(self.next_ticket);
@@ -104,7 +104,7 @@ impl<F: Faults, M: Medium> World<F, M> {
             }
             self.collect()?;
         } else {
-            self.lanes[lane as usize] = Some(running);
+            self.lanes[class as usize] = Some(running);
         }
         Ok(true)
     }
@@ -118,8 +118,8 @@ impl<F: Faults, M: Medium> World<F, M> {
                 for record in self.shadow.appended(*file, at.position, bytes) {
                     met::record(&mut self.sometimes, self.broker.as_ref(), record);
                     self.tally.count(&record.event);
-                    if let (Event::Skipped { place }, Some(broker)) = (&record.event, &self.broker) {
-                        skipped_is_done(broker.state(), place)?;
+                    if let (Event::Skipped { message_ref }, Some(broker)) = (&record.event, &self.broker) {
+                        skipped_is_done(broker.state(), message_ref)?;
                     }
                 }
                 let deciding = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());

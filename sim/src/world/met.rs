@@ -2,7 +2,7 @@
 
 use driftq_core::command::TokenClaim;
 use driftq_core::faults::Faults;
-use driftq_core::record::{Event, Place, Record};
+use driftq_core::record::{Event, MessageRef, Record};
 use driftq_core::reply::{Blocked, Delivery, Overload, RouterUse, StoreReply};
 use driftq_core::state::State;
 use driftq_core::state::group::{Group, Progress};
@@ -43,17 +43,21 @@ pub(super) fn record<F: Faults>(met: &mut Sometimes, broker: Option<&Pipeline<F>
         Event::RetainedOut { .. } => met.hit(Point::RetainedOut),
         Event::Skipped { .. } => met.hit(Point::Skipped),
         Event::EffectsExpired { .. } => met.hit(Point::EffectForgotten),
-        Event::Acked { place, .. } => {
-            let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), place)) else { return };
-            met.hit_if(progress.done().floor() <= place.position, Point::AckOutOfOrder);
+        Event::Acked { message_ref, .. } => {
+            let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), message_ref)) else {
+                return;
+            };
+            met.hit_if(progress.done().floor() <= message_ref.position, Point::AckOutOfOrder);
             met.hit_if(partition.retained().next().is_some(), Point::Retained);
         }
-        Event::Delivered { place, .. } => {
-            let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), place)) else { return };
+        Event::Delivered { message_ref, .. } => {
+            let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), message_ref)) else {
+                return;
+            };
             let first = progress.done().floor();
-            met.hit_if(overtakes(progress, partition, place.position, first), Point::PriorityFirst);
-            let sought = place.position < progress.replayed_below();
-            met.hit_if(sought && broker.is_some_and(|b| is_committed(b.state(), place)), Point::SkipLifted);
+            met.hit_if(overtakes(progress, partition, message_ref.position, first), Point::PriorityFirst);
+            let sought = message_ref.position < progress.replayed_below();
+            met.hit_if(sought && broker.is_some_and(|b| is_committed(b.state(), message_ref)), Point::SkipLifted);
         }
         _ => {}
     }
@@ -92,19 +96,19 @@ pub(super) fn delivery(met: &mut Sometimes, delivery: &Delivery) {
 }
 
 /// Whether the group is done with a message of the same identity.
-fn is_committed(state: &State, place: &Place) -> bool {
+fn is_committed(state: &State, message_ref: &MessageRef) -> bool {
     let effect = || {
-        let topic = state.topic(place.topic)?;
-        let message = topic.partition(place.partition)?.message(place.position)?;
-        let identity = message.body.traits().has_identity.then(|| message.body.identity()).flatten()?;
-        state.store().consumed(topic.name(), topic.group(place.group)?.name(), identity)
+        let topic = state.topic(message_ref.topic)?;
+        let message = topic.partition(message_ref.partition)?.message(message_ref.position)?;
+        let identity = message.body.flags().has_identity.then(|| message.body.identity()).flatten()?;
+        state.store().consumed(topic.name(), topic.group(message_ref.group)?.name(), identity)
     };
     effect().is_some_and(|effect| effect.committed)
 }
 
-fn find<'a>(state: &'a State, place: &Place) -> Option<(&'a Progress, &'a Partition)> {
-    let topic = state.topic(place.topic)?;
-    Some((topic.group(place.group)?.progress(place.partition)?, topic.partition(place.partition)?))
+fn find<'a>(state: &'a State, message_ref: &MessageRef) -> Option<(&'a Progress, &'a Partition)> {
+    let topic = state.topic(message_ref.topic)?;
+    Some((topic.group(message_ref.group)?.progress(message_ref.partition)?, topic.partition(message_ref.partition)?))
 }
 
 /// Whether the message at `position` was handed out before the one at `first`, which is less urgent.
@@ -112,8 +116,8 @@ fn overtakes(progress: &Progress, partition: &Partition, position: Position, fir
     let (Some(message), Some(waiting)) = (partition.message(position), partition.message(first)) else { return false };
     first < position
         && progress.entry(first).is_none()
-        && message.body.traits().priority > waiting.body.traits().priority
-        && !waiting.body.traits().has_delay
+        && message.body.flags().priority > waiting.body.flags().priority
+        && !waiting.body.flags().has_delay
 }
 
 fn replied(met: &mut Sometimes, reply: &Reply) {

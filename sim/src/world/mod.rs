@@ -239,7 +239,7 @@ impl<F: Faults, M: Medium> World<F, M> {
                 self.sometimes.hit(if *ms < 0 { Point::ClockBack } else { Point::ClockForward });
             }
             Step::Wake => self.wake()?,
-            Step::Io { lane, fault } => self.io(*lane, *fault)?,
+            Step::Io { class, fault } => self.io(*class, *fault)?,
             Step::Settle => {
                 self.settle()?;
                 self.settled()?;
@@ -339,10 +339,10 @@ impl<F: Faults, M: Medium> World<F, M> {
         Some(at.0.saturating_sub(self.clock().0))
     }
 
-    /// Whether a piece of I/O of the lane is under way.
+    /// Whether a piece of I/O of the class is under way.
     #[must_use]
-    pub fn is_busy(&self, lane: crate::steps::Lane) -> bool {
-        self.lanes[lane as usize].is_some()
+    pub fn is_busy(&self, class: crate::steps::JobClass) -> bool {
+        self.lanes[class as usize].is_some()
     }
 
     /// What the broker's clock shows.
@@ -374,7 +374,7 @@ impl<F: Faults, M: Medium> World<F, M> {
         self.tally.commands += 1;
         met::command(&mut self.sometimes, broker.state(), &command);
         let asked = self.observer.asking(broker, command, now);
-        let refused = broker.broker().tally().refused;
+        let refused = broker.broker().counters().refused;
         let ticket = broker.handle(now, asked.command.clone());
         self.next_ticket = ticket.next();
         if let Some(heard) = &mut self.heard {
@@ -395,7 +395,7 @@ impl<F: Faults, M: Medium> World<F, M> {
         {
             oracle.command(now, ticket, &asked.command);
         }
-        let short = broker.broker().tally().refused > refused;
+        let short = broker.broker().counters().refused > refused;
         self.observer.asked(broker, asked, ticket)?;
         self.look(short)
     }
@@ -420,12 +420,12 @@ impl<F: Faults, M: Medium> World<F, M> {
     fn tell(&mut self, now: Timestamp) -> Verdict {
         let Some(broker) = &mut self.broker else { return Ok(()) };
         self.tally.events += 1;
-        let refused = broker.broker().tally().refused;
+        let refused = broker.broker().counters().refused;
         broker.handle_timeout(now);
         if let Some(oracle) = &mut self.oracle {
             oracle.timeout(now);
         }
-        let short = broker.broker().tally().refused > refused;
+        let short = broker.broker().counters().refused > refused;
         self.look(short)
     }
 
@@ -456,7 +456,7 @@ impl<F: Faults, M: Medium> World<F, M> {
         if let Some(oracle) = &self.oracle
             && broker.failure().is_none()
         {
-            let written = self.records_before + broker.broker().tally().appended;
+            let written = self.records_before + broker.broker().counters().appended;
             model_counts(written, oracle.records())?;
         }
         self.collect()

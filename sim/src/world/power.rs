@@ -2,7 +2,7 @@
 
 use driftq_core::Pipeline;
 use driftq_core::faults::Faults;
-use driftq_core::log::{Notice, Recovered, Step as Piece, StorageFault};
+use driftq_core::log::{IoOp as Piece, Notice, Recovered, StorageFault};
 use driftq_core::pipeline::OpenError;
 use driftq_core::state::State;
 use driftq_core::types::{Lsn, Ticket};

@@ -1,7 +1,7 @@
 //! What is drawn: limits down to 1, habits with whole kinds of commands left out, and commands.
 
 use driftq_core::Command;
-use driftq_core::command::{Claim, OnDisconnect, Produce, Redrivable, SeekTo, Subscribe, TokenClaim};
+use driftq_core::command::{Claim, OnDisconnect, Produce, RedriveSelection, SeekTo, Subscribe, TokenClaim};
 use driftq_core::faults::Faults;
 use driftq_core::record::{GroupStart, Retention};
 use driftq_core::types::*;
@@ -191,8 +191,8 @@ impl<F: Faults> World<F> {
             12 => Command::Redrive {
                 topic,
                 which: match self.rng.random_bool(0.6) {
-                    true => Redrivable::All,
-                    false => Redrivable::Offsets((0..self.below(4)).map(|_| self.offset()).collect()),
+                    true => RedriveSelection::All,
+                    false => RedriveSelection::Offsets((0..self.below(4)).map(|_| self.offset()).collect()),
                 },
                 limit: self.below(4),
             },

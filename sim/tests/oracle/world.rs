@@ -9,7 +9,7 @@ use driftq_core::log::{
 };
 use driftq_core::reply::Delivery;
 use driftq_core::types::*;
-use driftq_core::{Command, Lane, Output, Pipeline, PipelineConfig, Reply};
+use driftq_core::{Command, JobClass, Output, Pipeline, PipelineConfig, Reply};
 use driftq_sim::oracle::Oracle;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -313,8 +313,8 @@ impl<F: Faults> World<F> {
         match self.rng.random_range(0..10) {
             0 => self.pipeline.request_snapshot(),
             1..=3 => {
-                let lane = if self.rng.random_bool(0.3) { Lane::Background } else { Lane::Log };
-                if let Some(job) = self.pipeline.poll_job(lane) {
+                let class = if self.rng.random_bool(0.3) { JobClass::Background } else { JobClass::Log };
+                if let Some(job) = self.pipeline.poll_job(class) {
                     let result = job.perform(&mut self.storage);
                     self.pipeline.complete(self.now, job, result);
                 }
@@ -328,9 +328,9 @@ impl<F: Faults> World<F> {
         match self.rng.random_range(0..6) {
             // In the midst of a job.
             0 => {
-                if let Some(job) = self.pipeline.poll_job(Lane::Log) {
-                    let steps = self.rng.random_range(0..=job.steps().len());
-                    for step in &job.steps()[..steps] {
+                if let Some(job) = self.pipeline.poll_job(JobClass::Log) {
+                    let steps = self.rng.random_range(0..=job.ops().len());
+                    for step in &job.ops()[..steps] {
                         step.perform(&mut self.storage).expect("the disk is sound");
                     }
                 }

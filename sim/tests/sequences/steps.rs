@@ -3,14 +3,14 @@
 use driftq_sim::names::{Call, Group, Message, Topic, Worker};
 use driftq_sim::setup::Setup;
 use driftq_sim::steps::{
-    Ask, Beginning, Effect, Ended, Grant, Lane, Loss, Made, Right, Scope, Step, Stream, Target, Twist,
+    Ask, Beginning, Effect, Ended, Grant, JobClass, Loss, Made, Right, Scope, Step, Stream, Target, Twist,
 };
 use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 
 use super::asks::{administration, ask, grant, looking, made, store, streams, word};
-use super::wild::{FAR, NEWEST, call, damage, fault, lane, leap, loss, partitions, setup, span, worker};
+use super::wild::{FAR, NEWEST, call, class, damage, fault, leap, loss, partitions, setup, span, worker};
 
 /// A world, and what happens in it.
 pub type Sequence = (Setup, Vec<Step>);
@@ -24,7 +24,7 @@ fn upkeep() -> impl Strategy<Value = Chunk> {
         6 => Just(vec![Step::Settle]),
         1 => Just(vec![Step::Wake, Step::Settle]),
         2 => Just(vec![]),
-        3 => vec((lane(), weighted(0.04, fault())).prop_map(|(lane, fault)| Step::Io { lane, fault }), 1..8),
+        3 => vec((class(), weighted(0.04, fault())).prop_map(|(class, fault)| Step::Io { class, fault }), 1..8),
     ]
 }
 
@@ -202,7 +202,7 @@ fn time() -> BoxedStrategy<Chunk> {
 fn disk() -> BoxedStrategy<Chunk> {
     let room = weighted(0.6, prop_oneof![4 => 0..8_000_u32, 1 => Just(0), 1 => any::<u32>()]);
     prop_oneof![
-        3 => (lane(), weighted(0.5, fault())).prop_map(|(lane, fault)| vec![Step::Io { lane, fault }]),
+        3 => (class(), weighted(0.5, fault())).prop_map(|(class, fault)| vec![Step::Io { class, fault }]),
         2 => Just(vec![Step::Settle]),
         3 => snapshot(),
         2 => room.prop_map(|bytes| vec![Step::Room { bytes }]),
@@ -214,11 +214,11 @@ fn disk() -> BoxedStrategy<Chunk> {
 
 /// A snapshot is written, up to some piece of it.
 fn snapshot() -> BoxedStrategy<Chunk> {
-    (vec(lane(), 0..16), weighted(0.2, fault()), weighted(0.4, loss()))
+    (vec(class(), 0..16), weighted(0.2, fault()), weighted(0.4, loss()))
         .prop_map(|(pieces, fault, loss)| {
             let mut steps = vec![Step::Settle, Step::Snapshot];
-            steps.extend(pieces.into_iter().map(|lane| Step::Io { lane, fault: None }));
-            steps.extend(fault.map(|fault| Step::Io { lane: Lane::Background, fault: Some(fault) }));
+            steps.extend(pieces.into_iter().map(|class| Step::Io { class, fault: None }));
+            steps.extend(fault.map(|fault| Step::Io { class: JobClass::Background, fault: Some(fault) }));
             steps.extend(loss.into_iter().flat_map(|loss| [Step::Crash { loss }, Step::Boot]));
             steps
         })

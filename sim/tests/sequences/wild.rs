@@ -4,7 +4,7 @@
 use driftq_core::log::HEADER_BYTES;
 use driftq_sim::names::{Call, Group, Message, Topic, Worker};
 use driftq_sim::setup::Setup;
-use driftq_sim::steps::{Damage, IoFault, Lane, Loss};
+use driftq_sim::steps::{Damage, IoFault, JobClass, Loss};
 use proptest::option::weighted;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -94,9 +94,9 @@ pub fn call() -> impl Strategy<Value = Call> {
     (0..4_u32).prop_map(Call)
 }
 
-/// A lane.
-pub fn lane() -> impl Strategy<Value = Lane> {
-    prop_oneof![3 => Just(Lane::Log), 2 => Just(Lane::Background)]
+/// A class.
+pub fn class() -> impl Strategy<Value = JobClass> {
+    prop_oneof![3 => Just(JobClass::Log), 2 => Just(JobClass::Background)]
 }
 
 /// What goes wrong with a piece of I/O.

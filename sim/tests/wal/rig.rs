@@ -1,7 +1,8 @@
 //! A broker over any storage, with a clock that is set, whose log is then read.
 
 use driftq_core::command::{
-    Claim, Complete, DeliveryClaim, OnDisconnect, Produce, Redrivable, SeekTo, StoreCommand, Subscribe, TokenClaim,
+    Claim, Complete, DeliveryClaim, OnDisconnect, Produce, RedriveSelection, SeekTo, StoreCommand, Subscribe,
+    TokenClaim,
 };
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{LogId, MemoryStorage, Storage};
@@ -198,7 +199,7 @@ impl<S: Storage> Rig<S> {
     }
 
     pub(crate) fn redrive(&mut self, of: &str) {
-        self.ask(Command::Redrive { topic: topic(of), which: Redrivable::All, limit: 10 }).unwrap();
+        self.ask(Command::Redrive { topic: topic(of), which: RedriveSelection::All, limit: 10 }).unwrap();
     }
 
     pub(crate) fn store(&mut self, command: StoreCommand) -> StoreReply {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-impl DoneSet {
+impl AckSet {
     /// Panics unless the runs are disjoint, apart from each other and from the floor, and rightly counted.
     pub(crate) fn check(&self) {
         self.runs.check();
@@ -29,8 +29,8 @@ fn offset_of(position: u64) -> Offset {
     Offset(position * 10 + 3)
 }
 
-fn done(positions: impl IntoIterator<Item = u64>) -> DoneSet {
-    let mut set = DoneSet::new();
+fn done(positions: impl IntoIterator<Item = u64>) -> AckSet {
+    let mut set = AckSet::new();
     for position in positions {
         assert!(set.insert(Position(position), offset_of(position)));
         set.check();
@@ -40,11 +40,11 @@ fn done(positions: impl IntoIterator<Item = u64>) -> DoneSet {
 
 #[test]
 fn nothing_is_done_at_first() {
-    let set = DoneSet::new();
+    let set = AckSet::new();
     assert!(set.is_empty() && !set.contains(Position(0)));
     assert_eq!((set.floor(), set.floor_offset(), set.done_above()), (Position(0), None, 0));
     assert_eq!((set.undone_before(Position(5)), set.first_undone_from(Position(3))), (5, Position(3)));
-    assert_eq!(set, DoneSet::default());
+    assert_eq!(set, AckSet::default());
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn runs_are_skipped_in_the_search_for_work() {
 
 #[test]
 fn a_set_starts_at_any_floor() {
-    let mut set = DoneSet::with_floor(Position(10), Some(Offset(44)));
+    let mut set = AckSet::with_floor(Position(10), Some(Offset(44)));
     assert_eq!((set.floor(), set.floor_offset()), (Position(10), Some(Offset(44))));
     assert!(set.contains(Position(9)) && !set.contains(Position(10)) && !set.is_empty());
     assert!(!set.insert(Position(3), Offset(1)));
@@ -133,7 +133,7 @@ fn a_run_swallows_every_run_it_reaches() {
 #[test]
 fn a_set_is_restored_from_its_floor_and_runs() {
     let set = done([0, 1, 5, 9, 7, 8, 20]);
-    let mut restored = DoneSet::with_floor(set.floor(), set.floor_offset());
+    let mut restored = AckSet::with_floor(set.floor(), set.floor_offset());
     set.runs().for_each(|(start, end, last_offset)| restored.extend_run(start, end, last_offset));
     restored.check();
     assert_eq!(restored, set);
@@ -171,7 +171,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// Everything there is to know about a set, asked of the set and of the model.
-fn same(set: &DoneSet, model: &BTreeSet<u64>) {
+fn same(set: &AckSet, model: &BTreeSet<u64>) {
     set.check();
     let floor = (0..).find(|position| !model.contains(position)).unwrap();
     assert_eq!(set.floor(), Position(floor));
@@ -197,7 +197,7 @@ proptest! {
 
     #[test]
     fn it_holds_what_a_set_of_all_positions_holds_and_its_clones_stand_still(ops in ops()) {
-        let mut set = DoneSet::new();
+        let mut set = AckSet::new();
         let mut model = BTreeSet::new();
         let mut clones = Vec::new();
         for op in ops {
@@ -231,7 +231,7 @@ proptest! {
     #[test]
     fn the_order_of_finishing_makes_no_difference(mut order in Just((0..600_u64).collect::<Vec<_>>()).prop_shuffle()) {
         let all = done(order.iter().copied());
-        prop_assert_eq!(&all, &DoneSet::with_floor(Position(600), Some(offset_of(599))));
+        prop_assert_eq!(&all, &AckSet::with_floor(Position(600), Some(offset_of(599))));
         order.truncate(300);
         let some = done(order.iter().copied());
         order.sort_unstable();
@@ -241,7 +241,7 @@ proptest! {
 
 #[test]
 fn the_last_offset_below_a_position_is_that_of_the_nearest_run_ending_there() {
-    let mut done = DoneSet::with_floor(Position(2), Some(Offset(20)));
+    let mut done = AckSet::with_floor(Position(2), Some(Offset(20)));
     done.extend_run(Position(4), Position(6), Offset(50));
     done.extend_run(Position(8), Position(10), Offset(90));
     let below = |position| done.last_offset_below(Position(position)).map(|offset| offset.0);
@@ -251,7 +251,7 @@ fn the_last_offset_below_a_position_is_that_of_the_nearest_run_ending_there() {
 
 #[test]
 fn taken_apart_a_set_gives_its_runs_in_order() {
-    let mut done = DoneSet::new();
+    let mut done = AckSet::new();
     for start in (1..2_000).step_by(3) {
         done.insert(Position(start), Offset(start * 10));
     }

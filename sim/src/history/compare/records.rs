@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use driftq_core::body::Body;
 use driftq_core::idempotency::{Identity, Scope};
 use driftq_core::log::{RecoveryError, Storage};
-use driftq_core::record::{Event, Image, Place};
+use driftq_core::record::{Event, Image, MessageRef};
 use driftq_core::state::State;
 use driftq_core::types::{Offset, PartitionId, TopicId};
 use serde_json::json;
@@ -149,13 +149,13 @@ impl Reader {
                 let message = LogMessage { lsn: 0, partition: u64::from(partition.0), body, is_made };
                 self.topic(state, *topic).messages.insert(offset.0, message);
             }
-            Image::Entry { place, entry } => {
-                let Some((topic, group, offset)) = named(state, place) else { return };
+            Image::Entry { message_ref, entry } => {
+                let Some((topic, group, offset)) = named(state, message_ref) else { return };
                 let delivery = LogDelivery {
                     lsn: 0,
                     topic,
                     group,
-                    partition: u64::from(place.partition.0),
+                    partition: u64::from(message_ref.partition.0),
                     offset,
                     owner: entry.owner.as_str().to_owned(),
                     attempt: u64::from(entry.attempts),
@@ -167,9 +167,9 @@ impl Reader {
         }
     }
 
-    fn settled(&mut self, state: &State, lsn: u64, place: &Place, what: Happened) {
-        let token = names::entry(state, place).map(|entry| entry.token.to_string());
-        let Some((topic, group, offset)) = named(state, place) else { return };
+    fn settled(&mut self, state: &State, lsn: u64, message_ref: &MessageRef, what: Happened) {
+        let token = names::entry(state, message_ref).map(|entry| entry.token.to_string());
+        let Some((topic, group, offset)) = named(state, message_ref) else { return };
         let groups = &mut self.log.topics.entry(topic).or_default().groups;
         groups.entry(group).or_default().entry(offset).or_default().push(Settled { lsn, what, token });
     }
@@ -192,32 +192,34 @@ impl Reader {
             Event::Produced { topic, partition, offset, body, .. } => {
                 self.stored(state, lsn, *topic, (*partition, *offset), body);
             }
-            Event::Delivered { place, token, owner, until } => {
-                let Some((topic, group, offset)) = named(state, place) else { return };
+            Event::Delivered { message_ref, token, owner, until } => {
+                let Some((topic, group, offset)) = named(state, message_ref) else { return };
                 let token = token.to_string();
                 let delivery = LogDelivery {
                     lsn,
                     topic,
                     group,
-                    partition: u64::from(place.partition.0),
+                    partition: u64::from(message_ref.partition.0),
                     offset,
                     owner: owner.as_str().to_owned(),
-                    attempt: u64::from(names::entry(state, place).map_or(0, |entry| entry.attempts)) + 1,
+                    attempt: u64::from(names::entry(state, message_ref).map_or(0, |entry| entry.attempts)) + 1,
                     until: Some(until.0),
                 };
                 self.log.first_delivery.get_or_insert_with(|| token.clone());
                 self.log.deliveries.insert(token, delivery);
             }
-            Event::Acked { place, .. } => self.settled(state, lsn, place, Happened::Acked),
-            Event::Skipped { place } => self.settled(state, lsn, place, Happened::Skipped),
-            Event::Nacked { place, .. } => self.settled(state, lsn, place, Happened::Nacked),
-            Event::ReasonNoted { place, .. } => self.settled(state, lsn, place, Happened::Noted),
-            Event::Expired { place, .. } => self.settled(state, lsn, place, Happened::Expired),
-            Event::Extended { place, until } => self.settled(state, lsn, place, Happened::Extended { until: until.0 }),
-            Event::Released { place } => self.settled(state, lsn, place, Happened::Released),
-            Event::DeadLettered { place, .. } => self.settled(state, lsn, place, Happened::Dead),
+            Event::Acked { message_ref, .. } => self.settled(state, lsn, message_ref, Happened::Acked),
+            Event::Skipped { message_ref } => self.settled(state, lsn, message_ref, Happened::Skipped),
+            Event::Nacked { message_ref, .. } => self.settled(state, lsn, message_ref, Happened::Nacked),
+            Event::ReasonNoted { message_ref, .. } => self.settled(state, lsn, message_ref, Happened::Noted),
+            Event::Expired { message_ref, .. } => self.settled(state, lsn, message_ref, Happened::Expired),
+            Event::Extended { message_ref, until } => {
+                self.settled(state, lsn, message_ref, Happened::Extended { until: until.0 })
+            }
+            Event::Released { message_ref } => self.settled(state, lsn, message_ref, Happened::Released),
+            Event::DeadLettered { message_ref, .. } => self.settled(state, lsn, message_ref, Happened::Dead),
             Event::Completed(completed) => {
-                self.settled(state, lsn, &completed.place, Happened::Completed);
+                self.settled(state, lsn, &completed.message_ref, Happened::Completed);
                 for output in &completed.outputs {
                     if let Some(stored) = &output.stored {
                         self.stored(state, lsn, stored.topic, (output.partition, output.offset), &stored.body);
@@ -253,10 +255,10 @@ impl Reader {
 }
 
 /// The names of topic and group, and the offset.
-fn named(state: &State, place: &Place) -> Option<(String, String, u64)> {
-    let topic = state.topic(place.topic)?;
-    let group = topic.group(place.group)?;
-    let offset = names::offset(state, place)?;
+fn named(state: &State, message_ref: &MessageRef) -> Option<(String, String, u64)> {
+    let topic = state.topic(message_ref.topic)?;
+    let group = topic.group(message_ref.group)?;
+    let offset = names::offset(state, message_ref)?;
     Some((topic.name().as_str().to_owned(), group.name().as_str().to_owned(), offset.0))
 }
 

@@ -37,7 +37,7 @@ impl Observer {
                 }
             }
         }
-        let skips = pipeline.broker().tally().skipped;
+        let skips = pipeline.broker().counters().skipped;
         let has_skipped = skips > self.skips;
         if has_skipped {
             self.note_skips(state);
@@ -62,7 +62,7 @@ impl Observer {
             };
             let here = known.here.iter().filter(|offset| {
                 let known = &known.known[*offset];
-                known.body.traits().has_identity && is_done(known)
+                known.body.flags().has_identity && is_done(known)
             });
             book.skipped.extend(here);
         }

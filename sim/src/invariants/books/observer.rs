@@ -97,7 +97,7 @@ impl Observer {
     }
 
     /// Writes down what is in its books, for [a fingerprint](crate::world::Fingerprint).
-    pub(crate) fn outline(&self, out: &mut impl fmt::Write) -> fmt::Result {
+    pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self {
             limits: _,
             sent,
@@ -162,7 +162,7 @@ impl Observer {
             },
             rightful,
             undone: self.undone(state, &command),
-            skips: pipeline.broker().tally().skipped,
+            skips: pipeline.broker().counters().skipped,
             step: None,
             command,
         }
@@ -172,7 +172,7 @@ impl Observer {
     pub(crate) fn asked<F: Faults>(&mut self, pipeline: &Pipeline<F>, mut asked: Asked, ticket: Ticket) -> Verdict {
         asked.after = pipeline.broker().appended();
         asked.at = pipeline.broker().now();
-        asked.skips = pipeline.broker().tally().skipped - asked.skips;
+        asked.skips = pipeline.broker().counters().skipped - asked.skips;
         if let Some(before) = asked.untouched {
             stale_changes_nothing(&asked.command, before, pipeline.state().digest())?;
         }
@@ -228,7 +228,7 @@ impl Observer {
         let here = book.known.iter_mut().filter(|(_, known)| known.gone.is_none() && known.redriven.is_none());
         for (offset, known) in here {
             let kept = dead.partition(known.partition).and_then(|partition| partition.message(known.position));
-            if kept.is_none() && known.body.traits().has_identity {
+            if kept.is_none() && known.body.flags().has_identity {
                 known.redriven = Some(asked.after);
                 revived.push(*offset);
             }

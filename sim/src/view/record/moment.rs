@@ -73,11 +73,11 @@ impl Recorder {
                 moment.label = format!("the broker's clock leaps {way} by {}", span(ms.unsigned_abs()));
             }
             Step::Wake => moment.glyph = Glyph::Time,
-            Step::Io { lane, fault } => {
+            Step::Io { class, fault } => {
                 moment.lane = DISK;
-                let what = match lane {
-                    steps::Lane::Log => "one piece of I/O for the log",
-                    steps::Lane::Background => "one piece of background I/O",
+                let what = match class {
+                    steps::JobClass::Log => "one piece of I/O for the log",
+                    steps::JobClass::Background => "one piece of background I/O",
                 };
                 (moment.glyph, moment.label) = match fault {
                     None => (Glyph::Io, what.to_owned()),

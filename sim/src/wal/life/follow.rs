@@ -2,7 +2,7 @@
 
 use driftq_core::Body;
 use driftq_core::idempotency::{Identity, Realm, Scope};
-use driftq_core::record::{Completed, Event, Gate, Image, Place, Record};
+use driftq_core::record::{Completed, DedupeWindow, Event, Image, MessageRef, Record};
 use driftq_core::state::State;
 use driftq_core::state::group::Group;
 use driftq_core::state::topic::Topic;
@@ -12,7 +12,7 @@ use super::{EVENTS_MAX, Life, LifeDelivery, LifeEvent};
 use crate::wal::names::{self, moment, quoted};
 use crate::wal::replay::{Logged, Replayed, Watch};
 use crate::wal::spot::Spot;
-use crate::wal::words::{kind, of_body, of_message, place};
+use crate::wal::words::{kind, message_ref, of_body, of_message};
 use crate::wal::{MessageName, WalError};
 
 /// What is known of a message while its log passes by.
@@ -97,8 +97,8 @@ impl<'a> Follower<'a> {
         self.spot == Some(Spot { topic, partition, position })
     }
 
-    fn is_place(&self, place: &Place) -> bool {
-        self.is_at(place.topic, place.partition, place.position)
+    fn is_place(&self, message_ref: &MessageRef) -> bool {
+        self.is_at(message_ref.topic, message_ref.partition, message_ref.position)
     }
 
     /// The newest delivery to a group has ended.
@@ -124,14 +124,14 @@ impl<'a> Follower<'a> {
     }
 
     /// A record about this very message as one group sees it.
-    fn of_place(&mut self, state: &State, when: When, record: &Record, place: &Place) {
-        let group = names::group(state, place.topic, place.group);
+    fn of_place(&mut self, state: &State, when: When, record: &Record, message_ref: &MessageRef) {
+        let group = names::group(state, message_ref.topic, message_ref.group);
         let text = of_message(state, record);
         self.tell(when, Some(&group), kind(&record.event), text);
         let quoted = |reason: &str| quoted(reason.as_bytes());
         match &record.event {
             Event::Delivered { token, owner, until, .. } => {
-                let attempts = names::entry(state, place).map_or(0, |entry| entry.attempts);
+                let attempts = names::entry(state, message_ref).map_or(0, |entry| entry.attempts);
                 let delivery = LifeDelivery {
                     lsn: when.lsn,
                     at_ms: Some(when.at.0),
@@ -144,22 +144,22 @@ impl<'a> Follower<'a> {
                     ended_lsn: None,
                     ended_ms: None,
                 };
-                self.delivered((place.group, &group), delivery);
+                self.delivered((message_ref.group, &group), delivery);
             }
-            Event::Acked { .. } => self.ended(place.group, when, "acked".to_owned()),
-            Event::Completed(_) => self.ended(place.group, when, "completed".to_owned()),
+            Event::Acked { .. } => self.ended(message_ref.group, when, "acked".to_owned()),
+            Event::Completed(_) => self.ended(message_ref.group, when, "completed".to_owned()),
             Event::Nacked { reason, .. } => {
                 let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {}", quoted(reason)));
-                self.ended(place.group, when, format!("nacked{reason}"));
+                self.ended(message_ref.group, when, format!("nacked{reason}"));
             }
-            Event::Expired { .. } => self.ended(place.group, when, "lease ended".to_owned()),
-            Event::Released { .. } => self.ended(place.group, when, "given back".to_owned()),
+            Event::Expired { .. } => self.ended(message_ref.group, when, "lease ended".to_owned()),
+            Event::Released { .. } => self.ended(message_ref.group, when, "given back".to_owned()),
             Event::DeadLettered { reason, .. } => {
                 // Mostly the delivery before has failed already, and this is what came of it.
-                self.ended(place.group, when, format!("dead ({})", reason.as_str()));
+                self.ended(message_ref.group, when, format!("dead ({})", reason.as_str()));
             }
             Event::Extended { until, .. } => {
-                let index = self.newest.iter().find(|(of, _)| *of == place.group).map(|(_, index)| *index);
+                let index = self.newest.iter().find(|(of, _)| *of == message_ref.group).map(|(_, index)| *index);
                 if let Some(delivery) = index.and_then(|index| self.deliveries.get_mut(index)) {
                     delivery.until_ms = until.0;
                 }
@@ -171,22 +171,22 @@ impl<'a> Follower<'a> {
     /// A message of this name may have come to be.
     fn births(&mut self, state: &State, when: When, event: &Event) {
         match event {
-            Event::Produced { topic, partition, offset, body, gate } if self.is_wanted(state, *topic, *offset) => {
+            Event::Produced { topic, partition, offset, body, dedupe } if self.is_wanted(state, *topic, *offset) => {
                 self.born(state, *topic, *partition, 0, Some(body));
-                self.tell_birth(when, "produced", "produced", (body, gate.as_ref()));
+                self.tell_birth(when, "produced", "produced", (body, dedupe.as_ref()));
             }
             Event::Completed(step) => self.born_of_step(state, when, step),
-            Event::DeadLettered { place, dead_topic, dead_partition, dead_offset, .. } => {
-                let source = state.topic(place.topic).and_then(Topic::dead_letter_name);
+            Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, .. } => {
+                let source = state.topic(message_ref.topic).and_then(Topic::dead_letter_name);
                 if *dead_offset != self.wanted.offset || source != Some(&self.wanted.topic) {
                     return;
                 }
-                let body = state
-                    .topic(place.topic)
-                    .and_then(|topic| Some(topic.partition(place.partition)?.message(place.position)?.body.clone()));
+                let body = state.topic(message_ref.topic).and_then(|topic| {
+                    Some(topic.partition(message_ref.partition)?.message(message_ref.position)?.body.clone())
+                });
                 self.born(state, *dead_topic, *dead_partition, 0, body.as_ref());
-                let group = names::group(state, place.topic, place.group);
-                let from = names::message(state, place);
+                let group = names::group(state, message_ref.topic, message_ref.group);
+                let from = names::message(state, message_ref);
                 self.tell(
                     when,
                     None,
@@ -205,9 +205,15 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn tell_birth(&mut self, when: When, kind: &'static str, how: &str, (body, gate): (&Body, Option<&Gate>)) {
+    fn tell_birth(
+        &mut self,
+        when: When,
+        kind: &'static str,
+        how: &str,
+        (body, dedupe): (&Body, Option<&DedupeWindow>),
+    ) {
         let Some(spot) = self.spot else { return };
-        let body = of_body(body, self.wanted.topic.as_str(), gate);
+        let body = of_body(body, self.wanted.topic.as_str(), dedupe);
         let (partition, position) = (spot.partition, spot.position);
         self.tell(when, None, kind, format!("{how} into partition {partition}, position {position}: {body}"));
     }
@@ -223,9 +229,10 @@ impl<'a> Follower<'a> {
             };
             let behind = step.outputs[..nth].iter().filter(|before| place_of(before) == place_of(output)).count();
             self.born(state, stored.topic, output.partition, behind as u64, Some(&stored.body));
-            let group = names::group(state, step.place.topic, step.place.group);
-            let how = format!("produced by group {group}, which completed {},", names::message(state, &step.place));
-            self.tell_birth(when, "produced", &how, (&stored.body, stored.gate.as_ref()));
+            let group = names::group(state, step.message_ref.topic, step.message_ref.group);
+            let how =
+                format!("produced by group {group}, which completed {},", names::message(state, &step.message_ref));
+            self.tell_birth(when, "produced", &how, (&stored.body, stored.dedupe.as_ref()));
         }
     }
 
@@ -354,7 +361,7 @@ impl<'a> Follower<'a> {
     /// The message may have gone with this record.
     fn gone(&mut self, state: &State, when: When, event: &Event) {
         let Some(spot) = self.spot.filter(|spot| self.is_kept && !spot.is_kept(state)) else { return };
-        let is_its = place(event).is_some_and(|place| self.is_place(place));
+        let is_its = message_ref(event).is_some_and(|message_ref| self.is_place(message_ref));
         let why = match event {
             Event::RetainedOut { .. } => "retained out: it was done, and kept for long enough",
             Event::Redriven { .. } => "taken out of the dead letters",
@@ -463,7 +470,7 @@ impl Watch for Follower<'_> {
 
     fn piece(&mut self, state: &State, image: &Image) {
         let Image::Completion { token, completion } = image else { return };
-        let of = names::topic(state, completion.place.topic);
+        let of = names::topic(state, completion.message_ref.topic);
         let is_wanted = of == self.wanted.topic.as_str() && completion.offset == self.wanted.offset;
         let made: Vec<_> = completion.produced.iter().map(|made| format!("{}/{}", made.topic, made.offset)).collect();
         if is_wanted {
@@ -489,8 +496,8 @@ impl Watch for Follower<'_> {
         let Logged { lsn, record, .. } = logged;
         let when = When { lsn: *lsn, at: record.at };
         let event = &record.event;
-        if let Some(place) = place(event).filter(|place| self.is_place(place)) {
-            self.of_place(state, when, record, place);
+        if let Some(message_ref) = message_ref(event).filter(|message_ref| self.is_place(message_ref)) {
+            self.of_place(state, when, record, message_ref);
         }
         if let Event::TopicDeleted { topic } = event {
             let found = state.topic(*topic).filter(|topic| topic.name() == &self.wanted.topic);

@@ -9,14 +9,14 @@ use crate::types::{DeadReason, TopicName};
 
 /// How often things have happened since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counters {
     /// Records that were appended.
     pub appended: u64,
     /// Records the log had no room for.
     pub refused: u64,
     /// Messages stored by produces.
     pub produced: u64,
-    /// Produces answered with an earlier message's place.
+    /// Produces answered with an earlier message's message_ref.
     pub deduplicated: u64,
     /// Messages handed out, redeliveries included.
     pub delivered: u64,
@@ -51,9 +51,9 @@ pub struct Tally {
 }
 
 /// Dead letters since the start, by the topic they come from and the reason.
-pub type DeadLetterTally = BTreeMap<(TopicName, DeadReason), u64>;
+pub type DeadLetterCounts = BTreeMap<(TopicName, DeadReason), u64>;
 
-impl Tally {
+impl Counters {
     /// Counts a record that was appended.
     pub(super) fn count(&mut self, event: &Event) {
         self.appended += 1;
@@ -89,15 +89,15 @@ impl Tally {
 }
 
 /// Counts a dead letter, and forgets a topic that is gone: what is counted stays bounded by what there is.
-pub(super) fn count_dead_letter(tally: &mut DeadLetterTally, state: &State, event: &Event) {
+pub(super) fn count_dead_letter(counters: &mut DeadLetterCounts, state: &State, event: &Event) {
     match event {
-        Event::DeadLettered { place, reason, .. } => {
-            let topic = state.topic(place.topic).expect("a message dies in a topic that is there");
-            *tally.entry((topic.name().clone(), *reason)).or_default() += 1;
+        Event::DeadLettered { message_ref, reason, .. } => {
+            let topic = state.topic(message_ref.topic).expect("a message dies in a topic that is there");
+            *counters.entry((topic.name().clone(), *reason)).or_default() += 1;
         }
         Event::TopicDeleted { topic } => {
             let name = state.topic(*topic).map(|topic| topic.name().clone());
-            tally.retain(|(known, _), _| Some(known) != name.as_ref());
+            counters.retain(|(known, _), _| Some(known) != name.as_ref());
         }
         _ => {}
     }

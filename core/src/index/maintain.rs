@@ -1,12 +1,12 @@
 //! Keeping the index in step with the records that are applied.
 
 use super::candidates::Candidates;
-use super::feed::Feed;
-use super::lanes::Lanes;
-use super::{Alarm, GroupIndex, Index, Sweep, TopicIndex};
+use super::cursor::Cursor;
+use super::priorities::PriorityQueue;
+use super::{GroupIndex, Index, Sweep, Timer, TopicIndex};
 use crate::faults::{Fault, Faults};
 use crate::idempotency::{Identity, Realm};
-use crate::record::{Completed, Event, Place, Record};
+use crate::record::{Completed, Event, MessageRef, Record};
 use crate::state::State;
 use crate::state::entry::{Entry, Phase};
 use crate::state::group::Group;
@@ -20,24 +20,24 @@ impl<F: Faults> Index<F> {
         match &record.event {
             Event::Skipped { .. } if self.faults.planted(Fault::SkipWithoutFinish) => {}
             Event::Completed(_) if self.faults.planted(Fault::CompleteWithoutAck) => {}
-            Event::Completed(step) => self.withdraw(state, &step.place),
-            Event::Acked { place, .. }
-            | Event::Skipped { place }
-            | Event::Nacked { place, .. }
-            | Event::Expired { place, .. }
-            | Event::Released { place }
-            | Event::DeadLettered { place, .. } => self.withdraw(state, place),
-            Event::Extended { place, .. } => {
-                if let Some(until) = entry(state, place).and_then(Entry::leased_until) {
-                    self.timers.cancel(until, Alarm::Lease(*place));
+            Event::Completed(step) => self.withdraw(state, &step.message_ref),
+            Event::Acked { message_ref, .. }
+            | Event::Skipped { message_ref }
+            | Event::Nacked { message_ref, .. }
+            | Event::Expired { message_ref, .. }
+            | Event::Released { message_ref }
+            | Event::DeadLettered { message_ref, .. } => self.withdraw(state, message_ref),
+            Event::Extended { message_ref, .. } => {
+                if let Some(until) = entry(state, message_ref).and_then(Entry::leased_until) {
+                    self.timers.cancel(until, Timer::Lease(*message_ref));
                 }
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, .. } => {
                 let groups = state.topic(*dead_topic).into_iter().flat_map(Topic::groups).map(Group::id);
                 for group in groups.collect::<Vec<_>>() {
-                    let place =
-                        Place { topic: *dead_topic, group, partition: *dead_partition, position: *dead_position };
-                    self.withdraw(state, &place);
+                    let message_ref =
+                        MessageRef { topic: *dead_topic, group, partition: *dead_partition, position: *dead_position };
+                    self.withdraw(state, &message_ref);
                 }
             }
             Event::GroupDeleted { topic, group } => {
@@ -65,8 +65,8 @@ impl<F: Faults> Index<F> {
                 self.reconcile(topic, now);
             }
             Event::GroupDeleted { topic, group } => {
-                for lanes in &mut self.topic_mut(*topic).lanes {
-                    lanes.stop_waiting(*group);
+                for queue in &mut self.topic_mut(*topic).queue {
+                    queue.stop_waiting(*group);
                 }
                 self.remove_group(*topic, *group);
                 self.reconcile(state.topic(*topic).expect("a group's topic outlives it"), now);
@@ -77,28 +77,32 @@ impl<F: Faults> Index<F> {
                 self.restart_group(topic, *group);
             }
             Event::GroupResumed { topic, group } => self.wake(*topic, *group),
-            Event::Produced { topic, partition, gate, .. } => {
+            Event::Produced { topic, partition, dedupe, .. } => {
                 self.added(state, *topic, *partition);
-                if let Some(gate) = gate
-                    && state.identities(&gate.scope).is_some_and(|identities| identities.len() == 1)
+                if let Some(dedupe) = dedupe
+                    && state.identities(&dedupe.scope).is_some_and(|identities| identities.len() == 1)
                 {
-                    self.set_sweep(state, &Sweep::Identities(gate.scope.clone()));
+                    self.set_sweep(state, &Sweep::Identities(dedupe.scope.clone()));
                 }
             }
-            Event::Delivered { place, until, .. } => self.timers.set(*until, Alarm::Lease(*place)),
-            Event::Extended { place, until } => self.timers.set(*until, Alarm::Lease(*place)),
+            Event::Delivered { message_ref, until, .. } => self.timers.set(*until, Timer::Lease(*message_ref)),
+            Event::Extended { message_ref, until } => self.timers.set(*until, Timer::Lease(*message_ref)),
             Event::Expired { .. } if self.faults.planted(Fault::StuckAfterExpiry) => {}
-            Event::Nacked { place, .. } | Event::Expired { place, .. } | Event::Released { place } => {
-                self.requeued(state, place);
-                self.watch_effects_at(state, place);
+            Event::Nacked { message_ref, .. }
+            | Event::Expired { message_ref, .. }
+            | Event::Released { message_ref } => {
+                self.requeued(state, message_ref);
+                self.watch_effects_at(state, message_ref);
             }
-            Event::Acked { place, commits } => {
-                self.closed(state, place.topic, place.partition, place.position);
+            Event::Acked { message_ref, commits } => {
+                self.closed(state, message_ref.topic, message_ref.partition, message_ref.position);
                 if commits.is_some() {
-                    self.watch_effects_at(state, place);
+                    self.watch_effects_at(state, message_ref);
                 }
             }
-            Event::Skipped { place } => self.closed(state, place.topic, place.partition, place.position),
+            Event::Skipped { message_ref } => {
+                self.closed(state, message_ref.topic, message_ref.partition, message_ref.position)
+            }
             Event::EffectBegun(begun) => self.watch_effects(state, &begun.identity),
             Event::EffectFinished { identity, .. } | Event::EffectRenewed { identity, .. } => {
                 self.watch_effects(state, identity);
@@ -106,9 +110,9 @@ impl<F: Faults> Index<F> {
             Event::EffectsExpired { realm, .. } => self.set_sweep(state, &Sweep::Effects(realm.clone())),
             Event::Completed(step) => self.completed(state, step),
             Event::CompletionsExpired { .. } => self.set_sweep(state, &Sweep::Completions),
-            Event::DeadLettered { place, dead_topic, dead_partition, .. } => {
-                self.closed(state, place.topic, place.partition, place.position);
-                self.watch_effects_at(state, place);
+            Event::DeadLettered { message_ref, dead_topic, dead_partition, .. } => {
+                self.closed(state, message_ref.topic, message_ref.partition, message_ref.position);
+                self.watch_effects_at(state, message_ref);
                 match self.topics.contains_key(dead_topic) {
                     true => self.added(state, *dead_topic, *dead_partition),
                     false => self.add_topic(state.topic(*dead_topic).expect("came with its first dead letter"), now),
@@ -131,15 +135,15 @@ impl<F: Faults> Index<F> {
             for output in &step.outputs {
                 let Some(stored) = &output.stored else { continue };
                 self.added_at(state, stored.topic, output.partition, output.offset);
-                if let Some(gate) = &stored.gate {
-                    self.set_sweep(state, &Sweep::Identities(gate.scope.clone()));
+                if let Some(dedupe) = &stored.dedupe {
+                    self.set_sweep(state, &Sweep::Identities(dedupe.scope.clone()));
                 }
             }
         }
-        let place = &step.place;
-        self.closed(state, place.topic, place.partition, place.position);
+        let message_ref = &step.message_ref;
+        self.closed(state, message_ref.topic, message_ref.partition, message_ref.position);
         if step.effect.is_some() {
-            self.watch_effects_at(state, place);
+            self.watch_effects_at(state, message_ref);
         }
         self.set_sweep(state, &Sweep::Completions);
     }
@@ -150,27 +154,27 @@ impl<F: Faults> Index<F> {
     }
 
     /// The same for the effect of a group's work, if there are such.
-    fn watch_effects_at(&mut self, state: &State, place: &Place) {
+    fn watch_effects_at(&mut self, state: &State, message_ref: &MessageRef) {
         if state.store().is_empty() {
             return;
         }
-        let topic = state.topic(place.topic).expect("a message's topic outlives it");
-        let group = topic.group(place.group).expect("a group that finishes a message is there");
+        let topic = state.topic(message_ref.topic).expect("a message's topic outlives it");
+        let group = topic.group(message_ref.group).expect("a group that finishes a message is there");
         self.set_sweep(state, &Sweep::Effects(Realm::Group(topic.name().clone(), group.name().clone())));
     }
 
     pub(super) fn add_topic(&mut self, topic: &Topic, now: Timestamp) {
-        let mut lanes = Vec::with_capacity(topic.partition_count() as usize);
+        let mut queue = Vec::with_capacity(topic.partition_count() as usize);
         for (id, partition) in topic.partitions() {
-            let mut of_partition = Lanes::default();
+            let mut of_partition = PriorityQueue::default();
             for (position, message) in partition.messages() {
                 if partition.is_open(position) {
                     self.file(&mut of_partition, (topic.id(), id, position), message, now);
                 }
             }
-            lanes.push(of_partition);
+            queue.push(of_partition);
         }
-        self.topics.insert(topic.id(), TopicIndex { lanes, groups: Default::default() });
+        self.topics.insert(topic.id(), TopicIndex { queue, groups: Default::default() });
         for group in topic.groups() {
             self.add_group(topic, group, now);
         }
@@ -182,43 +186,43 @@ impl<F: Faults> Index<F> {
     /// Sorts a message into its lane.
     fn file(
         &mut self,
-        lanes: &mut Lanes,
+        queue: &mut PriorityQueue,
         (topic, partition, position): (TopicId, PartitionId, Position),
         message: &Message,
         now: Timestamp,
     ) {
-        let traits = message.body.traits();
-        let held_until = match traits.has_delay {
+        let flags = message.body.flags();
+        let held_until = match flags.has_delay {
             true if !self.faults.planted(Fault::DelayedDeliveredEarly) => {
                 message.body.metadata().envelope.deliver_at.filter(|at| *at > now)
             }
             _ => None,
         };
-        lanes.add(position, self.priority(traits.priority), held_until);
+        queue.add(position, self.priority(flags.priority), held_until);
         if let Some(until) = held_until {
-            self.timers.set(until, Alarm::Mature(topic, partition, position));
+            self.timers.set(until, Timer::Mature(topic, partition, position));
         }
     }
 
     fn add_group(&mut self, topic: &Topic, group: &Group, now: Timestamp) {
         let serial = self.matured_serial;
-        let feeds = group.partitions().map(|(_, progress)| Feed::new(progress, serial)).collect();
+        let cursors = group.partitions().map(|(_, progress)| Cursor::new(progress, serial)).collect();
         let candidates = Candidates::all(topic.partition_count() as usize);
-        let desk = GroupIndex { feeds, candidates, ..GroupIndex::default() };
-        self.topic_mut(topic.id()).groups.insert(group.id(), desk);
+        let group_index = GroupIndex { cursors, candidates, ..GroupIndex::default() };
+        self.topic_mut(topic.id()).groups.insert(group.id(), group_index);
         for (partition, progress) in group.partitions() {
             for (position, entry) in progress.entries() {
-                let place = Place { topic: topic.id(), group: group.id(), partition, position };
+                let message_ref = MessageRef { topic: topic.id(), group: group.id(), partition, position };
                 match entry.phase {
-                    Phase::Leased { until } => self.timers.set(until, Alarm::Lease(place)),
+                    Phase::Leased { until } => self.timers.set(until, Timer::Lease(message_ref)),
                     Phase::Queued { not_before } if not_before > now => {
-                        self.timers.set(not_before, Alarm::Retry(place));
+                        self.timers.set(not_before, Timer::Retry(message_ref));
                     }
                     Phase::Queued { .. } => {
                         let message = topic.partition(partition).and_then(|partition| partition.message(position));
-                        let priority = message.expect("histories belong to messages").body.traits().priority;
+                        let priority = message.expect("histories belong to messages").body.flags().priority;
                         let priority = self.priority(priority);
-                        self.feed_mut(&place).give_back(priority, position);
+                        self.cursor_mut(&message_ref).give_back(priority, position);
                     }
                 }
             }
@@ -230,19 +234,20 @@ impl<F: Faults> Index<F> {
         let serial = self.matured_serial;
         let durable = topic.group(group).expect("a group that is sought is there");
         let index = self.topic_mut(topic.id());
-        for lanes in &mut index.lanes {
-            lanes.stop_waiting(group);
+        for queue in &mut index.queue {
+            queue.stop_waiting(group);
         }
-        let desk = index.groups.get_mut(&group).expect("the index knows every group of the state");
-        desk.feeds = durable.partitions().map(|(_, progress)| Feed::new(progress, serial)).collect();
-        desk.candidates = Candidates::all(topic.partition_count() as usize);
+        let group_index = index.groups.get_mut(&group).expect("the index knows every group of the state");
+        group_index.cursors = durable.partitions().map(|(_, progress)| Cursor::new(progress, serial)).collect();
+        group_index.candidates = Candidates::all(topic.partition_count() as usize);
         self.wake(topic.id(), group);
     }
 
     /// Takes a group away with its streams. It may still stand among those that wait.
     fn remove_group(&mut self, topic: TopicId, group: GroupId) {
-        let desk = self.topic_mut(topic).groups.remove(&group).expect("the index knows every group of the state");
-        for consumer in desk.roster.members() {
+        let group_index =
+            self.topic_mut(topic).groups.remove(&group).expect("the index knows every group of the state");
+        for consumer in group_index.turns.members() {
             self.consumers.remove(consumer);
         }
         self.work_done(topic, group);
@@ -255,9 +260,9 @@ impl<F: Faults> Index<F> {
             self.remove_group(topic, group);
         }
         let index = self.topics.remove(&topic).expect("the index knows every topic of the state");
-        for (partition, lanes) in (0..).map(PartitionId).zip(&index.lanes) {
-            for (position, until) in lanes.delayed() {
-                self.timers.cancel(until, Alarm::Mature(topic, partition, position));
+        for (partition, queue) in (0..).map(PartitionId).zip(&index.queue) {
+            for (position, until) in queue.delayed() {
+                self.timers.cancel(until, Timer::Mature(topic, partition, position));
             }
             self.timers.set_retention(topic, partition, None);
         }
@@ -270,42 +275,44 @@ impl<F: Faults> Index<F> {
     fn reconcile(&mut self, topic: &Topic, now: Timestamp) {
         let id = topic.id();
         for (partition, messages) in topic.partitions() {
-            let mut lanes = std::mem::take(&mut self.topic_mut(id).lanes[partition.0 as usize]);
-            if !lanes.is_plain() || topic.retention().keeps_done() {
-                for position in lanes.special_positions() {
+            let mut queue = std::mem::take(&mut self.topic_mut(id).queue[partition.0 as usize]);
+            if !queue.is_plain() || topic.retention().keeps_done() {
+                for position in queue.special_positions() {
                     if !messages.is_open(position)
-                        && let Some(until) = lanes.remove(position)
+                        && let Some(until) = queue.remove(position)
                     {
-                        self.timers.cancel(until, Alarm::Mature(id, partition, position));
+                        self.timers.cancel(until, Timer::Mature(id, partition, position));
                     }
                 }
                 for (position, message) in messages.messages() {
-                    if messages.is_open(position) && !lanes.is_delayed(position) {
-                        self.file(&mut lanes, (id, partition, position), message, now);
+                    if messages.is_open(position) && !queue.is_delayed(position) {
+                        self.file(&mut queue, (id, partition, position), message, now);
                     }
                 }
             }
-            self.topic_mut(id).lanes[partition.0 as usize] = lanes;
+            self.topic_mut(id).queue[partition.0 as usize] = queue;
             self.arm_retention_of(topic, partition, messages);
         }
     }
 
     /// Takes a message out of the queue of a group, or ends its lease.
-    fn withdraw(&mut self, state: &State, place: &Place) {
-        let Some(topic) = state.topic(place.topic) else { return };
-        match entry_of(topic, place).map(|entry| entry.phase) {
+    fn withdraw(&mut self, state: &State, message_ref: &MessageRef) {
+        let Some(topic) = state.topic(message_ref.topic) else { return };
+        match entry_of(topic, message_ref).map(|entry| entry.phase) {
             Some(Phase::Leased { until }) => {
-                self.timers.cancel(until, Alarm::Lease(*place));
-                self.lease_ended(place);
+                self.timers.cancel(until, Timer::Lease(*message_ref));
+                self.lease_ended(message_ref);
             }
             phase => {
                 if let Some(Phase::Queued { not_before }) = phase {
-                    self.timers.cancel(not_before, Alarm::Retry(*place));
+                    self.timers.cancel(not_before, Timer::Retry(*message_ref));
                 }
-                let message = topic.partition(place.partition).and_then(|partition| partition.message(place.position));
+                let message = topic
+                    .partition(message_ref.partition)
+                    .and_then(|partition| partition.message(message_ref.position));
                 let Some(message) = message else { return };
-                let priority = self.priority(message.body.traits().priority);
-                self.feed_mut(place).take(priority, place.position);
+                let priority = self.priority(message.body.flags().priority);
+                self.cursor_mut(message_ref).take(priority, message_ref.position);
             }
         }
     }
@@ -314,13 +321,13 @@ impl<F: Faults> Index<F> {
         let durable = state.topic(topic).and_then(|topic| topic.group(group)).expect("checked when decided");
         for (partition, progress) in durable.partitions() {
             for (position, entry) in progress.entries() {
-                let place = Place { topic, group, partition, position };
+                let message_ref = MessageRef { topic, group, partition, position };
                 match entry.phase {
                     Phase::Leased { until } => {
-                        self.timers.cancel(until, Alarm::Lease(place));
-                        self.lease_ended(&place);
+                        self.timers.cancel(until, Timer::Lease(message_ref));
+                        self.lease_ended(&message_ref);
                     }
-                    Phase::Queued { not_before } => self.timers.cancel(not_before, Alarm::Retry(place)),
+                    Phase::Queued { not_before } => self.timers.cancel(not_before, Timer::Retry(message_ref)),
                 }
             }
         }
@@ -347,23 +354,23 @@ impl<F: Faults> Index<F> {
         new: Option<(Position, &Message)>,
     ) {
         if let Some((position, message)) = new {
-            let traits = message.body.traits();
-            if traits.has_delay || traits.priority.level() > 0 {
-                let mut lanes = std::mem::take(&mut self.topic_mut(topic).lanes[partition.0 as usize]);
-                self.file(&mut lanes, (topic, partition, position), message, state.clock());
-                self.topic_mut(topic).lanes[partition.0 as usize] = lanes;
+            let flags = message.body.flags();
+            if flags.has_delay || flags.priority.level() > 0 {
+                let mut queue = std::mem::take(&mut self.topic_mut(topic).queue[partition.0 as usize]);
+                self.file(&mut queue, (topic, partition, position), message, state.clock());
+                self.topic_mut(topic).queue[partition.0 as usize] = queue;
             }
         }
         self.wake_waiters(topic, partition);
     }
 
-    fn requeued(&mut self, state: &State, place: &Place) {
-        let entry = entry(state, place).expect("a requeued message keeps its history");
+    fn requeued(&mut self, state: &State, message_ref: &MessageRef) {
+        let entry = entry(state, message_ref).expect("a requeued message keeps its history");
         let Phase::Queued { not_before } = entry.phase else { return };
         if not_before <= state.clock() {
-            self.retry(state, place);
+            self.retry(state, message_ref);
         } else {
-            self.timers.set(not_before, Alarm::Retry(*place));
+            self.timers.set(not_before, Timer::Retry(*message_ref));
         }
     }
 
@@ -371,12 +378,12 @@ impl<F: Faults> Index<F> {
     fn closed(&mut self, state: &State, topic: TopicId, partition: PartitionId, position: Position) {
         let durable = state.topic(topic).expect("a message's topic outlives it");
         let messages = durable.partition(partition).expect("a message's partition outlives it");
-        let lanes = &mut self.topic_mut(topic).lanes[partition.0 as usize];
-        if !lanes.is_plain()
+        let queue = &mut self.topic_mut(topic).queue[partition.0 as usize];
+        if !queue.is_plain()
             && !messages.is_open(position)
-            && let Some(until) = lanes.remove(position)
+            && let Some(until) = queue.remove(position)
         {
-            self.timers.cancel(until, Alarm::Mature(topic, partition, position));
+            self.timers.cancel(until, Timer::Mature(topic, partition, position));
         }
         if durable.retention().age.is_some() {
             self.arm_retention_of(durable, partition, messages);
@@ -398,10 +405,10 @@ impl<F: Faults> Index<F> {
     }
 }
 
-fn entry<'a>(state: &'a State, place: &Place) -> Option<&'a Entry> {
-    entry_of(state.topic(place.topic)?, place)
+fn entry<'a>(state: &'a State, message_ref: &MessageRef) -> Option<&'a Entry> {
+    entry_of(state.topic(message_ref.topic)?, message_ref)
 }
 
-fn entry_of<'a>(topic: &'a Topic, place: &Place) -> Option<&'a Entry> {
-    topic.group(place.group)?.progress(place.partition)?.entry(place.position)
+fn entry_of<'a>(topic: &'a Topic, message_ref: &MessageRef) -> Option<&'a Entry> {
+    topic.group(message_ref.group)?.progress(message_ref.partition)?.entry(message_ref.position)
 }

@@ -9,13 +9,13 @@ use crate::types::Lsn;
 
 /// A segment that was in use.
 #[derive(Debug)]
-pub(super) struct Surveyed {
+pub(super) struct ScannedSegment {
     pub(super) sequence: u64,
     pub(super) len: u64,
     pub(super) header: Result<SegmentHeader, HeaderError>,
 }
 
-impl Surveyed {
+impl ScannedSegment {
     pub(super) const fn file(&self) -> FileId {
         FileId::Segment(self.sequence)
     }
@@ -23,21 +23,21 @@ impl Surveyed {
 
 /// Everything that can be known without reading a frame. All lists ascend.
 #[derive(Debug, Default)]
-pub(super) struct Survey {
+pub(super) struct FolderScan {
     /// The identity all whole headers agree on.
     pub(super) log_id: Option<LogId>,
     /// Segments in use; the header of the last is whole.
-    pub(super) segments: Vec<Surveyed>,
+    pub(super) segments: Vec<ScannedSegment>,
     /// Segments behind those that nothing was ever written to but, perhaps, part of a header.
     pub(super) never_begun: Vec<u64>,
     pub(super) snapshots: Vec<Lsn>,
     pub(super) drafts: Vec<Lsn>,
 }
 
-impl Survey {
+impl FolderScan {
     pub(super) fn take(storage: &mut (impl Storage + ?Sized), buffer: &mut Vec<u8>) -> Result<Self, RecoveryError> {
         let files = storage.list().map_err(|fault| storage_error("listing the folder", None, fault))?;
-        let mut survey = Self::default();
+        let mut scan = Self::default();
         for info in &files {
             match info.file {
                 FileId::Segment(sequence) => {
@@ -46,20 +46,20 @@ impl Survey {
                     // what we are about to rely on is made durable first, and where that fails there is no start.
                     storage.sync(info.file).map_err(|fault| storage_error("syncing", Some(info.file), fault))?;
                     let header = Err(HeaderError::TooShort);
-                    survey.segments.push(Surveyed { sequence, len: info.len, header });
+                    scan.segments.push(ScannedSegment { sequence, len: info.len, header });
                 }
-                FileId::Snapshot(lsn) => survey.snapshots.push(lsn),
-                FileId::SnapshotDraft(lsn) => survey.drafts.push(lsn),
+                FileId::Snapshot(lsn) => scan.snapshots.push(lsn),
+                FileId::SnapshotDraft(lsn) => scan.drafts.push(lsn),
             }
         }
         storage.sync_folder().map_err(|fault| storage_error("syncing the folder", None, fault))?;
-        survey.segments.sort_by_key(|segment| segment.sequence);
-        survey.snapshots.sort();
-        survey.drafts.sort();
-        survey.read_headers(storage, buffer)?;
-        survey.part_never_begun(storage, buffer)?;
-        survey.check_row_end()?;
-        Ok(survey)
+        scan.segments.sort_by_key(|segment| segment.sequence);
+        scan.snapshots.sort();
+        scan.drafts.sort();
+        scan.read_headers(storage, buffer)?;
+        scan.part_never_begun(storage, buffer)?;
+        scan.check_row_end()?;
+        Ok(scan)
     }
 
     fn read_headers(

@@ -5,7 +5,7 @@ use std::fmt::{Result, Write};
 use super::{Job, Pipeline};
 use crate::faults::Faults;
 use crate::log::frame::decode;
-use crate::log::{FileId, LogId, Seed, Step};
+use crate::log::{CrcSeed, FileId, IoOp, LogId};
 
 impl<F: Faults> Pipeline<F> {
     /// Writes down everything that what comes next depends on, but for the disk.
@@ -16,52 +16,52 @@ impl<F: Faults> Pipeline<F> {
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn outline(&self, out: &mut impl Write) -> Result {
+    pub fn canonical(&self, out: &mut impl Write) -> Result {
         let Self {
             broker,
             log,
-            keeper,
+            maintenance,
             snapshot_every_bytes: _,
             bytes_since_snapshot: _,
             snapshot_wanted,
             log_busy,
-            keeper_busy,
+            maintenance_busy,
             mark_at,
             closing,
             again,
         } = self;
-        broker.outline(out)?;
-        log.outline(out)?;
-        write!(out, "{keeper:?} {snapshot_wanted} {log_busy} {keeper_busy} {mark_at:?} {closing} ")?;
-        again.iter().try_for_each(|job| job.outline(log.log_id(), out))
+        broker.canonical(out)?;
+        log.canonical(out)?;
+        write!(out, "{maintenance:?} {snapshot_wanted} {log_busy} {maintenance_busy} {mark_at:?} {closing} ")?;
+        again.iter().try_for_each(|job| job.canonical(log.log_id(), out))
     }
 }
 
 impl Job {
-    /// Writes down what is to be done, as [`Pipeline::outline`] does; the log is `log_id`.
+    /// Writes down what is to be done, as [`Pipeline::canonical`] does; the log is `log_id`.
     ///
     /// # Errors
     /// Those of `out`.
-    pub fn outline(&self, log_id: LogId, out: &mut impl Write) -> Result {
-        let Self { lane, steps, purpose } = self;
-        write!(out, "{lane:?} {purpose:?} ")?;
-        steps.iter().try_for_each(|step| outline(step, log_id, out))
+    pub fn canonical(&self, log_id: LogId, out: &mut impl Write) -> Result {
+        let Self { class, ops, purpose } = self;
+        write!(out, "{class:?} {purpose:?} ")?;
+        ops.iter().try_for_each(|op| canonical(op, log_id, out))
     }
 }
 
 /// One piece of it.
-pub(super) fn outline(step: &Step, log_id: LogId, out: &mut impl Write) -> Result {
-    match step {
-        Step::Append { file, at, bytes } if at.position > 0 => frames(*file, log_id, bytes, out),
+pub(super) fn canonical(op: &IoOp, log_id: LogId, out: &mut impl Write) -> Result {
+    match op {
+        IoOp::Append { file, at, bytes } if at.position > 0 => frames(*file, log_id, bytes, out),
         // A segment's header, or a part of a snapshot: what is in it follows from what it is.
-        Step::Append { file, bytes, .. } => write!(out, "{file:?} {} ", bytes.len()),
-        step => write!(out, "{step:?} "),
+        IoOp::Append { file, bytes, .. } => write!(out, "{file:?} {} ", bytes.len()),
+        op => write!(out, "{op:?} "),
     }
 }
 
 /// What the frames say, without what they were sealed with: that depends on all that was ever written before.
 pub(super) fn frames(file: FileId, log_id: LogId, mut bytes: &[u8], out: &mut impl Write) -> Result {
-    let seed = Seed::new(log_id, file);
+    let seed = CrcSeed::new(log_id, file);
     while let Ok(frame) = decode(bytes, seed) {
         let head = &frame.head;
         write!(out, "{file:?} {} {:?} {:?} {:x?} ", head.kind, head.lsn, head.synced, frame.payload)?;

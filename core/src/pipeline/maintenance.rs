@@ -1,22 +1,22 @@
-//! The keeper of files: has the next segment ready, writes snapshots beside the running broker, removes what is no longer
+//! The maintenance of files: has the next segment ready, writes snapshots beside the running broker, removes what is no longer
 //! needed.
 
 use super::writer::{NextSegment, Writer};
 use crate::codec::record as codec;
-use crate::log::{FileId, SnapshotHead, SnapshotWriter, Step, StorageFault, WriteAt};
+use crate::log::{FileId, IoOp, SnapshotHead, SnapshotWriter, StorageFault, WriteAt};
 use crate::record::{Event, Record};
 use crate::state::view::View;
 use crate::types::{Lsn, Millis, Timestamp};
 
-/// How long after a full disk the keeper tries again.
+/// How long after a full disk the maintenance tries again.
 const RETRY: Millis = Millis(1_000);
 
 /// How long after a snapshot that did not fit the next is tried. Each try takes whatever room there is until it fails.
 const RETRY_SNAPSHOT: Millis = Millis(10_000);
 
-/// What the keeper is in the middle of.
+/// What the maintenance is in the middle of.
 #[derive(Clone)]
-pub(super) struct Keeper {
+pub(super) struct Maintenance {
     slice_bytes: usize,
     task: Task,
     /// Finished snapshots, oldest first.
@@ -52,7 +52,7 @@ struct Draft {
 
 /// What a background job is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chore {
+pub(super) enum MaintenanceTask {
     Prepare,
     Write { finished: bool },
     Name,
@@ -60,7 +60,7 @@ pub(super) enum Chore {
     Remove,
 }
 
-impl Keeper {
+impl Maintenance {
     pub(super) fn new(slice_bytes: usize, snapshots: Vec<Lsn>) -> Self {
         Self {
             // A slice of nothing would be followed by the next for ever.
@@ -89,7 +89,7 @@ impl Keeper {
         &self.snapshots
     }
 
-    /// When the keeper wants to try something again.
+    /// When the maintenance wants to try something again.
     pub(super) fn retry_at(&self) -> Option<Timestamp> {
         self.prepare_at.into_iter().chain(self.snapshot_at).min()
     }
@@ -111,27 +111,27 @@ impl Keeper {
     /// The next thing to do, if there is one.
     ///
     /// `removing_first` is a planted bug.
-    pub(super) fn next(&mut self, log: &mut Writer, removing_first: bool) -> Option<(Chore, Vec<Step>)> {
+    pub(super) fn next(&mut self, log: &mut Writer, removing_first: bool) -> Option<(MaintenanceTask, Vec<IoOp>)> {
         if removing_first && !self.unneeded.is_empty() {
             return Some(self.removal());
         }
         let retry = log.next_segment() == NextSegment::NoRoom && self.prepare_at.is_none();
         if log.next_segment() == NextSegment::Wanted || retry {
             log.set_next_segment(NextSegment::Asked);
-            let create = Step::Create { file: log.next_file(), capacity: log.segment_bytes() };
-            return Some((Chore::Prepare, vec![create, Step::SyncFolder]));
+            let create = IoOp::Create { file: log.next_file(), capacity: log.segment_bytes() };
+            return Some((MaintenanceTask::Prepare, vec![create, IoOp::SyncFolder]));
         }
         match &mut self.task {
             Task::Writing(draft) => {
-                let (finished, steps) = draft.slice(self.slice_bytes);
-                return Some((Chore::Write { finished }, steps));
+                let (finished, ops) = draft.slice(self.slice_bytes);
+                return Some((MaintenanceTask::Write { finished }, ops));
             }
             Task::Written(head) if log.synced() >= head.lsn => {
-                let rename = Step::Rename { from: head.draft(), to: head.file() };
-                return Some((Chore::Name, vec![rename, Step::SyncFolder]));
+                let rename = IoOp::Rename { from: head.draft(), to: head.file() };
+                return Some((MaintenanceTask::Name, vec![rename, IoOp::SyncFolder]));
             }
             Task::Discarding(head) => {
-                return Some((Chore::Discard, vec![Step::Remove { file: head.draft() }, Step::SyncFolder]));
+                return Some((MaintenanceTask::Discard, vec![IoOp::Remove { file: head.draft() }, IoOp::SyncFolder]));
             }
             Task::Nothing | Task::Written(_) => {}
         }
@@ -141,10 +141,10 @@ impl Keeper {
         Some(self.removal())
     }
 
-    fn removal(&mut self) -> (Chore, Vec<Step>) {
-        let mut steps: Vec<_> = self.unneeded.drain(..).map(|file| Step::Remove { file }).collect();
-        steps.push(Step::SyncFolder);
-        (Chore::Remove, steps)
+    fn removal(&mut self) -> (MaintenanceTask, Vec<IoOp>) {
+        let mut ops: Vec<_> = self.unneeded.drain(..).map(|file| IoOp::Remove { file }).collect();
+        ops.push(IoOp::SyncFolder);
+        (MaintenanceTask::Remove, ops)
     }
 
     /// These files are not needed any more.
@@ -152,21 +152,21 @@ impl Keeper {
         self.unneeded.extend(files);
     }
 
-    /// A chore is done, or failed. What failed for want of room is tried again later; any other failure is the log's end.
+    /// A task is done, or failed. What failed for want of room is tried again later; any other failure is the log's end.
     pub(super) fn done(
         &mut self,
-        chore: Chore,
+        task: MaintenanceTask,
         result: Result<(), StorageFault>,
         now: Timestamp,
         log: &mut Writer,
     ) -> Result<(), StorageFault> {
-        match (chore, result) {
-            (Chore::Prepare, Ok(())) => log.set_next_segment(NextSegment::Ready),
-            (Chore::Prepare, Err(StorageFault::Full)) => {
+        match (task, result) {
+            (MaintenanceTask::Prepare, Ok(())) => log.set_next_segment(NextSegment::Ready),
+            (MaintenanceTask::Prepare, Err(StorageFault::Full)) => {
                 log.set_next_segment(NextSegment::NoRoom);
                 self.prepare_at = Some(now.after(RETRY));
             }
-            (Chore::Write { .. }, Err(StorageFault::Full)) => {
+            (MaintenanceTask::Write { .. }, Err(StorageFault::Full)) => {
                 self.snapshot_at = Some(now.after(RETRY_SNAPSHOT));
                 self.owes_snapshot = true;
                 self.task = match std::mem::replace(&mut self.task, Task::Nothing) {
@@ -174,12 +174,12 @@ impl Keeper {
                     other => other,
                 };
             }
-            (Chore::Write { finished: true }, Ok(())) => {
+            (MaintenanceTask::Write { finished: true }, Ok(())) => {
                 if let Task::Writing(draft) = std::mem::replace(&mut self.task, Task::Nothing) {
                     self.task = Task::Written(draft.head);
                 }
             }
-            (Chore::Name, Ok(())) => {
+            (MaintenanceTask::Name, Ok(())) => {
                 if let Task::Written(head) = std::mem::replace(&mut self.task, Task::Nothing) {
                     self.named(head.lsn, log);
                 }
@@ -189,12 +189,12 @@ impl Keeper {
                 }
             }
             // Where the draft's creation was what failed there is no file to remove.
-            (Chore::Discard, Ok(()) | Err(StorageFault::NotFound)) => self.task = Task::Nothing,
-            (Chore::Remove, Ok(())) => {
+            (MaintenanceTask::Discard, Ok(()) | Err(StorageFault::NotFound)) => self.task = Task::Nothing,
+            (MaintenanceTask::Remove, Ok(())) => {
                 // Room may have come back.
                 self.prepare_at = None;
             }
-            (Chore::Write { finished: false }, Ok(())) => {}
+            (MaintenanceTask::Write { finished: false }, Ok(())) => {}
             (_, Err(fault)) => return Err(fault),
         }
         Ok(())
@@ -215,12 +215,12 @@ impl Keeper {
 
 impl Draft {
     /// The next piece of the file, and whether it is the last.
-    fn slice(&mut self, bytes_wanted: usize) -> (bool, Vec<Step>) {
+    fn slice(&mut self, bytes_wanted: usize) -> (bool, Vec<IoOp>) {
         let file = self.head.draft();
-        let mut steps = Vec::new();
+        let mut ops = Vec::new();
         let mut bytes = Vec::with_capacity(bytes_wanted + bytes_wanted / 4);
         let mut writer = self.writer.take().unwrap_or_else(|| {
-            steps.push(Step::Create { file, capacity: 0 });
+            ops.push(IoOp::Create { file, capacity: 0 });
             SnapshotWriter::begin(&self.head, &mut bytes)
         });
         let mut finished = false;
@@ -241,18 +241,18 @@ impl Draft {
         }
         let at = WriteAt { epoch: self.head.epoch, position: self.position };
         self.position += bytes.len() as u64;
-        steps.push(Step::Append { file, at, bytes });
+        ops.push(IoOp::Append { file, at, bytes });
         if finished {
-            steps.push(Step::Sync { file });
+            ops.push(IoOp::Sync { file });
         }
-        (finished, steps)
+        (finished, ops)
     }
 }
 
-impl std::fmt::Debug for Keeper {
+impl std::fmt::Debug for Maintenance {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { slice_bytes: _, task, snapshots, unneeded, prepare_at, snapshot_at, owes_snapshot } = self;
-        f.debug_struct("Keeper")
+        f.debug_struct("Maintenance")
             .field("task", task)
             .field("snapshots", snapshots)
             .field("unneeded", unneeded)

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use driftq_core::log::{Storage, StorageFault};
-use driftq_core::{Job, Lane};
+use driftq_core::{Job, JobClass};
 use tokio::sync::Notify;
 
 use super::apart::{Apart, Whereabouts};
@@ -25,14 +25,14 @@ pub(crate) struct Done {
 
 /// The threads, and the way to them and back.
 #[derive(Debug)]
-pub(crate) struct Lanes {
+pub(crate) struct IoThreads {
     log: Sender<Job>,
     background: Sender<Job>,
     done: Receiver<Done>,
     reactor: Whereabouts,
 }
 
-impl Lanes {
+impl IoThreads {
     /// Starts the threads. `wake` is notified whenever a job is done.
     ///
     /// # Errors
@@ -43,16 +43,16 @@ impl Lanes {
     {
         let (finished, done) = channel();
         let reactor = Whereabouts::default();
-        let log = lane("driftq-log", log, finished.clone(), Arc::clone(wake), Some(reactor.clone()))?;
-        let background = lane("driftq-files", background, finished, Arc::clone(wake), None)?;
+        let log = class("driftq-log", log, finished.clone(), Arc::clone(wake), Some(reactor.clone()))?;
+        let background = class("driftq-files", background, finished, Arc::clone(wake), None)?;
         Ok(Self { log, background, done, reactor })
     }
 
     /// Hands a job to its thread.
     pub(crate) fn perform(&self, job: Job) {
         self.reactor.note();
-        let lane = if job.lane() == Lane::Log { &self.log } else { &self.background };
-        lane.send(job).expect("the threads live as long as the way to them");
+        let class = if job.class() == JobClass::Log { &self.log } else { &self.background };
+        class.send(job).expect("the threads live as long as the way to them");
     }
 
     /// The next job that was performed.
@@ -61,7 +61,7 @@ impl Lanes {
     }
 }
 
-fn lane<S: Storage + Send + 'static>(
+fn class<S: Storage + Send + 'static>(
     name: &str,
     mut storage: S,
     finished: Sender<Done>,

@@ -1,4 +1,4 @@
-//! What the future of a broker depends on, as text; see [`Pipeline::outline`](crate::Pipeline::outline).
+//! What the future of a broker depends on, as text; see [`Pipeline::canonical`](crate::Pipeline::canonical).
 
 use std::fmt::{Result, Write};
 
@@ -6,7 +6,7 @@ use super::Broker;
 use crate::faults::Faults;
 
 impl<F: Faults> Broker<F> {
-    pub(crate) fn outline(&self, out: &mut impl Write) -> Result {
+    pub(crate) fn canonical(&self, out: &mut impl Write) -> Result {
         let Self {
             state,
             index,
@@ -22,10 +22,10 @@ impl<F: Faults> Broker<F> {
             stalled_until,
             failure,
             closing,
-            tally: _,
+            counters: _,
             dead_letters: _,
         } = self;
-        index.outline(out)?;
+        index.canonical(out)?;
         write!(out, "{} {now:?} {appended:?} {durable:?} {held:?} ", state.digest())?;
         write!(out, "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} ")
     }

@@ -1,9 +1,9 @@
 //! What is counted for whoever watches.
 
 use super::rig::*;
-use driftq_core::command::Redrivable;
+use driftq_core::command::RedriveSelection;
 use driftq_core::types::*;
-use driftq_core::{Command, Tally};
+use driftq_core::{Command, Counters};
 
 #[test]
 fn everything_that_happens_is_counted_once() {
@@ -23,10 +23,11 @@ fn everything_that_happens_is_counted_once() {
     assert_eq!((third.attempts, fourth.attempts), (3, 4));
     rig.ack(claim("t", "g", "w", &fourth)).unwrap();
     rig.ack(claim("t", "g", "w", &fourth)).unwrap();
-    let tally = rig.pipeline.broker().tally();
-    let Tally { produced, deduplicated, delivered, acked, nacked, expired, released, extended, redriven, .. } = tally;
+    let counters = rig.pipeline.broker().counters();
+    let Counters { produced, deduplicated, delivered, acked, nacked, expired, released, extended, redriven, .. } =
+        counters;
     // Besides, the boot, the topic and the group were recorded.
-    assert_eq!((tally.appended, tally.refused), (3 + 10, 0));
+    assert_eq!((counters.appended, counters.refused), (3 + 10, 0));
     assert_eq!((produced, deduplicated, delivered, acked), (1, 1, 4, 1));
     assert_eq!((nacked, expired, released, extended, redriven), (1, 1, 1, 1, 0));
 }
@@ -43,9 +44,9 @@ fn dead_letters_are_counted_by_topic_and_reason_and_forgotten_with_the_topic() {
     rig.pass(2_000);
     let dead = |rig: &Rig| rig.pipeline.broker().dead_lettered().clone();
     assert_eq!(dead(&rig), [((topic("t"), DeadReason::MaxAttempts), 2)].into());
-    assert_eq!((rig.pipeline.broker().tally().nacked, rig.pipeline.broker().tally().expired), (1, 1));
-    rig.send(Command::Redrive { topic: topic("t"), which: Redrivable::All, limit: 1 }).unwrap();
-    assert_eq!(rig.pipeline.broker().tally().redriven, 1);
+    assert_eq!((rig.pipeline.broker().counters().nacked, rig.pipeline.broker().counters().expired), (1, 1));
+    rig.send(Command::Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 1 }).unwrap();
+    assert_eq!(rig.pipeline.broker().counters().redriven, 1);
     rig.delete_topic("t");
     assert_eq!(dead(&rig), [].into());
 }

@@ -14,7 +14,7 @@ use crate::types::{Boot, GroupId, GroupName, Offset, PartitionId, Position, Time
 
 /// Two parts of a state that cannot both be true.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
-pub struct Unsound {
+pub struct InconsistentState {
     /// In this topic, if in any.
     pub topic: Option<TopicName>,
     /// In this partition of it.
@@ -25,7 +25,7 @@ pub struct Unsound {
     pub what: &'static str,
 }
 
-impl fmt::Display for Unsound {
+impl fmt::Display for InconsistentState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(topic) = &self.topic {
             write!(f, "topic {topic}, ")?;
@@ -40,8 +40,8 @@ impl fmt::Display for Unsound {
     }
 }
 
-fn demand(holds: bool, what: &'static str) -> Result<(), Unsound> {
-    if holds { Ok(()) } else { Err(Unsound { what, ..Unsound::default() }) }
+fn demand(holds: bool, what: &'static str) -> Result<(), InconsistentState> {
+    if holds { Ok(()) } else { Err(InconsistentState { what, ..InconsistentState::default() }) }
 }
 
 impl State {
@@ -52,31 +52,31 @@ impl State {
     /// Looks at every part once. A state that was built by [`State::apply`] from nothing passes.
     ///
     /// # Errors
-    /// [`Unsound`] names the first contradiction found.
-    pub fn check(&self) -> Result<(), Unsound> {
+    /// [`InconsistentState`] names the first contradiction found.
+    pub fn check(&self) -> Result<(), InconsistentState> {
         for topic in self.topics.values() {
             check_topic(topic, self.boot, self.clock)
-                .map_err(|unsound| Unsound { topic: Some(topic.name.clone()), ..unsound })?;
+                .map_err(|unsound| InconsistentState { topic: Some(topic.name.clone()), ..unsound })?;
         }
         Ok(())
     }
 }
 
-fn check_topic(topic: &Topic, boot: Boot, clock: Timestamp) -> Result<(), Unsound> {
+fn check_topic(topic: &Topic, boot: Boot, clock: Timestamp) -> Result<(), InconsistentState> {
     for (id, partition) in topic.partitions() {
-        let here = |unsound| Unsound { partition: Some(id), ..unsound };
+        let here = |unsound| InconsistentState { partition: Some(id), ..unsound };
         check_partition(topic, id, partition, clock).map_err(here)?;
         for group in topic.groups.values() {
             let progress = group.progress(id).expect("every group has every partition");
             check_progress(progress, partition, boot)
-                .map_err(|unsound| here(Unsound { group: Some(group.name.clone()), ..unsound }))?;
+                .map_err(|unsound| here(InconsistentState { group: Some(group.name.clone()), ..unsound }))?;
         }
     }
     check_offsets(topic)
 }
 
 /// An offset is given once in a topic. Within a partition offsets are known to rise.
-fn check_offsets(topic: &Topic) -> Result<(), Unsound> {
+fn check_offsets(topic: &Topic) -> Result<(), InconsistentState> {
     if topic.partitions.iter().filter(|partition| !partition.messages.is_empty()).count() < 2 {
         return Ok(());
     }
@@ -100,7 +100,12 @@ struct Walk<'a> {
     produced_at: Timestamp,
 }
 
-fn check_partition(topic: &Topic, id: PartitionId, partition: &Partition, clock: Timestamp) -> Result<(), Unsound> {
+fn check_partition(
+    topic: &Topic,
+    id: PartitionId,
+    partition: &Partition,
+    clock: Timestamp,
+) -> Result<(), InconsistentState> {
     let mut walk = Walk {
         topic,
         id,
@@ -137,7 +142,7 @@ fn check_partition(topic: &Topic, id: PartitionId, partition: &Partition, clock:
 
 impl Walk<'_> {
     /// Goes on to `end`, in front of which stands `offset`: every position on the way took an offset of its own.
-    fn step(&mut self, end: Position, offset: Offset) -> Result<(), Unsound> {
+    fn step(&mut self, end: Position, offset: Offset) -> Result<(), InconsistentState> {
         demand(offset < self.topic.next_offset, "an offset is still to be given")?;
         let given = self.last.map_or(0, |last| last.0 + 1);
         demand(offset.0 >= given && offset.0 - given >= end.0 - self.at.0 - 1, "offsets do not rise with positions")?;
@@ -146,13 +151,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn pass_trimmed(&mut self, end: Position, offset: Offset) -> Result<(), Unsound> {
+    fn pass_trimmed(&mut self, end: Position, offset: Offset) -> Result<(), InconsistentState> {
         let done = self.coverage.is_throughout(self.at, end, self.groups);
         demand(done, "a message is trimmed that is not done in every group")?;
         self.step(end, offset)
     }
 
-    fn pass_message(&mut self, message: &Message) -> Result<(), Unsound> {
+    fn pass_message(&mut self, message: &Message) -> Result<(), InconsistentState> {
         let position = self.at;
         self.step(position.next(), message.offset)?;
         let in_order = self.produced_at <= message.produced_at && message.produced_at <= self.clock;
@@ -172,7 +177,7 @@ impl Walk<'_> {
     }
 
     /// A redriven message is done from the start in every group but its own, which may be gone.
-    fn check_exclusive(&self, position: Position, message: &Message, group: GroupId) -> Result<(), Unsound> {
+    fn check_exclusive(&self, position: Position, message: &Message, group: GroupId) -> Result<(), InconsistentState> {
         demand(group < self.topic.next_group, "a message is for a group that is still to be numbered")?;
         demand(message.body.metadata().redrive.is_some(), "a message that was not redriven is for one group only")?;
         let own = self.topic.group(group).and_then(|group| group.progress(self.id));
@@ -182,7 +187,7 @@ impl Walk<'_> {
     }
 }
 
-fn check_progress(progress: &Progress, partition: &Partition, boot: Boot) -> Result<(), Unsound> {
+fn check_progress(progress: &Progress, partition: &Partition, boot: Boot) -> Result<(), InconsistentState> {
     let done = &progress.done;
     demand((done.floor() == Position(0)) == done.floor_offset().is_none(), "its floor lacks its offset")?;
     let floor = done.floor_offset().map(|offset| (done.floor(), offset));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::lanes::Lanes;
+use super::priorities::PriorityQueue;
 use crate::state::cow::CowMap;
 use crate::state::group::Progress;
 use crate::types::message::Priority;
@@ -29,7 +29,7 @@ impl Rank {
 /// Every message that may be delivered is at or beyond its lane's frontier, or among the returned. A message is handed out
 /// from wherever its rank and position come first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Feed {
+pub(crate) struct Cursor {
     /// Per priority: everything of that lane below was handed out, or is done, or is among the returned.
     frontiers: [Position; Priority::COUNT],
     /// Messages below their frontier that may be delivered: retries, and delayed ones that were passed by.
@@ -37,14 +37,14 @@ pub(crate) struct Feed {
     /// Which streams hold the running leases. A lease from before a restart has none.
     pub(crate) holders: CowMap<Position, ConsumerId>,
     matured_seen: u64,
-    /// Registered with the lanes as waiting for something new.
+    /// Registered with the queue as waiting for something new.
     pub(crate) waiting: bool,
     /// Found at the limit of leases; looked at again when one ends.
     pub(crate) full: bool,
 }
 
-impl Feed {
-    /// A feed that starts at the group's floor, with releases up to `matured_seen` already in their lanes.
+impl Cursor {
+    /// A cursor that starts at the group's floor, with releases up to `matured_seen` already in their queue.
     pub(crate) fn new(progress: &Progress, matured_seen: u64) -> Self {
         Self { frontiers: [progress.done().floor(); Priority::COUNT], matured_seen, ..Self::default() }
     }
@@ -60,16 +60,16 @@ impl Feed {
     }
 
     /// The next message to hand out, if there is one: the highest priority first, then the lowest position.
-    pub(crate) fn peek(&mut self, lanes: &Lanes, progress: &Progress, end: Position) -> Option<Position> {
-        self.take_in_matured(lanes, progress);
+    pub(crate) fn peek(&mut self, queue: &PriorityQueue, progress: &Progress, end: Position) -> Option<Position> {
+        self.take_in_matured(queue, progress);
         let returned = self.returned.first().copied();
-        if lanes.is_plain() {
+        if queue.is_plain() {
             let plain =
-                self.advance(0, lanes, progress, end).map(|position| (Rank::from(Priority::default()), position));
+                self.advance(0, queue, progress, end).map(|position| (Rank::from(Priority::default()), position));
             return returned.into_iter().chain(plain).min().map(|(_, position)| position);
         }
         for level in (0..Priority::COUNT as u8).rev() {
-            let fresh = self.advance(level, lanes, progress, end);
+            let fresh = self.advance(level, queue, progress, end);
             let same_rank = returned.filter(|(rank, _)| rank.level() == level).map(|(_, position)| position);
             if let Some(position) = fresh.into_iter().chain(same_rank).min() {
                 return Some(position);
@@ -78,16 +78,16 @@ impl Feed {
         None
     }
 
-    /// Whether nothing is left for the group once the message at `position` is handed out, where all lanes are plain.
+    /// Whether nothing is left for the group once the message at `position` is handed out, where all queue are plain.
     pub(crate) fn is_last(&self, position: Position, end: Position) -> bool {
         position.next() == end && self.returned.is_empty()
     }
 
-    /// Has `group`, whose feed this is, told when something new comes.
-    pub(crate) fn wait(&mut self, lanes: &mut Lanes, group: GroupId) {
+    /// Has `group`, whose cursor this is, told when something new comes.
+    pub(crate) fn wait(&mut self, queue: &mut PriorityQueue, group: GroupId) {
         if !self.waiting {
             self.waiting = true;
-            lanes.wait(group);
+            queue.wait(group);
         }
     }
 
@@ -108,10 +108,10 @@ impl Feed {
     }
 
     /// Moves a lane's frontier past what is done or already handed out, to the next message or the end.
-    fn advance(&mut self, level: u8, lanes: &Lanes, progress: &Progress, end: Position) -> Option<Position> {
+    fn advance(&mut self, level: u8, queue: &PriorityQueue, progress: &Progress, end: Position) -> Option<Position> {
         let frontier = &mut self.frontiers[level as usize];
         loop {
-            let position = lanes.next_in_lane(level, progress.done().first_undone_from(*frontier))?;
+            let position = queue.next_of_priority(level, progress.done().first_undone_from(*frontier))?;
             if position >= end {
                 return None;
             }
@@ -126,11 +126,11 @@ impl Feed {
         }
     }
 
-    fn take_in_matured(&mut self, lanes: &Lanes, progress: &Progress) {
-        if lanes.is_plain() {
+    fn take_in_matured(&mut self, queue: &PriorityQueue, progress: &Progress) {
+        if queue.is_plain() {
             return;
         }
-        for (serial, position, priority) in lanes.matured_since(self.matured_seen) {
+        for (serial, position, priority) in queue.matured_since(self.matured_seen) {
             self.matured_seen = serial;
             let passed = position < self.frontiers[priority.level() as usize];
             if passed && !progress.done().contains(position) && !progress.has_entry(position) {

@@ -2,7 +2,7 @@
 //! for ten thousand.
 //!
 //! Most messages have no priority and no delay: they stand in the plain lane, which takes no memory at all. The others are
-//! exceptions to it and stand in lanes of their own.
+//! exceptions to it and stand in queue of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use super::ranges::Ranges;
 use crate::types::message::Priority;
 use crate::types::{GroupId, Position, Timestamp};
 
-/// The lanes of one partition.
+/// The queue of one partition.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lanes {
+pub(crate) struct PriorityQueue {
     /// Groups that found nothing here and want to know when that changes.
     waiters: Vec<GroupId>,
     special: Option<Box<Special>>,
@@ -33,7 +33,7 @@ struct Special {
     matured_at: BTreeMap<Position, u64>,
 }
 
-impl Lanes {
+impl PriorityQueue {
     /// A message with `priority` stands at `position`; `held_until` if it may not be delivered yet.
     pub(crate) fn add(&mut self, position: Position, priority: Priority, held_until: Option<Timestamp>) {
         if priority.level() == 0 && held_until.is_none() {
@@ -105,7 +105,7 @@ impl Lanes {
 
     /// The first position at or after `from` that may stand in the lane of `level`. In the plain lane that is a bound, not a
     /// promise: the partition may end before it.
-    pub(crate) fn next_in_lane(&self, level: u8, from: Position) -> Option<Position> {
+    pub(crate) fn next_of_priority(&self, level: u8, from: Position) -> Option<Position> {
         match (self.special.as_deref(), level) {
             (None, 0) => Some(from),
             (None, _) => None,

@@ -30,13 +30,13 @@ impl Consumer {
 
 /// Round robin over the streams that have credit: after the one served last, in the order they came.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Roster {
+pub(crate) struct ConsumerTurns {
     members: BTreeSet<ConsumerId>,
     with_credit: BTreeSet<ConsumerId>,
     last_served: ConsumerId,
 }
 
-impl Roster {
+impl ConsumerTurns {
     pub(crate) fn join(&mut self, consumer: ConsumerId) {
         self.members.insert(consumer);
     }
