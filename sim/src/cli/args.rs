@@ -36,7 +36,7 @@ Examples:
   driftq-sim view sim-failures/seed-34.jsonl            a life as a picture, in one HTML file
   driftq-sim soak --for 8h                              new seeds all night; goes on where it was the next
   driftq-sim run --mutant skip-token-check              see a planted bug caught
-  driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
+  driftq-sim mutants                                    every planted bug against every invariant
   driftq-sim exhaust                                    a small world, every way it can go
   driftq-sim check history.jsonl --data-dir data        what clients of a real server saw, and its log
   driftq-sim wal data --message orders/17               what a real server's log says of a message
@@ -239,7 +239,7 @@ pub(super) struct View {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  driftq-sim mutants --out SIMULATION.md
+  driftq-sim mutants --out docs/simulation/kill-matrix.md
   driftq-sim mutants --only skip-token-check --only backoff-ignored
   driftq-sim mutants --starts 3 --survey 20
   driftq-sim mutants --traces sim/regressions")]
