@@ -50,7 +50,7 @@ pub(crate) fn check_path(path: &str) -> Vec<Complaint> {
         return Vec::new();
     }
     let module = vocabulary::dropped_module(path).map(|name| format!("`{name}` is a dropped module name"));
-    let words = vocabulary::dropped_in(path, path).into_iter().map(|word| format!("`{word}` is a dropped word"));
+    let words = vocabulary::dropped_in(path, "", path).into_iter().map(|word| format!("`{word}` is a dropped word"));
     module.into_iter().chain(words).map(|what| Complaint::new(path, 1, "file name", what)).collect()
 }
 
@@ -62,6 +62,7 @@ pub(crate) fn check_text(path: &str, text: &str) -> Vec<Complaint> {
     };
     let prose = is_rust(path) || is_markdown(path);
     let mut generated_until = None;
+    let mut above = "";
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
         if line.ends_with([' ', '\t', '\r']) {
@@ -87,11 +88,12 @@ pub(crate) fn check_text(path: &str, text: &str) -> Vec<Complaint> {
                 let chars = line.chars().count();
                 complain(number, "line length", format!("{chars} characters, at most {LINE_CHARS_MAX}"));
             }
-            for word in vocabulary::dropped_in(path, line) {
+            for word in vocabulary::dropped_in(path, above, line) {
                 complain(number, "vocabulary", format!("`{word}` is a dropped word"));
             }
             generated_until = GENERATED.iter().find(|(begin, _)| line.trim() == *begin).map(|(_, end)| *end);
         }
+        above = line;
     }
     if let Some(end) = generated_until {
         complain(text.lines().count(), "generated part", format!("`{end}` is missing"));
