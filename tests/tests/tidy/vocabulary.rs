@@ -46,7 +46,11 @@ const MODULES: &[(&str, &[&str])] = &[
 ];
 
 /// Where a dropped word is right: (path prefix, word, why). `*` stands for every word.
-const ALLOWED: &[(&str, &str, &str)] = &[("tests/tests/tidy/", "*", "the rules name what they look for")];
+const ALLOWED: &[(&str, &str, &str)] = &[
+    ("docs/conformance.md", "promised", "the title of a section of the specification"),
+    ("tests/src/conformance/", "promised", "the title of a section of the specification"),
+    ("tests/tests/tidy/", "*", "the rules name what they look for"),
+];
 
 /// The dropped words and phrases in `line`, a line of the file at `path` or that path itself. `above` is the line
 /// before it, where a sentence may have begun.
