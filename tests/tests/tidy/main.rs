@@ -25,7 +25,6 @@ const NOT_YET: &[&str] = &[
     "docs/http.md",
     "docs/inspecting.md",
     "docs/mutants.md",
-    "docs/performance.md",
     "docs/wal.md",
     "files/",
     "fuzz/",
