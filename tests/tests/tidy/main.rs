@@ -24,7 +24,6 @@ const NOT_YET: &[&str] = &[
     "docs/histories.md",
     "docs/http.md",
     "docs/inspecting.md",
-    "docs/mutants.md",
     "docs/wal.md",
     "files/",
     "fuzz/",
