@@ -22,7 +22,6 @@ const NOT_YET: &[&str] = &[
     "docs/configuration.md",
     "docs/effects.md",
     "docs/histories.md",
-    "docs/http.md",
     "docs/inspecting.md",
     "docs/wal.md",
     "files/",
