@@ -23,7 +23,6 @@ const NOT_YET: &[&str] = &[
     "docs/effects.md",
     "docs/histories.md",
     "docs/inspecting.md",
-    "docs/wal.md",
     "files/",
     "fuzz/",
     "server/",
