@@ -75,7 +75,7 @@ impl Golden {
                 let (synced, end) = (frame.head.synced, reader.position());
                 frames.push(Placed { file: *file, start: end - frame.size(), end, synced });
             }
-            storage.plant(*file, bytes.clone());
+            storage.put_file(*file, bytes.clone());
         }
         let mut tale = Tale::default();
         let recovered = recover(&mut storage, None, &mut tale).expect("the golden files are whole");

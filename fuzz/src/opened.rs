@@ -93,8 +93,8 @@ impl Opened {
         writer.finish(&mut bytes);
         let mut storage = MemoryStorage::new();
         let header = SegmentHeader { log_id, sequence: 1, previous_lsn: lsn, previous_crc: 0, synced: lsn };
-        storage.plant(head.file(), bytes);
-        storage.plant(header.file(), header.encode());
+        storage.put_file(head.file(), bytes);
+        storage.put_file(header.file(), header.encode());
         let (again, _) = inspect(&mut storage, None, &NoFaults)
             .unwrap_or_else(|error| panic!("a snapshot of a good state is refused: {error}"));
         assert_eq!(again.digest(), self.state.digest(), "a snapshot is the state it was taken of");

@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_either_sign_come_back() {
+    fn zigzag_round_trips_signed_numbers() {
         for number in [0, 1, -1, 404, -404, i64::MAX, i64::MIN] {
             assert_eq!(unzigzag(zigzag(number)), number);
         }

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back_and_have_one_spelling() {
+    fn varint_round_trips_in_its_only_encoding() {
         let edges = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + 1, u64::MAX >> bit]);
         for value in edges.chain([300, 1_700_000_000_000, u64::MAX - 1]) {
             let mut out = Vec::new();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_slice_is_refused_before_anything_is_taken() {
+    fn length_beyond_slice_is_refused_before_read() {
         let mut out = Vec::new();
         put_varint(&mut out, u64::MAX);
         assert_eq!(Reader::new(&out).bytes(), Err(Malformed("ends early")));

@@ -148,7 +148,7 @@ impl MemoryStorage {
     }
 
     /// Puts a file there, or another in its place, as if by an operator's hand: durable at once, nothing ahead of it.
-    pub fn plant(&mut self, file: FileId, bytes: Vec<u8>) {
+    pub fn put_file(&mut self, file: FileId, bytes: Vec<u8>) {
         let synced = bytes.len();
         let number = self.insert(Content { written: bytes, synced, capacity: 0 });
         self.folder.insert(file, number);
@@ -156,7 +156,7 @@ impl MemoryStorage {
     }
 
     /// Takes a file away, as if by an operator's hand: durable at once. Gives back what was in it.
-    pub fn uproot(&mut self, file: FileId) -> Option<Vec<u8>> {
+    pub fn take_file(&mut self, file: FileId) -> Option<Vec<u8>> {
         self.durable_folder.remove(&file);
         let number = self.folder.remove(&file)?;
         self.contents.get(&number).map(|content| content.written.clone())

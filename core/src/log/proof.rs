@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_sums_up_the_same_by_checkpoints_and_byte_by_byte() {
+    fn range_crc_by_checkpoints_equals_crc_by_bytes() {
         let bytes: Vec<u8> = (0..40_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let mut sums = RangeSums::new(&bytes);
         for (start, len) in [(0, 0), (1, 4096), (0, 4097), (17, 8192), (4096, 8192), (4095, 35_000), (1, 39_999)] {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_witness_is_found_at_any_byte_and_any_length() {
+    fn witness_at_any_byte_and_length_is_found() {
         for len in [0, 1, 100, 5_000, 100_000] {
             for gap in [0, 1, 29, 511] {
                 let mut bytes = vec![0xAA; gap];
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_witness_is_found_where_the_file_ends_without_a_zero() {
+    fn witness_at_end_of_file_without_zeros_is_found() {
         let mut bytes = vec![0xAA; 7];
         let lsn = Lsn(u64::MAX / 2);
         let head = Head { lsn, prev_crc: u32::MAX, synced: Lsn(lsn.0 - 2), kind: 1, version: 1 };
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_with_a_number_that_so_few_bytes_cannot_have_come_to_proves_nothing() {
+    fn frame_with_implausibly_high_lsn_proves_nothing() {
         let (from, bad) = (6_000, Lsn(10));
         let witness = |lsn: u64| {
             let mut bytes = vec![0xAA; from];
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_found_by_its_number_behind_anything() {
+    fn frame_behind_garbage_is_found_by_lsn() {
         let mut bytes = Vec::new();
         let mut starts = Vec::new();
         for (lsn, gap) in [(5, 7), (6, 0), (9, 100)] {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_full_of_heads_that_claim_much_is_searched_in_little_time() {
+    fn tail_full_of_forged_heads_is_searched_quickly() {
         // 20,000 plausible heads, each claiming 10 MB: summed naively this would be 200 GB.
         let mut one = Vec::new();
         let head = Head { lsn: Lsn(3), prev_crc: 0, synced: Lsn(2), kind: 1, version: 1 };

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_fixed_width_and_parse_back() {
+    fn file_names_have_fixed_width_and_parse_back() {
         for (file, name) in [
             (FileId::Segment(1), "wal-00000000000000000001.seg"),
             (FileId::Segment(u64::MAX), "wal-18446744073709551615.seg"),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_ours_do_not_parse() {
+    fn foreign_file_names_do_not_parse() {
         for name in [
             "",
             "lock",

@@ -154,7 +154,7 @@ fn a_salvage_that_leaves_half_a_log_is_caught() {
             Ok(salvage(storage)?.map(|(kept, loss, mut new)| {
                 let files = new.list().unwrap();
                 files.iter().filter(|info| matches!(info.file, FileId::Segment(_))).for_each(|info| {
-                    new.uproot(info.file);
+                    new.take_file(info.file);
                 });
                 (kept, loss, new)
             }))

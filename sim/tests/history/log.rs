@@ -135,7 +135,7 @@ fn a_log_that_lost_its_end_is_seen() {
     let mut files = driftq_core::log::Storage::list(&mut disk).expect("it can be listed");
     files.sort_by_key(|info| info.file);
     for info in files.iter().skip(files.len() / 2) {
-        disk.uproot(info.file);
+        disk.take_file(info.file);
     }
     let report = compared(&live.entries, &disk);
     assert!(report.tally(Check::LogSettled).violations > 0, "{report}");

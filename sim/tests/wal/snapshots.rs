@@ -135,7 +135,7 @@ fn a_log_that_is_shorter_than_its_newest_snapshot_is_refused_though_an_older_one
         .collect();
     let mut refused = 0;
     for file in segments.iter().rev() {
-        disk.uproot(*file);
+        disk.take_file(*file);
         if let Err(error) = inspect(&mut disk.clone(), None, &NoFaults) {
             let told = Wal::over(disk.clone()).overview(None).expect_err("a start would refuse");
             assert_eq!(told.to_string(), error.to_string());

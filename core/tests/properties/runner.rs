@@ -1,25 +1,25 @@
-//! Arbitrary values, the same on every machine and on every day.
+//! A deterministic property-test runner.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
-/// A runner that draws the same cases everywhere. `PROPTEST_CASES` scales how many: 512 draws twice as many, the first half
-/// of them the same.
+/// A runner that generates the same cases on every machine. `PROPTEST_CASES` scales their number: 512 generates twice as
+/// many, the first half of them the same.
 pub fn runner(cases: u32) -> TestRunner {
     let cases = (u64::from(cases) * u64::from(Config::default().cases)).div_ceil(256) as u32;
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[0x5e; 32]))
 }
 
-/// Tries so many cases; fails with the smallest that does not hold, on one line.
-pub fn judge<S: Strategy>(cases: u32, strategy: S, check: impl Fn(&S::Value) -> Result<(), TestCaseError>) {
-    let judged = runner(cases).run(&strategy, |value| {
+/// Runs the check on `cases` generated values; panics with the smallest failing value on one line.
+pub fn run_cases<S: Strategy>(cases: u32, strategy: S, check: impl Fn(&S::Value) -> Result<(), TestCaseError>) {
+    let result = runner(cases).run(&strategy, |value| {
         let checked = catch_unwind(AssertUnwindSafe(|| check(&value)));
-        checked.unwrap_or_else(|_| Err(TestCaseError::fail("it panicked")))
+        checked.unwrap_or_else(|_| Err(TestCaseError::fail("the check panicked")))
     });
-    match judged {
+    match result {
         Ok(()) => {}
         Err(TestError::Fail(reason, value)) => panic!("{reason}\n{value:?}"),
         Err(TestError::Abort(reason)) => panic!("{reason}"),

@@ -1,4 +1,4 @@
-//! Frames: what is written is read back, and nothing else ever is.
+//! Frames: encoding round-trips, and nothing else decodes.
 
 use driftq_core::log::frame::{FOOTER, FRAME_HEAD_BYTES, SYNCED_MARK, decode, encode_with};
 use driftq_core::log::{CrcSeed, EncodeError, FileId, FrameChain, FrameError, Head, LogId, MAX_PAYLOAD_BYTES};
@@ -29,7 +29,7 @@ fn encoded(head: &Head, payload: &[u8]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back(
+    fn frame_round_trips(
         head in head(),
         payload in prop::collection::vec(any::<u8>(), 0..300),
         before in prop::collection::vec(any::<u8>(), 0..50),
@@ -45,12 +45,12 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+    fn decode_of_arbitrary_bytes_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
         prop_assert!(decode(&bytes, seed()).is_err());
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_is_seen(head in head(), payload in prop::collection::vec(any::<u8>(), 0..20)) {
+    fn flipped_bit_or_truncation_of_frame_is_detected(head in head(), payload in prop::collection::vec(any::<u8>(), 0..20)) {
         let mut bytes = encoded(&head, &payload);
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -59,13 +59,13 @@ proptest! {
         }
         for len in 0..bytes.len() {
             let too_short = matches!(decode(&bytes[..len], seed()), Err(FrameError::TooShort { .. }));
-            prop_assert!(too_short, "cut at {len}");
+            prop_assert!(too_short, "truncated to {len}");
         }
     }
 }
 
 #[test]
-fn the_bytes_of_a_frame_are_those_of_the_document() {
+fn frame_layout_matches_documentation() {
     let head = Head { lsn: Lsn(0x0102), prev_crc: 0x0A0B_0C0D, synced: Lsn(0x0101), kind: 5, version: 6 };
     let bytes = encoded(&head, b"hi");
     assert_eq!(bytes[..4], [2, 0, 0, 0]);
@@ -82,7 +82,7 @@ fn the_bytes_of_a_frame_are_those_of_the_document() {
 }
 
 #[test]
-fn zeros_are_never_a_frame() {
+fn zeros_never_decode_as_frame() {
     assert_eq!(decode(&[0; 100], seed()), Err(FrameError::Unwritten));
     let mut bytes = [0; 100];
     bytes[8] = 1;
@@ -94,7 +94,7 @@ fn zeros_are_never_a_frame() {
 }
 
 #[test]
-fn the_longest_payload_fits_and_one_byte_more_leaves_no_trace() {
+fn payload_at_limit_fits_and_one_byte_more_is_refused() {
     let mut chain = FrameChain::new(seed(), Lsn(0), 0);
     let mut out = vec![7];
     let grow = |len| move |buffer: &mut Vec<u8>| buffer.resize(buffer.len() + len, 1);
@@ -107,14 +107,14 @@ fn the_longest_payload_fits_and_one_byte_more_leaves_no_trace() {
 }
 
 #[test]
-fn a_length_beyond_the_limit_is_refused_before_anything_is_summed() {
+fn length_beyond_limit_is_refused_before_checksum() {
     let mut bytes = encoded(&Head { lsn: Lsn(1), prev_crc: 0, synced: Lsn(0), kind: 1, version: 1 }, b"");
     bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(decode(&bytes, seed()), Err(FrameError::TooLong { len: u32::MAX }));
 }
 
 #[test]
-fn a_frame_verifies_only_in_its_own_log_and_file() {
+fn frame_verifies_only_in_its_own_log_and_file() {
     let bytes = encoded(&Head { lsn: Lsn(4), prev_crc: 0, synced: Lsn(0), kind: 1, version: 1 }, b"payload");
     let elsewhere = [
         CrcSeed::new(LogId([9; 16]), FileId::Segment(5)),
@@ -126,11 +126,11 @@ fn a_frame_verifies_only_in_its_own_log_and_file() {
         assert!(matches!(decode(&bytes, other), Err(FrameError::BadChecksum { .. })), "{other:?}");
     }
     let draft = CrcSeed::new(LogId([9; 16]), FileId::SnapshotDraft(Lsn(4)));
-    assert_eq!(draft, elsewhere[1], "a snapshot is the same before and after its renaming");
+    assert_eq!(draft, elsewhere[1], "a snapshot and its draft have the same seed");
 }
 
 #[test]
-fn a_chain_numbers_and_links_its_frames_and_keeps_its_own_kinds_to_itself() {
+fn chain_numbers_and_links_frames_and_reserves_own_kinds() {
     let mut chain = FrameChain::new(seed(), Lsn(6), 0x55);
     let mut out = Vec::new();
     for kind in [0xF0, 0xFF] {

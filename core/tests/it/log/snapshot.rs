@@ -1,6 +1,6 @@
-//! Snapshots: whole or worth nothing, and what recovery does with either.
+//! Snapshots: encoding, damage, and how recovery falls back.
 
-use super::support::{LOG, World, Writer, recovered};
+use super::support::{LOG, LogWriter, SampleLog, recovered};
 use driftq_core::log::snapshot::SnapshotReadError;
 use driftq_core::log::{
     CrcSeed, FileId, HEADER_BYTES, Head, LogId, MemoryStorage, Notice, Proof, RecoveryError, SnapshotError,
@@ -25,7 +25,7 @@ type Seen = Vec<(u8, u8, usize)>;
 
 fn read(bytes: Vec<u8>) -> Result<(SnapshotHead, Seen), SnapshotError> {
     let mut storage = MemoryStorage::new();
-    storage.plant(HEAD.file(), bytes);
+    storage.put_file(HEAD.file(), bytes);
     let mut seen = Vec::new();
     let each = |kind, version, payload: &[u8]| {
         seen.push((kind, version, payload.len()));
@@ -39,7 +39,7 @@ fn read(bytes: Vec<u8>) -> Result<(SnapshotHead, Seen), SnapshotError> {
 }
 
 #[test]
-fn what_is_written_is_read_back_whatever_the_sizes() {
+fn snapshot_round_trips_at_any_record_size() {
     for sizes in [&[][..], &[0], &[1, 0, 70_000], &[65_000, 600, 3_000_000, 1, 65_536, 65_506]] {
         let (head, seen) = read(written(sizes)).unwrap();
         assert_eq!(head, HEAD);
@@ -49,7 +49,7 @@ fn what_is_written_is_read_back_whatever_the_sizes() {
 }
 
 #[test]
-fn without_its_footer_or_with_another_count_or_with_more_behind_it_is_worth_nothing() {
+fn snapshot_without_footer_or_with_wrong_count_or_trailing_bytes_is_damaged() {
     let whole = written(&[10, 20]);
     let footer = whole.len() - 38;
     let position = footer as u64;
@@ -59,7 +59,7 @@ fn without_its_footer_or_with_another_count_or_with_more_behind_it_is_worth_noth
 
     let mut followed = whole.clone();
     followed.resize(whole.len() + 100_000, 0);
-    assert!(read(followed.clone()).is_ok(), "zeros are nothing");
+    assert!(read(followed.clone()).is_ok(), "trailing zeros are ignored");
     followed.push(1);
     assert_eq!(read(followed).unwrap_err(), SnapshotError::Trailing { position: whole.len() as u64 });
 
@@ -68,7 +68,7 @@ fn without_its_footer_or_with_another_count_or_with_more_behind_it_is_worth_noth
     even.resize(whole.len() + 128, 0);
     assert_eq!(read(even).unwrap_err(), SnapshotError::Trailing { position: whole.len() as u64 });
 
-    // A record left out, the rest renumbered and linked anew: only the header binds the first frame.
+    // Frames of another snapshot behind this header: only the header's checksum links the first frame.
     let mut other = Vec::new();
     let elsewhere = SnapshotHead { epoch: 4, ..HEAD };
     SnapshotWriter::begin(&elsewhere, &mut other).finish(&mut other);
@@ -78,7 +78,7 @@ fn without_its_footer_or_with_another_count_or_with_more_behind_it_is_worth_noth
 }
 
 #[test]
-fn a_footer_of_another_version_or_a_mark_in_its_place_is_no_end() {
+fn footer_of_unknown_version_or_mark_in_its_place_is_damaged() {
     let whole = written(&[]);
     let seed = CrcSeed::new(LOG, HEAD.file());
     let footer = frame::decode(&whole[HEADER_BYTES..], seed).unwrap();
@@ -91,26 +91,26 @@ fn a_footer_of_another_version_or_a_mark_in_its_place_is_no_end() {
 }
 
 #[test]
-fn a_snapshot_under_another_name_is_damaged_and_of_another_log_is_foreign() {
+fn snapshot_under_wrong_lsn_is_damaged_and_of_other_log_is_foreign() {
     let mut storage = MemoryStorage::new();
-    storage.plant(FileId::Snapshot(Lsn(41)), written(&[1]));
+    storage.put_file(FileId::Snapshot(Lsn(41)), written(&[1]));
     let outcome = read_snapshot(&mut storage, Lsn(41), &mut Vec::new(), |_, _, _| Ok::<(), ()>(()));
     assert!(matches!(outcome, Err(SnapshotReadError::Damaged(SnapshotError::Misnamed { found: Lsn(42) }))));
 
-    let mut writer = Writer::new();
+    let mut writer = LogWriter::new();
     writer.record(b"x");
     writer.sync();
     let head = SnapshotHead { log_id: LogId([0; 16]), lsn: Lsn(1), ..HEAD };
     let mut bytes = Vec::new();
     SnapshotWriter::begin(&head, &mut bytes).finish(&mut bytes);
-    writer.storage.plant(head.file(), bytes);
+    writer.storage.put_file(head.file(), bytes);
     assert!(matches!(recovered(&mut writer.storage), Err(RecoveryError::Foreign { .. })));
 }
 
 #[test]
-fn a_refused_record_is_not_damage() {
+fn refused_record_is_not_damage() {
     let mut storage = MemoryStorage::new();
-    storage.plant(HEAD.file(), written(&[3, 4]));
+    storage.put_file(HEAD.file(), written(&[3, 4]));
     let each = |kind, _, _: &[u8]| if kind == 2 { Err("no") } else { Ok(()) };
     let outcome = read_snapshot(&mut storage, HEAD.lsn, &mut Vec::new(), each);
     let Err(SnapshotReadError::Refused { position, kind, version, reason }) = outcome else { panic!("{outcome:?}") };
@@ -118,61 +118,61 @@ fn a_refused_record_is_not_damage() {
 }
 
 #[test]
-fn a_damaged_newest_snapshot_falls_back_to_the_older_and_goes() {
-    let mut world = World::new();
-    let newest = FileId::Snapshot(world.b);
-    world.storage.bytes_mut(newest).unwrap().flip(8 * (HEADER_BYTES + 31));
-    let (found, records) = recovered(&mut world.storage).unwrap();
-    assert_eq!(records, world.records);
-    assert_eq!((found.snapshot, &found.snapshots), (Some(world.a), &vec![world.a]));
+fn damaged_newest_snapshot_falls_back_to_older_and_is_garbage() {
+    let mut sample = SampleLog::new();
+    let newest = FileId::Snapshot(sample.b);
+    sample.storage.bytes_mut(newest).unwrap().flip(8 * (HEADER_BYTES + 31));
+    let (found, records) = recovered(&mut sample.storage).unwrap();
+    assert_eq!(records, sample.records);
+    assert_eq!((found.snapshot, &found.snapshots), (Some(sample.a), &vec![sample.a]));
     assert!(matches!(found.notices[0], Notice::DamagedSnapshot { file, .. } if file == newest));
     assert!(found.garbage.contains(&newest));
     let kept: Vec<_> = found.segments.iter().map(|s| s.sequence).collect();
-    assert_eq!(kept, [1, 2, 3, 4], "with one good snapshot left, the whole log is the second line");
+    assert_eq!(kept, [1, 2, 3, 4], "with one good snapshot left, the whole log is kept as fallback");
 }
 
 #[test]
-fn with_both_snapshots_damaged_the_whole_log_serves_while_it_is_there_and_then_nothing_does() {
-    let mut world = World::new();
-    for lsn in [world.a, world.b] {
-        world.storage.bytes_mut(FileId::Snapshot(lsn)).unwrap().truncate(HEADER_BYTES + 10);
+fn both_snapshots_damaged_recover_from_whole_log_or_refuse() {
+    let mut sample = SampleLog::new();
+    for lsn in [sample.a, sample.b] {
+        sample.storage.bytes_mut(FileId::Snapshot(lsn)).unwrap().truncate(HEADER_BYTES + 10);
     }
-    let (found, records) = recovered(&mut world.storage).unwrap();
-    assert_eq!((records, found.snapshot), (world.records.clone(), None));
-    world.storage.uproot(FileId::Segment(1)).unwrap();
-    let error = recovered(&mut world.storage).unwrap_err();
+    let (found, records) = recovered(&mut sample.storage).unwrap();
+    assert_eq!((records, found.snapshot), (sample.records.clone(), None));
+    sample.storage.take_file(FileId::Segment(1)).unwrap();
+    let error = recovered(&mut sample.storage).unwrap_err();
     let RecoveryError::StartsTooLate { file, first_lsn, needed, damaged } = &error else { panic!("{error:?}") };
-    assert_eq!((*file, *first_lsn, *needed), (FileId::Segment(2), world.a.next(), Lsn(1)));
-    assert_eq!(damaged.map(|(lsn, _)| lsn), Some(world.b));
+    assert_eq!((*file, *first_lsn, *needed), (FileId::Segment(2), sample.a.next(), Lsn(1)));
+    assert_eq!(damaged.map(|(lsn, _)| lsn), Some(sample.b));
 }
 
 #[test]
-fn a_snapshot_that_proves_more_than_the_log_holds_is_corruption_even_at_a_clean_end() {
-    let mut world = World::new();
+fn snapshot_beyond_end_of_log_is_corruption() {
+    let mut sample = SampleLog::new();
     for damage in [false, true] {
-        let mut storage = world.storage.clone();
-        let b = FileId::Snapshot(world.b);
-        storage.uproot(FileId::Segment(5)).unwrap();
-        storage.uproot(FileId::Segment(4)).unwrap();
+        let mut storage = sample.storage.clone();
+        let b = FileId::Snapshot(sample.b);
+        storage.take_file(FileId::Segment(5)).unwrap();
+        storage.take_file(FileId::Segment(4)).unwrap();
         if damage {
             storage.bytes_mut(b).unwrap().flip(1);
         }
         assert!(recovered(&mut storage).is_ok(), "segment 3 ends where the snapshot was taken");
-        let footer = world.live.iter().rfind(|frame| frame.file == FileId::Segment(3)).unwrap();
+        let footer = sample.live.iter().rfind(|frame| frame.file == FileId::Segment(3)).unwrap();
         storage.bytes_mut(FileId::Segment(3)).unwrap().truncate(footer.bytes.start);
         let error = recovered(&mut storage).unwrap_err();
-        let proof = Proof::Snapshot(world.b);
+        let proof = Proof::Snapshot(sample.b);
         let position = footer.bytes.start as u64;
-        let (file, lsn, reason) = (FileId::Segment(3), world.b, StopReason::End);
+        let (file, lsn, reason) = (FileId::Segment(3), sample.b, StopReason::End);
         assert_eq!(error, RecoveryError::Corrupt { file, position, lsn, reason, proof });
     }
-    assert!(recovered(&mut world.storage).is_ok());
+    assert!(recovered(&mut sample.storage).is_ok());
 }
 
 #[test]
-fn a_snapshot_of_a_log_that_went_another_way_is_refused() {
+fn snapshot_of_diverged_log_is_refused() {
     for footer in [true, false] {
-        let mut writer = Writer::new();
+        let mut writer = LogWriter::new();
         writer.record(b"this");
         writer.sync();
         if footer {
@@ -182,19 +182,19 @@ fn a_snapshot_of_a_log_that_went_another_way_is_refused() {
         let head = SnapshotHead { log_id: LOG, lsn, crc: writer.chain.last_crc() ^ 1, epoch: 1 };
         let mut bytes = Vec::new();
         SnapshotWriter::begin(&head, &mut bytes).finish(&mut bytes);
-        writer.storage.plant(head.file(), bytes);
+        writer.storage.put_file(head.file(), bytes);
         let error = recovered(&mut writer.storage).unwrap_err();
         assert!(matches!(error, RecoveryError::Unlinked { .. }), "{error}");
     }
 }
 
 #[test]
-fn a_snapshot_taken_amid_a_segment_skips_what_it_holds() {
-    let mut writer = Writer::new();
+fn snapshot_inside_segment_skips_covered_records() {
+    let mut writer = LogWriter::new();
     writer.record(b"one");
     writer.record(b"two");
     writer.sync();
-    writer.snapshot_steps().into_iter().for_each(|step| writer.step(&step));
+    writer.snapshot_ops().into_iter().for_each(|op| writer.perform(&op));
     writer.record(b"three");
     writer.sync();
     let (found, records) = recovered(&mut writer.storage).unwrap();

@@ -1,6 +1,6 @@
-//! Files nobody wrote, and good files with many things done to them: recovery answers, and never with a lie.
+//! Arbitrary files and arbitrarily damaged files: recovery never panics and never returns records that were not written.
 
-use super::support::{LOG, Taken, World, recovered};
+use super::support::{Collector, LOG, SampleLog, recovered};
 use driftq_core::log::{
     FileId, HEADER_BYTES, MemoryStorage, SegmentHeader, SegmentReader, SnapshotHead, SnapshotWriter, read_snapshot,
     recover,
@@ -22,7 +22,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop_oneof![Just(0), any::<u8>()], 0..300)
 }
 
-/// The largest numbers a header can carry and many it cannot, with a checksum that fits.
+/// A header with a valid checksum and numbers within or beyond their limits.
 fn header() -> impl Strategy<Value = Vec<u8>> {
     let number = || prop_oneof![0..20_u64, Just(1 << 62), Just((1 << 62) - 1), Just(u64::MAX), any::<u64>()];
     (any::<bool>(), number(), number(), number(), any::<u32>(), number(), bytes()).prop_map(
@@ -46,7 +46,7 @@ fn header() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// A segment with a true header for its name, and something behind it.
+/// A file with a valid header for its name, followed by arbitrary bytes.
 fn headed(file: FileId, previous: u64, behind: &[u8]) -> Vec<u8> {
     let mut out = match file {
         FileId::Segment(sequence) => SegmentHeader {
@@ -78,42 +78,42 @@ fn content(file: FileId) -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[derive(Clone, Debug)]
-enum Harm {
+enum Damage {
     Overwrite(prop::sample::Index, prop::sample::Index, Vec<u8>),
     Zero(prop::sample::Index, prop::sample::Index, usize),
-    Copy {
+    CopyBytes {
         from: (prop::sample::Index, prop::sample::Index),
         to: (prop::sample::Index, prop::sample::Index),
         len: usize,
     },
     Truncate(prop::sample::Index, prop::sample::Index),
-    Uproot(prop::sample::Index),
+    Remove(prop::sample::Index),
     CopyFile(prop::sample::Index, prop::sample::Index),
 }
 
-fn harm() -> impl Strategy<Value = Harm> {
+fn damage() -> impl Strategy<Value = Damage> {
     let at = || any::<prop::sample::Index>();
     prop_oneof![
-        (at(), at(), prop::collection::vec(any::<u8>(), 1..40)).prop_map(|(f, p, b)| Harm::Overwrite(f, p, b)),
-        (at(), at(), 1..200_usize).prop_map(|(f, p, len)| Harm::Zero(f, p, len)),
-        (at(), at(), at(), at(), 1..300_usize).prop_map(|(f, p, g, q, len)| Harm::Copy {
+        (at(), at(), prop::collection::vec(any::<u8>(), 1..40)).prop_map(|(f, p, b)| Damage::Overwrite(f, p, b)),
+        (at(), at(), 1..200_usize).prop_map(|(f, p, len)| Damage::Zero(f, p, len)),
+        (at(), at(), at(), at(), 1..300_usize).prop_map(|(f, p, g, q, len)| Damage::CopyBytes {
             from: (f, p),
             to: (g, q),
             len
         }),
-        (at(), at()).prop_map(|(f, p)| Harm::Truncate(f, p)),
-        at().prop_map(Harm::Uproot),
-        (at(), at()).prop_map(|(f, g)| Harm::CopyFile(f, g)),
+        (at(), at()).prop_map(|(f, p)| Damage::Truncate(f, p)),
+        at().prop_map(Damage::Remove),
+        (at(), at()).prop_map(|(f, g)| Damage::CopyFile(f, g)),
     ]
 }
 
-/// A byte of the file, mostly behind its header, where something stands.
-fn place(index: &prop::sample::Index, len: usize) -> usize {
+/// A position in the file, mostly behind its header.
+fn position_in(index: &prop::sample::Index, len: usize) -> usize {
     let at = index.index(len + len / 4 + 1);
     if at >= len { at % 128 % len.max(1) } else { at.max(HEADER_BYTES.min(len.saturating_sub(1))) }
 }
 
-fn inflict(storage: &mut MemoryStorage, files: &[FileId], harm: &Harm) {
+fn apply_damage(storage: &mut MemoryStorage, files: &[FileId], damage: &Damage) {
     let pick = |index: &prop::sample::Index| *index.get(files);
     let len = |storage: &MemoryStorage, file| storage.bytes(file).map_or(0, <[u8]>::len);
     let put = |storage: &mut MemoryStorage, file, at: usize, bytes: &[u8]| {
@@ -121,32 +121,32 @@ fn inflict(storage: &mut MemoryStorage, files: &[FileId], harm: &Harm) {
             open.overwrite(at, bytes);
         }
     };
-    match harm {
-        Harm::Overwrite(f, p, bytes) => {
-            let (file, at) = (pick(f), place(p, len(storage, pick(f))));
+    match damage {
+        Damage::Overwrite(f, p, bytes) => {
+            let (file, at) = (pick(f), position_in(p, len(storage, pick(f))));
             put(storage, file, at, bytes);
         }
-        Harm::Zero(f, p, count) => {
-            let (file, at) = (pick(f), place(p, len(storage, pick(f))));
+        Damage::Zero(f, p, count) => {
+            let (file, at) = (pick(f), position_in(p, len(storage, pick(f))));
             put(storage, file, at, &vec![0; *count]);
         }
-        Harm::Copy { from, to, len: count } => {
-            let start = place(&from.1, len(storage, pick(&from.0)));
+        Damage::CopyBytes { from, to, len: count } => {
+            let start = position_in(&from.1, len(storage, pick(&from.0)));
             let source = storage.bytes(pick(&from.0)).unwrap_or_default();
             let bytes = source[start.min(source.len())..(start + count).min(source.len())].to_vec();
-            let at = place(&to.1, len(storage, pick(&to.0)));
+            let at = position_in(&to.1, len(storage, pick(&to.0)));
             put(storage, pick(&to.0), at, &bytes);
         }
-        Harm::Truncate(f, p) => {
-            let at = place(p, len(storage, pick(f)));
+        Damage::Truncate(f, p) => {
+            let at = position_in(p, len(storage, pick(f)));
             if let Some(mut open) = storage.bytes_mut(pick(f)) {
                 open.truncate(at);
             }
         }
-        Harm::Uproot(f) => drop(storage.uproot(pick(f))),
-        Harm::CopyFile(f, g) => {
+        Damage::Remove(f) => drop(storage.take_file(pick(f))),
+        Damage::CopyFile(f, g) => {
             if let Some(bytes) = storage.bytes(pick(f)).map(<[u8]>::to_vec) {
-                storage.plant(pick(g), bytes);
+                storage.put_file(pick(g), bytes);
             }
         }
     }
@@ -156,55 +156,55 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
-    fn files_nobody_wrote_never_make_recovery_panic(
+    fn recovery_of_arbitrary_files_never_panics(
         files in prop::collection::vec(file().prop_flat_map(|file| (Just(file), content(file))), 0..6),
     ) {
         let mut storage = MemoryStorage::new();
         for (file, bytes) in files {
-            storage.plant(file, bytes);
+            storage.put_file(file, bytes);
         }
         let mut again = storage.clone();
-        let first = recover(&mut storage, Some(LOG), &mut Taken::default());
-        prop_assert_eq!(&first, &recover(&mut again, Some(LOG), &mut Taken::default()));
+        let first = recover(&mut storage, Some(LOG), &mut Collector::default());
+        prop_assert_eq!(&first, &recover(&mut again, Some(LOG), &mut Collector::default()));
         if let Ok(found) = first {
-            for step in found.cleanup_ops() {
-                step.perform(&mut storage).unwrap();
+            for op in found.cleanup_ops() {
+                op.perform(&mut storage).unwrap();
             }
             prop_assert!(found.next_header().encode().len() == HEADER_BYTES);
         }
     }
 
     #[test]
-    fn bytes_nobody_wrote_never_make_a_reader_panic(bytes in prop_oneof![bytes(), header()]) {
+    fn readers_of_arbitrary_bytes_never_panic(bytes in prop_oneof![bytes(), header()]) {
         if let Ok(header) = SegmentHeader::decode(&bytes) {
             let mut reader = SegmentReader::new(&header, &bytes);
             let _ = reader.by_ref().count();
             prop_assert!(reader.stop().is_some());
         }
         let mut storage = MemoryStorage::new();
-        storage.plant(FileId::Snapshot(Lsn(3)), bytes);
+        storage.put_file(FileId::Snapshot(Lsn(3)), bytes);
         let outcome = read_snapshot(&mut storage, Lsn(3), &mut Vec::new(), |_, _, _| Ok::<(), ()>(()));
         prop_assert!(outcome.is_err());
     }
 
     #[test]
-    fn after_any_harm_recovery_refuses_or_tells_the_truth(harms in prop::collection::vec(harm(), 1..5)) {
-        let mut world = World::new();
-        let files = world.files();
-        let mut storage = world.storage.clone();
-        for harm in &harms {
-            inflict(&mut storage, &files, harm);
+    fn recovery_after_arbitrary_damage_refuses_or_returns_written_records(damages in prop::collection::vec(damage(), 1..5)) {
+        let mut sample = SampleLog::new();
+        let files = sample.files();
+        let mut storage = sample.storage.clone();
+        for damage in &damages {
+            apply_damage(&mut storage, &files, damage);
         }
         if let Ok((found, records)) = recovered(&mut storage) {
-            prop_assert_eq!(records, world.records_through(found.last_lsn), "something else than what was written");
-            let intact = world.live.iter().filter(|frame| {
+            prop_assert_eq!(records, sample.records_through(found.last_lsn), "recovered records were never written");
+            let intact = sample.live.iter().filter(|frame| {
                 let now = storage.bytes(frame.file).and_then(|bytes| bytes.get(frame.bytes.clone()));
-                now == world.storage.bytes(frame.file).map(|bytes| &bytes[frame.bytes.clone()])
+                now == sample.storage.bytes(frame.file).map(|bytes| &bytes[frame.bytes.clone()])
             });
             let by_frame = intact.map(|frame| frame.synced).max().unwrap_or_default();
-            let snapshots = [world.a, world.b];
-            let there = snapshots.iter().filter(|lsn| storage.bytes(FileId::Snapshot(**lsn)).is_some());
-            let proven = by_frame.max(there.max().copied().unwrap_or_default());
+            let snapshots = [sample.a, sample.b];
+            let present = snapshots.iter().filter(|lsn| storage.bytes(FileId::Snapshot(**lsn)).is_some());
+            let proven = by_frame.max(present.max().copied().unwrap_or_default());
             prop_assert!(found.last_lsn >= proven, "{} found, {proven} proven", found.last_lsn);
         }
     }

@@ -1,4 +1,4 @@
-//! The storage in memory keeps the promises of the trait, and takes back what they do not cover.
+//! `MemoryStorage` keeps the contract of `Storage`, and a crash drops what the contract does not cover.
 
 use driftq_core::log::{
     CrashPlan, FileId, FolderChange, IoOp, MemoryStorage, SectorFate, Storage, StorageFault, WriteAt, read_whole,
@@ -19,7 +19,7 @@ fn content(storage: &mut MemoryStorage, file: FileId) -> Vec<u8> {
 }
 
 #[test]
-fn an_append_goes_behind_the_written_data_or_nowhere() {
+fn append_writes_at_end_of_data_or_not_at_all() {
     let mut storage = MemoryStorage::new();
     assert_eq!(storage.append(FILE, at(0), b"x"), Err(StorageFault::NotFound));
     storage.create(FILE, 8).unwrap();
@@ -32,7 +32,7 @@ fn an_append_goes_behind_the_written_data_or_nowhere() {
 }
 
 #[test]
-fn reserved_room_is_there_when_the_disk_is_full() {
+fn reserved_space_remains_on_full_disk() {
     let mut storage = MemoryStorage::new();
     storage.set_budget(Some(100));
     assert_eq!(storage.create(FILE, 101), Err(StorageFault::Full));
@@ -47,7 +47,7 @@ fn reserved_room_is_there_when_the_disk_is_full() {
 }
 
 #[test]
-fn only_what_was_synced_survives() {
+fn crash_keeps_only_synced_data() {
     let mut storage = MemoryStorage::new();
     storage.create(FILE, 0).unwrap();
     storage.append(FILE, at(0), b"abc").unwrap();
@@ -68,13 +68,13 @@ fn only_what_was_synced_survives() {
 }
 
 #[test]
-fn removals_and_renames_come_back_until_the_folder_is_synced() {
-    let (draft, done) = (FileId::SnapshotDraft(Lsn(1)), FileId::Snapshot(Lsn(1)));
+fn removals_and_renames_revert_until_folder_sync() {
+    let (draft, snapshot) = (FileId::SnapshotDraft(Lsn(1)), FileId::Snapshot(Lsn(1)));
     let mut storage = MemoryStorage::new();
-    storage.plant(draft, b"new".to_vec());
-    storage.plant(FILE, b"old".to_vec());
+    storage.put_file(draft, b"new".to_vec());
+    storage.put_file(FILE, b"old".to_vec());
     assert_eq!(storage.rename(draft, FILE), Err(StorageFault::Exists));
-    storage.rename(draft, done).unwrap();
+    storage.rename(draft, snapshot).unwrap();
     storage.remove(FILE).unwrap();
     assert_eq!(storage.read(FILE, 0, &mut [0]), Err(StorageFault::NotFound));
     let mut before = storage.crash();
@@ -82,11 +82,11 @@ fn removals_and_renames_come_back_until_the_folder_is_synced() {
     storage.sync_folder().unwrap();
     let mut after = storage.crash();
     assert_eq!(after.list().unwrap().len(), 1);
-    assert_eq!(content(&mut after, done), b"new");
+    assert_eq!(content(&mut after, snapshot), b"new");
 }
 
 #[test]
-fn a_plan_decides_sector_by_sector_and_change_by_change() {
+fn crash_plan_decides_per_sector_and_folder_change() {
     struct Plan;
     impl CrashPlan for Plan {
         fn keep_change(&mut self, change: FolderChange) -> bool {
@@ -105,15 +105,15 @@ fn a_plan_decides_sector_by_sector_and_change_by_change() {
     let mut after = storage.crash_with(&mut Plan);
     assert_eq!(after.bytes(OTHER), None);
     let bytes = content(&mut after, FILE);
-    assert_eq!(bytes[..600], [6; 600], "synced bytes stay, also in a sector that is lost");
+    assert_eq!(bytes[..600], [6; 600], "synced bytes survive in a lost sector");
     assert_eq!((&bytes[600..1024], &bytes[1024..]), (&[0; 424][..], &[7; 512][..]));
 }
 
 #[test]
-fn a_step_does_what_it_says() {
+fn io_op_performs_its_storage_call() {
     let mut storage = MemoryStorage::new();
     let (from, to) = (FileId::SnapshotDraft(Lsn(3)), FileId::Snapshot(Lsn(3)));
-    for step in [
+    for op in [
         IoOp::Create { file: from, capacity: 0 },
         IoOp::Append { file: from, at: at(0), bytes: b"abc".to_vec() },
         IoOp::Sync { file: from },
@@ -122,7 +122,7 @@ fn a_step_does_what_it_says() {
         IoOp::Remove { file: FILE },
         IoOp::SyncFolder,
     ] {
-        step.perform(&mut storage).unwrap();
+        op.perform(&mut storage).unwrap();
     }
     let mut after = storage.crash();
     assert_eq!(after.list().unwrap().len(), 1);
@@ -131,12 +131,12 @@ fn a_step_does_what_it_says() {
 }
 
 #[test]
-fn a_byte_that_cannot_be_read_is_an_error_only_where_it_is_touched() {
+fn unreadable_byte_fails_only_reads_that_touch_it() {
     let mut storage = MemoryStorage::new();
-    storage.plant(FILE, b"abcdef".to_vec());
+    storage.put_file(FILE, b"abcdef".to_vec());
     storage.set_unreadable(Some((FILE, 3)));
     let mut buffer = [0; 3];
     assert_eq!(storage.read(FILE, 0, &mut buffer), Ok(3));
-    assert_eq!(storage.read(FILE, 4, &mut buffer), Ok(2), "short only at the end");
+    assert_eq!(storage.read(FILE, 4, &mut buffer), Ok(2), "a read is short only at the end of the file");
     assert!(matches!(storage.read(FILE, 1, &mut buffer), Err(StorageFault::Io(_))));
 }

@@ -1,4 +1,4 @@
-//! A broker whose log is a list of records, so that a test can look at the state after each of them.
+//! A broker whose log is a list of records, so that tests can inspect the state after each record.
 
 use driftq_core::broker::{LogRefusal, LogSink, SpaceClass};
 use driftq_core::command::Produce;
@@ -9,28 +9,28 @@ use driftq_core::state::apply::Mode;
 use driftq_core::types::*;
 use driftq_core::{Broker, Command, Output, Refusal, Reply};
 
-use super::rig::{START, subscribe, topic};
+use super::test_broker::{START, subscribe, topic};
 
-/// The records of a run, in order. Takes everything, at once durable.
+/// An in-memory log sink; every append is durable at once.
 #[derive(Debug, Default)]
 pub struct Records(pub Vec<Record>);
 
 impl LogSink for Records {
-    fn append(&mut self, record: &Record, _need: SpaceClass) -> Result<Lsn, LogRefusal> {
+    fn append(&mut self, record: &Record, _space: SpaceClass) -> Result<Lsn, LogRefusal> {
         self.0.push(record.clone());
         Ok(Lsn(self.0.len() as u64))
     }
 }
 
 /// A broker, its records and its clock.
-pub struct Tape {
+pub struct RecordingBroker {
     pub broker: Broker,
     pub records: Records,
     pub now: Timestamp,
     pub outputs: Vec<Output>,
 }
 
-impl Tape {
+impl RecordingBroker {
     pub fn new() -> Self {
         Self::with_limits(Limits::production())
     }
@@ -38,18 +38,18 @@ impl Tape {
     pub fn with_limits(limits: Limits) -> Self {
         let mut records = Records::default();
         let mut broker = Broker::new(State::default(), Lsn(0), limits, NoFaults);
-        broker.boot(START, &mut records).expect("a list has room");
+        broker.boot(START, &mut records).expect("the list has room");
         Self { broker, records, now: START, outputs: Vec::new() }
     }
 
     pub fn send(&mut self, command: Command) -> Result<Reply, Refusal> {
-        let asked = self.broker.handle(self.now, command, &mut self.records);
+        let sent = self.broker.handle(self.now, command, &mut self.records);
         self.collect();
         let reply = self.outputs.iter().rev().find_map(|output| match output {
-            Output::Reply { ticket, result } if *ticket == asked => Some(result.clone()),
+            Output::Reply { ticket, result } if *ticket == sent => Some(result.clone()),
             _ => None,
         });
-        reply.expect("every command is answered")
+        reply.expect("every command has a reply")
     }
 
     /// Moves the clock and calls the broker once.
@@ -64,17 +64,17 @@ impl Tape {
         self.send(Command::CreateTopic { name: topic(name), partitions, retention }).expect("created");
     }
 
-    pub fn produce_with(&mut self, to: &str, value: &str, change: impl FnOnce(&mut Produce)) {
-        let mut asked = Produce::new(topic(to), "", value);
-        change(&mut asked);
-        self.send(Command::Produce(Box::new(asked))).expect("accepted");
+    pub fn produce_with(&mut self, topic_name: &str, value: &str, change: impl FnOnce(&mut Produce)) {
+        let mut request = Produce::new(topic(topic_name), "", value);
+        change(&mut request);
+        self.send(Command::Produce(Box::new(request))).expect("accepted");
     }
 
-    pub fn subscribe(&mut self, to: &str, name: &str, who: &str) {
-        self.send(Command::Subscribe(subscribe(to, name, who))).expect("subscribed");
+    pub fn subscribe(&mut self, topic_name: &str, group_name: &str, owner_name: &str) {
+        self.send(Command::Subscribe(subscribe(topic_name, group_name, owner_name))).expect("subscribed");
     }
 
-    /// The state after every record, as a replay of the log would build it.
+    /// The state after every record, built by replay.
     pub fn states(&self) -> Vec<State> {
         let mut state = State::default();
         let after = |record: &Record| {
@@ -82,7 +82,7 @@ impl Tape {
             state.clone()
         };
         let states: Vec<_> = self.records.0.iter().map(after).collect();
-        assert_eq!(states.last().map(State::digest), Some(self.broker.state().digest()), "replay = live");
+        assert_eq!(states.last().map(State::digest), Some(self.broker.state().digest()), "replay gives the live state");
         states
     }
 

@@ -1,4 +1,4 @@
-//! A small broker without a brain: writes a log by the rules of `docs/wal.md`, and remembers what it wrote where.
+//! Writes logs by the rules of `docs/wal.md` and records where each frame was written.
 
 use std::ops::Range;
 
@@ -10,20 +10,20 @@ use driftq_core::types::Lsn;
 
 pub const LOG: LogId = LogId(*b"sixteen byte id.");
 pub const CAPACITY: u64 = 8192;
-/// What snapshots of [`Writer`] hold: an old record with its LSN in front.
+/// The kind of a snapshot record of [`LogWriter`]: the LSN, kind and payload of a log record.
 pub const SAVED: u8 = 0x77;
 
-/// LSN, kind and payload of each.
+/// LSN, kind and payload of each record.
 pub type Records = Vec<(Lsn, u8, Vec<u8>)>;
 
-/// Every record ever, which is the state of a broker that forgets nothing.
+/// A state that consists of every record so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct Collector {
     pub records: Records,
     pub resets: u32,
 }
 
-impl Replay for Taken {
+impl Replay for Collector {
     fn reset(&mut self) {
         self.records.clear();
         self.resets += 1;
@@ -48,46 +48,46 @@ impl Replay for Taken {
 }
 
 pub fn recovered(storage: &mut impl Storage) -> Result<(Recovered, Records), RecoveryError> {
-    let mut taken = Taken::default();
-    let recovered = recover(storage, None, &mut taken)?;
-    Ok((recovered, taken.records))
+    let mut collector = Collector::default();
+    let recovered = recover(storage, None, &mut collector)?;
+    Ok((recovered, collector.records))
 }
 
-/// Where a frame was written, and what it says.
+/// Where a frame was written, with its LSN and its synced LSN.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct FrameSpan {
     pub file: FileId,
     pub bytes: Range<usize>,
     pub lsn: Lsn,
     pub synced: Lsn,
 }
 
-/// Writes a log on a [`MemoryStorage`], every operation as its own steps.
+/// Writes a log to a [`MemoryStorage`], one [`IoOp`] at a time.
 #[derive(Clone)]
-pub struct Writer {
+pub struct LogWriter {
     pub storage: MemoryStorage,
     pub header: SegmentHeader,
     pub chain: FrameChain,
     pub position: u64,
-    /// The highest LSN that a finished sync covers.
+    /// The highest synced LSN.
     pub synced: Lsn,
     pub records: Records,
-    pub frames: Vec<Placed>,
+    pub frames: Vec<FrameSpan>,
     pub epoch: u64,
 }
 
-impl Writer {
+impl LogWriter {
     pub fn new() -> Self {
         Self::start(MemoryStorage::new()).expect("an empty storage is a new log")
     }
 
-    /// Recovers, clears away, begins the next segment.
+    /// Recovers, cleans up and creates the next segment.
     pub fn start(mut storage: MemoryStorage) -> Result<Self, RecoveryError> {
-        let mut taken = Taken::default();
-        let recovered = recover(&mut storage, Some(LOG), &mut taken)?;
+        let mut collector = Collector::default();
+        let recovered = recover(&mut storage, Some(LOG), &mut collector)?;
         let header = recovered.next_header();
-        for step in recovered.cleanup_ops().iter().chain(&header.create_ops(1, CAPACITY)) {
-            step.perform(&mut storage).expect("a good disk");
+        for op in recovered.cleanup_ops().iter().chain(&header.create_ops(1, CAPACITY)) {
+            op.perform(&mut storage).expect("the storage has no faults");
         }
         Ok(Self {
             storage,
@@ -95,24 +95,24 @@ impl Writer {
             chain: header.chain(),
             position: HEADER_BYTES as u64,
             synced: recovered.last_lsn,
-            records: taken.records,
+            records: collector.records,
             frames: Vec::new(),
             epoch: 1,
         })
     }
 
-    pub fn step(&mut self, step: &IoOp) {
-        step.perform(&mut self.storage).expect("a good disk");
+    pub fn perform(&mut self, op: &IoOp) {
+        op.perform(&mut self.storage).expect("the storage has no faults");
     }
 
     fn append(&mut self, bytes: Vec<u8>) {
         let file = self.header.file();
         let start = self.position as usize;
         let placed = start..start + bytes.len();
-        self.frames.push(Placed { file, bytes: placed, lsn: self.chain.last_lsn(), synced: self.synced });
+        self.frames.push(FrameSpan { file, bytes: placed, lsn: self.chain.last_lsn(), synced: self.synced });
         let at = WriteAt { epoch: self.epoch, position: self.position };
         self.position += bytes.len() as u64;
-        self.step(&IoOp::Append { file, at, bytes });
+        self.perform(&IoOp::Append { file, at, bytes });
     }
 
     pub fn record(&mut self, payload: &[u8]) -> Lsn {
@@ -138,13 +138,13 @@ impl Writer {
     }
 
     pub fn sync(&mut self) {
-        self.step(&IoOp::Sync { file: self.header.file() });
+        self.perform(&IoOp::Sync { file: self.header.file() });
         self.synced = self.chain.last_lsn();
     }
 
-    /// Makes the next segment's file ahead of time.
+    /// Creates the file of the next segment ahead of time.
     pub fn prepare(&mut self) {
-        self.step(&IoOp::Create { file: FileId::Segment(self.header.sequence + 1), capacity: CAPACITY });
+        self.perform(&IoOp::Create { file: FileId::Segment(self.header.sequence + 1), capacity: CAPACITY });
     }
 
     pub fn rotate(&mut self) {
@@ -158,26 +158,26 @@ impl Writer {
             synced: self.synced,
         };
         let prepared = self.storage.bytes(self.header.file()).is_some();
-        for step in self.header.create_ops(self.epoch, CAPACITY).into_iter().skip(usize::from(prepared)) {
-            self.step(&step);
+        for op in self.header.create_ops(self.epoch, CAPACITY).into_iter().skip(usize::from(prepared)) {
+            self.perform(&op);
         }
         self.chain = self.header.chain();
         self.position = HEADER_BYTES as u64;
     }
 
-    /// The steps that write a snapshot of the state so far, which must be synced.
-    pub fn snapshot_steps(&self) -> Vec<IoOp> {
+    /// The ops that write a snapshot of the current state, which must be synced.
+    pub fn snapshot_ops(&self) -> Vec<IoOp> {
         assert_eq!(self.synced, self.chain.last_lsn());
         let (lsn, crc) = (self.chain.last_lsn(), self.chain.last_crc());
         let head = SnapshotHead { log_id: LOG, lsn, crc, epoch: self.epoch };
-        let mut steps = vec![IoOp::Create { file: head.draft(), capacity: 0 }];
+        let mut ops = vec![IoOp::Create { file: head.draft(), capacity: 0 }];
         let mut out = Vec::new();
         let mut position = 0;
         let mut writer = SnapshotWriter::begin(&head, &mut out);
         let mut flush = |out: &mut Vec<u8>| {
             let at = WriteAt { epoch: 1, position };
             position += out.len() as u64;
-            steps.push(IoOp::Append { file: head.draft(), at, bytes: std::mem::take(out) });
+            ops.push(IoOp::Append { file: head.draft(), at, bytes: std::mem::take(out) });
         };
         for (lsn, kind, payload) in &self.records {
             let saved = |buffer: &mut Vec<u8>| {
@@ -190,23 +190,23 @@ impl Writer {
         }
         writer.finish(&mut out);
         flush(&mut out);
-        steps.push(IoOp::Sync { file: head.draft() });
-        steps.push(IoOp::Rename { from: head.draft(), to: head.file() });
-        steps.push(IoOp::SyncFolder);
-        steps
+        ops.push(IoOp::Sync { file: head.draft() });
+        ops.push(IoOp::Rename { from: head.draft(), to: head.file() });
+        ops.push(IoOp::SyncFolder);
+        ops
     }
 
-    /// Rotates and takes a snapshot; clears nothing away.
+    /// Rotates and takes a snapshot, without cleanup.
     pub fn snapshot(&mut self) -> Lsn {
         self.rotate();
-        for step in self.snapshot_steps() {
-            self.step(&step);
+        for op in self.snapshot_ops() {
+            self.perform(&op);
         }
         self.chain.last_lsn()
     }
 }
 
-/// Garbles the unsynced sectors named, keeps the others.
+/// Garbles the unsynced sectors in this range and keeps the others.
 pub struct GarbleSectors(pub Range<u64>);
 
 impl driftq_core::log::CrashPlan for GarbleSectors {
@@ -219,28 +219,28 @@ impl driftq_core::log::CrashPlan for GarbleSectors {
     }
 }
 
-/// A log with everything in it, and what is known of it.
+/// A log that covers every situation, and its contents.
 ///
-/// Segment 1 ends in snapshot A. Segment 2 was torn: its end holds a bad frame and, behind it, a good one, both dead by
-/// the word of segment 3, which ends in snapshot B. Segment 4 holds frames that are proven synced and, at its end, two
+/// Snapshot A is taken at the end of segment 1. Segment 2 has a torn tail: a bad frame followed by a good one, both cut by
+/// the header of segment 3, at whose end snapshot B is taken. Segment 4 holds frames that are proven synced and then two
 /// that are not. Segment 5 is prepared.
 #[derive(Clone)]
-pub struct World {
+pub struct SampleLog {
     pub storage: MemoryStorage,
-    /// The frames that count.
-    pub live: Vec<Placed>,
+    /// The frames that belong to the log.
+    pub live: Vec<FrameSpan>,
     pub records: Records,
     pub a: Lsn,
     pub b: Lsn,
     pub last: Lsn,
 }
 
-/// Zeros behind the data of every segment.
+/// The number of zeros behind the data of every segment.
 pub const ZEROS: usize = 40;
 
-impl World {
+impl SampleLog {
     pub fn new() -> Self {
-        let mut writer = Writer::new();
+        let mut writer = LogWriter::new();
         writer.record(b"one");
         writer.record(b"");
         writer.sync();
@@ -257,7 +257,7 @@ impl World {
         let mut live = writer.frames.clone();
         live.retain(|frame| frame.lsn < torn_from);
         let storage = writer.storage.crash_with(&mut GarbleSectors(8..9));
-        let mut writer = Writer::start(storage).unwrap();
+        let mut writer = LogWriter::start(storage).unwrap();
         assert_eq!((writer.header.sequence, writer.header.first_lsn()), (3, torn_from));
         writer.record(b"third");
         writer.record(b"again third");
@@ -278,9 +278,9 @@ impl World {
         let mut storage = writer.storage.crash_with(&mut KeepAll);
         for sequence in 1..=5 {
             let file = FileId::Segment(sequence);
-            let mut bytes = storage.uproot(file).unwrap();
+            let mut bytes = storage.take_file(file).unwrap();
             bytes.resize(bytes.len().max(HEADER_BYTES) + ZEROS, 0);
-            storage.plant(file, bytes);
+            storage.put_file(file, bytes);
         }
         Self { storage, live, records: writer.records.clone(), a, b, last: writer.chain.last_lsn() }
     }
