@@ -1,8 +1,9 @@
-//! What the idempotency store and completed steps remember, to bytes and back.
+//! Encoding of effects and completed steps.
 
 use std::sync::Arc;
 
 use super::fields::*;
+use super::names::*;
 use super::{Malformed, Reader, put_bytes, put_varint, put_varints};
 use crate::body::Body;
 use crate::idempotency::tag;
@@ -33,7 +34,7 @@ pub(super) fn identity(from: &mut Reader<'_>) -> Result<Identity, Malformed> {
     };
     let tenant = from.text()?;
     if tenant.is_empty() {
-        return Err(Malformed("an identity has a tenant"));
+        return Err(Malformed("identity without a tenant"));
     }
     Ok(Identity::new(tenant, scope, from.text()?))
 }
@@ -64,8 +65,8 @@ pub(super) fn put_begun(out: &mut Vec<u8>, begun: &EffectBegun) {
     put_varint(out, begun.until.0);
     match begun.lifetime {
         None => out.push(0),
-        Some(Lifetime::Window(window)) => put_marked(out, 1, window.0),
-        Some(Lifetime::Until(moment)) => put_marked(out, 2, moment.0),
+        Some(Lifetime::Window(window)) => put_tagged(out, 1, window.0),
+        Some(Lifetime::Until(at)) => put_tagged(out, 2, at.0),
     }
     put_text(out, begun.request_hash.as_deref());
     match begun.message {
@@ -149,14 +150,14 @@ pub(super) fn put_effect(out: &mut Vec<u8>, effect: &Effect) {
 
 pub(super) fn effect(from: &mut Reader<'_>) -> Result<Effect, Malformed> {
     let status = status(from.byte()?)?;
-    let marks = from.byte()?;
-    if marks > 3 {
-        return Err(Malformed("unknown marks of an effect"));
+    let flags = from.byte()?;
+    if flags > 3 {
+        return Err(Malformed("unknown effect flags"));
     }
     Ok(Effect {
         status,
-        committed: marks & 1 != 0,
-        finished: marks & 2 != 0,
+        committed: flags & 1 != 0,
+        finished: flags & 2 != 0,
         attempt: from.varint32()?,
         token: match flag(from)? {
             false => None,
@@ -189,7 +190,7 @@ pub(super) fn effect(from: &mut Reader<'_>) -> Result<Effect, Malformed> {
 }
 
 pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
-    put_place(out, &step.message_ref);
+    put_message_ref(out, &step.message_ref);
     put_token(out, step.token);
     put_varint(out, step.until.0);
     match &step.effect {
@@ -208,7 +209,7 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
             Some(stored) => {
                 out.push(1);
                 put_varint(out, u64::from(stored.topic.0));
-                put_gate(out, stored.dedupe.as_ref());
+                put_dedupe(out, stored.dedupe.as_ref());
                 let (bytes, metadata_len, key_len) = stored.body.parts();
                 put_varints(out, [u64::from(metadata_len), u64::from(key_len)]);
                 put_bytes(out, bytes);
@@ -218,7 +219,7 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
 }
 
 pub(super) fn completed(from: &mut Reader<'_>) -> Result<Completed, Malformed> {
-    let message_ref = place(from)?;
+    let message_ref = message_ref(from)?;
     let token = token(from)?;
     let until = Timestamp(from.varint()?);
     let effect = match flag(from)? {
@@ -253,7 +254,7 @@ fn produced(from: &mut Reader<'_>) -> Result<Produced, Malformed> {
 }
 
 pub(super) fn put_completion(out: &mut Vec<u8>, completion: &Completion) {
-    put_place(out, &completion.message_ref);
+    put_message_ref(out, &completion.message_ref);
     put_varints(out, [completion.offset.0, completion.until.0]);
     for output in completion.produced.iter() {
         put_bytes(out, output.topic.as_str().as_bytes());
@@ -263,7 +264,7 @@ pub(super) fn put_completion(out: &mut Vec<u8>, completion: &Completion) {
 }
 
 pub(super) fn completion(from: &mut Reader<'_>) -> Result<Completion, Malformed> {
-    let message_ref = place(from)?;
+    let message_ref = message_ref(from)?;
     let (offset, until) = (Offset(from.varint()?), Timestamp(from.varint()?));
     let mut produced = Vec::new();
     while !from.is_empty() {
@@ -287,10 +288,10 @@ fn status_code(status: EffectStatus) -> u8 {
 }
 
 fn status(code: u8) -> Result<EffectStatus, Malformed> {
-    EffectStatus::ALL.get(usize::from(code)).copied().ok_or(Malformed("unknown status of an effect"))
+    EffectStatus::ALL.get(usize::from(code)).copied().ok_or(Malformed("unknown effect status"))
 }
 
-/// Small numbers of either sign have short spellings.
+/// Maps small numbers of either sign to short varints.
 fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }
@@ -299,12 +300,12 @@ fn unzigzag(code: u64) -> i64 {
     (code >> 1) as i64 ^ -((code & 1) as i64)
 }
 
-fn put_marked(out: &mut Vec<u8>, mark: u8, number: u64) {
-    out.push(mark);
+fn put_tagged(out: &mut Vec<u8>, tag: u8, number: u64) {
+    out.push(tag);
     put_varint(out, number);
 }
 
-/// A text that may be missing, which is not the same as empty.
+/// An optional text; absent differs from empty.
 fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
     match text {
         None => out.push(0),

@@ -1,8 +1,9 @@
-//! The pieces of a snapshot to bytes and back.
+//! Encoding of snapshot images.
 
 use std::sync::Arc;
 
 use super::fields::*;
+use super::names::*;
 use super::{Malformed, Reader, effects, put_bytes, put_varint};
 use crate::record::{Image, RunImage};
 use crate::state::entry::{Entry, LastError, Phase};
@@ -22,7 +23,7 @@ const REPLAYED: u8 = 0x8A;
 const EFFECT: u8 = 0x8B;
 const COMPLETION: u8 = 0x8C;
 
-/// Whether frames of this kind belong in snapshots only.
+/// Whether frames of this kind occur in snapshots only.
 pub(crate) fn is_image(kind: u8) -> bool {
     (ORIGIN..0xA0).contains(&kind)
 }
@@ -108,7 +109,7 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_run(out, run);
         }
         Image::Entry { message_ref, entry } => {
-            put_place(out, message_ref);
+            put_message_ref(out, message_ref);
             put_entry(out, entry);
         }
         Image::Identity { scope, tenant, key, partition, offset, expires_at } => {
@@ -199,7 +200,7 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
             let (topic, group) = group(from)?;
             Image::DoneRun { topic, group, partition: PartitionId(from.varint32()?), run: run(from)? }
         }
-        ENTRY => Image::Entry { message_ref: place(from)?, entry: entry(from)? },
+        ENTRY => Image::Entry { message_ref: message_ref(from)?, entry: entry(from)? },
         IDENTITY => Image::Identity {
             scope: topic_name(from.text()?)?,
             tenant: Text::from(from.text()?),
@@ -214,7 +215,7 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
         }
         EFFECT => Image::Effect { identity: effects::identity(from)?, effect: effects::effect(from)? },
         COMPLETION => Image::Completion { token: token(from)?, completion: effects::completion(from)? },
-        _ => return Err(Malformed("unknown snapshot piece")),
+        _ => return Err(Malformed("unknown snapshot image kind")),
     };
     reader.finish()?;
     Ok(image)
@@ -226,12 +227,12 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
     put_varint(out, u64::from(entry.failures));
     put_token(out, entry.token);
     put_bytes(out, entry.owner.as_str().as_bytes());
-    let (phase, moment) = match entry.phase {
+    let (phase, at) = match entry.phase {
         Phase::Leased { until } => (0, until),
         Phase::Queued { not_before } => (1, not_before),
     };
     out.push(phase);
-    put_varint(out, moment.0);
+    put_varint(out, at.0);
     match &entry.last_error {
         LastError::Nothing => out.push(0),
         LastError::AckTimeout => out.push(1),

@@ -1,6 +1,6 @@
-//! Metadata as tagged fields, in rising tag order; absent fields take no room.
+//! Encoding of message metadata: tagged fields in ascending tag order; absent fields take no bytes.
 
-use super::fields::{group_name, topic_name};
+use super::names::{group_name, topic_name};
 use super::{Malformed, Reader, put_bytes, put_varint};
 use crate::types::message::{DEFAULT_TENANT, MessageFlags};
 use crate::types::{
@@ -26,7 +26,7 @@ const TRACE: u8 = 15;
 const DEAD_LETTER: u8 = 16;
 const REDRIVE: u8 = 17;
 
-/// Appends `meta`; nothing at all for metadata that says nothing.
+/// Appends `meta`; nothing for empty metadata.
 pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
     let envelope = &meta.envelope;
     for (tag, text) in [
@@ -82,7 +82,7 @@ pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what [`encode`] wrote.
+/// Decodes what [`encode`] wrote.
 ///
 /// # Errors
 /// [`Malformed`] for anything else.
@@ -116,10 +116,10 @@ pub fn decode(bytes: &[u8]) -> Result<Metadata, Malformed> {
     Ok(meta)
 }
 
-/// Checks `bytes` as strictly as [`decode`] and reports only what the hot paths ask for, without building the rest.
+/// Validates `bytes` as strictly as [`decode`], but extracts only the flags that hot paths need.
 ///
 /// # Errors
-/// [`Malformed`] exactly where [`decode`] would report it.
+/// [`Malformed`] for exactly the bytes that [`decode`] refuses.
 pub(crate) fn flags(bytes: &[u8]) -> Result<MessageFlags, Malformed> {
     let mut flags = MessageFlags::default();
     walk(bytes, |field| {
@@ -136,7 +136,7 @@ pub(crate) fn flags(bytes: &[u8]) -> Result<MessageFlags, Malformed> {
     Ok(flags)
 }
 
-/// The tenant and the key of the identity in metadata that was checked before, if it has one.
+/// The tenant and the key of the identity in validated metadata, if it has one.
 pub(crate) fn identity(bytes: &[u8]) -> Option<(&str, &str)> {
     let (mut tenant, mut identity) = (None, None);
     let mut reader = Reader::new(bytes);
@@ -275,7 +275,7 @@ fn put_dead_letter(out: &mut Vec<u8>, dead: &DeadLetter) {
     put_bytes(out, dead.last_error.as_bytes());
     out.push(reason_code(dead.reason));
     put_varint(out, dead.routed_at.0);
-    // What was kept is an envelope of its own, so that it has one spelling and one reader.
+    // The kept fields are encoded as an envelope, so that they have one encoding and one decoder.
     let kept = Envelope {
         retry_policy: dead.kept.retry_policy,
         target_topic: dead.kept.target_topic.clone(),
@@ -300,7 +300,7 @@ fn dead_letter(reader: &mut Reader<'_>) -> Result<DeadLetter, Malformed> {
     })
 }
 
-/// Reads the few fields a dead letter may keep; not by way of [`decode`], so that nesting cannot recurse.
+/// Decodes the fields that a dead letter may keep; not with [`decode`], so that nested input cannot recurse.
 fn kept(bytes: &[u8]) -> Result<KeptForRedrive, Malformed> {
     let mut kept = KeptForRedrive::default();
     let mut reader = Reader::new(bytes);

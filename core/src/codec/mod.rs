@@ -1,30 +1,31 @@
-//! How records become bytes and come back. One codec serves the log and snapshots.
+//! The record codec of the log and of snapshots.
 //!
-//! Numbers are LEB128 varints, texts and byte strings carry their length in front. Every reader is bounded by the slice
-//! it is given: no length is believed before that many bytes are seen to be there, and nothing here panics on any input.
+//! Numbers are LEB128 varints; texts and byte strings have a length prefix. Decoding is bounded by the given slice: a length
+//! is checked against the remaining bytes before it is used, and no input makes decoding panic.
 
 mod effects;
 mod fields;
 pub(crate) mod image;
 pub mod metadata;
+mod names;
 pub mod record;
 
-/// Bytes that no version of this codec wrote, with what is wrong about them.
+/// Bytes that this codec does not write, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed record: {0}")]
 pub struct Malformed(pub &'static str);
 
-/// The most bytes a varint takes.
+/// The maximum size of a varint in bytes.
 const VARINT_BYTES_MAX: usize = 10;
 
 /// Appends `value` as a varint.
 #[inline]
 pub(crate) fn put_varint(out: &mut Vec<u8>, value: u64) {
-    // Most numbers that stand alone are the lengths of short texts.
+    // Most single numbers are lengths of short texts.
     if value < 0x80 { out.push(value as u8) } else { put_varints(out, [value]) }
 }
 
-/// Appends each of `values` as a varint. What stands together is best put together: `out` is asked for room once.
+/// Appends each of `values` as a varint. One call grows `out` at most once.
 #[inline]
 pub(crate) fn put_varints<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
     let mut bytes = [[0; VARINT_BYTES_MAX]; N];
@@ -42,7 +43,7 @@ pub(crate) fn put_varints<const N: usize>(out: &mut Vec<u8>, values: [u64; N]) {
     out.extend_from_slice(&bytes[..len]);
 }
 
-/// The varint of `value`, for where it stands in no buffer: its bytes, and how many of them count.
+/// The varint of `value` without a buffer: its bytes and their number.
 pub(crate) fn varint(mut value: u64) -> ([u8; VARINT_BYTES_MAX], usize) {
     let mut bytes = [0; VARINT_BYTES_MAX];
     let mut last = 0;
@@ -55,13 +56,13 @@ pub(crate) fn varint(mut value: u64) -> ([u8; VARINT_BYTES_MAX], usize) {
     (bytes, last + 1)
 }
 
-/// Appends `bytes` with their length in front.
+/// Appends `bytes` with a length prefix.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Reads from the front of a slice; every read checks that its bytes are there.
+/// Reads from the front of a slice; every read checks that enough bytes remain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -82,7 +83,7 @@ impl<'a> Reader<'a> {
         Ok(*first)
     }
 
-    /// Accepts only the shortest spelling of a number, so that equal records have equal bytes.
+    /// Accepts only the shortest encoding of a number, so that equal records have equal bytes.
     pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
