@@ -1,11 +1,11 @@
-//! A storage that keeps nothing, and identities for new logs.
+//! A storage that discards everything, and ids for new logs.
 
 use std::fs::File;
 use std::io::{self, Read};
 
 use driftq_core::log::{FileId, FileInfo, LogId, Storage, StorageFault, WriteAt};
 
-/// For a broker that is to remember nothing: says yes to everything, keeps nothing, and lists nothing. Every start finds an empty
+/// A storage for a broker without persistence: accepts everything, stores nothing and lists nothing. Every start finds an empty
 /// folder and needs a [`fresh_log_id`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NullStorage;
@@ -44,10 +44,10 @@ impl Storage for NullStorage {
     }
 }
 
-/// An identity for a new log, drawn by the system.
+/// A random id for a new log.
 ///
 /// # Errors
-/// Whatever the system says of its source of randomness.
+/// Any error of reading `/dev/urandom`.
 pub fn fresh_log_id() -> io::Result<LogId> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

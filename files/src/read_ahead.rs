@@ -1,8 +1,7 @@
-//! Reading on while what was read is being worked at.
+//! Read-ahead for sequential reads past the page cache.
 //!
-//! The system reads ahead of whoever reads by its cache; past the cache nobody does. So once a file is seen to be read from front to
-//! back, a thread reads on, through that file and then through the segments that follow it, a bounded number of chunks ahead.
-//! Whatever goes wrong with it, the reader just reads for itself.
+//! Linux reads ahead only into the page cache. Once a file is read sequentially, a thread reads a bounded number of chunks ahead,
+//! through that file and then through the segments that follow it. If the thread fails, the reader reads on its own.
 
 use std::fs::File;
 use std::io;
@@ -12,23 +11,23 @@ use std::thread;
 
 use driftq_core::log::FileId;
 
-use super::medium::{ALIGN, AlignedBuffer, open_direct, read_blocks};
+use super::direct_io::{ALIGN, AlignedBuffer, open_direct, read_blocks};
 
 pub(super) const CHUNK_BYTES: usize = 4 << 20;
-/// How many chunks may wait to be taken.
+/// The maximum number of chunks read ahead.
 const CHUNKS_MAX: usize = 8;
 
-/// A piece of a file.
+/// A chunk of a file.
 #[derive(Debug)]
 pub(super) struct Chunk {
     file: FileId,
     at: u64,
     pub(super) bytes: AlignedBuffer,
-    /// How many bytes were read: fewer than [`CHUNK_BYTES`] at the end of the file.
+    /// The number of bytes read: less than [`CHUNK_BYTES`] at the end of the file.
     pub(super) len: usize,
 }
 
-/// The taking end. When it is dropped, the thread ends.
+/// The receiving end. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct ReadAhead {
     chunks: Receiver<Chunk>,
@@ -36,27 +35,27 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Begins at byte `at` of `file`, which stands in `folder` and is open as `handle`, past the cache.
-    pub(super) fn begin(folder: &Path, file: FileId, handle: &File, at: u64) -> io::Result<Self> {
-        assert!(at.is_multiple_of(ALIGN as u64), "reading past the cache begins at a block");
+    /// Starts at byte `at` of `file` in `folder`, which is open as `handle` with `O_DIRECT`.
+    pub(super) fn start(folder: &Path, file: FileId, handle: &File, at: u64) -> io::Result<Self> {
+        assert!(at.is_multiple_of(ALIGN as u64), "direct reads start at a block boundary");
         let (out, chunks) = sync_channel(CHUNKS_MAX);
         let (spent, memory) = channel();
         let (folder, handle) = (folder.to_owned(), handle.try_clone()?);
-        let run = move || read_on(&folder, file, handle, at, &out, &memory);
-        thread::Builder::new().name("read-ahead".to_owned()).spawn(run)?;
+        let work = move || read_chunks(&folder, file, handle, at, &out, &memory);
+        thread::Builder::new().name("read-ahead".to_owned()).spawn(work)?;
         Ok(Self { chunks, spent })
     }
 
-    /// The piece of `file` from byte `at` on, if that is what comes next; `spent` is memory to use again. After a `None` there is nothing
-    /// more to be had.
+    /// The chunk of `file` from byte `at` on, if it is the next one; `spent` is memory to reuse. After a `None` the read-ahead is
+    /// over.
     pub(super) fn take(&self, file: FileId, at: u64, spent: AlignedBuffer) -> Option<Chunk> {
-        // If the thread has ended the memory is simply dropped.
+        // If the thread has ended, the memory is dropped.
         drop(self.spent.send(spent));
         self.chunks.recv().ok().filter(|chunk| chunk.file == file && chunk.at == at)
     }
 }
 
-fn read_on(
+fn read_chunks(
     folder: &Path,
     mut file: FileId,
     mut handle: File,

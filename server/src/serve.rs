@@ -221,7 +221,7 @@ impl Opening {
             }
             Self::Folder(storage) => {
                 // Everybody waits for the segment a start begins, so only its beginning is written with zeros.
-                let mut first = wrap(storage.clone().preparing(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES)));
+                let mut first = wrap(storage.clone().with_prepare(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES)));
                 let (pipeline, recovered) = Pipeline::open(&mut first, config, new_log, now, NoFaults)?;
                 Ok((pipeline, recovered, Some(storage)))
             }

@@ -153,7 +153,7 @@ impl RealDisk {
     /// Another process opens the folder.
     fn reopen(&mut self) -> Result<(), FolderError> {
         // The lock goes with the last handle, so that one goes before the folder is locked anew.
-        let without_lock = FileStorage::within(&self.path);
+        let without_lock = FileStorage::open_unlocked(&self.path);
         let failed = |error| FolderError::Io { doing: "opening", path: self.path.clone(), error };
         self.files = without_lock.map_err(failed)?;
         self.files = DataFolder::open(&self.path)?.storage();

@@ -1,4 +1,4 @@
-//! Figures, not tests: run with `--ignored --nocapture`, in release.
+//! Measurements, not tests: run in release with `--ignored --nocapture`.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn measure_creation_and_appends_with_sync() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let mut sequence = 0;
     for prepare in [Prepare::Zeros, Prepare::ZerosThenReserve(8 << 20), Prepare::Reserve] {
-        let mut storage = DataFolder::open(folder.path()).unwrap().storage().preparing(prepare);
+        let mut storage = DataFolder::open(folder.path()).unwrap().storage().with_prepare(prepare);
         let mut creations = Vec::new();
         for _ in 0..5 {
             sequence += 1;
@@ -66,8 +66,8 @@ fn measure_reading_a_log_of_384_mib() {
         storage.sync(FileId::Segment(sequence)).unwrap();
     }
     drop(storage);
-    for path in [ReadPath::Medium, ReadPath::Forgotten, ReadPath::Cache, ReadPath::Medium, ReadPath::Forgotten] {
-        let mut storage = DataFolder::open(folder.path()).unwrap().storage().reading(path);
+    for path in [ReadPath::Medium, ReadPath::EvictedCache, ReadPath::Cache, ReadPath::Medium, ReadPath::EvictedCache] {
+        let mut storage = DataFolder::open(folder.path()).unwrap().storage().with_read_path(path);
         let mut buffer = Vec::new();
         let begun = Instant::now();
         for sequence in 1..=6 {
@@ -86,7 +86,7 @@ fn measure_a_start_on_a_million_messages() {
     let now = Timestamp(1_000_000);
     let topic = TopicName::new("t").unwrap();
     let open = |prepare, path| {
-        let mut storage = DataFolder::open(folder.path()).unwrap().storage().preparing(prepare).reading(path);
+        let mut storage = DataFolder::open(folder.path()).unwrap().storage().with_prepare(prepare).with_read_path(path);
         let begun = Instant::now();
         let config = PipelineConfig { snapshot_every_bytes: u64::MAX, ..PipelineConfig::default() };
         let new_log = Some(LogId([7; 16]));
@@ -114,7 +114,7 @@ fn measure_a_start_on_a_million_messages() {
     broker.drive(now, &mut storage);
     drop((broker, storage));
     for prepare in [Prepare::Zeros, Prepare::ZerosThenReserve(8 << 20), Prepare::Reserve] {
-        for path in [ReadPath::Medium, ReadPath::Forgotten, ReadPath::Cache] {
+        for path in [ReadPath::Medium, ReadPath::EvictedCache, ReadPath::Cache] {
             let (took, broker, recovered, _) = open(prepare, path);
             let messages = broker.state().topic_named(&topic).unwrap().next_offset().0;
             let bytes = recovered.bytes_read >> 20;

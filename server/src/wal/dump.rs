@@ -47,7 +47,7 @@ pub enum DumpEnd {
 /// # Errors
 /// [`WalError`] if the folder is in use, holds no log or cannot be read, or if `out` takes no more.
 pub fn dump(dir: &Path, options: &DumpOptions, out: &mut impl Write) -> Result<DumpEnd, WalError> {
-    let folder = DataFolder::look(dir)?;
+    let folder = DataFolder::open_existing(dir)?;
     let mut storage = folder.storage();
     let found = Folder::survey(&mut storage)?;
     let failed = || WalError::io("writing to", Path::new("standard output"));

@@ -48,7 +48,7 @@ pub(super) fn prepare(
     let workshop = dir.join(WORKSHOP);
     clear(&workshop)?;
     fs::create_dir(&workshop).map_err(WalError::io("making", &workshop))?;
-    let written = FileStorage::within(&workshop)
+    let written = FileStorage::open_unlocked(&workshop)
         .map_err(WalError::io("opening", &workshop))
         .and_then(|mut storage| write(&mut storage));
     let new = match written {

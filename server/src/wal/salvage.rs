@@ -154,7 +154,7 @@ impl fmt::Display for Salvage {
 /// # Errors
 /// [`WalError`] if the folder is in use, holds no log, or cannot be read or written.
 pub fn salvage(dir: &Path, consent: Consent) -> Result<Salvage, WalError> {
-    let folder = DataFolder::look(dir)?;
+    let folder = DataFolder::open_existing(dir)?;
     let folder = match consent {
         Consent::LookOnly => folder,
         Consent::AcceptLoss => {

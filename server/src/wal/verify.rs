@@ -70,7 +70,7 @@ impl fmt::Display for Verification {
 /// # Errors
 /// [`WalError`] if the folder is in use, holds no log, or cannot be read; and if its files are of a newer version.
 pub fn verify(dir: &Path) -> Result<Verification, WalError> {
-    let folder = DataFolder::look(dir)?;
+    let folder = DataFolder::open_existing(dir)?;
     let mut storage = folder.storage();
     let outcome = inspect(&mut storage, None, &NoFaults);
     if let Err(error @ (RecoveryError::NoLog | RecoveryError::Storage { .. } | RecoveryError::UnknownVersion { .. })) =

@@ -157,7 +157,7 @@ impl Wal<FileStorage> {
     /// # Errors
     /// [`WalError::Folder`] if the folder is in use or cannot be read, [`WalError::SalvagePending`].
     pub fn open(folder: &Path) -> Result<Self, WalError> {
-        let data = DataFolder::read(folder)?;
+        let data = DataFolder::open_read_only(folder)?;
         if SALVAGE_PLAN.iter().fold(folder.to_owned(), |path, part| path.join(part)).exists() {
             return Err(WalError::SalvagePending(folder.to_owned()));
         }

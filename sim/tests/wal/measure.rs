@@ -18,7 +18,7 @@ const BATCH: u64 = 1_000;
 
 /// A log of a million records: messages of 200 bytes, each delivered and acked.
 fn make(path: &std::path::Path) {
-    let mut disk = DataFolder::open(path).unwrap().storage().preparing(Prepare::Reserve);
+    let mut disk = DataFolder::open(path).unwrap().storage().with_prepare(Prepare::Reserve);
     let config = PipelineConfig { snapshot_every_bytes: u64::MAX, ..PipelineConfig::default() };
     let log = Some(driftq_files::fresh_log_id().unwrap());
     let (mut broker, _) = Pipeline::open(&mut disk, config, log, Timestamp(START), NoFaults).unwrap();

@@ -34,7 +34,7 @@ pub enum CompareError {
 /// # Errors
 /// [`CompareError`] if the folder is in use or holds no log that can be relied on.
 pub fn compare(entries: &[Entry], folder: &Path) -> Result<Report, CompareError> {
-    compare_storage(entries, &mut DataFolder::read(folder)?.storage())
+    compare_storage(entries, &mut DataFolder::open_read_only(folder)?.storage())
 }
 
 /// Replays the log in `storage` and holds it against a history of its server; see [`compare`].

@@ -1,4 +1,4 @@
-//! A broker's life on real files: rotation, snapshots, removals, restarts, and both lanes at once.
+//! A broker on real files: rotation, snapshots, removals, restarts, and both job classes at once.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -43,8 +43,8 @@ fn produce(broker: &mut Pipeline, number: usize) {
     broker.handle(NOW, Command::Produce(Box::new(Produce::new(topic(), format!("key-{number}"), value))));
 }
 
-/// Takes every output; says how many were good news.
-fn taken(broker: &mut Pipeline) -> usize {
+/// Takes every output and returns the number of successful replies.
+fn successful_replies(broker: &mut Pipeline) -> usize {
     std::iter::from_fn(|| broker.poll_output())
         .filter(|output| matches!(output, Output::Reply { result: Ok(_), .. }))
         .count()
@@ -57,14 +57,14 @@ fn digest(path: &Path) -> u64 {
 }
 
 #[test]
-fn a_broker_goes_on_where_it_was_through_rotations_snapshots_and_restarts() {
+fn broker_continues_through_rotations_snapshots_and_restarts() {
     for prepare in [Prepare::Zeros, Prepare::Reserve] {
         let folder = tempfile::tempdir().unwrap();
-        let mut answered = 0;
-        for life in 0..4 {
-            let mut storage = DataFolder::open(folder.path()).unwrap().storage().preparing(prepare);
+        let mut replies = 0;
+        for boot in 0..4 {
+            let mut storage = DataFolder::open(folder.path()).unwrap().storage().with_prepare(prepare);
             let mut broker = open(&mut storage);
-            if life == 0 {
+            if boot == 0 {
                 create_topic(&mut broker);
             }
             for number in 0..300 {
@@ -74,10 +74,10 @@ fn a_broker_goes_on_where_it_was_through_rotations_snapshots_and_restarts() {
                 }
             }
             broker.drive(NOW, &mut storage);
-            answered += taken(&mut broker);
+            replies += successful_replies(&mut broker);
             assert_eq!(broker.failure(), None);
             let state = broker.state().digest();
-            if life % 2 == 0 {
+            if boot % 2 == 0 {
                 broker.close();
                 broker.drive(NOW, &mut storage);
             }
@@ -85,7 +85,7 @@ fn a_broker_goes_on_where_it_was_through_rotations_snapshots_and_restarts() {
             drop(storage);
             assert_eq!(digest(folder.path()), state);
         }
-        assert_eq!(answered, 1 + 4 * 300);
+        assert_eq!(replies, 1 + 4 * 300);
         let files = DataFolder::open(folder.path()).unwrap().storage().list().unwrap();
         let first = files.first().map(|info| info.file);
         assert_ne!(first, Some(FileId::Segment(1)), "old segments are gone");
@@ -93,10 +93,11 @@ fn a_broker_goes_on_where_it_was_through_rotations_snapshots_and_restarts() {
     }
 }
 
-/// Performs jobs on a thread of its own and sends them back with what came of them.
-type Done = (Job, Result<(), StorageFault>);
+/// A performed job and its result.
+type Performed = (Job, Result<(), StorageFault>);
 
-fn lane(mut storage: FileStorage, done: mpsc::Sender<Done>) -> mpsc::Sender<Job> {
+/// Performs jobs on a thread and sends them back with their results.
+fn io_thread(mut storage: FileStorage, done: mpsc::Sender<Performed>) -> mpsc::Sender<Job> {
     let (jobs, incoming) = mpsc::channel::<Job>();
     thread::spawn(move || {
         for job in incoming {
@@ -110,43 +111,43 @@ fn lane(mut storage: FileStorage, done: mpsc::Sender<Done>) -> mpsc::Sender<Job>
 }
 
 #[test]
-fn the_log_and_the_background_work_at_once_on_two_threads() {
+fn log_and_background_jobs_run_on_two_threads() {
     let folder = tempfile::tempdir().unwrap();
     let data = DataFolder::open(folder.path()).unwrap();
     let mut broker = open(&mut data.storage());
     let (done, results) = mpsc::channel();
-    let log = lane(data.storage(), done.clone());
-    let background = lane(data.storage(), done);
+    let log = io_thread(data.storage(), done.clone());
+    let background = io_thread(data.storage(), done);
     drop(data);
     create_topic(&mut broker);
-    let (mut asked, mut busy, mut good) = (0, 0, 0);
-    // Some are refused while a segment is being made, so it goes on until enough are taken.
+    let (mut produced, mut pending, mut succeeded) = (0, 0, 0);
+    // Some produces are refused while a segment is being created, so the loop runs until enough have succeeded.
     loop {
-        for _ in 0..if good < 2_000 { 20 } else { 0 } {
-            produce(&mut broker, asked);
-            asked += 1;
+        for _ in 0..if succeeded < 2_000 { 20 } else { 0 } {
+            produce(&mut broker, produced);
+            produced += 1;
         }
         while let Some(job) = broker.poll_job(JobClass::Log) {
             log.send(job).unwrap();
-            busy += 1;
+            pending += 1;
         }
         while let Some(job) = broker.poll_job(JobClass::Background) {
             background.send(job).unwrap();
-            busy += 1;
+            pending += 1;
         }
-        if busy == 0 {
+        if pending == 0 {
             break;
         }
         let (job, result) = results.recv().unwrap();
-        busy -= 1;
+        pending -= 1;
         broker.complete(NOW, job, result);
-        good += taken(&mut broker);
+        succeeded += successful_replies(&mut broker);
     }
     assert_eq!(broker.failure(), None);
     let (state, messages) = (broker.state().digest(), broker.state().topic_named(&topic()).unwrap().next_offset());
-    assert_eq!(messages.0 as usize, good - 1);
+    assert_eq!(messages.0 as usize, succeeded - 1);
     drop((broker, log, background));
-    // The threads let go of the folder when their channels have ended.
+    // The threads release the folder once their channels are closed.
     while DataFolder::open(folder.path()).is_err() {
         thread::yield_now();
     }
@@ -154,7 +155,7 @@ fn the_log_and_the_background_work_at_once_on_two_threads() {
 }
 
 #[test]
-fn a_broker_runs_on_a_storage_that_keeps_nothing() {
+fn broker_runs_on_null_storage() {
     let mut storage = NullStorage;
     let mut broker = open(&mut storage);
     create_topic(&mut broker);
@@ -162,6 +163,6 @@ fn a_broker_runs_on_a_storage_that_keeps_nothing() {
         produce(&mut broker, number);
         broker.drive(NOW, &mut storage);
     }
-    assert_eq!(taken(&mut broker), 1_001);
+    assert_eq!(successful_replies(&mut broker), 1_001);
     assert_eq!(broker.failure(), None);
 }
