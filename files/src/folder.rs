@@ -76,8 +76,8 @@ impl DataFolder {
         Self::lock(path, OpenOptions::new().read(true).write(true))
     }
 
-    /// Locks an existing folder for shared reading: excludes writers, but not other readers. Changes nothing in the folder, the lock
-    /// file included, so a refused writer sees the id of the last process that wrote.
+    /// Locks an existing folder for shared reading: excludes writers, but not other readers. Changes nothing in the folder, the
+    /// lock file included, so a refused writer sees the id of the last process that wrote.
     ///
     /// # Errors
     /// As [`DataFolder::open_existing`].
