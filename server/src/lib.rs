@@ -4,6 +4,7 @@
 //! requests to it and answers back, and reads the settings ([`config`]).
 #![forbid(unsafe_code)]
 
+pub mod cli;
 mod clock;
 pub mod config;
 mod driver;

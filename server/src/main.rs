@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use driftq_server::config::{Cli, Command, Flags, Settings, init_logging};
+use driftq_server::cli::{Cli, Command};
+use driftq_server::config::{Flags, Settings, init_logging};
 use driftq_server::{serve, wal};
 
 /// What the settings do not allow, or the machine does not give: nothing was started.

@@ -15,7 +15,7 @@ use super::fields::{ProduceFields, ProduceHead, read};
 use super::head::Head;
 use super::query::Query;
 use crate::json::Json;
-use crate::router::Question;
+use crate::router::RouteRequest;
 
 /// The longest trace context that is carried on.
 const TRACE_BYTES_MAX: usize = 256;
@@ -75,7 +75,7 @@ pub(crate) fn write_produced(json: &mut Json, topic: &TopicName, at: &Produced) 
 
 /// The message with what the router says about it, if it says anything. A router never fails a produce.
 pub(crate) async fn routed(api: Rc<Api>, mut produce: Box<Produce>) -> Box<Produce> {
-    let question = Question {
+    let question = RouteRequest {
         topic: &produce.topic,
         key: std::str::from_utf8(&produce.key).unwrap_or_default(),
         value: std::str::from_utf8(&produce.value).unwrap_or_default(),

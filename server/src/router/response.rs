@@ -1,18 +1,18 @@
-//! A webhook's answer: a decision, or nonsense. There is nothing in between, so that a misspelt field is noticed.
+//! A webhook's response body: a decision or invalid. Unknown fields are invalid, so that a misspelt one is noticed.
 
 use std::collections::BTreeMap;
 
 use driftq_core::types::{PartitionId, Routing, RoutingDecision, Text, TopicName};
 use serde::Deserialize;
 
-use crate::config::decision_fits;
+use crate::config::is_decision_within_limits;
 
-/// The most bytes of an answer.
-pub(super) const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Most bytes of a response body.
+pub(super) const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Answer {
+struct ResponseFields {
     #[serde(default)]
     label: String,
     #[serde(default)]
@@ -23,26 +23,26 @@ struct Answer {
     meta: BTreeMap<String, String>,
 }
 
-/// The answer is no decision.
+/// The body is not a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NoDecision;
+pub(super) struct InvalidResponse;
 
-/// Reads the body of a 200. One that decides nothing at all is `None`, as a 204 is.
-pub(super) fn decode(body: &[u8]) -> Result<Option<RoutingDecision>, NoDecision> {
-    // Derived readers take a list for an object, field after field. An answer is an object.
+/// Parses the body of a 200. A body that decides nothing is `None`, as a 204 is.
+pub(super) fn decode(body: &[u8]) -> Result<Option<RoutingDecision>, InvalidResponse> {
+    // A derived deserializer also accepts an array, field after field.
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(NoDecision);
+        return Err(InvalidResponse);
     }
-    let answer: Answer = serde_json::from_slice(body).map_err(|_| NoDecision)?;
-    // A router whose language has no absent texts says "" for "leave it": the specification's own interface does.
-    let target_topic = answer.target_topic.filter(|name| !name.is_empty());
-    let target_topic = target_topic.map(|name| TopicName::new(&name)).transpose().map_err(|_| NoDecision)?;
-    let label: Text = answer.label.into();
-    let meta = answer.meta.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-    if !decision_fits(&label, &meta) {
-        return Err(NoDecision);
+    let fields: ResponseFields = serde_json::from_slice(body).map_err(|_| InvalidResponse)?;
+    // The specification's own router interface says "" for "no target topic".
+    let target_topic = fields.target_topic.filter(|name| !name.is_empty());
+    let target_topic = target_topic.map(|name| TopicName::new(&name)).transpose().map_err(|_| InvalidResponse)?;
+    let label: Text = fields.label.into();
+    let meta = fields.meta.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    if !is_decision_within_limits(&label, &meta) {
+        return Err(InvalidResponse);
     }
-    let partition_override = answer.partition_override.map(PartitionId);
+    let partition_override = fields.partition_override.map(PartitionId);
     let decision = RoutingDecision { routing: Routing { label, meta }, target_topic, partition_override };
     Ok(Some(decision).filter(|decision| *decision != RoutingDecision::default()))
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_specification_s_example_is_a_decision() {
+    fn specification_example_is_a_decision() {
         let body = br#"{"label": "finance:classification", "target_topic": "tasks.finance.classify",
             "partition_override": null, "meta": {"source": "agno-router", "model": "gpt-4.1", "score": "0.92"}}"#;
         let decision = decode(body).unwrap().unwrap();
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_may_be_left_out_and_nothing_said_is_no_decision() {
+    fn empty_object_is_no_decision() {
         assert_eq!(decode(b"{}"), Ok(None));
         assert_eq!(decode(br#"{"label":"","target_topic":"","partition_override":null,"meta":{}}"#), Ok(None));
         let only = decode(br#"{"partition_override":0}"#).unwrap().unwrap();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_nonsense() {
+    fn malformed_body_is_invalid() {
         let long_label = format!(r#"{{"label":"{}"}}"#, "l".repeat(256));
         let long_meta = format!(r#"{{"meta":{{"a":"{}"}}}}"#, "m".repeat(8192));
         let many: Vec<String> = (0..65).map(|n| format!(r#""{n}":"""#)).collect();
@@ -101,8 +101,8 @@ mod tests {
             &long_meta,
             &many,
         ] {
-            assert_eq!(decode(body.as_bytes()), Err(NoDecision), "{body}");
+            assert_eq!(decode(body.as_bytes()), Err(InvalidResponse), "{body}");
         }
-        assert_eq!(decode(b"{\"label\":\"\xff\"}"), Err(NoDecision));
+        assert_eq!(decode(b"{\"label\":\"\xff\"}"), Err(InvalidResponse));
     }
 }
