@@ -6,11 +6,11 @@ use driftq_core::command::{Claim, TokenClaim};
 use driftq_core::record::{Event, Record};
 use driftq_core::types::{Metadata, Offset, PartitionId, Timestamp, TopicId};
 use driftq_core::{Body, Command, codec};
-use driftq_server::fuzzing::{REQUESTS, Understood, batch, request};
+use driftq_server::fuzzing::{ParsedRequest, REQUESTS, batch, request};
 use serde_json::{Value, json};
 
 /// Reads a request: its number, its body, its query. What a planted bug replaces.
-pub type Reads = fn(usize, &[u8], Option<&str>) -> Result<Understood, u16>;
+pub type Reads = fn(usize, &[u8], Option<&str>) -> Result<ParsedRequest, u16>;
 
 /// The refusals a request can be read to.
 const REFUSALS: &[u16] = &[400, 413, 422];
@@ -96,7 +96,7 @@ pub fn query_with(data: &[u8], reads: Reads) {
     }
     match read {
         Err(status) => assert!(REFUSALS.contains(&status), "refused with {status}"),
-        Ok(Understood { command: Some(Command::Ack(claim)), .. }) => {
+        Ok(ParsedRequest { command: Some(Command::Ack(claim)), .. }) => {
             let by_body = reads(number, json_of(&claim).to_string().as_bytes(), None);
             let by_query = reads(number, b"", Some(&query_of(&claim)));
             for again in [by_body, by_query] {

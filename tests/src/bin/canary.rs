@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     let started = Settings::load(&Cli::parse().flags).map_err(|error| error.to_string()).and_then(|settings| {
         init_logging(&settings.log).map_err(|error| error.to_string())?;
         eprintln!("canary: nothing that is acknowledged here is safe");
-        serve::run_over(settings, Unsynced).map_err(|error| error.to_string())
+        serve::run_with_storage(settings, Unsynced).map_err(|error| error.to_string())
     });
     started.unwrap_or_else(|error| {
         eprintln!("canary: {error}");

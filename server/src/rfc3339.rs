@@ -1,35 +1,35 @@
-//! Moments as the API spells them: RFC 3339, UTC, milliseconds.
+//! Timestamps in the API: RFC 3339, UTC, with milliseconds.
 
 use driftq_core::types::Timestamp;
 use jiff::fmt::temporal::DateTimePrinter;
 
-/// Writes a moment. Any that lies beyond what can be spelled, near the end of the year 9999, is written as the last that can.
+/// Appends a timestamp. One beyond what RFC 3339 can express is written as the last that can be, near the end of the year 9999.
 pub(crate) fn write(at: Timestamp, out: &mut Vec<u8>) {
     const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
-    let moment = i64::try_from(at.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
-    let printed = PRINTER.print_timestamp(&moment.unwrap_or(jiff::Timestamp::MAX), &mut *out);
-    printed.expect("memory takes whatever is written");
+    let timestamp = i64::try_from(at.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+    let printed = PRINTER.print_timestamp(&timestamp.unwrap_or(jiff::Timestamp::MAX), &mut *out);
+    printed.expect("writing to memory does not fail");
 }
 
-/// A moment as text.
-pub(crate) fn text(at: Timestamp) -> String {
+/// A timestamp as text.
+pub(crate) fn format(at: Timestamp) -> String {
     let mut out = Vec::with_capacity(24);
     write(at, &mut out);
     String::from_utf8(out).expect("digits and punctuation")
 }
 
-/// Reads RFC 3339, and nothing else that looks like a date. What lies before 1970 counts as its beginning.
+/// Parses RFC 3339, and no other date format. A time before 1970 becomes 1970.
 pub(crate) fn parse(text: &str) -> Option<Timestamp> {
     if !has_shape(text.as_bytes()) {
         return None;
     }
-    let moment: jiff::Timestamp = text.parse().ok()?;
-    Some(Timestamp(u64::try_from(moment.as_millisecond()).unwrap_or(0)))
+    let timestamp: jiff::Timestamp = text.parse().ok()?;
+    Some(Timestamp(u64::try_from(timestamp.as_millisecond()).unwrap_or(0)))
 }
 
-/// `YYYY-MM-DDTHH:MM:SS[.fraction](Z|±HH:MM)`.
+/// Whether it has the form `YYYY-MM-DDTHH:MM:SS[.fraction](Z|±HH:MM)`. Jiff accepts more.
 fn has_shape(text: &[u8]) -> bool {
-    let fits = |text: &[u8], shape: &[u8]| {
+    let matches = |text: &[u8], shape: &[u8]| {
         text.len() == shape.len()
             && text.iter().zip(shape).all(|(byte, shape)| match shape {
                 b'0' => byte.is_ascii_digit(),
@@ -47,7 +47,7 @@ fn has_shape(text: &[u8]) -> bool {
         }
         rest = &fraction[digits..];
     }
-    fits(date, b"0000-00-00T00:00:00") && (fits(rest, b"Z") || fits(rest, b"+00:00"))
+    matches(date, b"0000-00-00T00:00:00") && (matches(rest, b"Z") || matches(rest, b"+00:00"))
 }
 
 #[cfg(test)]
@@ -55,14 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_written_with_milliseconds_in_utc() {
-        assert_eq!(text(Timestamp(0)), "1970-01-01T00:00:00.000Z");
-        assert_eq!(text(Timestamp(1_766_318_400_123)), "2025-12-21T12:00:00.123Z");
-        assert_eq!(text(Timestamp::MAX), "9999-12-30T22:00:00.999Z");
+    fn timestamp_is_written_in_utc_with_milliseconds() {
+        assert_eq!(format(Timestamp(0)), "1970-01-01T00:00:00.000Z");
+        assert_eq!(format(Timestamp(1_766_318_400_123)), "2025-12-21T12:00:00.123Z");
+        assert_eq!(format(Timestamp::MAX), "9999-12-30T22:00:00.999Z");
     }
 
     #[test]
-    fn rfc_3339_is_read_and_nothing_else() {
+    fn only_rfc_3339_is_parsed() {
         for (text, at) in [
             ("2025-12-21T12:00:00Z", 1_766_318_400_000),
             ("2025-12-21T12:00:00.5Z", 1_766_318_400_500),

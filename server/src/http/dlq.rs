@@ -1,4 +1,4 @@
-//! Looking at messages without consuming them, and making dead letters live again.
+//! `GET /v1/peek` and `POST /v1/dlq/redrive`: reads messages without consuming them, and redrives dead letters.
 
 use driftq_core::command::RedriveSelection;
 use driftq_core::types::{Offset, PartitionId, TopicName};
@@ -6,25 +6,25 @@ use driftq_core::{Command, Reply};
 use hyper::StatusCode;
 use serde::Deserialize;
 
-use super::Api;
-use super::answer::{Answer, json};
+use super::api::Api;
 use super::error::ApiError;
 use super::fields::{Fields, Str, required};
 use super::query::Query;
+use super::response::{ApiResponse, json};
 use crate::json::{Json, peeked};
 
-/// How many messages one look shows where nobody says.
+/// Messages of a peek without `limit`.
 const PEEK_DEFAULT: usize = 10;
-/// And at most.
+/// Most messages of a peek.
 const PEEK_MAX: usize = 1_000;
-/// How many bytes of messages one look shows; the first is shown however long it is.
+/// Payload bytes of a peek; the first message is included whatever its size.
 const PEEK_BYTES_MAX: u64 = 16 << 20;
 
-/// How many dead letters can be named in one request.
+/// Most offsets in one redrive.
 const OFFSETS_MAX: usize = 10_000;
 
 /// `GET /v1/peek?topic=&partition=&offset=&limit=`.
-pub(crate) async fn peek(api: &Api, query: &Query<'_>) -> Result<Answer, ApiError> {
+pub(crate) async fn peek(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
     let topic = TopicName::new(required("topic", query.text("topic")?)?)?;
     let partition = PartitionId(required("partition", query.value("partition")?)?);
     let offset = Offset(required("offset", query.value("offset")?)?);
@@ -44,11 +44,11 @@ pub(crate) async fn peek(api: &Api, query: &Query<'_>) -> Result<Answer, ApiErro
             out.list("messages", fitting, |message, out| peeked(partition, message, out));
             Ok(json(StatusCode::OK, out))
         }
-        other => unreachable!("messages were asked for: {other:?}"),
+        other => unreachable!("the reply to a peek is messages: {other:?}"),
     }
 }
 
-/// Which dead letters are to live again.
+/// The fields of a redrive.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RedriveFields<'a> {
@@ -63,20 +63,17 @@ impl<'a> Fields<'a> for RedriveFields<'a> {
     fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
         let offsets = query.text("offsets")?.map(|list| list.split(',').map(|offset| offset.trim().parse()).collect());
         let offsets =
-            offsets.transpose().map_err(|_| ApiError::invalid("offsets: want numbers with commas between"))?;
+            offsets.transpose().map_err(|_| ApiError::invalid("bad offsets: want comma separated numbers"))?;
         let topic = query.text("topic")?.map(Into::into);
         Ok(Self { topic, offsets, all: query.flag("all")?, limit: query.value("limit")? })
     }
 }
 
-/// `POST /v1/dlq/redrive`. The broker takes a large number of them in portions, between which others have their turn.
-pub(crate) async fn redrive(api: &Api, fields: RedriveFields<'_>) -> Result<Answer, ApiError> {
+/// `POST /v1/dlq/redrive`. A large number is redriven in portions, with other commands in between.
+pub(crate) async fn redrive(api: &Api, fields: RedriveFields<'_>) -> Result<ApiResponse, ApiError> {
     let topic = TopicName::new(required("topic", fields.topic.as_deref())?)?;
     if let Some(offsets) = fields.offsets.as_ref().filter(|offsets| offsets.len() > OFFSETS_MAX) {
-        return Err(ApiError::invalid(format!(
-            "{} offsets, at most {OFFSETS_MAX} can be named at once",
-            offsets.len()
-        )));
+        return Err(ApiError::invalid(format!("{} offsets, at most {OFFSETS_MAX} are allowed", offsets.len())));
     }
     let which = match (fields.offsets, fields.all) {
         (Some(offsets), None | Some(false)) => RedriveSelection::Offsets(offsets.into_iter().map(Offset).collect()),
@@ -90,8 +87,8 @@ pub(crate) async fn redrive(api: &Api, fields: RedriveFields<'_>) -> Result<Answ
         let command = Command::Redrive { topic: topic.clone(), which: which.clone(), limit: limit - redriven };
         let count = match api.driver.ask(command).await? {
             Ok(Reply::Redriven { count }) => count,
-            Ok(other) => unreachable!("a count was asked for: {other:?}"),
-            // What could be done was done, and is said.
+            Ok(other) => unreachable!("the reply to a redrive is a count: {other:?}"),
+            // Report the portions that succeeded.
             Err(_) if redriven > 0 => break,
             Err(refusal) => return Err(refusal.into()),
         };
