@@ -280,8 +280,8 @@ fn register_groups(pipeline: &Pipeline, registry: &mut Registry) {
                 left_out += partition_count;
                 continue;
             }
-            series += partition_count;
             for (id, progress) in group.partitions() {
+                series += 1;
                 let labels = [
                     ("topic", topic.name().to_string()),
                     ("group", group.name().to_string()),

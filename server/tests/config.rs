@@ -215,7 +215,7 @@ fn unusual() -> Settings {
     settings.log = LogSettings { format: LogFormat::Json, level: "warn,driftq_server=trace".into() };
     settings.router.webhook = Some(Webhook {
         timeout: Duration::from_millis(50),
-        rest: Duration::from_millis(70),
+        cooldown: Duration::from_millis(70),
         ..webhook("http://brain:9/r?a=%20")
     });
     settings.router.rules = vec![

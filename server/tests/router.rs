@@ -87,7 +87,7 @@ impl Stub {
     }
 
     fn webhook(&self) -> Webhook {
-        Webhook { timeout: LONG, rest: LONG, ..webhook(&self.url) }
+        Webhook { timeout: LONG, cooldown: LONG, ..webhook(&self.url) }
     }
 }
 
@@ -185,14 +185,14 @@ fn timeout_opens_the_circuit() {
 }
 
 #[test]
-fn webhook_is_asked_again_after_the_rest() {
+fn webhook_is_asked_again_after_the_cooldown() {
     run(async {
         let stub =
             Stub::start(
                 |n| if n == 0 { send("HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n") } else { send(LABEL_A) },
             )
             .await;
-        let router = router(Webhook { rest: SHORT, ..stub.webhook() });
+        let router = router(Webhook { cooldown: SHORT, ..stub.webhook() });
         assert_eq!(ask(&router).await, Err(RouterFailure::InvalidResponse));
         let mut result = ask(&router).await;
         while result == Err(RouterFailure::Skipped) {
@@ -200,7 +200,7 @@ fn webhook_is_asked_again_after_the_rest() {
             result = ask(&router).await;
         }
         assert_eq!(label(&result), "a");
-        assert_eq!(stub.received.count(), 2, "it was asked while it rested");
+        assert_eq!(stub.received.count(), 2, "it was asked during the cooldown");
         assert_eq!(label(&ask(&router).await), "a");
     });
 }
@@ -284,7 +284,7 @@ fn peer_that_never_reads_times_out_and_is_disconnected() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
-        let router = router(Webhook { timeout: SHORT, rest: LONG, ..webhook(&url) });
+        let router = router(Webhook { timeout: SHORT, cooldown: LONG, ..webhook(&url) });
         // More than the sockets' buffers hold.
         let value = "v".repeat(16 << 20);
         assert_eq!(ask_about(&router, &value).await, Err(RouterFailure::Timeout));

@@ -1,4 +1,4 @@
-//! Checks across settings, whatever source each came from.
+//! Checks of settings together, from whatever sources.
 
 use driftq_core::types::Text;
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use toml::Table;
 use super::error::ConfigError;
 use super::settings::{Rule, Settings, is_decision_within_limits};
 
-/// Bytes a record takes in a segment beside the message it carries: names, dead-letter metadata, frame and segment headers.
+/// Bytes of a record in a segment beside its message: names, dead-letter metadata, frame and segment headers.
 const RECORD_OVERHEAD_BYTES: u64 = 64 << 10;
 
 impl Settings {

@@ -100,7 +100,7 @@ impl Flags {
 
     /// The keys of the configuration file that flags and variables set, each checked.
     pub(super) fn overrides(&self) -> Result<Table, ConfigError> {
-        let settings: [(&Option<RawValue>, &str, fn(&str) -> Value); 18] = [
+        let settings: [(&Option<RawValue>, &str, ToToml); 18] = [
             (&self.addr, "addr", word),
             (&self.data_dir, "data_dir", verbatim),
             (&self.no_wal, "wal", negated_switch),
@@ -167,6 +167,9 @@ impl RawValue {
         ConfigError::Value { origin: self.origin.clone(), problem: error.message().to_owned() }
     }
 }
+
+/// Converts the text of a flag or variable to the type that its key has in the file.
+type ToToml = fn(&str) -> Value;
 
 fn verbatim(text: &str) -> Value {
     Value::String(text.to_owned())

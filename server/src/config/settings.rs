@@ -235,22 +235,22 @@ pub struct Webhook {
     #[serde(rename = "timeout_ms", default = "Webhook::default_timeout", with = "Int::<1, 60_000>")]
     pub timeout: Duration,
     /// Time without requests after a failure.
-    #[serde(rename = "rest_ms", default = "Webhook::default_rest", with = "Int::<0, DAY_MS>")]
-    pub rest: Duration,
+    #[serde(rename = "rest_ms", default = "Webhook::default_cooldown", with = "Int::<0, DAY_MS>")]
+    pub cooldown: Duration,
 }
 
 impl Webhook {
     /// A webhook at `url` with default times.
     #[must_use]
     pub fn new(url: WebhookUrl) -> Self {
-        Self { url, timeout: Self::default_timeout(), rest: Self::default_rest() }
+        Self { url, timeout: Self::default_timeout(), cooldown: Self::default_cooldown() }
     }
 
     fn default_timeout() -> Duration {
         Duration::from_millis(200)
     }
 
-    fn default_rest() -> Duration {
+    fn default_cooldown() -> Duration {
         Duration::from_millis(1_000)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The driver runs on the reactor's thread and has no locks. A command is decided at once, in the task of its request
 //! ([`Driver::ask`]); its records are written and synced by the threads of [`io_threads`] while further commands are decided. The
-//! pipeline holds replies and deliveries until the sync has passed their log position; then [`Driver::run`] hands replies to their
+//! pipeline holds replies and deliveries until the sync has passed their log position; then [`Driver::run`] passes replies to their
 //! waiters ([`pending_replies`]) and deliveries to their streams ([`streams`]).
 
 mod affinity;
@@ -43,7 +43,7 @@ pub(crate) enum Disk {
     Null(NullStorage),
 }
 
-/// Why the broker accepts no commands at the moment.
+/// Why the broker accepts no commands now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unready {
     /// The log is being recovered.
@@ -129,16 +129,16 @@ impl Driver {
     }
 
     /// Connects a stream. [`Driver::poll_delivery`] yields its deliveries until [`Driver::disconnect`] or [`Driver::close_stream`].
-    pub(crate) async fn subscribe(&self, asked: Subscribe) -> Result<Result<ConsumerId, Refusal>, Unready> {
+    pub(crate) async fn subscribe(&self, subscribe: Subscribe) -> Result<Result<ConsumerId, Refusal>, Unready> {
         let spec = StreamSpec {
-            topic: asked.topic.clone(),
-            group: asked.group.clone(),
-            owner: asked.owner.clone(),
-            prefetch: asked.prefetch,
-            deliveries_max: asked.deliveries_max,
+            topic: subscribe.topic.clone(),
+            group: subscribe.group.clone(),
+            owner: subscribe.owner.clone(),
+            prefetch: subscribe.prefetch,
+            deliveries_max: subscribe.deliveries_max,
         };
         let waiter = |slot| Waiter::Stream(slot, Box::new(spec));
-        let slot = self.submit_for_slot(Command::Subscribe(asked), waiter)?;
+        let slot = self.submit_for_slot(Command::Subscribe(subscribe), waiter)?;
         Ok(match ReplyFuture::new(self, slot).await {
             Ok(Reply::Subscribed { consumer }) => Ok(consumer),
             Ok(other) => unreachable!("the reply to a subscribe is a consumer id: {other:?}"),
@@ -161,7 +161,7 @@ impl Driver {
         next
     }
 
-    /// The client of a stream is gone. Deliveries it did not read, and those still on their way, are released.
+    /// The client of a stream has disconnected. Deliveries it did not read, and those still on their way, are released.
     pub(crate) fn disconnect(&self, consumer: ConsumerId) {
         self.end_stream(consumer, Command::Unsubscribe { consumer });
     }
@@ -293,7 +293,7 @@ impl Driver {
         }
     }
 
-    /// Hands out the replies and deliveries that the sync has passed.
+    /// Releases the replies and deliveries that the sync has passed.
     fn release_outputs(&self, pipeline: &mut Pipeline, now: Timestamp) {
         while let Some(output) = pipeline.poll_output() {
             match output {

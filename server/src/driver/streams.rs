@@ -40,9 +40,9 @@ struct Stream {
     waker: Option<Waker>,
     /// The stream has ended. Its queue is no longer read, and is released when the stream disconnects.
     closed: bool,
-    /// The client is gone. The entry is kept until no delivery can be on its way.
+    /// The client has disconnected. The entry is kept until no delivery can be on its way.
     disconnected: bool,
-    /// The client does not read, so the broker was told to deliver nothing.
+    /// The client does not read, so the broker has a prefetch of 0 for it.
     stalled: bool,
     /// When the oldest delivery in the queue arrived, or the last one was read.
     unread_since: Timestamp,
@@ -197,7 +197,7 @@ impl Streams {
         Some(stream.spec.prefetch)
     }
 
-    /// The client of a stream is gone. Returns the commands that release what it did not read.
+    /// The client of a stream has disconnected. Returns the commands that release what it did not read.
     pub(crate) fn disconnect(&mut self, consumer: ConsumerId) -> Vec<Command> {
         let Some(stream) = self.streams.get_mut(&consumer) else { return Vec::new() };
         (stream.disconnected, stream.closed) = (true, true);

@@ -13,7 +13,7 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Content type of a batch.
 const NDJSON: &[u8] = b"application/x-ndjson";
 
-/// The headers that matter. Of a repeated header this is the first; where it matters, a count tells.
+/// The headers that matter. Of a repeated header, the first; those that must not be repeated are counted.
 #[derive(Debug, Default)]
 pub(super) struct RequestHead<'a> {
     pub(super) host: Option<&'a HeaderValue>,

@@ -1,7 +1,7 @@
 //! Circuit breaker of the webhook, with a limit on concurrent requests.
 //!
-//! A failure opens the circuit for the configured rest. Then one request is let through as a probe, and the others are skipped until
-//! it completes. So an unavailable webhook delays one produce per rest, whatever the load.
+//! A failure opens the circuit for the configured cooldown. Then one request is let through as a probe, and the others are skipped until
+//! it completes. So an unavailable webhook delays one produce per cooldown, whatever the load.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -24,15 +24,15 @@ enum State {
 /// State of the circuit.
 #[derive(Debug)]
 pub(super) struct CircuitBreaker {
-    rest: Duration,
+    cooldown: Duration,
     requests: Cell<usize>,
     state: Cell<State>,
 }
 
 impl CircuitBreaker {
-    /// A closed circuit that opens for `rest` after a failure.
-    pub(super) fn new(rest: Duration) -> Self {
-        Self { rest, requests: Cell::new(0), state: Cell::new(State::Closed) }
+    /// A closed circuit that opens for `cooldown` after a failure.
+    pub(super) fn new(cooldown: Duration) -> Self {
+        Self { cooldown, requests: Cell::new(0), state: Cell::new(State::Closed) }
     }
 
     /// A permit for one request, unless it must be skipped.
@@ -72,7 +72,7 @@ impl Permit<'_> {
     /// The request failed at `now`.
     pub(super) fn failed(mut self, now: Instant) {
         self.is_probe = false;
-        self.breaker.state.set(State::OpenUntil(now + self.breaker.rest));
+        self.breaker.state.set(State::OpenUntil(now + self.breaker.cooldown));
     }
 }
 
@@ -91,34 +91,34 @@ impl Drop for Permit<'_> {
 mod tests {
     use super::*;
 
-    const REST: Duration = Duration::from_secs(1);
+    const COOLDOWN: Duration = Duration::from_secs(1);
 
     #[test]
     fn failure_opens_circuit_until_a_probe_succeeds() {
-        let (breaker, start) = (CircuitBreaker::new(REST), Instant::now());
+        let (breaker, start) = (CircuitBreaker::new(COOLDOWN), Instant::now());
         breaker.permit(start).unwrap().failed(start);
         assert!(breaker.permit(start).is_none());
-        assert!(breaker.permit(start + REST - Duration::from_millis(1)).is_none());
-        let probe = breaker.permit(start + REST).unwrap();
-        assert!(breaker.permit(start + REST * 5).is_none(), "one probe at a time");
-        probe.failed(start + REST * 2);
-        assert!(breaker.permit(start + REST * 2).is_none(), "a failed probe opens the circuit again");
-        breaker.permit(start + REST * 3).unwrap().succeeded();
-        let both = (breaker.permit(start + REST * 3), breaker.permit(start + REST * 3));
+        assert!(breaker.permit(start + COOLDOWN - Duration::from_millis(1)).is_none());
+        let probe = breaker.permit(start + COOLDOWN).unwrap();
+        assert!(breaker.permit(start + COOLDOWN * 5).is_none(), "one probe at a time");
+        probe.failed(start + COOLDOWN * 2);
+        assert!(breaker.permit(start + COOLDOWN * 2).is_none(), "a failed probe opens the circuit again");
+        breaker.permit(start + COOLDOWN * 3).unwrap().succeeded();
+        let both = (breaker.permit(start + COOLDOWN * 3), breaker.permit(start + COOLDOWN * 3));
         assert!(both.0.is_some() && both.1.is_some());
     }
 
     #[test]
     fn cancelled_probe_is_followed_by_another() {
-        let (breaker, start) = (CircuitBreaker::new(REST), Instant::now());
+        let (breaker, start) = (CircuitBreaker::new(COOLDOWN), Instant::now());
         breaker.permit(start).unwrap().failed(start);
-        drop(breaker.permit(start + REST).unwrap());
-        assert!(breaker.permit(start + REST).is_some());
+        drop(breaker.permit(start + COOLDOWN).unwrap());
+        assert!(breaker.permit(start + COOLDOWN).is_some());
     }
 
     #[test]
     fn success_of_an_earlier_request_keeps_circuit_open() {
-        let (breaker, start) = (CircuitBreaker::new(REST), Instant::now());
+        let (breaker, start) = (CircuitBreaker::new(COOLDOWN), Instant::now());
         let (first, second) = (breaker.permit(start).unwrap(), breaker.permit(start).unwrap());
         first.failed(start);
         second.succeeded();
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn concurrent_requests_are_bounded() {
-        let (breaker, start) = (CircuitBreaker::new(REST), Instant::now());
+        let (breaker, start) = (CircuitBreaker::new(COOLDOWN), Instant::now());
         let mut permits: Vec<_> = (0..REQUESTS_MAX).map(|_| breaker.permit(start).unwrap()).collect();
         assert!(breaker.permit(start).is_none());
         permits.pop().unwrap().succeeded();

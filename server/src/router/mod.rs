@@ -1,7 +1,7 @@
 //! Router hook: decides topic, partition and label of a message before it is stored.
 //!
-//! Rules of the configuration file are tried first ([`rules`]); if none matches and a webhook is configured, the webhook is asked
-//! ([`webhook`]). A router that fails, times out or gives an invalid response never fails a produce: the message is stored unrouted
+//! Rules of the configuration file are tried first (`rules.rs`); if none matches and a webhook is configured, the webhook is asked
+//! (`webhook.rs`). A router that fails, times out or gives an invalid response never fails a produce: the message is stored unrouted
 //! and the failure is counted. `docs/routing.md` documents the webhook protocol.
 
 mod circuit_breaker;

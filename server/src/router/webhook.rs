@@ -75,7 +75,7 @@ impl WebhookClient {
         Self {
             url: webhook.url.clone(),
             timeout: webhook.timeout,
-            breaker: CircuitBreaker::new(webhook.rest),
+            breaker: CircuitBreaker::new(webhook.cooldown),
             idle: RefCell::default(),
         }
     }
