@@ -10,16 +10,12 @@
 //! promise was broken is made [shorter](shrink) until it is a story, and [explained](explain) by what else could have
 //! happened; [`mutants`] shows that it would have been noticed. Of a small world [`exhaust`] lives not some lives but all, as far
 //! as it gets.
-//!
-//! What real servers leave behind is looked at with the same core: what their clients saw as a [`history`], their log as
-//! a [`wal`].
 
 pub mod chain;
 pub mod cli;
 pub mod disk;
 pub mod exhaust;
 pub mod explain;
-pub mod history;
 pub mod hush;
 pub mod invariants;
 pub mod life;
@@ -42,5 +38,4 @@ pub mod steps;
 pub mod swarm;
 pub mod trace;
 pub mod view;
-pub mod wal;
 pub mod world;

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+pub use driftq_inspect::format::{grouped, span};
+
 use crate::run::Summary;
 use crate::sometimes::{Point, Sometimes};
 
@@ -96,32 +98,6 @@ pub fn missed(summary: &Summary) -> Vec<Point> {
     summary.sometimes.never().filter(|_| is_long).collect()
 }
 
-/// A number with its thousands apart.
-#[must_use]
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (nth, digit) in digits.chars().enumerate() {
-        if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A time as people say it.
-#[must_use]
-pub fn span(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match seconds {
-        0..60 => format!("{:.1} s", time.as_secs_f64()),
-        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
-        _ => format!("{} days", grouped(seconds / 86_400)),
-    }
-}
-
 /// The most memory the process has had, where the system tells.
 pub(crate) fn peak_memory_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -132,17 +108,6 @@ pub(crate) fn peak_memory_kib() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_and_times_are_readable() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(span(Duration::from_millis(1_540)), "1.5 s");
-        assert_eq!(span(Duration::from_secs(125)), "2 min 5 s");
-        assert_eq!(span(Duration::from_secs(3_700)), "1 h 1 min");
-        assert_eq!(span(Duration::from_secs(86_400 * 1_500)), "1,500 days");
-    }
 
     #[test]
     fn a_point_never_met_is_marked_and_missed_in_a_long_run_only() {

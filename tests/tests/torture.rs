@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use driftq_sim::history::Check;
+use driftq_history::Check;
 use driftq_tests::daemon::program;
 use driftq_tests::torture::disk::FileSystem;
 use driftq_tests::torture::faults;

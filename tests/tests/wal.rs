@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use driftq_sim::wal::{At, Ending, Wal, WalError};
+use driftq_inspect::{At, Ending, Wal, WalError};
 use driftq_tests::daemon::{Daemon, Recipe, free_addr, program};
 use driftq_tests::http::{Request, Server};
 use serde_json::{Value, json};

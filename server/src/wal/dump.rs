@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::WalError;
 use super::scan::{Folder, Found};
-use super::words::{Show, words};
 use driftq_files::DataFolder;
+use driftq_inspect::format::fields::{Show, words};
 
 /// What to print, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,12 +5,12 @@
 //! deletes nothing. All of them want the folder for themselves, so they refuse to run beside a broker.
 
 mod dump;
+mod inspect;
 mod quarantine;
 mod rebuild;
 mod salvage;
 mod scan;
 mod verify;
-mod words;
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ use driftq_core::log::{FileId, RecoveryError, StorageFault};
 use driftq_core::types::Lsn;
 
 pub use self::dump::{DumpEnd, DumpOptions, dump};
+pub use self::inspect::{InspectArgs, inspect};
 pub use self::rebuild::{Loss, Skipped};
 pub(crate) use self::salvage::salvage_into;
 pub use self::salvage::{Consent, Contents, Salvage, salvage};
@@ -52,6 +53,8 @@ pub enum WalCommand {
         #[arg(long)]
         full: bool,
     },
+    /// Print the state of a log at any point, its records, or the history of one message; change nothing.
+    Inspect(InspectArgs),
     /// Say what can be saved of a damaged log, and with --accept-loss save it: a new log of everything that is whole takes the place
     /// of the old files, which are set aside in a quarantine folder.
     Salvage {
@@ -94,6 +97,14 @@ pub enum WalError {
         quarantine: PathBuf,
         /// Why the new ones are refused.
         error: RecoveryError,
+    },
+    /// The log cannot be inspected, or does not hold what was asked for.
+    #[error("{}: {error}", .dir.display())]
+    Inspect {
+        /// The data folder.
+        dir: PathBuf,
+        /// What is wrong.
+        error: driftq_inspect::WalError,
     },
     /// The system refused something that is not the log's.
     #[error("{doing} {}: {error}", .path.display())]
@@ -171,6 +182,7 @@ pub fn run_to(command: &WalCommand, out: &mut impl Write) -> Result<u8, WalError
                 DumpEnd::Damaged => DAMAGED,
             })
         }
+        WalCommand::Inspect(args) => inspect(args, out).map(|()| WHOLE),
         WalCommand::Salvage { dir, accept_loss } => {
             let consent = if *accept_loss { Consent::AcceptLoss } else { Consent::LookOnly };
             let salvage = salvage(dir, consent)?;

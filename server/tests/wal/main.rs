@@ -6,6 +6,7 @@ mod classes;
 mod crashes;
 mod daemon;
 mod damage;
+mod inspect;
 mod looking;
 mod starts;
 mod support;

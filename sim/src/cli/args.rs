@@ -4,14 +4,14 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use driftq_core::faults::Fault;
-use driftq_core::types::{GroupName, Timestamp, TopicName};
+use driftq_core::types::TopicName;
+use driftq_inspect::MessageName;
 
 use crate::explain::FUTURES;
 use crate::swarm::Profile;
 use crate::trace::mutant_named;
-use crate::wal::{At, MessageName};
 
 /// Crashes a broker, lies to it about its disk and its clock, and checks what it promised.
 ///
@@ -38,8 +38,6 @@ Examples:
   driftq-sim run --mutant skip-token-check              see a planted bug caught
   driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
   driftq-sim exhaust                                    a small world, every way it can go
-  driftq-sim check history.jsonl --data-dir data        what clients of a real server saw, and its log
-  driftq-sim wal data --message orders/17               what a real server's log says of a message
 
 Exit codes: 0 passed, 1 a promise was broken (or a planted bug survived), 2 misuse.";
 
@@ -54,8 +52,6 @@ pub(super) enum Command {
     Soak(Soak),
     Mutants(Mutants),
     Exhaust(Exhaust),
-    Check(Check),
-    Wal(Wal),
 }
 
 /// Lives many seeds with all checks on.
@@ -211,14 +207,15 @@ pub(super) struct Soak {
 ///
 /// Lanes for producers, broker, disk and workers, leases as spans, faults as signs, and for every step what was asked, what was
 /// answered and what it changed. A broken promise is pinned where it broke. Arrow keys step, + and - zoom, ? tells the rest.
-/// Exits with 0 whether or not a promise is broken. The data folder of a server that has ended is shown as well, as by wal
-/// --view: its last 5,000 records.
+/// Exits with 0 whether or not a promise is broken. The data folder of a broker that has stopped is shown as well: at most 5,000
+/// records of its log, the last ones unless --from is given.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   driftq-sim view sim/regressions/mutant-skip-token-check.jsonl
   driftq-sim view 34 --out seed-34.html
   driftq-sim view driftq-data
+  driftq-sim view driftq-data --message orders/17
   driftq-sim view sim-failures/seed-34.jsonl --mutant none")]
 pub(super) struct View {
     #[command(flatten)]
@@ -229,6 +226,25 @@ pub(super) struct View {
     /// Do not look for when the broken promise became inevitable
     #[arg(long)]
     pub(super) no_explain: bool,
+    #[command(flatten)]
+    pub(super) records: RecordSelection,
+}
+
+/// Which records of a data folder's log to show.
+#[derive(Debug, Args)]
+pub(super) struct RecordSelection {
+    /// Of a data folder, only records from this LSN on
+    #[arg(long, value_name = "LSN")]
+    pub(super) from: Option<u64>,
+    /// Of a data folder, only records up to this LSN
+    #[arg(long, value_name = "LSN")]
+    pub(super) to: Option<u64>,
+    /// Of a data folder, only records about this topic
+    #[arg(long, value_name = "TOPIC", conflicts_with = "message")]
+    pub(super) topic: Option<TopicName>,
+    /// Of a data folder, only records about this message
+    #[arg(long, value_name = "TOPIC/OFFSET")]
+    pub(super) message: Option<MessageName>,
 }
 
 /// Plants every known bug, one at a time, and tells who catches it.
@@ -305,79 +321,6 @@ pub(super) struct Exhaust {
     pub(super) trace: Option<PathBuf>,
 }
 
-/// Judges a history of a real server: what its clients asked and what they were told.
-///
-/// A history is a file with one JSON object a line, written by a driver beside the server; docs/histories.md describes it. It is
-/// judged by what the clients saw alone. With --data-dir the log of the server, which must have ended, is replayed through the core
-/// as well and must tell the same story. The last line is PASSED or FAILED; above it stands what was looked at, and one
-/// sentence for every broken promise.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  driftq-sim check history.jsonl
-  driftq-sim check history.jsonl --data-dir ./driftq-data
-
-Exit codes: 0 passed, 1 a promise was broken, 2 the history or the log cannot be read.")]
-pub(super) struct Check {
-    /// The file with the history
-    #[arg(value_name = "HISTORY")]
-    pub(super) history: PathBuf,
-    /// The data folder of the server, to replay its log and compare
-    #[arg(long, value_name = "DIR")]
-    pub(super) data_dir: Option<PathBuf>,
-}
-
-/// Reads the log of a real server: the state at any point of it, what happened when, the life of a message.
-///
-/// The server must have ended. Nothing in its folder is changed. Without options it tells what files there are, what they hold, how much
-/// happened when and where everything stands at the end. The last line is the digest of the state and the LSN it is the state
-/// of, as GET /v1/digest of the server tells them. docs/inspecting.md shows all of it.
-#[derive(Debug, Args)]
-#[group(skip)]
-#[command(group = ArgGroup::new("part").args(["records", "view"]), after_help = "\
-Examples:
-  driftq-sim wal driftq-data
-  driftq-sim wal driftq-data --at 5120
-  driftq-sim wal driftq-data --at 2026-11-15T12:00:00Z
-  driftq-sim wal driftq-data --at -5m
-  driftq-sim wal driftq-data --message orders/17 --group billing
-  driftq-sim wal driftq-data --records --from 5000 --to 5120
-  driftq-sim wal driftq-data --message orders/17 --view life.html
-
-Exit codes: 0 told, 2 the log cannot be read, or what was asked for is not in it.")]
-pub(super) struct Wal {
-    /// The data folder of the server
-    #[arg(value_name = "DIR")]
-    pub(super) dir: PathBuf,
-    /// The state right after this LSN, or at this moment (RFC 3339), or so long before the end (-5m)
-    #[arg(long, value_name = "LSN|TIME", value_parser = at, allow_hyphen_values = true)]
-    pub(super) at: Option<At>,
-    /// The life of this message; with --at, as far as that
-    #[arg(long, value_name = "TOPIC/OFFSET", conflicts_with_all = ["records", "topic"])]
-    pub(super) message: Option<MessageName>,
-    /// Only what this group had to do with the message
-    #[arg(long, value_name = "GROUP", requires = "message")]
-    pub(super) group: Option<GroupName>,
-    /// The records, one a line
-    #[arg(long, conflicts_with = "at")]
-    pub(super) records: bool,
-    /// A picture of it in one HTML file, as of view: at most 5,000 records, the last unless --from is given
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["at", "group", "records"])]
-    pub(super) view: Option<PathBuf>,
-    /// With --view, only what is about this topic
-    #[arg(long, value_name = "TOPIC", requires = "view")]
-    pub(super) topic: Option<TopicName>,
-    /// With --records or --view, from this LSN on
-    #[arg(long, value_name = "LSN", requires = "part")]
-    pub(super) from: Option<u64>,
-    /// With --records or --view, through this LSN
-    #[arg(long, value_name = "LSN", requires = "part")]
-    pub(super) to: Option<u64>,
-    /// As JSON: one object, or with --records one for each line
-    #[arg(long, conflicts_with = "view")]
-    pub(super) json: bool,
-}
-
 /// The life that a command is about.
 #[derive(Debug, Args)]
 pub(super) struct Subject {
@@ -426,18 +369,6 @@ fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| format!("\"{text}\" is not a time; write 500ms, 30s, 2m or 1h"))
 }
 
-fn at(text: &str) -> Result<At, String> {
-    let wrong = || format!("\"{text}\" is neither an LSN nor a time; write 5120, 2026-11-15T12:00:00Z or -5m");
-    if let Some(back) = text.strip_prefix('-') {
-        return time(back).map(At::BeforeEnd).map_err(|_| wrong());
-    }
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text.parse().map(At::Lsn).map_err(|_| wrong());
-    }
-    let moment: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
-    Ok(At::Time(Timestamp(u64::try_from(moment.as_millisecond()).unwrap_or(0))))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -454,13 +385,6 @@ mod tests {
         assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
         for text in ["", "2", "m", "0s", "-1s", "2d", "1.5h", "99999999999999999999s"] {
             assert!(time(text).is_err(), "{text}");
-        }
-        assert_eq!(at("5120"), Ok(At::Lsn(5_120)));
-        assert_eq!(at("-5m"), Ok(At::BeforeEnd(Duration::from_secs(300))));
-        assert_eq!(at("2025-12-21T12:00:00.123Z"), Ok(At::Time(Timestamp(1_766_318_400_123))));
-        assert_eq!(at("2025-12-21T14:00:00+02:00"), Ok(At::Time(Timestamp(1_766_318_400_000))));
-        for text in ["", "-", "-5", "5m", "99999999999999999999", "2025-12-21", "2025-12-21T12:00:00", "now"] {
-            assert!(at(text).is_err(), "{text}");
         }
         assert_eq!(seed("0xff"), Ok(255));
         assert_eq!(seed("18446744073709551615"), Ok(u64::MAX));

@@ -1,7 +1,6 @@
 //! The command line. Exit codes: 0 passed, 1 a promise was broken (or a planted bug survived), 2 misuse.
 
 mod args;
-mod check;
 mod exhaust;
 mod explain;
 mod mutants;
@@ -11,7 +10,6 @@ mod shrink;
 mod soak;
 mod source;
 mod view;
-mod wal;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,16 +53,14 @@ enum Misuse {
     Read { path: PathBuf, cause: std::io::Error },
     #[error("{}: {cause}", path.display())]
     Markers { path: PathBuf, cause: crate::mutants::MarkerError },
-    #[error("{}: {cause}", path.display())]
-    History { path: PathBuf, cause: crate::history::ReadError },
-    #[error("{} cannot be held against the history: {cause}", path.display())]
-    Log { path: PathBuf, cause: crate::history::CompareError },
     #[error(transparent)]
     Soak(#[from] crate::soak::folder::FolderError),
     #[error("signals cannot be listened for: {0}")]
     Signals(std::io::Error),
     #[error("{}: {cause}", path.display())]
-    Wal { path: PathBuf, cause: crate::wal::WalError },
+    DataFolder { path: PathBuf, cause: driftq_inspect::WalError },
+    #[error("{0} is not a data folder: --from, --to, --topic and --message select records of a log")]
+    NotADataFolder(String),
 }
 
 /// Runs the program.
@@ -81,8 +77,6 @@ pub fn main() -> ExitCode {
         Command::View(args) => view::view(args),
         Command::Mutants(args) => mutants::mutants(args),
         Command::Exhaust(args) => exhaust::exhaust(args),
-        Command::Check(args) => check::check(args),
-        Command::Wal(args) => wal::wal(args),
     };
     match ended {
         Ok(Ending::Passed) => ExitCode::SUCCESS,

@@ -3,24 +3,30 @@
 use std::path::{Path, PathBuf};
 
 use driftq_core::faults::Fault;
+use driftq_inspect::Wal;
 
-use super::args::View;
+use super::args::{RecordSelection, View};
 use super::source::Source;
-use super::{Ending, Misuse, say, wal};
+use super::{Ending, Misuse, say};
 use crate::explain::{FUTURES, Options, explain};
 use crate::parallel::cores;
+use crate::report::grouped;
 use crate::trace::Trace;
 use crate::view::story::Explained;
-use crate::view::{page, story_of};
-use crate::wal::Pick;
+use crate::view::{Pick, page, story_of, story_of_log};
 
 pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
     let named = Path::new(&args.subject.source);
     let name = name(named);
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.html")));
+    let RecordSelection { from, to, topic, message } = &args.records;
+    let pick = Pick { from: *from, to: *to, topic: topic.clone(), message: message.clone() };
     if named.is_dir() {
-        wal::show(named, &Pick::default(), &out)?;
+        view_data_folder(named, &pick, &out)?;
         return Ok(Ending::Passed);
+    }
+    if pick != Pick::default() {
+        return Err(Misuse::NotADataFolder(args.subject.source.clone()));
     }
     let (source, fault) = Source::read(&args.subject)?;
     say!("{}", source.describe(fault));
@@ -50,6 +56,21 @@ pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
     Ok(Ending::Passed)
 }
 
+/// Writes the page of a data folder's log.
+fn view_data_folder(dir: &Path, pick: &Pick, out: &Path) -> Result<(), Misuse> {
+    let title = match (&pick.message, &pick.topic) {
+        (Some(message), _) => message.to_string(),
+        (None, Some(topic)) => topic.to_string(),
+        (None, None) => dir.display().to_string(),
+    };
+    let read = Wal::open(dir).and_then(|mut wal| story_of_log(&mut wal, &title, pick));
+    let story = read.map_err(|cause| Misuse::DataFolder { path: dir.to_owned(), cause })?;
+    write(out, &page(&story)).map_err(|cause| Misuse::Write { path: out.to_owned(), cause })?;
+    say!("{} records", grouped(story.moments.len() as u64));
+    say!("written to {}", out.display());
+    Ok(())
+}
+
 /// How it came to the broken promise, if one was broken: the curve above the axis.
 fn explained(mut trace: Trace, fault: Option<Fault>) -> Option<Explained> {
     trace.head.mutant = fault;
@@ -66,7 +87,7 @@ fn name(source: &Path) -> String {
 }
 
 /// Writes a page, making the folder it is to be in.
-pub(super) fn write(path: &Path, text: &str) -> std::io::Result<()> {
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }

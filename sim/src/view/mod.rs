@@ -2,11 +2,13 @@
 //! else.
 
 mod change;
+mod data_folder;
 mod page;
 mod record;
 mod sight;
 pub mod story;
 mod words;
 
+pub use self::data_folder::{MOMENTS_MAX, Pick, story_of_log};
 pub use self::page::page;
 pub use self::record::story_of;

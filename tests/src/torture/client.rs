@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use driftq_sim::history::Phase;
+use driftq_history::Phase;
 use serde_json::{Value, json};
 
 use super::recorder::Recorder;
@@ -195,7 +195,7 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use driftq_sim::history::Entry;
+    use driftq_history::Entry;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use driftq_sim::history::Phase;
+use driftq_history::Phase;
 use serde_json::{Value, json};
 
 use super::client::{Answer, Client};

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use driftq_sim::history::{self, Check, Report};
+use driftq_history::{self as history, Check, Report};
 
 use super::recorder::{Counts, Recorder};
 

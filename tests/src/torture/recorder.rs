@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use driftq_sim::history::{Entry, Phase};
+use driftq_history::{Entry, Phase};
 use serde_json::{Value, json};
 
 /// What was counted while writing.

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use driftq_sim::history::{self, Phase};
+use driftq_history::{self as history, Phase};
 use serde_json::json;
 
 use super::{Tick, conclude, timed, while_working};
