@@ -1,4 +1,4 @@
-//! How much happened when.
+//! Event rates over the time that a log covers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,14 +7,12 @@ use driftq_core::record::Event;
 use driftq_core::types::{Millis, Timestamp};
 use serde::Serialize;
 
-use crate::format::names::moment;
-use crate::format::sentence::time;
+use crate::format::{grouped, millis, timestamp};
 
-/// The most rows.
-const ROWS_MAX: u64 = 20;
-/// The most cells of the bar in a row.
+const INTERVALS_MAX: u64 = 20;
+/// The longest bar, in characters.
 const BAR_CELLS: u64 = 24;
-/// Lengths of an interval in milliseconds, each a multiple of the one before, so that rows can be joined.
+/// Interval lengths in milliseconds. Each is a multiple of the one before, so that intervals can be joined.
 const LENGTHS_MS: [u64; 18] = [
     100,
     500,
@@ -36,24 +34,24 @@ const LENGTHS_MS: [u64; 18] = [
     31_449_600_000,
 ];
 
-/// What happened in an interval.
+/// Counts of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Happened {
-    /// Messages stored for whoever asked for them, those of completed steps included.
+pub struct EventCounts {
+    /// Messages that a producer or a completed step stored.
     pub produced: u64,
     /// Deliveries.
     pub delivered: u64,
-    /// Messages done by an ack or a completed step.
+    /// Messages acked, by an ack or a completed step.
     pub acked: u64,
-    /// Deliveries failed by their workers.
+    /// Deliveries nacked.
     pub nacked: u64,
-    /// Leases that ended without a word.
+    /// Leases that expired without ack, nack or extend.
     pub expired: u64,
-    /// Messages that became dead letters.
+    /// Messages moved to a dead-letter topic.
     pub dead: u64,
 }
 
-impl Happened {
+impl EventCounts {
     fn count(&mut self, event: &Event) {
         match event {
             Event::Produced { .. } => self.produced += 1,
@@ -81,110 +79,107 @@ impl Happened {
     }
 }
 
-/// How much happened when, in a handful of intervals of equal length, however long the log is.
+/// Event counts in at most 20 intervals of equal length, whatever the length of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rates {
     length_ms: u64,
     /// By the number of the interval since 1970.
-    rows: BTreeMap<u64, Happened>,
+    counts: BTreeMap<u64, EventCounts>,
 }
 
 impl Default for Rates {
     fn default() -> Self {
-        Self { length_ms: LENGTHS_MS[0], rows: BTreeMap::new() }
+        Self { length_ms: LENGTHS_MS[0], counts: BTreeMap::new() }
     }
 }
 
 /// One interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Row {
-    /// When it began, in milliseconds since 1970.
+pub struct RateInterval {
+    /// Its beginning, in milliseconds since 1970.
     pub from_ms: u64,
-    /// What happened in it.
+    /// The events in it.
     #[serde(flatten)]
-    pub happened: Happened,
+    pub counts: EventCounts,
 }
 
 impl Rates {
-    /// Counts a record.
-    pub(super) fn count(&mut self, at: Timestamp, event: &Event) {
-        self.rows.entry(at.0 / self.length_ms).or_default().count(event);
-        while self.span() > ROWS_MAX {
-            self.lengthen();
+    pub(crate) fn count(&mut self, at: Timestamp, event: &Event) {
+        self.counts.entry(at.0 / self.length_ms).or_default().count(event);
+        while self.interval_count() > INTERVALS_MAX {
+            self.join_intervals();
         }
     }
 
-    /// How many intervals there are between the first and the last, both included.
-    fn span(&self) -> u64 {
-        let ends = self.rows.first_key_value().zip(self.rows.last_key_value());
+    /// The number of intervals between the first and the last event, both included.
+    fn interval_count(&self) -> u64 {
+        let ends = self.counts.first_key_value().zip(self.counts.last_key_value());
         ends.map_or(0, |((first, _), (last, _))| last - first + 1)
     }
 
-    fn lengthen(&mut self) {
+    fn join_intervals(&mut self) {
         let longer = LENGTHS_MS.into_iter().find(|length| *length > self.length_ms);
         let longer = longer.unwrap_or(self.length_ms.saturating_mul(2));
-        let times = longer / self.length_ms;
-        for (number, happened) in std::mem::take(&mut self.rows) {
-            self.rows.entry(number / times).or_default().add(happened);
+        let factor = longer / self.length_ms;
+        for (number, counts) in std::mem::take(&mut self.counts) {
+            self.counts.entry(number / factor).or_default().add(counts);
         }
         self.length_ms = longer;
     }
 
-    /// How long an interval is, in milliseconds.
+    /// The length of an interval in milliseconds.
     #[must_use]
     pub fn length_ms(&self) -> u64 {
         self.length_ms
     }
 
-    /// All intervals from the first in which something happened to the last, the idle ones between included.
-    pub fn rows(&self) -> impl Iterator<Item = Row> {
-        let first = self.rows.first_key_value().map_or(0, |(first, _)| *first);
-        (first..first + self.span()).map(|number| Row {
+    /// All intervals from the first event to the last, those without events included.
+    pub fn intervals(&self) -> impl Iterator<Item = RateInterval> {
+        let first = self.counts.first_key_value().map_or(0, |(first, _)| *first);
+        (first..first + self.interval_count()).map(|number| RateInterval {
             from_ms: number * self.length_ms,
-            happened: self.rows.get(&number).copied().unwrap_or_default(),
+            counts: self.counts.get(&number).copied().unwrap_or_default(),
         })
     }
-}
 
-impl Serialize for Rates {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Told {
-            every_ms: u64,
-            rows: Vec<Row>,
-        }
-        Told { every_ms: self.length_ms, rows: self.rows().collect() }.serialize(serializer)
-    }
-}
-
-impl fmt::Display for Rates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let most = self.rows.values().map(|row| row.produced.max(row.delivered)).max().unwrap_or(0).max(1);
-        writeln!(f, "per second, in intervals of {}; the bar is deliveries", time(Millis(self.length_ms)))?;
-        let head = ["produced", "delivered", "acked", "nacked", "expired", "dead"];
-        writeln!(f, "  {:<24}{}", "", head.map(|name| format!("{name:>11}")).concat())?;
-        for Row { from_ms, happened } in self.rows() {
-            let Happened { produced, delivered, acked, nacked, expired, dead } = happened;
-            let counts = [produced, delivered, acked, nacked, expired, dead];
-            let counts = counts.map(|count| format!("{:>11}", self.per_second(count))).concat();
-            // Whatever happened at all is seen.
-            let cells = (delivered * BAR_CELLS).div_ceil(most) as usize;
-            let line = format!("  {:<24}{counts}  {}", moment(Timestamp(from_ms)), "█".repeat(cells));
-            writeln!(f, "{}", line.trim_end())?;
-        }
-        Ok(())
-    }
-}
-
-impl Rates {
     fn per_second(&self, count: u64) -> String {
         let rate = count as f64 * 1_000.0 / self.length_ms as f64;
         match rate {
             0.0 => "-".to_owned(),
             rate if rate < 0.01 => "<0.01".to_owned(),
             rate if rate < 10.0 => format!("{rate:.2}"),
-            rate => crate::format::grouped(rate.round() as u64),
+            rate => grouped(rate.round() as u64),
         }
+    }
+}
+
+impl Serialize for Rates {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Json {
+            every_ms: u64,
+            rows: Vec<RateInterval>,
+        }
+        Json { every_ms: self.length_ms, rows: self.intervals().collect() }.serialize(serializer)
+    }
+}
+
+impl fmt::Display for Rates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let most = self.counts.values().map(|counts| counts.produced.max(counts.delivered)).max().unwrap_or(0).max(1);
+        writeln!(f, "per second, in intervals of {}; the bar shows deliveries", millis(Millis(self.length_ms)))?;
+        let head = ["produced", "delivered", "acked", "nacked", "expired", "dead"];
+        writeln!(f, "  {:<24}{}", "", head.map(|name| format!("{name:>11}")).concat())?;
+        for RateInterval { from_ms, counts } in self.intervals() {
+            let EventCounts { produced, delivered, acked, nacked, expired, dead } = counts;
+            let columns = [produced, delivered, acked, nacked, expired, dead];
+            let columns = columns.map(|count| format!("{:>11}", self.per_second(count))).concat();
+            // Rounded up, so that a single delivery is visible.
+            let cells = (delivered * BAR_CELLS).div_ceil(most) as usize;
+            let line = format!("  {:<24}{columns}  {}", timestamp(Timestamp(from_ms)), "█".repeat(cells));
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
     }
 }
 
@@ -204,22 +199,22 @@ mod tests {
     }
 
     #[test]
-    fn however_long_a_log_is_there_are_at_most_twenty_rows_and_nothing_is_lost() {
-        for step_ms in [1, 70, 999, 60_000, 86_400_000, 40_000_000_000] {
+    fn log_of_any_length_has_at_most_twenty_intervals_and_loses_no_count() {
+        for distance_ms in [1, 70, 999, 60_000, 86_400_000, 40_000_000_000] {
             let mut rates = Rates::default();
             for nth in 0..1_000 {
-                rates.count(Timestamp(1_766_318_400_123 + nth * step_ms), &produced());
+                rates.count(Timestamp(1_766_318_400_123 + nth * distance_ms), &produced());
             }
-            let rows: Vec<_> = rates.rows().collect();
-            assert!(rows.len() as u64 <= ROWS_MAX, "{step_ms}: {}", rows.len());
-            assert!(rows.len() >= 2, "{step_ms}: {}", rows.len());
-            assert_eq!(rows.iter().map(|row| row.happened.produced).sum::<u64>(), 1_000);
-            assert!(rows.iter().all(|row| row.from_ms % rates.length_ms() == 0));
+            let intervals: Vec<_> = rates.intervals().collect();
+            assert!(intervals.len() as u64 <= INTERVALS_MAX, "{distance_ms}: {}", intervals.len());
+            assert!(intervals.len() >= 2, "{distance_ms}: {}", intervals.len());
+            assert_eq!(intervals.iter().map(|interval| interval.counts.produced).sum::<u64>(), 1_000);
+            assert!(intervals.iter().all(|interval| interval.from_ms % rates.length_ms() == 0));
         }
     }
 
     #[test]
-    fn an_idle_hour_is_a_row_of_nothing_and_a_rate_is_by_the_second() {
+    fn rates_are_per_second_and_idle_intervals_are_listed() {
         let mut rates = Rates::default();
         let start = 1_766_318_400_000;
         for nth in 0..6_000 {

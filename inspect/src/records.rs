@@ -1,46 +1,49 @@
-//! The records of a log, one a line, with the names of what they are about.
+//! Lists the records of a log, one per line.
+
+use std::fmt;
 
 use driftq_core::log::Storage;
 use driftq_core::state::State;
 use driftq_core::types::Timestamp;
 use serde::Serialize;
 
-use super::replay::{Logged, Watch};
-use super::{At, Wal, WalError};
-use crate::format::names::moment;
-use crate::format::sentence::{kind, sentence};
+use crate::error::InspectError;
+use crate::format::{kind, sentence, timestamp};
+use crate::point::LogPoint;
+use crate::reader::LogReader;
+use crate::replay::{LoggedRecord, ReplayObserver};
 
-/// A record in a line.
+/// A record as one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecordLine {
     /// Its LSN.
     pub lsn: u64,
     /// When it was decided, in milliseconds since 1970.
     pub at_ms: u64,
-    /// Its kind.
+    /// Its kind, as in `docs/wal.md`.
     pub kind: &'static str,
-    /// What it says.
+    /// Its content, as a sentence.
     pub text: String,
 }
 
-impl std::fmt::Display for RecordLine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:>10}  {}  {}", self.lsn, moment(Timestamp(self.at_ms)), self.text)
+impl fmt::Display for RecordLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>10}  {}  {}", self.lsn, timestamp(Timestamp(self.at_ms)), self.text)
     }
 }
 
-/// Shows the records of a range, as they come.
+/// Passes the records from one LSN on to a function.
 struct Lines<F> {
     from: u64,
     show: F,
-    /// The last one that was shown: what is read a second time, from a newer snapshot on, is not shown again.
+    /// The last LSN that was shown: a replay that starts over does not show a record twice.
     shown: u64,
 }
 
-impl<F: FnMut(RecordLine)> Watch for Lines<F> {
+impl<F: FnMut(RecordLine)> ReplayObserver for Lines<F> {
     fn reset(&mut self) {}
 
-    fn before(&mut self, state: &State, logged: &Logged) {
+    fn before_record(&mut self, state: &State, logged: &LoggedRecord) {
         if logged.lsn < self.from || logged.lsn <= self.shown {
             return;
         }
@@ -51,20 +54,20 @@ impl<F: FnMut(RecordLine)> Watch for Lines<F> {
     }
 }
 
-impl<S: Storage> Wal<S> {
-    /// Shows every record from the LSN `from` to the LSN `to`, as far as they can be told.
+impl<S: Storage> LogReader<S> {
+    /// Passes every record from LSN `from` to LSN `to`, both included, to `show`. The range may exceed the log.
     ///
     /// # Errors
-    /// As [`Wal::replay`]; some records may have been shown by then.
+    /// As [`LogReader::replay`]; some records may have been shown before.
     pub fn records(
         &mut self,
         from: Option<u64>,
         to: Option<u64>,
         show: impl FnMut(RecordLine),
-    ) -> Result<(), WalError> {
+    ) -> Result<(), InspectError> {
         let mut lines = Lines { from: from.unwrap_or(0), show, shown: 0 };
-        match self.replay(to.map(At::Lsn), &mut lines) {
-            Err(WalError::NoSuchLsn { asked, last, .. }) if asked > last => Ok(()),
+        match self.replay(to.map(LogPoint::Lsn), &mut lines) {
+            Err(InspectError::NoSuchLsn { requested, last, .. }) if requested > last => Ok(()),
             replayed => replayed.map(drop),
         }
     }

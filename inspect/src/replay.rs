@@ -1,4 +1,4 @@
-//! A log read from as far back as its files reach, record by record, with the state before and after each.
+//! Replays a log from the oldest usable snapshot, record by record, with the state before and after each.
 
 use driftq_core::codec::record as codec;
 use driftq_core::faults::NoFaults;
@@ -11,105 +11,106 @@ use driftq_core::types::{Boot, Lsn, Timestamp};
 
 use crate::snapshot_limit::OldestSnapshots;
 
-/// A record, and where it stands.
+/// A record and its place in the log.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Logged {
+pub struct LoggedRecord {
     /// Its LSN.
     pub lsn: u64,
-    /// The bytes of its frame.
+    /// The size of its frame.
     pub bytes: u64,
-    /// When and what.
+    /// Its time and event.
     pub record: Record,
 }
 
-/// What looks on while a log is replayed. What it was shown is of worth only when the replay has succeeded.
-pub trait Watch {
-    /// Forgets everything: the reading begins anew, from another message_ref.
+/// Receives what a replay reads. What it has collected is valid only if the replay succeeds.
+pub trait ReplayObserver {
+    /// Discards everything collected: the replay starts over from another snapshot.
     fn reset(&mut self);
 
-    /// A piece of the snapshot everything is built on, and the state it has become part of.
-    fn piece(&mut self, state: &State, image: &Image) {
+    /// One image of the snapshot that the replay starts from, and the state with the image applied.
+    fn snapshot_image(&mut self, state: &State, image: &Image) {
         let _ = (state, image);
     }
 
-    /// All of the snapshot has been taken; it is the state after this LSN. Not called where the log is there from its beginning.
-    fn base(&mut self, state: &State, lsn: u64) {
+    /// The whole snapshot has been read; `state` is the state after `lsn`. Not called if the log is complete from its
+    /// beginning.
+    fn snapshot_end(&mut self, state: &State, lsn: u64) {
         let _ = (state, lsn);
     }
 
     /// A record, and the state it was decided against.
-    fn before(&mut self, state: &State, logged: &Logged) {
+    fn before_record(&mut self, state: &State, logged: &LoggedRecord) {
         let _ = (state, logged);
     }
 
-    /// The same record, and the state it has made.
-    fn after(&mut self, state: &State, logged: &Logged) {
+    /// The same record, and the state with the record applied.
+    fn after_record(&mut self, state: &State, logged: &LoggedRecord) {
         let _ = (state, logged);
     }
 }
 
-/// Nobody looks on: for the state alone.
-impl Watch for () {
+/// Observes nothing: for callers that need only the state.
+impl ReplayObserver for () {
     fn reset(&mut self) {}
 }
 
 /// How far a log is replayed. It is read to its end in any case, so that damage is found wherever it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Bound {
+pub enum ReplayLimit {
     /// To its end.
     #[default]
     End,
-    /// Through this LSN.
+    /// Up to and including this LSN.
     Lsn(u64),
-    /// Through the last record that was decided at this moment or before it.
+    /// Up to and including the last record decided at this time or earlier.
     Time(Timestamp),
 }
 
-/// What a replay has come to.
+/// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// The state after the last record that was replayed.
+    /// The state after the last replayed record.
     pub state: State,
-    /// The LSN everything was built on; 0 if the log is there from its beginning.
+    /// The LSN of the snapshot that the replay started from; 0 if the log is complete from its beginning.
     pub base: u64,
-    /// The last moment recorded in the snapshot everything was built on; 0 if there is none.
+    /// The clock of that snapshot; 0 if there is none.
     pub base_at: Timestamp,
-    /// The LSN of the last record that was replayed; that of the snapshot if none was.
+    /// The LSN of the last replayed record; [`base`](Self::base) if there was none.
     pub reached: u64,
-    /// How many records were replayed.
+    /// The number of replayed records.
     pub records: u64,
-    /// The moments of the first and the last record there are, the replayed ones and those beyond.
-    pub moments: Option<(Timestamp, Timestamp)>,
-    /// How far it was to be replayed.
-    pub bound: Bound,
-    /// What recovery has to say about the whole log.
+    /// The times of the first and the last record in the log, those beyond the limit included.
+    pub times: Option<(Timestamp, Timestamp)>,
+    /// The limit of the replay.
+    pub limit: ReplayLimit,
+    /// What recovery reports about the whole log.
     pub recovered: Recovered,
 }
 
 impl Replayed {
-    /// The LSN this is the state of: what was asked for, else the last there is.
+    /// The LSN that [`state`](Self::state) belongs to: the requested one, or the last of the log.
     #[must_use]
     pub fn through(&self) -> u64 {
-        match self.bound {
-            Bound::End => self.recovered.last_lsn.0,
-            Bound::Lsn(lsn) => lsn,
-            Bound::Time(_) => self.reached,
+        match self.limit {
+            ReplayLimit::End => self.recovered.last_lsn.0,
+            ReplayLimit::Lsn(lsn) => lsn,
+            ReplayLimit::Time(_) => self.reached,
         }
     }
 }
 
-/// Replays the log in `storage` through [`State::apply`], as a start would, but from as far back as its files reach, and shows every
-/// record within the bound to `watch`. Changes nothing.
+/// Replays the log in `storage` as broker startup does, but from the oldest usable snapshot, and passes every record within
+/// `limit` to `observer`. Changes nothing.
 ///
 /// # Errors
-/// [`RecoveryError`] where a start would refuse.
+/// [`RecoveryError`] where a broker would refuse to start.
 pub fn replay(
     storage: &mut impl Storage,
-    bound: Bound,
-    watch: &mut (impl Watch + ?Sized),
+    limit: ReplayLimit,
+    observer: &mut (impl ReplayObserver + ?Sized),
 ) -> Result<Replayed, RecoveryError> {
-    let listed = storage.list().map_err(|fault| RecoveryError::Storage { doing: "listing", file: None, fault })?;
-    let snapshots = listed.iter().filter_map(|info| match info.file {
+    let files = storage.list().map_err(|fault| RecoveryError::Storage { doing: "listing", file: None, fault })?;
+    let snapshots = files.iter().filter_map(|info| match info.file {
         FileId::Snapshot(lsn) => Some(lsn.0),
         _ => None,
     });
@@ -117,42 +118,42 @@ pub fn replay(
     snapshots.sort_unstable();
     let mut count = 0;
     loop {
-        let mut run = Run::new(bound, watch, &snapshots[..count]);
-        match recover(&mut OldestSnapshots { inner: storage, count }, None, &mut run) {
-            Ok(recovered) => return Ok(run.conclude(recovered)),
-            // What came before an old snapshot may be gone, and the snapshot itself damaged: a newer one does as well.
+        let mut attempt = Attempt::new(limit, observer, &snapshots[..count]);
+        match recover(&mut OldestSnapshots { inner: storage, count }, None, &mut attempt) {
+            Ok(recovered) => return Ok(attempt.finish(recovered)),
+            // The segments before an old snapshot may be gone, and the snapshot damaged; a newer one may still work.
             Err(_) if count < snapshots.len() => count += 1,
             Err(error) => return Err(error),
         }
     }
 }
 
-/// One replay under way.
-struct Run<'w, W: ?Sized> {
-    watch: &'w mut W,
-    bound: Bound,
+/// One attempt to replay, from one snapshot.
+struct Attempt<'w, O: ?Sized> {
+    observer: &'w mut O,
+    limit: ReplayLimit,
     /// Snapshots that recovery has not tried yet, oldest first; it tries the newest, then the one before.
     untried: &'w [u64],
-    trying: u64,
+    snapshot: u64,
     state: State,
     base_at: Timestamp,
     reached: Option<u64>,
     records: u64,
-    moments: Option<(Timestamp, Timestamp)>,
+    times: Option<(Timestamp, Timestamp)>,
 }
 
-impl<'w, W: Watch + ?Sized> Run<'w, W> {
-    fn new(bound: Bound, watch: &'w mut W, snapshots: &'w [u64]) -> Self {
+impl<'w, O: ReplayObserver + ?Sized> Attempt<'w, O> {
+    fn new(limit: ReplayLimit, observer: &'w mut O, snapshots: &'w [u64]) -> Self {
         Self {
-            watch,
-            bound,
+            observer,
+            limit,
             untried: snapshots,
-            trying: 0,
+            snapshot: 0,
             state: State::default(),
             base_at: Timestamp(0),
             reached: None,
             records: 0,
-            moments: None,
+            times: None,
         }
     }
 
@@ -161,27 +162,27 @@ impl<'w, W: Watch + ?Sized> Run<'w, W> {
         applied.map_err(|contradiction| Malformed::new(contradiction.to_string()))
     }
 
-    fn is_within(&self, lsn: u64, at: Timestamp) -> bool {
-        match self.bound {
-            Bound::End => true,
-            Bound::Lsn(last) => lsn <= last,
-            Bound::Time(last) => at <= last,
+    fn is_within_limit(&self, lsn: u64, at: Timestamp) -> bool {
+        match self.limit {
+            ReplayLimit::End => true,
+            ReplayLimit::Lsn(last) => lsn <= last,
+            ReplayLimit::Time(last) => at <= last,
         }
     }
 
-    fn conclude(self, recovered: Recovered) -> Replayed {
+    fn finish(self, recovered: Recovered) -> Replayed {
         let base = recovered.snapshot.map_or(0, |lsn| lsn.0);
-        let Self { state, base_at, reached, records, moments, bound, .. } = self;
-        Replayed { state, base, base_at, reached: reached.unwrap_or(base), records, moments, bound, recovered }
+        let Self { state, base_at, reached, records, times, limit, .. } = self;
+        Replayed { state, base, base_at, reached: reached.unwrap_or(base), records, times, limit, recovered }
     }
 }
 
-impl<W: Watch + ?Sized> Replay for Run<'_, W> {
+impl<O: ReplayObserver + ?Sized> Replay for Attempt<'_, O> {
     fn reset(&mut self) {
-        self.watch.reset();
+        self.observer.reset();
         self.state = State::default();
         if let [older @ .., newest] = self.untried {
-            (self.untried, self.trying) = (older, *newest);
+            (self.untried, self.snapshot) = (older, *newest);
         }
     }
 
@@ -189,7 +190,7 @@ impl<W: Watch + ?Sized> Replay for Run<'_, W> {
         let record = decode(kind, version, payload)?;
         self.apply(&record)?;
         match &record.event {
-            Event::Restored(image) => self.watch.piece(&self.state, image),
+            Event::Restored(image) => self.observer.snapshot_image(&self.state, image),
             _ => return Err(Malformed::new("a log record in a snapshot")),
         }
         Ok(())
@@ -199,9 +200,9 @@ impl<W: Watch + ?Sized> Replay for Run<'_, W> {
         if self.state.boot() == Boot(0) {
             return Err(Malformed::new("it has no origin"));
         }
-        self.state.check().map_err(|unsound| Malformed::new(unsound.to_string()))?;
+        self.state.check().map_err(|inconsistency| Malformed::new(inconsistency.to_string()))?;
         self.base_at = self.state.clock();
-        self.watch.base(&self.state, self.trying);
+        self.observer.snapshot_end(&self.state, self.snapshot);
         Ok(())
     }
 
@@ -211,14 +212,14 @@ impl<W: Watch + ?Sized> Replay for Run<'_, W> {
             return Err(Malformed::new("a piece of a snapshot in the log"));
         }
         let at = record.at;
-        self.moments = Some((self.moments.map_or(at, |(first, _)| first), at));
-        if !self.is_within(lsn.0, at) {
+        self.times = Some((self.times.map_or(at, |(first, _)| first), at));
+        if !self.is_within_limit(lsn.0, at) {
             return Ok(());
         }
-        let logged = Logged { lsn: lsn.0, bytes: (FRAME_HEAD_BYTES + payload.len()) as u64, record };
-        self.watch.before(&self.state, &logged);
+        let logged = LoggedRecord { lsn: lsn.0, bytes: (FRAME_HEAD_BYTES + payload.len()) as u64, record };
+        self.observer.before_record(&self.state, &logged);
         self.apply(&logged.record)?;
-        self.watch.after(&self.state, &logged);
+        self.observer.after_record(&self.state, &logged);
         self.reached = Some(lsn.0);
         self.records += 1;
         Ok(())

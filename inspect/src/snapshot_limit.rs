@@ -1,12 +1,13 @@
-//! A folder of log files that shows less than it has, and takes nothing.
+//! A read-only view of a storage that hides its newest snapshots.
 
 use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
 
-/// A storage in which only the oldest snapshots are seen, so that recovery reads records that a newer one would save it.
-pub(super) struct OldestSnapshots<'a, S> {
-    pub(super) inner: &'a mut S,
-    /// How many.
-    pub(super) count: usize,
+/// Shows only the oldest snapshots of a storage, so that recovery also replays the records that a newer snapshot covers.
+/// Refuses every change.
+pub(crate) struct OldestSnapshots<'a, S> {
+    pub(crate) inner: &'a mut S,
+    /// How many snapshots are visible.
+    pub(crate) count: usize,
 }
 
 impl<S: Storage> Storage for OldestSnapshots<'_, S> {
@@ -29,11 +30,11 @@ impl<S: Storage> Storage for OldestSnapshots<'_, S> {
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {
         let mut files = self.inner.list()?;
         files.sort_by_key(|info| info.file);
-        let mut left = self.count;
+        let mut visible = self.count;
         files.retain(|info| match info.file {
-            FileId::Snapshot(_) if left == 0 => false,
+            FileId::Snapshot(_) if visible == 0 => false,
             FileId::Snapshot(_) => {
-                left -= 1;
+                visible -= 1;
                 true
             }
             FileId::Segment(_) | FileId::SnapshotDraft(_) => true,
@@ -55,5 +56,5 @@ impl<S: Storage> Storage for OldestSnapshots<'_, S> {
 }
 
 fn read_only() -> StorageFault {
-    StorageFault::Io("the log is only being looked at".to_owned())
+    StorageFault::Io("the log is opened for reading only".to_owned())
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-pub use driftq_inspect::format::{grouped, span};
+pub use driftq_inspect::format::{duration as span, grouped};
 
 use crate::run::Summary;
 use crate::sometimes::{Point, Sometimes};

@@ -12,90 +12,93 @@ use std::process::Command;
 use driftq_core::record::Retention;
 use driftq_files::DataFolder;
 use driftq_sim::view::story::{Glyph, LaneKind, LeaseEnd};
-use driftq_sim::view::{MOMENTS_MAX, Pick, story_of_log};
+use driftq_sim::view::{RecordFilter, TIMELINE_RECORDS_MAX, timeline_of_log};
 use serde_json::Value;
 
-use crate::harness::{Rig, topic, tried};
+use crate::harness::{TestBroker, limited, topic};
 
 #[test]
-fn leases_and_moments_are_told_by_who_held_what() {
-    let mut rig = Rig::new();
-    rig.create("orders", 1, Retention::default());
-    rig.create_group("orders", "billing");
-    rig.produce_as(tried("orders", 9));
-    rig.take("orders", "billing", "w1");
-    rig.pass(2_000);
-    rig.pass(20_000);
-    let second = rig.take("orders", "billing", "w2");
-    rig.nack("orders", "billing", "w2", &second, "no");
-    rig.pass(20_000);
-    rig.take("orders", "billing", "w1");
-    rig.crash();
+fn timeline_assigns_leases_and_records_to_tracks() {
+    let mut broker = TestBroker::new();
+    broker.create_topic("orders", 1, Retention::default());
+    broker.create_group("orders", "billing");
+    broker.produce_with(limited("orders", 9));
+    broker.receive("orders", "billing", "w1");
+    broker.advance(2_000);
+    broker.advance(20_000);
+    let second = broker.receive("orders", "billing", "w2");
+    broker.nack("orders", "billing", "w2", &second, "no");
+    broker.advance(20_000);
+    broker.receive("orders", "billing", "w1");
+    broker.crash();
 
-    let story = story_of_log(&mut rig.wal(), "a log", &Pick::default()).unwrap();
-    let lanes: Vec<_> = story.lanes.iter().map(|lane| (lane.kind, lane.name.as_str())).collect();
+    let timeline = timeline_of_log(&mut broker.reader(), "a log", &RecordFilter::default()).unwrap();
+    let tracks: Vec<_> = timeline.lanes.iter().map(|lane| (lane.kind, lane.name.as_str())).collect();
     let expected = [
         (LaneKind::Producers, "producers"),
         (LaneKind::Broker, "broker"),
         (LaneKind::Worker, "w1"),
         (LaneKind::Worker, "w2"),
     ];
-    assert_eq!(lanes, expected);
-    let leases: Vec<_> = story.leases.iter().map(|lease| (lease.lane, lease.attempt, lease.end)).collect();
+    assert_eq!(tracks, expected);
+    let leases: Vec<_> = timeline.leases.iter().map(|lease| (lease.lane, lease.attempt, lease.end)).collect();
     assert_eq!(leases, [(2, 1, LeaseEnd::Expired), (3, 2, LeaseEnd::Nacked), (2, 3, LeaseEnd::Open)]);
-    for lease in &story.leases {
-        let from = &story.moments[lease.from];
+    for lease in &timeline.leases {
+        let from = &timeline.moments[lease.from];
         assert_eq!((from.glyph, from.lane, lease.message.as_str()), (Glyph::Delivery, lease.lane, "orders/0"));
         assert_eq!(lease.until_ms, from.at_ms + 2_000);
-        assert!(lease.to.is_none_or(|to| to > lease.from && to < story.moments.len()));
+        assert!(lease.to.is_none_or(|to| to > lease.from && to < timeline.moments.len()));
     }
-    let expired = &story.moments[story.leases[0].to.unwrap()];
+    let expired = &timeline.moments[timeline.leases[0].to.unwrap()];
     assert_eq!((expired.glyph, expired.lane, &expired.also[..]), (Glyph::Time, 1, &[2][..]));
-    assert!(expired.diff[0].starts_with("orders/0 for group billing: in flight, with w1"), "{:?}", expired.diff);
-    assert_eq!(story.moments.iter().filter(|moment| moment.glyph == Glyph::Boot).count(), 2);
-    let overview = rig.overview(None).unwrap();
-    assert_eq!(story.moments.len() as u64, overview.records);
+    assert!(expired.diff[0].starts_with("orders/0 for group billing: in flight with w1"), "{:?}", expired.diff);
+    assert_eq!(timeline.moments.iter().filter(|moment| moment.glyph == Glyph::Boot).count(), 2);
+    let overview = broker.overview(None).unwrap();
+    assert_eq!(timeline.moments.len() as u64, overview.records);
     let digest = format!("{} after LSN {}", overview.digest, overview.lsn);
-    assert!(story.facts.contains(&("digest".to_owned(), digest)));
+    assert!(timeline.facts.contains(&("digest".to_owned(), digest)));
 }
 
 #[test]
-fn a_long_log_gives_its_last_moments_or_the_first_from_where_it_was_asked_or_one_message() {
-    let mut rig = Rig::new();
-    rig.create("orders", 1, Retention::default());
-    rig.create("other", 1, Retention::default());
-    rig.create_group("orders", "billing");
-    rig.produce("orders");
-    for _ in 0..MOMENTS_MAX * 2 / 3 {
-        let taken = rig.take("orders", "billing", "w1");
-        rig.produce("orders");
-        rig.ack("orders", "billing", "w1", &taken);
+fn long_log_is_limited_to_last_records_or_to_the_filter() {
+    let mut broker = TestBroker::new();
+    broker.create_topic("orders", 1, Retention::default());
+    broker.create_topic("other", 1, Retention::default());
+    broker.create_group("orders", "billing");
+    broker.produce("orders");
+    for _ in 0..TIMELINE_RECORDS_MAX * 2 / 3 {
+        let taken = broker.receive("orders", "billing", "w1");
+        broker.produce("orders");
+        broker.ack("orders", "billing", "w1", &taken);
     }
-    rig.produce("other");
-    let tell = |pick: &Pick| story_of_log(&mut rig.wal(), "a log", pick).unwrap();
-    let story = tell(&Pick::default());
-    let overview = rig.overview(None).unwrap();
-    assert_eq!(story.moments.len(), MOMENTS_MAX);
-    assert_eq!((story.moments[0].at_ms, story.moments[MOMENTS_MAX - 1].number), (0, overview.record_lsn));
-    let left_out =
-        story.facts.iter().find(|(name, _)| name == "moments left out").map(|(_, count)| count.replace(',', ""));
-    assert_eq!(left_out, Some((overview.records - MOMENTS_MAX as u64).to_string()));
-    for lease in &story.leases {
-        assert_eq!(story.moments[lease.from].glyph, Glyph::Delivery);
-        assert!(lease.to.is_some_and(|to| story.moments[to].glyph == Glyph::Ack), "{lease:?}");
-        assert!(story.moments[lease.from].messages.contains(&lease.message));
+    broker.produce("other");
+    let timeline_of = |filter: &RecordFilter| timeline_of_log(&mut broker.reader(), "a log", filter).unwrap();
+    let timeline = timeline_of(&RecordFilter::default());
+    let overview = broker.overview(None).unwrap();
+    assert_eq!(timeline.moments.len(), TIMELINE_RECORDS_MAX);
+    assert_eq!(
+        (timeline.moments[0].at_ms, timeline.moments[TIMELINE_RECORDS_MAX - 1].number),
+        (0, overview.record_lsn)
+    );
+    let omitted =
+        timeline.facts.iter().find(|(name, _)| name == "records omitted").map(|(_, count)| count.replace(',', ""));
+    assert_eq!(omitted, Some((overview.records - TIMELINE_RECORDS_MAX as u64).to_string()));
+    for lease in &timeline.leases {
+        assert_eq!(timeline.moments[lease.from].glyph, Glyph::Delivery);
+        assert!(lease.to.is_some_and(|to| timeline.moments[to].glyph == Glyph::Ack), "{lease:?}");
+        assert!(timeline.moments[lease.from].messages.contains(&lease.message));
     }
-    assert!(story.leases.len() > MOMENTS_MAX / 4);
+    assert!(timeline.leases.len() > TIMELINE_RECORDS_MAX / 4);
 
-    let story = tell(&Pick { from: Some(3), ..Pick::default() });
-    assert_eq!((story.moments.len(), story.moments[0].number), (MOMENTS_MAX, 3));
-    let story = tell(&Pick { from: Some(3), to: Some(9), ..Pick::default() });
-    assert_eq!(story.moments.last().unwrap().number, 9);
-    let story = tell(&Pick { message: Some("orders/7".parse().unwrap()), ..Pick::default() });
-    let labels: Vec<_> = story.moments.iter().map(|moment| moment.label.as_str()).collect();
+    let timeline = timeline_of(&RecordFilter { from: Some(3), ..RecordFilter::default() });
+    assert_eq!((timeline.moments.len(), timeline.moments[0].number), (TIMELINE_RECORDS_MAX, 3));
+    let timeline = timeline_of(&RecordFilter { from: Some(3), to: Some(9), ..RecordFilter::default() });
+    assert_eq!(timeline.moments.last().unwrap().number, 9);
+    let timeline = timeline_of(&RecordFilter { message: Some("orders/7".parse().unwrap()), ..RecordFilter::default() });
+    let labels: Vec<_> = timeline.moments.iter().map(|moment| moment.label.as_str()).collect();
     assert_eq!(labels, ["booted", "produced orders/7", "delivered orders/7", "acked orders/7"]);
-    let story = tell(&Pick { topic: Some(topic("other")), ..Pick::default() });
-    let labels: Vec<_> = story.moments.iter().map(|moment| moment.label.as_str()).collect();
+    let timeline = timeline_of(&RecordFilter { topic: Some(topic("other")), ..RecordFilter::default() });
+    let labels: Vec<_> = timeline.moments.iter().map(|moment| moment.label.as_str()).collect();
     assert_eq!(labels, ["booted", "topic created", "produced other/0"]);
 }
 
@@ -113,15 +116,15 @@ fn view(dir: &Path, page: &Path, args: &[&str]) -> (String, Value) {
 #[test]
 fn view_of_data_folder_shows_log_range_and_single_message() {
     let (folder, pages) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut rig = Rig::on(DataFolder::open(folder.path()).unwrap().storage());
-    rig.create("orders", 2, Retention::default());
-    rig.create_group("orders", "billing");
-    rig.produce("orders");
-    rig.take("orders", "billing", "w1");
-    rig.pass(2_000);
-    let second = rig.take("orders", "billing", "w2");
-    rig.ack("orders", "billing", "w2", &second);
-    drop(rig);
+    let mut broker = TestBroker::on(DataFolder::open(folder.path()).unwrap().storage());
+    broker.create_topic("orders", 2, Retention::default());
+    broker.create_group("orders", "billing");
+    broker.produce("orders");
+    broker.receive("orders", "billing", "w1");
+    broker.advance(2_000);
+    let second = broker.receive("orders", "billing", "w2");
+    broker.ack("orders", "billing", "w2", &second);
+    drop(broker);
 
     let page = pages.path().join("new/folder/page.html");
     let (out, all) = view(folder.path(), &page, &[]);

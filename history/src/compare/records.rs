@@ -10,8 +10,8 @@ use driftq_core::state::State;
 use driftq_core::types::{Offset, PartitionId, TopicId};
 use serde_json::json;
 
-use driftq_inspect::format::names;
-use driftq_inspect::{Bound, Logged, Replayed, Watch, replay};
+use driftq_inspect::format::resolve;
+use driftq_inspect::{LoggedRecord, ReplayLimit, ReplayObserver, Replayed, replay};
 
 /// A message in the log.
 pub(super) struct LogMessage {
@@ -97,7 +97,7 @@ pub(super) fn read(storage: &mut impl Storage, mut wanted: Vec<u64>) -> Result<L
     wanted.sort_unstable();
     wanted.dedup();
     let mut reader = Reader { log: Log::default(), wanted, next: 0 };
-    let replayed = replay(storage, Bound::End, &mut reader)?;
+    let replayed = replay(storage, ReplayLimit::End, &mut reader)?;
     reader.hash_before(&replayed.state, replayed.recovered.last_lsn.0 + 1);
     let Replayed { state, base, recovered, .. } = replayed;
     Ok(Log { base, last: recovered.last_lsn.0, state, ..reader.log })
@@ -110,21 +110,21 @@ struct Reader {
     next: usize,
 }
 
-impl Watch for Reader {
+impl ReplayObserver for Reader {
     fn reset(&mut self) {
         (self.log, self.next) = (Log::default(), 0);
     }
 
-    fn piece(&mut self, state: &State, image: &Image) {
+    fn snapshot_image(&mut self, state: &State, image: &Image) {
         self.restored_piece(state, image);
     }
 
-    fn before(&mut self, state: &State, logged: &Logged) {
+    fn before_record(&mut self, state: &State, logged: &LoggedRecord) {
         self.hash_before(state, logged.lsn);
         self.decided(state, logged.lsn, &logged.record.event);
     }
 
-    fn after(&mut self, state: &State, logged: &Logged) {
+    fn after_record(&mut self, state: &State, logged: &LoggedRecord) {
         self.made(state, logged.lsn, &logged.record.event);
     }
 }
@@ -139,7 +139,7 @@ impl Reader {
     }
 
     fn topic(&mut self, state: &State, topic: TopicId) -> &mut LogTopic {
-        self.log.topics.entry(names::topic(state, topic)).or_default()
+        self.log.topics.entry(resolve::topic(state, topic)).or_default()
     }
 
     fn restored_piece(&mut self, state: &State, image: &Image) {
@@ -169,7 +169,7 @@ impl Reader {
     }
 
     fn settled(&mut self, state: &State, lsn: u64, message_ref: &MessageRef, what: Happened) {
-        let token = names::entry(state, message_ref).map(|entry| entry.token.to_string());
+        let token = resolve::entry(state, message_ref).map(|entry| entry.token.to_string());
         let Some((topic, group, offset)) = named(state, message_ref) else { return };
         let groups = &mut self.log.topics.entry(topic).or_default().groups;
         groups.entry(group).or_default().entry(offset).or_default().push(Settled { lsn, what, token });
@@ -203,7 +203,7 @@ impl Reader {
                     partition: u64::from(message_ref.partition.0),
                     offset,
                     owner: owner.as_str().to_owned(),
-                    attempt: u64::from(names::entry(state, message_ref).map_or(0, |entry| entry.attempts)) + 1,
+                    attempt: u64::from(resolve::entry(state, message_ref).map_or(0, |entry| entry.attempts)) + 1,
                     until: Some(until.0),
                 };
                 self.log.first_delivery.get_or_insert_with(|| token.clone());
@@ -259,7 +259,7 @@ impl Reader {
 fn named(state: &State, message_ref: &MessageRef) -> Option<(String, String, u64)> {
     let topic = state.topic(message_ref.topic)?;
     let group = topic.group(message_ref.group)?;
-    let offset = names::offset(state, message_ref)?;
+    let offset = resolve::offset(state, message_ref)?;
     Some((topic.name().as_str().to_owned(), group.name().as_str().to_owned(), offset.0))
 }
 

@@ -1,33 +1,15 @@
-//! Text and JSON forms of records, names and figures.
+//! Text and JSON forms of records, and of the names, times and numbers in them.
+//!
+//! `driftqd wal dump` prints [`fields`], which need no state; `driftqd wal inspect` prints [`sentence`], which resolves ids
+//! to names in the state that the record was decided against. Both use the same [`kind`].
 
-pub mod fields;
-pub mod names;
-pub mod sentence;
+mod event;
+mod fields;
+pub mod resolve;
+mod sentence;
+mod text;
 
-use std::time::Duration;
-
-/// A number with its thousands apart.
-#[must_use]
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (nth, digit) in digits.chars().enumerate() {
-        if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A time as people say it.
-#[must_use]
-pub fn span(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match seconds {
-        0..60 => format!("{:.1} s", time.as_secs_f64()),
-        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
-        _ => format!("{} days", grouped(seconds / 86_400)),
-    }
-}
+pub use self::event::{kind, message_ref};
+pub use self::fields::{Detail, fields};
+pub use self::sentence::{body, identity, message_sentence, sentence};
+pub use self::text::{duration, grouped, millis, quoted, timestamp};

@@ -1,411 +1,405 @@
-//! Follows one message through a log.
+//! Traces one message through a replay.
 
 use driftq_core::Body;
 use driftq_core::idempotency::{Identity, Realm, Scope};
-use driftq_core::record::{Completed, DedupeWindow, Event, Image, MessageRef, Record};
+use driftq_core::record::{Completed, DedupeWindow, Event, Image, MessageRef, Produced, Record};
 use driftq_core::state::State;
 use driftq_core::state::group::Group;
 use driftq_core::state::topic::Topic;
-use driftq_core::types::{GroupId, GroupName, Offset, PartitionId, Position, Timestamp, TopicId};
+use driftq_core::types::{GroupId, GroupName, Offset, PartitionId, Position, TopicId};
 
-use super::{EVENTS_MAX, Life, LifeDelivery, LifeEvent};
-use crate::format::names::{self, moment, quoted};
-use crate::format::sentence::{kind, message_ref, of_body, of_message};
-use crate::location::Spot;
-use crate::replay::{Logged, Replayed, Watch};
-use crate::{MessageName, WalError};
+use crate::error::InspectError;
+use crate::format::{body, kind, message_ref, message_sentence, quoted, resolve, timestamp};
+use crate::location::MessageLocation;
+use crate::message_name::MessageName;
+use crate::replay::{LoggedRecord, ReplayObserver, Replayed};
+use crate::trace_message::deliveries::{Deliveries, LogTime};
+use crate::trace_message::history::{MessageDelivery, MessageEvent, MessageHistory};
 
-/// What is known of a message while its log passes by.
-pub(super) struct Follower<'a> {
-    wanted: &'a MessageName,
-    only: Option<&'a GroupName>,
-    /// Where it is, once it is known; a topic that was made anew has another message of the same name.
-    spot: Option<Spot>,
-    /// Tenant and key, where it has an identity.
+/// The most events that are listed; later ones are counted.
+const EVENTS_MAX: usize = 10_000;
+
+/// Collects the history of a message during a replay.
+pub(super) struct Tracer<'a> {
+    message: &'a MessageName,
+    only_group: Option<&'a GroupName>,
+    /// Where the message is stored, once known. After its topic is deleted and created again, another message has its name.
+    location: Option<MessageLocation>,
+    /// Tenant and idempotency key, if it has an identity.
     identity: Option<(String, String)>,
-    is_kept: bool,
-    /// Whether a topic of that name was ever there, and the offset its next message got when it was last looked at.
-    topic: Option<Offset>,
-    events: Vec<LifeEvent>,
-    left_out: u64,
-    deliveries: Vec<LifeDelivery>,
-    /// The newest delivery of each group, as an index.
-    newest: Vec<(GroupId, usize)>,
-    /// What the snapshot knows of completed steps, until its LSN is known.
-    pieces: Vec<String>,
-    /// The effects of its identity that were there before a record that lets effects go.
-    effects: Vec<GroupName>,
+    is_stored: bool,
+    /// The next offset of its topic, if there ever was such a topic, when last seen.
+    topic_next_offset: Option<Offset>,
+    events: Vec<MessageEvent>,
+    events_omitted: u64,
+    deliveries: Deliveries,
+    /// Sentences about completed steps in the snapshot, kept until the LSN of the snapshot is known.
+    completions: Vec<String>,
+    /// The groups that had an effect of its identity before a record that expires effects.
+    effect_groups: Vec<GroupName>,
 }
 
-/// When something happened, by which record.
-#[derive(Clone, Copy)]
-struct When {
-    lsn: u64,
-    at: Timestamp,
-}
-
-impl<'a> Follower<'a> {
-    pub(super) fn new(wanted: &'a MessageName, only: Option<&'a GroupName>) -> Self {
+impl<'a> Tracer<'a> {
+    pub(super) fn new(message: &'a MessageName, only_group: Option<&'a GroupName>) -> Self {
         Self {
-            wanted,
-            only,
-            spot: None,
+            message,
+            only_group,
+            location: None,
             identity: None,
-            is_kept: false,
-            topic: None,
+            is_stored: false,
+            topic_next_offset: None,
             events: Vec::new(),
-            left_out: 0,
-            deliveries: Vec::new(),
-            newest: Vec::new(),
-            pieces: Vec::new(),
-            effects: Vec::new(),
+            events_omitted: 0,
+            deliveries: Deliveries::default(),
+            completions: Vec::new(),
+            effect_groups: Vec::new(),
         }
     }
 
-    fn is_asked_for(&self, group: Option<&str>) -> bool {
-        group.zip(self.only).is_none_or(|(group, only)| group == only.as_str())
+    /// The history, once the whole log has been replayed.
+    pub(super) fn finish(self, replayed: &Replayed) -> Result<MessageHistory, InspectError> {
+        let state = &replayed.state;
+        let topic = state.topic_named(&self.message.topic);
+        let Some(next) = topic.map(Topic::next_offset).or(self.topic_next_offset) else {
+            let known = state.topics().map(|topic| topic.name().as_str().to_owned()).collect();
+            return Err(InspectError::NoSuchTopic { name: self.message.topic.as_str().to_owned(), known });
+        };
+        if self.events.is_empty() && self.location.is_none() {
+            return Err(InspectError::NoSuchMessage { name: self.message.clone(), next: next.0 });
+        }
+        let final_state = self.final_state(state);
+        let Self { message, events, events_omitted, deliveries, .. } = self;
+        Ok(MessageHistory {
+            message: message.to_string(),
+            base: replayed.base,
+            through: replayed.through(),
+            events,
+            events_omitted,
+            deliveries: deliveries.into_list(),
+            final_state,
+        })
     }
 
-    fn tell(&mut self, when: When, group: Option<&str>, kind: &'static str, text: String) {
-        if !self.is_asked_for(group) {
+    fn final_state(&self, state: &State) -> Vec<String> {
+        let location = self.location.filter(|_| self.is_stored);
+        let Some((location, topic)) = location.and_then(|location| Some((location, state.topic(location.topic)?)))
+        else {
+            return vec!["final state: removed".to_owned()];
+        };
+        if topic.group_count() == 0 {
+            return vec!["final state: stored; its topic has no group".to_owned()];
+        }
+        let groups = topic.groups().filter(|group| self.is_selected(Some(group.name().as_str())));
+        let sentences: Vec<_> = groups
+            .map(|group| format!("final state in group {}: {}", group.name(), location.describe(state, group)))
+            .collect();
+        match self.only_group.filter(|_| sentences.is_empty()) {
+            Some(group) => vec![format!("final state: its topic has no group {group}")],
+            None => sentences,
+        }
+    }
+
+    fn is_selected(&self, group: Option<&str>) -> bool {
+        group.zip(self.only_group).is_none_or(|(group, only)| group == only.as_str())
+    }
+
+    fn push(&mut self, when: LogTime, group: Option<&str>, kind: &'static str, text: impl Into<String>) {
+        if !self.is_selected(group) {
             return;
         }
         if self.events.len() == EVENTS_MAX {
-            self.left_out += 1;
+            self.events_omitted += 1;
             return;
         }
-        let group = group.map(ToOwned::to_owned);
-        self.events.push(LifeEvent { lsn: when.lsn, at_ms: when.at.0, group, kind, text });
+        let (group, text) = (group.map(ToOwned::to_owned), text.into());
+        self.events.push(MessageEvent { lsn: when.lsn, at_ms: when.at.0, group, kind, text });
     }
 
-    /// The message has come to be, next in its partition or `behind` so many that the same record stores before it.
-    fn born(&mut self, state: &State, topic: TopicId, partition: PartitionId, behind: u64, body: Option<&Body>) {
+    /// The message is stored, next in its partition, after `behind` messages that the same record stores before it.
+    fn store(&mut self, state: &State, topic: TopicId, partition: PartitionId, behind: u64, body: Option<&Body>) {
         let next = state.topic(topic).and_then(|topic| topic.partition(partition));
         let position = Position(next.map_or(0, |next| next.next_position().0) + behind);
-        self.spot = Some(Spot { topic, partition, position });
-        self.identity = body.and_then(|body| body.identity()).map(|(tenant, key)| (tenant.to_owned(), key.to_owned()));
-        self.is_kept = true;
-        self.newest.clear();
+        self.location = Some(MessageLocation { topic, partition, position });
+        self.identity = body.and_then(owned_identity);
+        self.is_stored = true;
+        self.deliveries.forget_groups();
     }
 
-    fn is_wanted(&self, state: &State, topic: TopicId, offset: Offset) -> bool {
-        let is_its = |topic: &Topic| topic.name() == &self.wanted.topic;
-        offset == self.wanted.offset && state.topic(topic).is_some_and(is_its)
+    fn is_named(&self, state: &State, topic: TopicId, offset: Offset) -> bool {
+        let is_its_topic = |topic: &Topic| topic.name() == &self.message.topic;
+        offset == self.message.offset && state.topic(topic).is_some_and(is_its_topic)
     }
 
     fn is_at(&self, topic: TopicId, partition: PartitionId, position: Position) -> bool {
-        self.spot == Some(Spot { topic, partition, position })
+        self.location == Some(MessageLocation { topic, partition, position })
     }
 
-    fn is_place(&self, message_ref: &MessageRef) -> bool {
+    fn is_referred_to(&self, message_ref: &MessageRef) -> bool {
         self.is_at(message_ref.topic, message_ref.partition, message_ref.position)
     }
 
-    /// The newest delivery to a group has ended.
-    fn ended(&mut self, group: GroupId, when: When, outcome: String) {
-        let Some((_, index)) = self.newest.iter().find(|(of, _)| *of == group) else { return };
-        let Some(delivery) = self.deliveries.get_mut(*index) else { return };
-        delivery.outcome = Some(match &delivery.outcome {
-            // A worker may still speak after its lease has ended, until somebody else is given the message.
-            Some(before) => format!("{before}, then {outcome}"),
-            None => outcome,
-        });
-        (delivery.ended_lsn, delivery.ended_ms) = (Some(when.lsn), Some(when.at.0));
-    }
-
-    fn delivered(&mut self, group: (GroupId, &str), delivery: LifeDelivery) {
-        let (id, name) = group;
-        self.newest.retain(|(of, _)| *of != id);
-        if !self.is_asked_for(Some(name)) || self.deliveries.len() == EVENTS_MAX {
-            return;
+    fn start_delivery(&mut self, group: GroupId, delivery: MessageDelivery) {
+        match self.is_selected(Some(&delivery.group)) {
+            true => self.deliveries.start(group, delivery),
+            false => self.deliveries.forget_group(group),
         }
-        self.newest.push((id, self.deliveries.len()));
-        self.deliveries.push(delivery);
     }
 
-    /// A record about this very message as one group sees it.
-    fn of_place(&mut self, state: &State, when: When, record: &Record, message_ref: &MessageRef) {
-        let group = names::group(state, message_ref.topic, message_ref.group);
-        let text = of_message(state, record);
-        self.tell(when, Some(&group), kind(&record.event), text);
-        let quoted = |reason: &str| quoted(reason.as_bytes());
+    /// A record about this message in one group.
+    fn message_record(&mut self, state: &State, when: LogTime, record: &Record, message_ref: &MessageRef) {
+        let name = resolve::group(state, message_ref.topic, message_ref.group);
+        self.push(when, Some(&name), kind(&record.event), message_sentence(state, record));
+        let group = message_ref.group;
         match &record.event {
             Event::Delivered { token, owner, until, .. } => {
-                let attempts = names::entry(state, message_ref).map_or(0, |entry| entry.attempts);
-                let delivery = LifeDelivery {
+                let attempts = resolve::entry(state, message_ref).map_or(0, |entry| entry.attempts);
+                let delivery = MessageDelivery {
                     lsn: when.lsn,
                     at_ms: Some(when.at.0),
-                    group: group.clone(),
+                    group: name,
                     attempt: attempts.saturating_add(1),
                     owner: owner.as_str().to_owned(),
                     token: token.to_string(),
                     until_ms: until.0,
-                    outcome: None,
+                    end: None,
                     ended_lsn: None,
                     ended_ms: None,
                 };
-                self.delivered((message_ref.group, &group), delivery);
+                self.start_delivery(group, delivery);
             }
-            Event::Acked { .. } => self.ended(message_ref.group, when, "acked".to_owned()),
-            Event::Completed(_) => self.ended(message_ref.group, when, "completed".to_owned()),
+            Event::Acked { .. } => self.deliveries.end(group, when, "acked".to_owned()),
+            Event::Completed(_) => self.deliveries.end(group, when, "completed".to_owned()),
             Event::Nacked { reason, .. } => {
-                let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {}", quoted(reason)));
-                self.ended(message_ref.group, when, format!("nacked{reason}"));
+                let reason =
+                    reason.as_ref().map_or_else(String::new, |reason| format!(": {}", quoted(reason.as_bytes())));
+                self.deliveries.end(group, when, format!("nacked{reason}"));
             }
-            Event::Expired { .. } => self.ended(message_ref.group, when, "lease ended".to_owned()),
-            Event::Released { .. } => self.ended(message_ref.group, when, "given back".to_owned()),
+            Event::Expired { .. } => self.deliveries.end(group, when, "lease expired".to_owned()),
+            Event::Released { .. } => self.deliveries.end(group, when, "released".to_owned()),
             Event::DeadLettered { reason, .. } => {
-                // Mostly the delivery before has failed already, and this is what came of it.
-                self.ended(message_ref.group, when, format!("dead ({})", reason.as_str()));
+                self.deliveries.end(group, when, format!("dead-lettered ({})", reason.as_str()));
             }
-            Event::Extended { until, .. } => {
-                let index = self.newest.iter().find(|(of, _)| *of == message_ref.group).map(|(_, index)| *index);
-                if let Some(delivery) = index.and_then(|index| self.deliveries.get_mut(index)) {
-                    delivery.until_ms = until.0;
-                }
-            }
+            Event::Extended { until, .. } => self.deliveries.extend(group, *until),
             _ => {}
         }
     }
 
-    /// A message of this name may have come to be.
-    fn births(&mut self, state: &State, when: When, event: &Event) {
+    /// A record that may store a message of this name.
+    fn storing_record(&mut self, state: &State, when: LogTime, event: &Event) {
         match event {
-            Event::Produced { topic, partition, offset, body, dedupe } if self.is_wanted(state, *topic, *offset) => {
-                self.born(state, *topic, *partition, 0, Some(body));
-                self.tell_birth(when, "produced", "produced", (body, dedupe.as_ref()));
+            Event::Produced { topic, partition, offset, body, dedupe } if self.is_named(state, *topic, *offset) => {
+                self.store(state, *topic, *partition, 0, Some(body));
+                self.push_stored(when, "produced", (body, dedupe.as_ref()));
             }
-            Event::Completed(step) => self.born_of_step(state, when, step),
+            Event::Completed(step) => self.step_outputs(state, when, step),
             Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, .. } => {
                 let source = state.topic(message_ref.topic).and_then(Topic::dead_letter_name);
-                if *dead_offset != self.wanted.offset || source != Some(&self.wanted.topic) {
+                if *dead_offset != self.message.offset || source != Some(&self.message.topic) {
                     return;
                 }
                 let body = state.topic(message_ref.topic).and_then(|topic| {
                     Some(topic.partition(message_ref.partition)?.message(message_ref.position)?.body.clone())
                 });
-                self.born(state, *dead_topic, *dead_partition, 0, body.as_ref());
-                let group = names::group(state, message_ref.topic, message_ref.group);
-                let from = names::message(state, message_ref);
-                self.tell(
+                self.store(state, *dead_topic, *dead_partition, 0, body.as_ref());
+                let group = resolve::group(state, message_ref.topic, message_ref.group);
+                let source = resolve::message(state, message_ref);
+                self.push(
                     when,
                     None,
                     "dead-lettered",
-                    format!("made as the dead letter of {from}, which group {group} failed"),
+                    format!("stored as the dead letter of {source} in group {group}"),
                 );
             }
             Event::Redriven { dead_topic, topic, group, partition, offset, .. }
-                if self.is_wanted(state, *topic, *offset) =>
+                if self.is_named(state, *topic, *offset) =>
             {
-                self.born(state, *topic, *partition, 0, None);
-                let (dead, group) = (names::topic(state, *dead_topic), names::group(state, *topic, *group));
-                self.tell(when, None, "redriven", format!("made of a dead letter in {dead}, for group {group} alone"));
+                self.store(state, *topic, *partition, 0, None);
+                let (dead, group) = (resolve::topic(state, *dead_topic), resolve::group(state, *topic, *group));
+                self.push(when, None, "redriven", format!("stored by a redrive from {dead}, for group {group} only"));
             }
             _ => {}
         }
     }
 
-    fn tell_birth(
-        &mut self,
-        when: When,
-        kind: &'static str,
-        how: &str,
-        (body, dedupe): (&Body, Option<&DedupeWindow>),
-    ) {
-        let Some(spot) = self.spot else { return };
-        let body = of_body(body, self.wanted.topic.as_str(), dedupe);
-        let (partition, position) = (spot.partition, spot.position);
-        self.tell(when, None, kind, format!("{how} into partition {partition}, position {position}: {body}"));
-    }
-
-    fn born_of_step(&mut self, state: &State, when: When, step: &Completed) {
+    fn step_outputs(&mut self, state: &State, when: LogTime, step: &Completed) {
         for (nth, output) in step.outputs.iter().enumerate() {
             let Some(stored) = &output.stored else { continue };
-            if !self.is_wanted(state, stored.topic, output.offset) {
+            if !self.is_named(state, stored.topic, output.offset) {
                 continue;
             }
-            let place_of = |output: &driftq_core::record::Produced| {
-                output.stored.as_ref().map(|stored| (stored.topic, output.partition))
-            };
-            let behind = step.outputs[..nth].iter().filter(|before| place_of(before) == place_of(output)).count();
-            self.born(state, stored.topic, output.partition, behind as u64, Some(&stored.body));
-            let group = names::group(state, step.message_ref.topic, step.message_ref.group);
-            let how =
-                format!("produced by group {group}, which completed {},", names::message(state, &step.message_ref));
-            self.tell_birth(when, "produced", &how, (&stored.body, stored.dedupe.as_ref()));
+            let partition_of =
+                |output: &Produced| output.stored.as_ref().map(|stored| (stored.topic, output.partition));
+            let earlier = &step.outputs[..nth];
+            let behind = earlier.iter().filter(|earlier| partition_of(earlier) == partition_of(output)).count();
+            self.store(state, stored.topic, output.partition, behind as u64, Some(&stored.body));
+            let group = resolve::group(state, step.message_ref.topic, step.message_ref.group);
+            let source = resolve::message(state, &step.message_ref);
+            let how = format!("produced by group {group} completing {source},");
+            self.push_stored(when, &how, (&stored.body, stored.dedupe.as_ref()));
         }
     }
 
-    /// A record about the topic, a group or the broker, while the message is there.
-    fn around(&mut self, state: &State, when: When, event: &Event) {
-        let Some(spot) = self.spot.filter(|_| self.is_kept) else { return };
-        let word = kind(event);
+    fn push_stored(&mut self, when: LogTime, how: &str, (stored, dedupe): (&Body, Option<&DedupeWindow>)) {
+        let Some(MessageLocation { partition, position, .. }) = self.location else { return };
+        let body = body(stored, self.message.topic.as_str(), dedupe);
+        let text = format!("{how} into partition {partition}, position {position}: {body}");
+        self.push(when, None, "produced", text);
+    }
+
+    /// A record about the topic, a group or the broker while the message is stored.
+    fn context_record(&mut self, state: &State, when: LogTime, event: &Event) {
+        let Some(location) = self.location.filter(|_| self.is_stored) else { return };
+        let kind = kind(event);
         match event {
             Event::Booted { boot } => {
-                self.tell(when, None, word, format!("the broker started again, boot {boot}; leases run on"));
+                self.push(when, None, kind, format!("broker restarted, boot {boot}; leases continue"));
             }
-            Event::TopicDeleted { topic } if *topic == spot.topic => {
-                self.tell(when, None, word, "its topic was deleted, and it with it".to_owned());
-                for (group, _) in self.newest.clone() {
-                    self.taken(group, when, "topic deleted");
-                }
-                self.is_kept = false;
+            Event::TopicDeleted { topic } if *topic == location.topic => {
+                self.push(when, None, kind, "removed with its topic");
+                self.deliveries.cancel_all(when, "topic deleted");
+                self.is_stored = false;
             }
-            Event::GroupDeleted { topic, group } if *topic == spot.topic => {
-                let name = names::group(state, *topic, *group);
-                let stood = self.stood(state, *group);
-                self.tell(when, Some(&name), word, format!("the group was deleted; the message was {stood}"));
-                self.taken(*group, when, "group deleted");
-                self.newest.retain(|(of, _)| of != group);
+            Event::GroupDeleted { topic, group } if *topic == location.topic => {
+                let name = resolve::group(state, *topic, *group);
+                let found = state.topic(*topic).and_then(|topic| topic.group(*group));
+                let status = found.map_or_else(|| "unknown".to_owned(), |group| location.describe(state, group));
+                self.push(when, Some(&name), kind, format!("group deleted; the message was {status}"));
+                self.deliveries.cancel(*group, when, "group deleted");
+                self.deliveries.forget_group(*group);
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, offset, .. }
                 if self.is_at(*dead_topic, *dead_partition, *dead_position) =>
             {
-                let (name, group) = (names::topic(state, *topic), names::group(state, *topic, *group));
-                self.tell(when, None, word, format!("redriven: it is {name}/{offset} now, for group {group} alone"));
-                for (group, _) in self.newest.clone() {
-                    self.taken(group, when, "redriven");
-                }
+                let (name, group) = (resolve::topic(state, *topic), resolve::group(state, *topic, *group));
+                self.push(when, None, kind, format!("redriven as {name}/{offset}, for group {group} only"));
+                self.deliveries.cancel_all(when, "redriven");
             }
-            Event::GroupPaused { topic, group } | Event::GroupResumed { topic, group } if *topic == spot.topic => {
-                let is_undone = state.topic(*topic).and_then(|topic| topic.group(*group));
-                if is_undone.is_some_and(|group| !spot.is_done(group)) {
-                    let name = names::group(state, *topic, *group);
-                    self.tell(when, Some(&name), word, word.to_owned());
+            Event::GroupPaused { topic, group } | Event::GroupResumed { topic, group } if *topic == location.topic => {
+                let found = state.topic(*topic).and_then(|topic| topic.group(*group));
+                if found.is_some_and(|group| !location.is_acked(group)) {
+                    let name = resolve::group(state, *topic, *group);
+                    self.push(when, Some(&name), kind, kind);
                 }
             }
             _ => {}
         }
     }
 
-    fn stood(&self, state: &State, group: GroupId) -> String {
-        let found = self.spot.and_then(|spot| Some((spot, state.topic(spot.topic)?.group(group)?)));
-        found.map_or_else(|| "unknown".to_owned(), |(spot, group)| spot.stands(state, group))
-    }
-
-    /// A delivery that was running was ended by something else than its worker or its time.
-    fn taken(&mut self, group: GroupId, when: When, by: &str) {
-        let newest = self.newest.iter().find(|(of, _)| *of == group).and_then(|(_, index)| self.deliveries.get(*index));
-        if newest.is_some_and(|delivery| delivery.outcome.is_none()) {
-            self.ended(group, when, format!("undone: {by}"));
-        }
-    }
-
     /// A record about an effect of the message's identity.
-    fn of_effect(&mut self, when: When, event: &Event) {
+    fn effect_record(&mut self, when: LogTime, event: &Event) {
         let (identity, text) = match event {
             Event::EffectBegun(begun) => {
-                let (owner, until, token) = (&begun.owner, moment(begun.until), begun.token);
-                let for_it = begun.message.map(|(partition, position)| {
-                    self.spot.is_some_and(|spot| (spot.partition, spot.position) == (partition, position))
+                let (owner, until, token) = (&begun.owner, timestamp(begun.until), begun.token);
+                let is_for_it = begun.message.map(|message| {
+                    self.location.is_some_and(|location| (location.partition, location.position) == message)
                 });
-                let whose = match for_it {
+                let scope = match is_for_it {
                     Some(true) => "",
-                    Some(false) => ", for another message of the identity",
+                    Some(false) => ", for another message of its identity",
                     None => ", by its identity",
                 };
-                (&begun.identity, format!("effect granted to {owner} until {until}, token {token}{whose}"))
+                (&begun.identity, format!("effect granted to {owner} until {until}, token {token}{scope}"))
             }
             Event::EffectFinished { identity, outcome } => {
-                let result = outcome
-                    .result
-                    .as_ref()
-                    .map_or_else(String::new, |result| format!(", result {}", quoted(result.as_bytes())));
+                let result = outcome.result.as_ref();
+                let result =
+                    result.map_or_else(String::new, |result| format!(", result {}", quoted(result.as_bytes())));
                 let error = match &*outcome.last_error {
                     "" => String::new(),
                     error => format!(", error {}", quoted(error.as_bytes())),
                 };
-                (identity, format!("effect ended: {}{result}{error}", outcome.status.as_str()))
+                (identity, format!("effect finished: {}{result}{error}", outcome.status.as_str()))
             }
-            Event::EffectRenewed { identity, until } => (identity, format!("effect may take until {}", moment(*until))),
-            Event::EffectForgotten { identity } => (identity, "effect forgotten, as somebody asked".to_owned()),
+            Event::EffectRenewed { identity, until } => {
+                (identity, format!("effect renewed until {}", timestamp(*until)))
+            }
+            Event::EffectForgotten { identity } => (identity, "effect forgotten on request".to_owned()),
             _ => return,
         };
-        if let Some(group) = self.group_of(identity) {
-            self.tell(when, Some(&group), kind(event), text);
+        if let Some(group) = self.effect_group(identity) {
+            self.push(when, Some(&group), kind(event), text);
         }
     }
 
-    /// The group whose effect on this message an identity is.
-    fn group_of(&self, identity: &Identity) -> Option<String> {
+    /// The group in which `identity` is that of an effect of this message.
+    fn effect_group(&self, identity: &Identity) -> Option<String> {
         let Scope::Consume { topic, group } = &identity.scope else { return None };
         let (tenant, key) = self.identity.as_ref()?;
-        let is_its = topic == &self.wanted.topic && identity.tenant() == tenant && identity.key() == key;
+        let is_its = topic == &self.message.topic && identity.tenant() == tenant && identity.key() == key;
         is_its.then(|| group.as_str().to_owned())
     }
 
-    /// The groups that remember an effect of this message's identity.
-    fn remembering(&self, state: &State, realm: &Realm) -> Vec<GroupName> {
+    /// The groups of `realm` that have an effect of this message's identity.
+    fn groups_with_effect(&self, state: &State, realm: &Realm) -> Vec<GroupName> {
         let Realm::Group(topic, group) = realm else { return Vec::new() };
-        let Some((tenant, key)) = self.identity.as_ref().filter(|_| topic == &self.wanted.topic) else {
+        let Some((tenant, key)) = self.identity.as_ref().filter(|_| topic == &self.message.topic) else {
             return Vec::new();
         };
         let found = state.store().consumed(topic, group, (tenant, key));
         found.map(|_| group.clone()).into_iter().collect()
     }
 
-    /// What a seek did to the message, told when it is done.
-    fn sought(&mut self, state: &State, when: When, (topic, group): (TopicId, GroupId)) {
-        let Some(spot) = self.spot.filter(|spot| spot.topic == topic && self.is_kept) else { return };
+    /// A seek of a group; `state` is the state after it.
+    fn seek_record(&mut self, state: &State, when: LogTime, topic: TopicId, group: GroupId) {
+        let Some(location) = self.location.filter(|location| location.topic == topic && self.is_stored) else { return };
         let Some(found) = state.topic(topic).and_then(|topic| topic.group(group)) else { return };
         let name = found.name().as_str().to_owned();
-        self.taken(group, when, "sought");
-        self.newest.retain(|(of, _)| *of != group);
-        let text = match spot.is_done(found) {
-            true => "a seek passed it by: it is done",
-            false => "a seek has it delivered anew, with no attempt counted",
+        self.deliveries.cancel(group, when, "seek");
+        self.deliveries.forget_group(group);
+        let text = match location.is_acked(found) {
+            true => "the group was sought past the message, which counts as acked",
+            false => "the group was sought to or before the message, which is delivered again from attempt 1",
         };
-        self.tell(when, Some(&name), "group sought", text.to_owned());
+        self.push(when, Some(&name), "group sought", text);
     }
 
-    /// The message may have gone with this record.
-    fn gone(&mut self, state: &State, when: When, event: &Event) {
-        let Some(spot) = self.spot.filter(|spot| self.is_kept && !spot.is_kept(state)) else { return };
-        let is_its = message_ref(event).is_some_and(|message_ref| self.is_place(message_ref));
-        let why = match event {
-            Event::RetainedOut { .. } => "retained out: it was done, and kept for long enough",
-            Event::Redriven { .. } => "taken out of the dead letters",
-            Event::GroupDeleted { .. } => "trimmed: no group is left that is not done with it",
-            _ if is_its => "trimmed: every group is done with it",
-            _ if state.topic(spot.topic).is_some_and(|topic| topic.retention().bytes.is_some()) => {
-                "retained out: newer done messages have taken its room"
-            }
-            _ => "trimmed: every group is done with it",
+    /// Notes the removal of the message, if this record removed it; `state` is the state after it.
+    fn check_removed(&mut self, state: &State, when: LogTime, event: &Event) {
+        let Some(location) = self.location.filter(|location| self.is_stored && !location.is_stored(state)) else {
+            return;
         };
-        self.is_kept = false;
-        self.tell(when, None, "gone", why.to_owned());
+        let is_about_it = message_ref(event).is_some_and(|message_ref| self.is_referred_to(message_ref));
+        let retains_bytes = || state.topic(location.topic).is_some_and(|topic| topic.retention().bytes.is_some());
+        let text = match event {
+            Event::RetainedOut { .. } => "retained out: older than the topic's retention",
+            Event::Redriven { .. } => "removed from the dead-letter topic by the redrive",
+            Event::GroupDeleted { .. } => "trimmed: acked in every remaining group",
+            _ if !is_about_it && retains_bytes() => "retained out: newer acked messages exceed the topic's retention",
+            _ => "trimmed: acked in every group",
+        };
+        self.is_stored = false;
+        self.push(when, None, "gone", text);
     }
 
-    fn in_snapshot(&mut self, state: &State, when: When, topic: &Topic) {
-        let offset = self.wanted.offset;
+    fn snapshot_message(&mut self, state: &State, when: LogTime, topic: &Topic) {
+        let offset = self.message.offset;
         let found = topic.partitions().find_map(|(id, partition)| Some((id, partition.find(offset)?)));
         let Some((partition, (position, message))) = found else {
             if offset < topic.next_offset() {
-                let text = "gone before this snapshot: it was done in every group, and trimmed or retained out; the log tells no more";
-                self.tell(when, None, "snapshot", text.to_owned());
+                let text = "removed before this snapshot: acked in every group, then trimmed or retained out; the log \
+                            holds nothing else about it";
+                self.push(when, None, "snapshot", text);
             }
             return;
         };
-        let spot = Spot { topic: topic.id(), partition, position };
-        self.spot = Some(spot);
-        self.is_kept = true;
-        self.identity = message.body.identity().map(|(tenant, key)| (tenant.to_owned(), key.to_owned()));
-        let (produced, body) = (moment(message.produced_at), of_body(&message.body, topic.name().as_str(), None));
-        let text = format!(
-            "known from a snapshot alone: produced at {produced} into partition {partition}, position {position}: {body}"
-        );
-        self.tell(when, None, "snapshot", text);
+        let location = MessageLocation { topic: topic.id(), partition, position };
+        self.location = Some(location);
+        self.is_stored = true;
+        self.identity = owned_identity(&message.body);
+        let (at, body) = (timestamp(message.produced_at), body(&message.body, topic.name().as_str(), None));
+        let text = format!("in the snapshot: produced at {at} into partition {partition}, position {position}: {body}");
+        self.push(when, None, "snapshot", text);
         for group in topic.groups() {
-            self.group_in_snapshot(state, when, spot, topic, group);
+            self.snapshot_group(state, when, location, topic, group);
         }
     }
 
-    fn group_in_snapshot(&mut self, state: &State, when: When, spot: Spot, topic: &Topic, group: &Group) {
+    fn snapshot_group(&mut self, state: &State, when: LogTime, at: MessageLocation, topic: &Topic, group: &Group) {
         let name = group.name().as_str();
-        self.tell(when, Some(name), "snapshot", format!("by the snapshot, {}", spot.stands(state, group)));
-        let entry = group.progress(spot.partition).and_then(|progress| progress.entry(spot.position));
+        self.push(when, Some(name), "snapshot", format!("in the snapshot: {}", at.describe(state, group)));
+        let entry = group.progress(at.partition).and_then(|progress| progress.entry(at.position));
         if let Some((entry, until)) = entry.and_then(|entry| Some((entry, entry.leased_until()?))) {
-            let delivery = LifeDelivery {
+            let delivery = MessageDelivery {
                 lsn: when.lsn,
                 at_ms: None,
                 group: name.to_owned(),
@@ -413,140 +407,111 @@ impl<'a> Follower<'a> {
                 owner: entry.owner.as_str().to_owned(),
                 token: entry.token.to_string(),
                 until_ms: until.0,
-                outcome: None,
+                end: None,
                 ended_lsn: None,
                 ended_ms: None,
             };
-            self.delivered((group.id(), name), delivery);
+            self.start_delivery(group.id(), delivery);
         }
         let identity = self.identity.as_ref().map(|(tenant, key)| (tenant.as_str(), key.as_str()));
         let effect = identity.and_then(|identity| state.store().consumed(topic.name(), group.name(), identity));
         if let Some(effect) = effect {
             let (status, attempt) = (effect.status.as_str(), effect.attempt);
-            let text = format!("by the snapshot, the effect of its identity is {status}, granted {attempt} times");
-            self.tell(when, Some(name), "snapshot", text);
+            let text = format!("in the snapshot: the effect of its identity is {status}, granted {attempt} times");
+            self.push(when, Some(name), "snapshot", text);
         }
-    }
-
-    /// What there is to tell when all of the log has passed by.
-    pub(super) fn conclude(self, replayed: &Replayed) -> Result<Life, WalError> {
-        let state = &replayed.state;
-        let name = self.wanted.topic.as_str();
-        let Some(next) = state.topic_named(&self.wanted.topic).map(Topic::next_offset).or(self.topic) else {
-            let known = state.topics().map(|topic| topic.name().as_str().to_owned()).collect();
-            return Err(WalError::NoSuchTopic { name: name.to_owned(), known });
-        };
-        if self.events.is_empty() && self.spot.is_none() {
-            return Err(WalError::NoSuchMessage { name: self.wanted.clone(), next: next.0 });
-        }
-        let spot = self.spot.filter(|_| self.is_kept);
-        let topic = spot.and_then(|spot| Some((spot, state.topic(spot.topic)?)));
-        let stands = match topic {
-            None => vec!["in the end it is gone".to_owned()],
-            Some((_, topic)) if topic.group_count() == 0 => {
-                vec!["in the end it is kept, and there is no group to have it".to_owned()]
-            }
-            Some((spot, topic)) => {
-                let groups = topic.groups().filter(|group| self.is_asked_for(Some(group.name().as_str())));
-                groups
-                    .map(|group| format!("in the end, for group {}: {}", group.name(), spot.stands(state, group)))
-                    .collect()
-            }
-        };
-        let stands = match self.only.filter(|_| stands.is_empty()) {
-            Some(group) => vec![format!("in the end there is no group {group}")],
-            None => stands,
-        };
-        let through = replayed.through();
-        let Self { wanted, events, left_out, deliveries, .. } = self;
-        Ok(Life { message: wanted.to_string(), base: replayed.base, through, events, left_out, deliveries, stands })
     }
 }
 
-impl Watch for Follower<'_> {
+fn owned_identity(body: &Body) -> Option<(String, String)> {
+    body.identity().map(|(tenant, key)| (tenant.to_owned(), key.to_owned()))
+}
+
+impl ReplayObserver for Tracer<'_> {
     fn reset(&mut self) {
-        *self = Self::new(self.wanted, self.only);
+        *self = Self::new(self.message, self.only_group);
     }
 
-    fn piece(&mut self, state: &State, image: &Image) {
+    fn snapshot_image(&mut self, state: &State, image: &Image) {
         let Image::Completion { token, completion } = image else { return };
-        let of = names::topic(state, completion.message_ref.topic);
-        let is_wanted = of == self.wanted.topic.as_str() && completion.offset == self.wanted.offset;
-        let made: Vec<_> = completion.produced.iter().map(|made| format!("{}/{}", made.topic, made.offset)).collect();
-        if is_wanted {
-            let made = if made.is_empty() { "nothing".to_owned() } else { made.join(", ") };
-            self.pieces.push(format!("by the snapshot, completed under token {token}; it made {made}"));
-        } else if made.contains(&self.wanted.to_string()) {
+        let topic = resolve::topic(state, completion.message_ref.topic);
+        let is_its = topic == self.message.topic.as_str() && completion.offset == self.message.offset;
+        let produced = completion.produced.iter().map(|output| format!("{}/{}", output.topic, output.offset));
+        let produced: Vec<_> = produced.collect();
+        if is_its {
+            let produced = if produced.is_empty() { "nothing".to_owned() } else { produced.join(", ") };
+            self.completions.push(format!("in the snapshot: completed with token {token}; produced {produced}"));
+        } else if produced.contains(&self.message.to_string()) {
             let offset = completion.offset;
-            self.pieces.push(format!("by the snapshot, made when {of}/{offset} was completed"));
+            self.completions.push(format!("in the snapshot: produced by the completion of {topic}/{offset}"));
         }
     }
 
-    fn base(&mut self, state: &State, lsn: u64) {
-        let when = When { lsn, at: state.clock() };
-        let Some(topic) = state.topic_named(&self.wanted.topic) else { return };
-        self.topic = Some(topic.next_offset());
-        self.in_snapshot(state, when, topic);
-        for text in std::mem::take(&mut self.pieces) {
-            self.tell(when, None, "snapshot", text);
+    fn snapshot_end(&mut self, state: &State, lsn: u64) {
+        let when = LogTime { lsn, at: state.clock() };
+        let Some(topic) = state.topic_named(&self.message.topic) else { return };
+        self.topic_next_offset = Some(topic.next_offset());
+        self.snapshot_message(state, when, topic);
+        for text in std::mem::take(&mut self.completions) {
+            self.push(when, None, "snapshot", text);
         }
     }
 
-    fn before(&mut self, state: &State, logged: &Logged) {
-        let Logged { lsn, record, .. } = logged;
-        let when = When { lsn: *lsn, at: record.at };
+    fn before_record(&mut self, state: &State, logged: &LoggedRecord) {
+        let LoggedRecord { lsn, record, .. } = logged;
+        let when = LogTime { lsn: *lsn, at: record.at };
         let event = &record.event;
-        if let Some(message_ref) = message_ref(event).filter(|message_ref| self.is_place(message_ref)) {
-            self.of_place(state, when, record, message_ref);
+        if let Some(message_ref) = message_ref(event).filter(|message_ref| self.is_referred_to(message_ref)) {
+            self.message_record(state, when, record, message_ref);
         }
         if let Event::TopicDeleted { topic } = event {
-            let found = state.topic(*topic).filter(|topic| topic.name() == &self.wanted.topic);
-            self.topic = found.map(Topic::next_offset).or(self.topic);
+            let found = state.topic(*topic).filter(|topic| topic.name() == &self.message.topic);
+            self.topic_next_offset = found.map(Topic::next_offset).or(self.topic_next_offset);
         }
-        self.around(state, when, event);
-        self.of_effect(when, event);
-        self.effects.clear();
+        self.context_record(state, when, event);
+        self.effect_record(when, event);
+        self.effect_groups.clear();
         if let Event::EffectsExpired { realm, .. } = event {
-            self.effects = self.remembering(state, realm);
+            self.effect_groups = self.groups_with_effect(state, realm);
         }
-        self.births(state, when, event);
+        self.storing_record(state, when, event);
     }
 
-    fn after(&mut self, state: &State, logged: &Logged) {
-        let Logged { lsn, record, .. } = logged;
-        let when = When { lsn: *lsn, at: record.at };
+    fn after_record(&mut self, state: &State, logged: &LoggedRecord) {
+        let LoggedRecord { lsn, record, .. } = logged;
+        let when = LogTime { lsn: *lsn, at: record.at };
         match &record.event {
-            Event::GroupSought { topic, group, .. } => self.sought(state, when, (*topic, *group)),
+            Event::GroupSought { topic, group, .. } => self.seek_record(state, when, *topic, *group),
             Event::GroupCreated { topic, name, .. } => {
-                let spot = self.spot.filter(|spot| spot.topic == *topic && self.is_kept);
+                let location = self.location.filter(|location| location.topic == *topic && self.is_stored);
                 let group = state.topic(*topic).and_then(|topic| topic.group_named(name));
-                if let Some((spot, group)) = spot.zip(group) {
-                    let text = format!("the group was created; for it the message is {}", spot.stands(state, group));
-                    self.tell(when, Some(name.as_str()), "group created", text);
+                if let Some((location, group)) = location.zip(group) {
+                    let text = format!("group created; the message is {} in it", location.describe(state, group));
+                    self.push(when, Some(name.as_str()), "group created", text);
                 }
             }
-            Event::EffectsExpired { realm, .. } if !self.effects.is_empty() => {
-                let still = self.remembering(state, realm);
-                for group in std::mem::take(&mut self.effects) {
-                    if !still.contains(&group) {
-                        let text = "the effect of its identity is forgotten: its window has ended".to_owned();
-                        self.tell(when, Some(group.as_str()), "effects expired", text);
+            Event::EffectsExpired { realm, .. } if !self.effect_groups.is_empty() => {
+                let remaining = self.groups_with_effect(state, realm);
+                for group in std::mem::take(&mut self.effect_groups) {
+                    if !remaining.contains(&group) {
+                        let text = "the effect of its identity expired: its window has ended";
+                        self.push(when, Some(group.as_str()), "effects expired", text);
                     }
                 }
             }
-            // Only now its body is known.
-            Event::Redriven { .. } if self.is_kept && self.identity.is_none() => {
-                let found = self
-                    .spot
-                    .and_then(|spot| state.topic(spot.topic)?.partition(spot.partition)?.message(spot.position));
-                let identity = found.and_then(|message| message.body.identity());
-                self.identity = identity.map(|(tenant, key)| (tenant.to_owned(), key.to_owned()));
+            // The record carries no body; the state has it now.
+            Event::Redriven { .. } if self.is_stored && self.identity.is_none() => {
+                let found = self.location.and_then(|location| {
+                    state.topic(location.topic)?.partition(location.partition)?.message(location.position)
+                });
+                self.identity = found.and_then(|message| owned_identity(&message.body));
             }
             _ => {}
         }
-        self.gone(state, when, &record.event);
-        if self.topic.is_none() && matches!(record.event, Event::TopicCreated { .. } | Event::DeadLettered { .. }) {
-            self.topic = state.topic_named(&self.wanted.topic).map(Topic::next_offset);
+        self.check_removed(state, when, &record.event);
+        let may_create = matches!(record.event, Event::TopicCreated { .. } | Event::DeadLettered { .. });
+        if self.topic_next_offset.is_none() && may_create {
+            self.topic_next_offset = state.topic_named(&self.message.topic).map(Topic::next_offset);
         }
     }
 }

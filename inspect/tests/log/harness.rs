@@ -1,4 +1,4 @@
-//! A broker over any storage, with a clock that is set, whose log is then read.
+//! A broker on any storage with a clock that tests set; its log is what the reader is tested on.
 
 use driftq_core::command::{
     Claim, Complete, DeliveryClaim, OnDisconnect, Produce, RedriveSelection, SeekTo, StoreCommand, Subscribe,
@@ -10,17 +10,17 @@ use driftq_core::record::{GroupStart, Retention};
 use driftq_core::reply::{Delivery, StoreReply};
 use driftq_core::types::{GroupName, Millis, OwnerName, RetryPolicy, Timestamp, TopicName};
 use driftq_core::{Command, Output, Pipeline, PipelineConfig, Refusal, Reply};
-use driftq_inspect::{At, Life, Overview, Wal, WalError};
+use driftq_inspect::{InspectError, LogPoint, LogReader, MessageHistory, Overview};
 
 /// 2025-12-21T12:00:00Z.
 pub(crate) const START: u64 = 1_766_318_400_000;
 
-pub(crate) struct Rig<S> {
+pub(crate) struct TestBroker<S> {
     pub(crate) disk: S,
-    pub(crate) broker: Pipeline,
+    pub(crate) pipeline: Pipeline,
     pub(crate) now: u64,
     pub(crate) incoming: Vec<Delivery>,
-    /// What the broker's own state hashes to, by LSN.
+    /// The digest of the broker's own state, by LSN.
     pub(crate) digests: Vec<(u64, String)>,
     config: PipelineConfig,
 }
@@ -47,163 +47,163 @@ pub(crate) fn config() -> PipelineConfig {
     }
 }
 
-impl Rig<MemoryStorage> {
+impl TestBroker<MemoryStorage> {
     pub(crate) fn new() -> Self {
         Self::on(MemoryStorage::new())
     }
 
-    pub(crate) fn wal(&self) -> Wal<MemoryStorage> {
-        Wal::over(self.disk.clone())
+    pub(crate) fn reader(&self) -> LogReader<MemoryStorage> {
+        LogReader::new(self.disk.clone())
     }
 
-    pub(crate) fn life(&self, message: &str) -> Life {
-        self.life_of(message, None)
+    pub(crate) fn history(&self, message: &str) -> MessageHistory {
+        self.history_in(message, None)
     }
 
-    pub(crate) fn life_of(&self, message: &str, only: Option<&str>) -> Life {
+    pub(crate) fn history_in(&self, message: &str, only: Option<&str>) -> MessageHistory {
         let only = only.map(group);
-        self.wal().life(&message.parse().unwrap(), only.as_ref(), None).expect("it has a life")
+        self.reader().trace_message(&message.parse().unwrap(), only.as_ref(), None).expect("the log has the message")
     }
 
-    pub(crate) fn overview(&self, at: Option<At>) -> Result<Overview, WalError> {
-        self.wal().overview(at)
+    pub(crate) fn overview(&self, at: Option<LogPoint>) -> Result<Overview, InspectError> {
+        self.reader().overview(at)
     }
 
-    /// The power goes, and the broker is started again.
+    /// Loses power and starts the broker again.
     pub(crate) fn crash(&mut self) {
         self.disk = self.disk.crash();
         let opened = Pipeline::open(&mut self.disk, self.config.clone(), None, Timestamp(self.now), NoFaults);
-        self.broker = opened.expect("opens").0;
+        self.pipeline = opened.expect("opens").0;
         self.incoming.clear();
-        self.work();
+        self.settle();
     }
 }
 
-impl<S: Storage> Rig<S> {
+impl<S: Storage> TestBroker<S> {
     pub(crate) fn on(mut disk: S) -> Self {
         let opened = Pipeline::open(&mut disk, config(), Some(LogId([7; 16])), Timestamp(START), NoFaults);
-        let broker = opened.expect("opens").0;
+        let pipeline = opened.expect("opens").0;
         let (incoming, digests) = (Vec::new(), Vec::new());
-        Self { disk, broker, now: START, incoming, digests, config: config() }
+        Self { disk, pipeline, now: START, incoming, digests, config: config() }
     }
 
-    pub(crate) fn ask(&mut self, command: Command) -> Result<Reply, Refusal> {
-        let ticket = self.broker.handle(Timestamp(self.now), command);
+    pub(crate) fn send(&mut self, command: Command) -> Result<Reply, Refusal> {
+        let ticket = self.pipeline.handle(Timestamp(self.now), command);
         let mut reply = None;
-        self.drive(|told, result| {
-            if told == ticket {
+        self.drive(|answered, result| {
+            if answered == ticket {
                 reply = Some(result);
             }
         });
-        reply.expect("everything is answered")
+        reply.expect("every command is answered")
     }
 
-    fn drive(&mut self, mut told: impl FnMut(driftq_core::types::Ticket, Result<Reply, Refusal>)) {
-        self.broker.handle_timeout(Timestamp(self.now));
-        self.broker.drive(Timestamp(self.now), &mut self.disk);
-        while let Some(output) = self.broker.poll_output() {
+    fn drive(&mut self, mut on_reply: impl FnMut(driftq_core::types::Ticket, Result<Reply, Refusal>)) {
+        self.pipeline.handle_timeout(Timestamp(self.now));
+        self.pipeline.drive(Timestamp(self.now), &mut self.disk);
+        while let Some(output) = self.pipeline.poll_output() {
             match output {
-                Output::Reply { ticket, result } => told(ticket, result),
+                Output::Reply { ticket, result } => on_reply(ticket, result),
                 Output::Deliver { delivery, .. } => self.incoming.push(*delivery),
                 Output::Closed { .. } => {}
             }
         }
-        self.digests.push((self.broker.synced().0, format!("{:016x}", self.broker.state().digest())));
+        self.digests.push((self.pipeline.synced().0, format!("{:016x}", self.pipeline.state().digest())));
     }
 
-    pub(crate) fn work(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.drive(|_, _| {});
     }
 
-    pub(crate) fn pass(&mut self, ms: u64) {
+    pub(crate) fn advance(&mut self, ms: u64) {
         self.now += ms;
-        self.work();
+        self.settle();
     }
 
     pub(crate) fn snapshot(&mut self) {
-        self.broker.request_snapshot();
-        self.work();
+        self.pipeline.request_snapshot();
+        self.settle();
     }
 
-    pub(crate) fn create(&mut self, name: &str, partitions: u32, retention: Retention) {
-        self.ask(Command::CreateTopic { name: topic(name), partitions: Some(partitions), retention }).unwrap();
+    pub(crate) fn create_topic(&mut self, name: &str, partitions: u32, retention: Retention) {
+        self.send(Command::CreateTopic { name: topic(name), partitions: Some(partitions), retention }).unwrap();
     }
 
     pub(crate) fn create_group(&mut self, of: &str, name: &str) {
         let (topic, group) = (topic(of), group(name));
-        self.ask(Command::CreateGroup { topic, group, start: GroupStart::Earliest }).unwrap();
+        self.send(Command::CreateGroup { topic, group, start: GroupStart::Earliest }).unwrap();
     }
 
     pub(crate) fn produce(&mut self, name: &str) -> u64 {
-        self.produce_as(Produce::new(topic(name), "key", "value"))
+        self.produce_with(Produce::new(topic(name), "key", "value"))
     }
 
-    pub(crate) fn produce_as(&mut self, produce: Produce) -> u64 {
-        match self.ask(Command::Produce(Box::new(produce))) {
+    pub(crate) fn produce_with(&mut self, produce: Produce) -> u64 {
+        match self.send(Command::Produce(Box::new(produce))) {
             Ok(Reply::Produced(produced)) => produced.offset.0,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Connects a worker that takes one message at a time, on a lease of two seconds.
-    pub(crate) fn subscribe(&mut self, of: &str, name: &str, who: &str) {
+    /// Subscribes a consumer that receives one message, with a lease of two seconds.
+    pub(crate) fn subscribe(&mut self, of: &str, name: &str, consumer: &str) {
         let subscribe = Subscribe {
             topic: topic(of),
             group: group(name),
-            owner: owner(who),
+            owner: owner(consumer),
             lease: Some(Millis(2_000)),
             prefetch: 1,
             deliveries_max: Some(1),
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
         };
-        self.ask(Command::Subscribe(subscribe)).unwrap();
+        self.send(Command::Subscribe(subscribe)).unwrap();
     }
 
-    /// Has a worker connect and be handed one message.
-    pub(crate) fn take(&mut self, of: &str, name: &str, who: &str) -> Delivery {
+    /// Subscribes a consumer and returns the one message it receives.
+    pub(crate) fn receive(&mut self, of: &str, name: &str, consumer: &str) -> Delivery {
         self.incoming.clear();
-        self.subscribe(of, name, who);
-        self.work();
-        assert_eq!(self.incoming.len(), 1, "one message is handed out");
+        self.subscribe(of, name, consumer);
+        self.settle();
+        assert_eq!(self.incoming.len(), 1, "one message is delivered");
         self.incoming.remove(0)
     }
 
-    pub(crate) fn claim(&self, of: &str, name: &str, who: &str, delivery: &Delivery) -> Claim {
+    pub(crate) fn claim(&self, of: &str, name: &str, consumer: &str, delivery: &Delivery) -> Claim {
         Claim {
             topic: topic(of),
             group: group(name),
             partition: delivery.partition,
             offset: delivery.offset,
-            owner: owner(who),
+            owner: owner(consumer),
             token: TokenClaim::Shown(delivery.token),
         }
     }
 
-    pub(crate) fn ack(&mut self, of: &str, name: &str, who: &str, delivery: &Delivery) {
-        let claim = self.claim(of, name, who, delivery);
-        self.ask(Command::Ack(claim)).unwrap();
+    pub(crate) fn ack(&mut self, of: &str, name: &str, consumer: &str, delivery: &Delivery) {
+        let claim = self.claim(of, name, consumer, delivery);
+        self.send(Command::Ack(claim)).unwrap();
     }
 
-    pub(crate) fn nack(&mut self, of: &str, name: &str, who: &str, delivery: &Delivery, reason: &str) {
-        let claim = self.claim(of, name, who, delivery);
-        self.ask(Command::Nack { claim, reason: reason.into(), delay: None }).unwrap();
+    pub(crate) fn nack(&mut self, of: &str, name: &str, consumer: &str, delivery: &Delivery, reason: &str) {
+        let claim = self.claim(of, name, consumer, delivery);
+        self.send(Command::Nack { claim, reason: reason.into(), delay: None }).unwrap();
     }
 
     pub(crate) fn complete(&mut self, claim: Claim, produce: Vec<Produce>) {
-        self.ask(Command::Complete(Box::new(Complete { claim, result: None, produce }))).unwrap();
+        self.send(Command::Complete(Box::new(Complete { claim, result: None, produce }))).unwrap();
     }
 
     pub(crate) fn seek(&mut self, of: &str, name: &str, to: SeekTo) {
-        self.ask(Command::Seek { topic: topic(of), group: group(name), to }).unwrap();
+        self.send(Command::Seek { topic: topic(of), group: group(name), to }).unwrap();
     }
 
     pub(crate) fn redrive(&mut self, of: &str) {
-        self.ask(Command::Redrive { topic: topic(of), which: RedriveSelection::All, limit: 10 }).unwrap();
+        self.send(Command::Redrive { topic: topic(of), which: RedriveSelection::All, limit: 10 }).unwrap();
     }
 
     pub(crate) fn store(&mut self, command: StoreCommand) -> StoreReply {
-        match self.ask(Command::Store(Box::new(command))) {
+        match self.send(Command::Store(Box::new(command))) {
             Ok(Reply::Store(reply)) => reply,
             Ok(Reply::Done) => StoreReply::Renewed { lease_until: Timestamp(0) },
             other => panic!("{other:?}"),
@@ -223,27 +223,27 @@ pub(crate) fn keyed(name: &str, key: &str) -> Produce {
     produce
 }
 
-/// A message that is tried so often, with a backoff of a second.
-pub(crate) fn tried(name: &str, max_attempts: u32) -> Produce {
+/// A message with a limit of attempts and a backoff of one second.
+pub(crate) fn limited(name: &str, max_attempts: u32) -> Produce {
     let mut produce = Produce::new(topic(name), "key", "value");
     produce.envelope.retry_policy =
         Some(RetryPolicy { max_attempts, backoff: Millis(1_000), max_backoff: Millis(10_000) });
     produce
 }
 
-/// The kinds of what happened, in order.
-pub(crate) fn kinds(life: &Life) -> Vec<&'static str> {
-    life.events.iter().map(|event| event.kind).collect()
+/// The kinds of the events, in order.
+pub(crate) fn kinds(history: &MessageHistory) -> Vec<&'static str> {
+    history.events.iter().map(|event| event.kind).collect()
 }
 
-/// Group, attempt, owner and outcome of every delivery.
-pub(crate) fn deliveries(life: &Life) -> Vec<(&str, u32, &str, Option<&str>)> {
-    life.deliveries.iter().map(|d| (d.group.as_str(), d.attempt, d.owner.as_str(), d.outcome.as_deref())).collect()
+/// Group, attempt, owner and end of every delivery.
+pub(crate) fn deliveries(history: &MessageHistory) -> Vec<(&str, u32, &str, Option<&str>)> {
+    history.deliveries.iter().map(|d| (d.group.as_str(), d.attempt, d.owner.as_str(), d.end.as_deref())).collect()
 }
 
-/// Whether a line of that kind says all of this.
-pub(crate) fn says(life: &Life, kind: &str, words: &[&str]) {
-    let found =
-        life.events.iter().any(|event| event.kind == kind && words.iter().all(|word| event.text.contains(word)));
-    assert!(found, "no {kind} says {words:?}:\n{life}");
+/// Asserts that one event of the kind has all of these texts.
+pub(crate) fn assert_event(history: &MessageHistory, kind: &str, texts: &[&str]) {
+    let is_it = |text: &str| texts.iter().all(|part| text.contains(part));
+    let found = history.events.iter().any(|event| event.kind == kind && is_it(&event.text));
+    assert!(found, "no {kind} event has {texts:?}:\n{history}");
 }

@@ -1,4 +1,4 @@
-//! Logs of a real core, read back: the state at any point, the lives of messages, the story for a viewer.
+//! Reads back logs that a real broker core wrote: the state at any point, message histories, damaged and shortened logs.
 #![allow(clippy::unwrap_used)]
 
 mod harness;

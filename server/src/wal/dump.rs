@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::WalError;
 use super::scan::{Folder, Found};
 use driftq_files::DataFolder;
-use driftq_inspect::format::fields::{Show, words};
+use driftq_inspect::format::{Detail, fields, kind};
 
 /// What to print, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,25 +96,22 @@ fn print_stop(file: FileId, stop: &str, options: &DumpOptions, out: &mut impl Wr
 
 fn print(frame: &Frame<'_>, options: &DumpOptions, out: &mut impl Write) -> std::io::Result<()> {
     let head = &frame.head;
-    let show = if options.full { Show::All } else { Show::Some };
-    let (at, name, fields) = match head.kind {
+    let detail = if options.full { Detail::Full } else { Detail::Shortened };
+    let (at, name, content) = match head.kind {
         frame::SYNCED_MARK => (None, "synced mark", json!({ "synced": head.synced.0 })),
         frame::FOOTER => (None, "footer", json!({ "synced": head.synced.0 })),
         ..=RECORD_KIND_MAX => match codec::decode(head.kind, head.version, frame.payload) {
-            Ok(record) => {
-                let (name, fields) = words(&record, show);
-                (Some(record.at), name, Value::Object(fields))
-            }
+            Ok(record) => (Some(record.at), kind(&record.event), Value::Object(fields(&record, detail))),
             Err(error) => (None, "not understood", unknown(frame, &error.to_string())),
         },
         _ => (None, "not understood", unknown(frame, "this kind of mark is not known")),
     };
     if options.json {
-        let line = json!({ "lsn": head.lsn.0, "at_ms": at.map(|at| at.0), "kind": name, "is": fields });
+        let line = json!({ "lsn": head.lsn.0, "at_ms": at.map(|at| at.0), "kind": name, "is": content });
         return writeln!(out, "{line}");
     }
     write!(out, "{:>12}  {:>14}  {name}", head.lsn.0, at.map_or_else(|| "-".to_owned(), |at| at.0.to_string()))?;
-    if let Value::Object(fields) = &fields {
+    if let Value::Object(fields) = &content {
         for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
             write!(out, " {name}={value}")?;
         }

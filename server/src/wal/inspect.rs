@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use driftq_core::types::GroupName;
-use driftq_inspect::format::{grouped, span};
-use driftq_inspect::{At, MessageName, Wal};
+use driftq_inspect::format::{duration, grouped};
+use driftq_inspect::{LogPoint, LogReader, MessageName};
 use serde::Serialize;
 
 use super::WalError;
@@ -29,7 +29,7 @@ pub struct InspectArgs {
     pub dir: PathBuf,
     /// The state after this LSN, at this time (RFC 3339), or so long before the last record (-5m)
     #[arg(long, value_name = "LSN|TIME", allow_hyphen_values = true)]
-    pub at: Option<At>,
+    pub at: Option<LogPoint>,
     /// The history of this message; with --at, up to that point
     #[arg(long, value_name = "TOPIC/OFFSET", conflicts_with = "records")]
     pub message: Option<MessageName>,
@@ -58,7 +58,7 @@ pub struct InspectArgs {
 pub fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<(), WalError> {
     let failed = |error| WalError::Inspect { dir: args.dir.clone(), error };
     let started = Instant::now();
-    let mut wal = Wal::open(&args.dir).map_err(failed)?;
+    let mut reader = LogReader::open(&args.dir).map_err(failed)?;
     if args.records {
         let mut written = Ok(());
         let print = |line| {
@@ -66,20 +66,20 @@ pub fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<(), WalError>
                 written = print_line(out, &line, args.json);
             }
         };
-        wal.records(args.from, args.to, print).map_err(failed)?;
+        reader.records(args.from, args.to, print).map_err(failed)?;
         return printed(written);
     }
     if let Some(message) = &args.message {
-        let history = wal.life(message, args.group.as_ref(), args.at).map_err(failed)?;
+        let history = reader.trace_message(message, args.group.as_ref(), args.at).map_err(failed)?;
         return printed(print_line(out, &history, args.json));
     }
-    let overview = wal.overview(args.at).map_err(failed)?;
+    let overview = reader.overview(args.at).map_err(failed)?;
     if args.json {
         return printed(print_line(out, &overview, true));
     }
     let elapsed = started.elapsed();
     let rate = overview.records as f64 / elapsed.as_secs_f64().max(1e-9);
-    let (records, rate, time) = (grouped(overview.records), grouped(rate as u64), span(elapsed));
+    let (records, rate, time) = (grouped(overview.records), grouped(rate as u64), duration(elapsed));
     printed(writeln!(out, "read {records} records in {time}, {rate} records/s"))?;
     printed(match args.at {
         Some(_) => writeln!(out, "{}", overview.state().trim_end()),

@@ -104,7 +104,7 @@ pub enum WalError {
         /// The data folder.
         dir: PathBuf,
         /// What is wrong.
-        error: driftq_inspect::WalError,
+        error: driftq_inspect::InspectError,
     },
     /// The system refused something that is not the log's.
     #[error("{doing} {}: {error}", .path.display())]

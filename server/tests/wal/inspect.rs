@@ -81,7 +81,7 @@ fn overview_ends_with_digest_of_broker_and_changes_nothing() {
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     let last = out.lines().last().unwrap();
     assert!(last.starts_with(&format!("digest {digest} at LSN ")), "{out}");
-    for text in ["records/s", "wal-00000000000000000001.seg", "orders: 2 partitions, 1 messages taken", "lease ended"] {
+    for text in ["records/s", "wal-00000000000000000001.seg", "orders: 2 partitions, 1 messages accepted", "expired"] {
         assert!(out.contains(text), "{text}: {out}");
     }
     let (_, out, _) = inspect(dir.path(), &["--json"]);
@@ -98,7 +98,7 @@ fn message_history_lists_every_delivery_with_its_end() {
     let before = contents(dir.path());
     let (code, out, _) = inspect(dir.path(), &["--message", "orders/0"]);
     assert_eq!(code, 0);
-    for text in ["attempt 1: ", "to w1", ": lease ended after 2.0 s", "attempt 2: ", "to w2", ": acked after "] {
+    for text in ["attempt 1: ", "to w1", ": lease expired after 2.0 s", "attempt 2: ", "to w2", ": acked after "] {
         assert!(out.contains(text), "{text}: {out}");
     }
     let (code, out, _) = inspect(dir.path(), &["--message", "orders/0", "--json"]);
@@ -135,11 +135,11 @@ fn missing_log_topic_or_message_is_refused_with_exit_code_2() {
     let (code, _, err) = inspect(&dir.path().join("none"), &[]);
     assert!(code == 2 && err.contains("there is no data folder"), "{err}");
     make_redelivery(dir.path());
-    refused(&["--at", "1000000"], "LSN 1000000 is not there: what is left of the log reaches from LSN 0 to LSN ");
-    refused(&["--at", "2001-01-01T00:00:00Z"], "2001-01-01T00:00:00.000Z is not there");
+    refused(&["--at", "1000000"], "LSN 1000000 is not in the log, which reaches from LSN 0 to LSN ");
+    refused(&["--at", "2001-01-01T00:00:00Z"], "2001-01-01T00:00:00.000Z is not in the log");
     refused(&["--at", "soon"], "neither an LSN nor a time");
     refused(&["--message", "orders/1"], "there is no message orders/1");
-    refused(&["--message", "invoices/0"], "there are orders");
+    refused(&["--message", "invoices/0"], "its topics are: orders");
     refused(&["--message", "orders"], "is not a message");
     std::fs::create_dir_all(dir.path().join("salvage-tmp")).unwrap();
     std::fs::write(dir.path().join("salvage-tmp/plan"), "").unwrap();
@@ -154,7 +154,7 @@ fn folder_in_use_by_broker_is_refused_but_readers_share_it() {
     let (code, _, err) = inspect(dir.path(), &[]);
     assert!(code == 2 && err.contains("is in use by another driftqd"), "{err}");
     drop(broker);
-    let reader = driftq_inspect::Wal::open(dir.path()).unwrap();
+    let reader = driftq_inspect::LogReader::open(dir.path()).unwrap();
     assert_eq!(inspect(dir.path(), &[]).0, 0);
     drop(reader);
 }

@@ -58,7 +58,7 @@ enum Misuse {
     #[error("signals cannot be listened for: {0}")]
     Signals(std::io::Error),
     #[error("{}: {cause}", path.display())]
-    DataFolder { path: PathBuf, cause: driftq_inspect::WalError },
+    DataFolder { path: PathBuf, cause: driftq_inspect::InspectError },
     #[error("{0} is not a data folder: --from, --to, --topic and --message select records of a log")]
     NotADataFolder(String),
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use driftq_core::faults::Fault;
-use driftq_inspect::Wal;
+use driftq_inspect::LogReader;
 
 use super::args::{RecordSelection, View};
 use super::source::Source;
@@ -13,19 +13,19 @@ use crate::parallel::cores;
 use crate::report::grouped;
 use crate::trace::Trace;
 use crate::view::story::Explained;
-use crate::view::{Pick, page, story_of, story_of_log};
+use crate::view::{RecordFilter, page, story_of, timeline_of_log};
 
 pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
     let named = Path::new(&args.subject.source);
     let name = name(named);
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.html")));
     let RecordSelection { from, to, topic, message } = &args.records;
-    let pick = Pick { from: *from, to: *to, topic: topic.clone(), message: message.clone() };
+    let filter = RecordFilter { from: *from, to: *to, topic: topic.clone(), message: message.clone() };
     if named.is_dir() {
-        view_data_folder(named, &pick, &out)?;
+        view_data_folder(named, &filter, &out)?;
         return Ok(Ending::Passed);
     }
-    if pick != Pick::default() {
+    if filter != RecordFilter::default() {
         return Err(Misuse::NotADataFolder(args.subject.source.clone()));
     }
     let (source, fault) = Source::read(&args.subject)?;
@@ -57,16 +57,16 @@ pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
 }
 
 /// Writes the page of a data folder's log.
-fn view_data_folder(dir: &Path, pick: &Pick, out: &Path) -> Result<(), Misuse> {
-    let title = match (&pick.message, &pick.topic) {
+fn view_data_folder(dir: &Path, filter: &RecordFilter, out: &Path) -> Result<(), Misuse> {
+    let title = match (&filter.message, &filter.topic) {
         (Some(message), _) => message.to_string(),
         (None, Some(topic)) => topic.to_string(),
         (None, None) => dir.display().to_string(),
     };
-    let read = Wal::open(dir).and_then(|mut wal| story_of_log(&mut wal, &title, pick));
-    let story = read.map_err(|cause| Misuse::DataFolder { path: dir.to_owned(), cause })?;
-    write(out, &page(&story)).map_err(|cause| Misuse::Write { path: out.to_owned(), cause })?;
-    say!("{} records", grouped(story.moments.len() as u64));
+    let timeline = LogReader::open(dir).and_then(|mut reader| timeline_of_log(&mut reader, &title, filter));
+    let timeline = timeline.map_err(|cause| Misuse::DataFolder { path: dir.to_owned(), cause })?;
+    write(out, &page(&timeline)).map_err(|cause| Misuse::Write { path: out.to_owned(), cause })?;
+    say!("{} records", grouped(timeline.moments.len() as u64));
     say!("written to {}", out.display());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A log, or part of it, as the story that a viewer shows.
+//! The timeline of a data folder: the records of its log, for the viewer.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,85 +7,95 @@ use driftq_core::record::{Event, MessageRef};
 use driftq_core::state::State;
 use driftq_core::types::{GroupId, Timestamp, TopicId, TopicName};
 
-use driftq_inspect::format::names::{entry, group, message, moment, topic};
-use driftq_inspect::format::sentence::{kind, message_ref, sentence};
-use driftq_inspect::{At, Logged, MessageName, Replayed, Spot, Wal, WalError, Watch};
+use driftq_inspect::format::resolve::{entry, group, message, topic};
+use driftq_inspect::format::{kind, message_ref, sentence, timestamp};
+use driftq_inspect::{
+    InspectError, LogPoint, LogReader, LoggedRecord, MessageLocation, MessageName, ReplayObserver, Replayed,
+};
 
 use crate::report::grouped;
 use crate::view::story::{Glyph, Lane, LaneKind, Lease, LeaseEnd, Moment, Story, Unit};
 
-/// The most moments of a story.
-pub const MOMENTS_MAX: usize = 5_000;
-/// The most workers with a lane of their own; the others share one.
+/// The most records in a timeline.
+pub const TIMELINE_RECORDS_MAX: usize = 5_000;
+/// The most workers with a track of their own; the others share one.
 const WORKERS_MAX: usize = 60;
 
 const PRODUCERS: usize = 0;
 const BROKER: usize = 1;
 const OTHER_WORKERS: &str = "other workers";
 
-/// Which records of a log are told. Of more than [`MOMENTS_MAX`] the first are told where `from` is given, else the last.
+/// Selects records of a log. Of more than [`TIMELINE_RECORDS_MAX`], a timeline has the first if `from` is given, else the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pick {
+pub struct RecordFilter {
     /// From this LSN on.
     pub from: Option<u64>,
-    /// Through this LSN.
+    /// Up to and including this LSN.
     pub to: Option<u64>,
-    /// Only what is about this topic, and starts of the broker.
+    /// Only records about this topic, and broker starts.
     pub topic: Option<TopicName>,
-    /// Only what is about this message, and starts of the broker.
+    /// Only records about this message, and broker starts.
     pub message: Option<MessageName>,
 }
 
-/// A log as a story: who did what, and who held what. At most [`MOMENTS_MAX`] moments; the facts say how many were left out.
+/// The timeline of a log: its records by actor, and its leases. At most [`TIMELINE_RECORDS_MAX`] records; the facts of the
+/// timeline say how many were omitted.
 ///
 /// # Errors
-/// As [`Wal::replay`].
-pub fn story_of_log<S: Storage>(wal: &mut Wal<S>, title: &str, pick: &Pick) -> Result<Story, WalError> {
-    let mut teller = Teller::new(pick);
-    let to = pick.to.map(At::Lsn);
-    let replayed = match wal.replay(to, &mut teller) {
-        Err(WalError::NoSuchLsn { asked, last, .. }) if asked > last => wal.replay(None, &mut teller)?,
+/// As [`LogReader::replay`].
+pub fn timeline_of_log<S: Storage>(
+    reader: &mut LogReader<S>,
+    title: &str,
+    filter: &RecordFilter,
+) -> Result<Story, InspectError> {
+    let mut builder = TimelineBuilder::new(filter);
+    let to = filter.to.map(LogPoint::Lsn);
+    let replayed = match reader.replay(to, &mut builder) {
+        Err(InspectError::NoSuchLsn { requested, last, .. }) if requested > last => {
+            reader.replay(None, &mut builder)?
+        }
         replayed => replayed?,
     };
-    Ok(teller.conclude(title, &replayed))
+    Ok(builder.finish(title, &replayed))
 }
 
-/// Makes moments and leases out of records.
-struct Teller<'p> {
-    pick: &'p Pick,
-    lanes: Vec<Lane>,
+/// Builds a timeline from records.
+struct TimelineBuilder<'p> {
+    filter: &'p RecordFilter,
+    tracks: Vec<Lane>,
     workers: BTreeMap<String, usize>,
-    /// With their absolute moment.
-    moments: VecDeque<(Timestamp, Moment)>,
-    /// How many moments were dropped from the front.
+    /// The records, with their absolute time.
+    steps: VecDeque<(Timestamp, Moment)>,
+    /// How many steps were dropped from the front.
     dropped: usize,
-    /// How many were not taken because there were enough.
-    refused: u64,
-    /// Moments in `from` and `to` are counted from the first that was ever taken.
+    /// How many records were ignored because the timeline was full.
+    ignored: u64,
+    /// Their `from` and `to` count from the first step ever added.
     leases: Vec<Lease>,
-    running: BTreeMap<MessageRef, usize>,
-    /// When each lease ends.
+    /// The leases that have not ended, as indexes.
+    in_flight: BTreeMap<MessageRef, usize>,
+    /// When each lease expires.
     until: Vec<Timestamp>,
     boots: u64,
-    /// Where the message of the newest moment stood before it.
-    stood: Option<String>,
+    /// The state of the newest step's message before the record.
+    state_before: Option<String>,
 }
 
-impl<'p> Teller<'p> {
-    fn new(pick: &'p Pick) -> Self {
-        let lane = |kind, name: &str| Lane { kind, name: name.to_owned() };
+impl<'p> TimelineBuilder<'p> {
+    fn new(filter: &'p RecordFilter) -> Self {
+        let track = |kind, name: &str| Lane { kind, name: name.to_owned() };
         Self {
-            pick,
-            lanes: vec![lane(LaneKind::Producers, "producers"), lane(LaneKind::Broker, "broker")],
+            filter,
+            tracks: vec![track(LaneKind::Producers, "producers"), track(LaneKind::Broker, "broker")],
             workers: BTreeMap::new(),
-            moments: VecDeque::new(),
+            steps: VecDeque::new(),
             dropped: 0,
-            refused: 0,
+            ignored: 0,
             leases: Vec::new(),
-            running: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             until: Vec::new(),
             boots: 0,
-            stood: None,
+            state_before: None,
         }
     }
 
@@ -94,34 +104,34 @@ impl<'p> Teller<'p> {
             true => owner,
             false => OTHER_WORKERS,
         };
-        if let Some(lane) = self.workers.get(name) {
-            return *lane;
+        if let Some(track) = self.workers.get(name) {
+            return *track;
         }
-        let lane = self.lanes.len();
-        self.lanes.push(Lane { kind: LaneKind::Worker, name: name.to_owned() });
-        self.workers.insert(name.to_owned(), lane);
-        lane
+        let track = self.tracks.len();
+        self.tracks.push(Lane { kind: LaneKind::Worker, name: name.to_owned() });
+        self.workers.insert(name.to_owned(), track);
+        track
     }
 
-    /// Who holds a message, or held it last.
-    fn holder(&mut self, state: &State, message_ref: &MessageRef) -> usize {
+    /// The track of the last owner of a message.
+    fn owner_track(&mut self, state: &State, message_ref: &MessageRef) -> usize {
         match entry(state, message_ref).map(|entry| entry.owner.as_str().to_owned()) {
             Some(owner) => self.worker(&owner),
             None => BROKER,
         }
     }
 
-    fn is_picked(&self, event: &Event, topics: &[String], messages: &[String]) -> bool {
+    fn is_selected(&self, event: &Event, topics: &[String], messages: &[String]) -> bool {
         if matches!(event, Event::Booted { .. }) {
             return true;
         }
-        if let Some(wanted) = &self.pick.message {
+        if let Some(wanted) = &self.filter.message {
             return messages.contains(&wanted.to_string());
         }
-        self.pick.topic.as_ref().is_none_or(|wanted| topics.iter().any(|topic| topic == wanted.as_str()))
+        self.filter.topic.as_ref().is_none_or(|wanted| topics.iter().any(|topic| topic == wanted.as_str()))
     }
 
-    fn lane(&mut self, state: &State, event: &Event) -> usize {
+    fn track(&mut self, state: &State, event: &Event) -> usize {
         match event {
             Event::Delivered { owner, .. } => self.worker(owner.as_str()),
             Event::EffectBegun(begun) => self.worker(begun.owner.as_str()),
@@ -133,8 +143,8 @@ impl<'p> Teller<'p> {
             | Event::Nacked { message_ref, .. }
             | Event::ReasonNoted { message_ref, .. }
             | Event::Extended { message_ref, .. }
-            | Event::Released { message_ref } => self.holder(state, message_ref),
-            Event::Completed(step) => self.holder(state, &step.message_ref),
+            | Event::Released { message_ref } => self.owner_track(state, message_ref),
+            Event::Completed(step) => self.owner_track(state, &step.message_ref),
             Event::TopicCreated { .. }
             | Event::TopicDeleted { .. }
             | Event::GroupCreated { .. }
@@ -149,42 +159,42 @@ impl<'p> Teller<'p> {
         }
     }
 
-    /// Puts a moment behind the others, if there is room or room is made, and says its number among all that were taken.
-    fn push(&mut self, at: Timestamp, moment: Moment) -> Option<usize> {
-        if self.moments.len() == MOMENTS_MAX {
-            if self.pick.from.is_some() {
-                self.refused += 1;
+    /// Adds a step and returns its number among all that were added. A full timeline drops its first step, or ignores this one.
+    fn push(&mut self, at: Timestamp, step: Moment) -> Option<usize> {
+        if self.steps.len() == TIMELINE_RECORDS_MAX {
+            if self.filter.from.is_some() {
+                self.ignored += 1;
                 return None;
             }
-            self.moments.pop_front();
+            self.steps.pop_front();
             self.dropped += 1;
-            // Leases that began in what was dropped are of no use to anybody.
-            if self.dropped.is_multiple_of(MOMENTS_MAX) {
-                self.forget_leases();
+            // Leases that began in dropped steps are not shown.
+            if self.dropped.is_multiple_of(TIMELINE_RECORDS_MAX) {
+                self.drop_leases();
             }
         }
-        self.moments.push_back((at, moment));
-        Some(self.dropped + self.moments.len() - 1)
+        self.steps.push_back((at, step));
+        Some(self.dropped + self.steps.len() - 1)
     }
 
-    fn forget_leases(&mut self) {
+    fn drop_leases(&mut self) {
         let dropped = self.dropped;
-        let mut places = vec![None; self.leases.len()];
+        let mut indexes = vec![None; self.leases.len()];
         let mut kept = 0;
         for (index, lease) in self.leases.iter().enumerate() {
             if lease.from >= dropped {
-                places[index] = Some(kept);
+                indexes[index] = Some(kept);
                 kept += 1;
             }
         }
-        self.running.retain(|_, index| places[*index].map(|message_ref| *index = message_ref).is_some());
-        let mut nth = places.iter();
+        self.in_flight.retain(|_, index| indexes[*index].map(|new| *index = new).is_some());
+        let mut nth = indexes.iter();
         self.until.retain(|_| nth.next().is_some_and(Option::is_some));
         self.leases.retain(|lease| lease.from >= dropped);
     }
 
     fn end(&mut self, message_ref: &MessageRef, number: usize, end: LeaseEnd) {
-        if let Some(lease) = self.running.remove(message_ref).and_then(|index| self.leases.get_mut(index)) {
+        if let Some(lease) = self.in_flight.remove(message_ref).and_then(|index| self.leases.get_mut(index)) {
             (lease.to, lease.end) = (Some(number), end);
         }
     }
@@ -193,18 +203,18 @@ impl<'p> Teller<'p> {
         let is_its = |message_ref: &&MessageRef| {
             message_ref.topic == topic && group.is_none_or(|group| message_ref.group == group)
         };
-        for message_ref in self.running.keys().filter(is_its).copied().collect::<Vec<_>>() {
+        for message_ref in self.in_flight.keys().filter(is_its).copied().collect::<Vec<_>>() {
             self.end(&message_ref, number, LeaseEnd::Taken);
         }
     }
 
-    fn leases(&mut self, state: &State, number: usize, lane: usize, event: &Event) {
+    fn leases(&mut self, state: &State, number: usize, track: usize, event: &Event) {
         match event {
             Event::Delivered { message_ref, token, until, .. } => {
-                self.running.insert(*message_ref, self.leases.len());
+                self.in_flight.insert(*message_ref, self.leases.len());
                 self.until.push(*until);
                 self.leases.push(Lease {
-                    lane,
+                    lane: track,
                     message: message(state, message_ref),
                     topic: topic(state, message_ref.topic),
                     group: group(state, message_ref.topic, message_ref.group),
@@ -217,7 +227,7 @@ impl<'p> Teller<'p> {
                 });
             }
             Event::Extended { message_ref, until } => {
-                if let Some(end) = self.running.get(message_ref).and_then(|index| self.until.get_mut(*index)) {
+                if let Some(end) = self.in_flight.get(message_ref).and_then(|index| self.until.get_mut(*index)) {
                     *end = *until;
                 }
             }
@@ -236,7 +246,7 @@ impl<'p> Teller<'p> {
                 let is_it = |message_ref: &&MessageRef| {
                     (message_ref.topic, message_ref.partition, message_ref.position) == (topic, partition, position)
                 };
-                for message_ref in self.running.keys().filter(is_it).copied().collect::<Vec<_>>() {
+                for message_ref in self.in_flight.keys().filter(is_it).copied().collect::<Vec<_>>() {
                     self.end(&message_ref, number, LeaseEnd::Taken);
                 }
             }
@@ -244,11 +254,11 @@ impl<'p> Teller<'p> {
         }
     }
 
-    fn conclude(self, title: &str, replayed: &Replayed) -> Story {
-        let Self { lanes, moments, dropped, refused, mut leases, until, boots, .. } = self;
-        let begun = moments.front().map_or(Timestamp(0), |(at, _)| *at);
+    fn finish(self, title: &str, replayed: &Replayed) -> Story {
+        let Self { tracks, steps, dropped, ignored, mut leases, until, boots, .. } = self;
+        let start = steps.front().map_or(Timestamp(0), |(at, _)| *at);
         for (lease, until) in leases.iter_mut().zip(until) {
-            lease.until_ms = until.since(begun).0;
+            lease.until_ms = until.since(start).0;
         }
         leases.retain(|lease| lease.from >= dropped);
         for lease in &mut leases {
@@ -258,26 +268,25 @@ impl<'p> Teller<'p> {
         let fact = |name: &str, value: String| (name.to_owned(), value);
         let mut facts = vec![
             fact("log", replayed.recovered.log_id.to_string()),
-            fact("told from LSN", replayed.base.to_string()),
+            fact("from LSN", replayed.base.to_string()),
             fact("last LSN", replayed.recovered.last_lsn.to_string()),
-            fact("begins", moment(begun)),
-            fact("starts of the broker", boots.to_string()),
+            fact("begins", timestamp(start)),
+            fact("broker starts", boots.to_string()),
             fact("digest", format!("{:016x} after LSN {}", replayed.state.digest(), replayed.through())),
         ];
-        let left_out = dropped as u64 + refused;
-        if left_out > 0 {
-            facts.push(fact("moments left out", grouped(left_out)));
+        let omitted = dropped as u64 + ignored;
+        if omitted > 0 {
+            facts.push(fact("records omitted", grouped(omitted)));
         }
-        let moments: Vec<_> =
-            moments.into_iter().map(|(at, moment)| Moment { at_ms: at.since(begun).0, ..moment }).collect();
+        let steps: Vec<_> = steps.into_iter().map(|(at, step)| Moment { at_ms: at.since(start).0, ..step }).collect();
         Story {
             title: title.to_owned(),
-            about: "What a broker wrote into its log, record by record: what it accepted, handed out and was told."
+            about: "The log of a broker, record by record: what it accepted, delivered and was asked to settle."
                 .to_owned(),
             facts,
-            lanes,
+            lanes: tracks,
             unit: Unit::Record,
-            moments,
+            moments: steps,
             leases,
             broken: None,
             explained: None,
@@ -285,28 +294,28 @@ impl<'p> Teller<'p> {
     }
 }
 
-impl Watch for Teller<'_> {
+impl ReplayObserver for TimelineBuilder<'_> {
     fn reset(&mut self) {
-        *self = Self::new(self.pick);
+        *self = Self::new(self.filter);
     }
 
-    fn before(&mut self, state: &State, logged: &Logged) {
+    fn before_record(&mut self, state: &State, logged: &LoggedRecord) {
         let (lsn, record) = (logged.lsn, &logged.record);
-        if self.pick.from.is_some_and(|from| lsn < from) {
+        if self.filter.from.is_some_and(|from| lsn < from) {
             return;
         }
         let event = &record.event;
-        let About { topics, groups, messages } = About::of(state, event);
-        if !self.is_picked(event, &topics, &messages) {
+        let Subjects { topics, groups, messages } = Subjects::of(state, event);
+        if !self.is_selected(event, &topics, &messages) {
             return;
         }
         self.boots += u64::from(matches!(event, Event::Booted { .. }));
-        let lane = self.lane(state, event);
+        let track = self.track(state, event);
         let detail = sentence(state, record);
         let also = match message_ref(event) {
-            Some(message_ref) if lane == BROKER => {
-                let holder = self.holder(state, message_ref);
-                if holder == BROKER { Vec::new() } else { vec![holder] }
+            Some(message_ref) if track == BROKER => {
+                let owner = self.owner_track(state, message_ref);
+                if owner == BROKER { Vec::new() } else { vec![owner] }
             }
             Some(_) => vec![BROKER],
             None => Vec::new(),
@@ -315,10 +324,10 @@ impl Watch for Teller<'_> {
             Some(name) => format!("{} {name}", kind(event)),
             None => kind(event).to_owned(),
         };
-        let told = Moment {
+        let step = Moment {
             number: lsn,
             at_ms: 0,
-            lane,
+            lane: track,
             also,
             glyph: glyph(event),
             label,
@@ -329,78 +338,80 @@ impl Watch for Teller<'_> {
             groups,
             messages,
         };
-        if let Some(number) = self.push(record.at, told) {
-            self.leases(state, number, lane, event);
-            self.stood = message_ref(event).map(|message_ref| Spot::stands_at(state, message_ref));
+        if let Some(number) = self.push(record.at, step) {
+            self.leases(state, number, track, event);
+            self.state_before = message_ref(event).map(|message_ref| MessageLocation::describe_ref(state, message_ref));
         }
     }
 
-    fn after(&mut self, state: &State, logged: &Logged) {
-        let Some((stood, message_ref)) = self.stood.take().zip(message_ref(&logged.record.event)) else { return };
-        let stands = Spot::stands_at(state, message_ref);
-        let Some((_, moment)) = self.moments.back_mut() else { return };
-        let (message, group) = (&moment.messages[0], &moment.groups[0]);
-        moment.diff.push(format!("{message} for group {group}: {stood} → {stands}"));
+    fn after_record(&mut self, state: &State, logged: &LoggedRecord) {
+        let Some((before, message_ref)) = self.state_before.take().zip(message_ref(&logged.record.event)) else {
+            return;
+        };
+        let after = MessageLocation::describe_ref(state, message_ref);
+        let Some((_, step)) = self.steps.back_mut() else { return };
+        let (message, group) = (&step.messages[0], &step.groups[0]);
+        step.diff.push(format!("{message} for group {group}: {before} → {after}"));
     }
 }
 
-/// Whom and what a record is about, by name.
+/// The topics, groups and messages that a record is about, by name.
 #[derive(Default)]
-struct About {
+struct Subjects {
     topics: Vec<String>,
     groups: Vec<String>,
     messages: Vec<String>,
 }
 
-impl About {
+impl Subjects {
     fn of(state: &State, event: &Event) -> Self {
-        let mut about = Self::default();
+        let mut subjects = Self::default();
         if let Some(message_ref) = message_ref(event) {
-            about.topics.push(topic(state, message_ref.topic));
-            about.groups.push(group(state, message_ref.topic, message_ref.group));
-            about.messages.push(message(state, message_ref));
+            subjects.topics.push(topic(state, message_ref.topic));
+            subjects.groups.push(group(state, message_ref.topic, message_ref.group));
+            subjects.messages.push(message(state, message_ref));
         }
         match event {
-            Event::TopicCreated { name, .. } => about.topics.push(name.as_str().to_owned()),
+            Event::TopicCreated { name, .. } => subjects.topics.push(name.as_str().to_owned()),
             Event::GroupCreated { topic: id, name, .. } => {
-                about.topics.push(topic(state, *id));
-                about.groups.push(name.as_str().to_owned());
+                subjects.topics.push(topic(state, *id));
+                subjects.groups.push(name.as_str().to_owned());
             }
             Event::TopicDeleted { topic: id } | Event::RetainedOut { topic: id, .. } => {
-                about.topics.push(topic(state, *id));
+                subjects.topics.push(topic(state, *id));
             }
             Event::GroupDeleted { topic: id, group: of }
             | Event::GroupPaused { topic: id, group: of }
             | Event::GroupResumed { topic: id, group: of }
             | Event::GroupSought { topic: id, group: of, .. } => {
-                about.topics.push(topic(state, *id));
-                about.groups.push(group(state, *id, *of));
+                subjects.topics.push(topic(state, *id));
+                subjects.groups.push(group(state, *id, *of));
             }
-            Event::Produced { topic: id, offset, .. } => about.stored(&topic(state, *id), offset.0),
+            Event::Produced { topic: id, offset, .. } => subjects.stored(&topic(state, *id), offset.0),
             Event::Completed(step) => {
                 for output in &step.outputs {
                     if let Some(stored) = &output.stored {
-                        about.stored(&topic(state, stored.topic), output.offset.0);
+                        subjects.stored(&topic(state, stored.topic), output.offset.0);
                     }
                 }
             }
             Event::DeadLettered { message_ref, dead_offset, .. } => {
                 let dead = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
                 if let Some(dead) = dead {
-                    about.stored(dead.as_str(), dead_offset.0);
+                    subjects.stored(dead.as_str(), dead_offset.0);
                 }
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic: id, group: of, offset, .. } => {
-                about.stored(&topic(state, *id), offset.0);
-                about.groups.push(group(state, *id, *of));
+                subjects.stored(&topic(state, *id), offset.0);
+                subjects.groups.push(group(state, *id, *of));
                 let dead = state.topic(*dead_topic).and_then(|dead| dead.partition(*dead_partition));
                 if let Some(dead) = dead.and_then(|dead| dead.message(*dead_position)) {
-                    about.stored(&topic(state, *dead_topic), dead.offset.0);
+                    subjects.stored(&topic(state, *dead_topic), dead.offset.0);
                 }
             }
             _ => {}
         }
-        about
+        subjects
     }
 
     fn stored(&mut self, topic: &str, offset: u64) {

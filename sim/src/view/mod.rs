@@ -9,6 +9,6 @@ mod sight;
 pub mod story;
 mod words;
 
-pub use self::data_folder::{MOMENTS_MAX, Pick, story_of_log};
+pub use self::data_folder::{RecordFilter, TIMELINE_RECORDS_MAX, timeline_of_log};
 pub use self::page::page;
 pub use self::record::story_of;
