@@ -1,7 +1,7 @@
 //! `driftqd wal inspect`: the state of a log at any point, its records, and the history of one message.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use driftq_core::types::GroupName;
@@ -9,9 +9,9 @@ use driftq_inspect::format::{duration, grouped};
 use driftq_inspect::{LogPoint, LogReader, MessageName};
 use serde::Serialize;
 
-use super::WalError;
+use super::error::WalError;
 
-/// What to print of a log.
+/// The arguments of `driftqd wal inspect`.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,7 +22,7 @@ Examples:
   driftqd wal inspect driftq-data --message orders/17 --group billing
   driftqd wal inspect driftq-data --records --from 5000 --to 5120
 
-Exit codes: 0 printed, 2 the log cannot be read, or it does not hold what was asked for.")]
+Exit codes: 0 printed, 2 the log cannot be read, or it does not hold what was requested.")]
 pub struct InspectArgs {
     /// The data folder of a broker that has stopped
     #[arg(value_name = "DIR")]
@@ -50,10 +50,10 @@ pub struct InspectArgs {
     pub json: bool,
 }
 
-/// Prints what `args` ask for. Changes nothing in the folder.
+/// Prints what `args` request. Changes nothing in the folder.
 ///
 /// # Errors
-/// [`WalError::Inspect`] if the log cannot be read or does not hold what was asked for; [`WalError::Io`] if `out` cannot be
+/// [`WalError::Inspect`] if the log cannot be read or does not hold what was requested; [`WalError::Io`] if `out` cannot be
 /// written to.
 pub fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<(), WalError> {
     let failed = |error| WalError::Inspect { dir: args.dir.clone(), error };
@@ -96,8 +96,8 @@ fn print_line(out: &mut impl Write, item: &(impl Serialize + std::fmt::Display),
 
 fn printed(result: io::Result<()>) -> Result<(), WalError> {
     match result {
-        // The reader has seen enough, such as `head`.
+        // A reader such as `head` may close the pipe early.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(WalError::io("writing to", Path::new("standard output"))),
+        other => other.map_err(WalError::output),
     }
 }

@@ -1,4 +1,4 @@
-//! Looking at a log changes nothing.
+//! `verify` and `dump` report what is in a log and change nothing.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn dump(
 }
 
 #[test]
-fn a_whole_log_is_told_file_by_file_and_left_alone() {
+fn intact_log_is_reported_by_file_and_left_unchanged() {
     for dir in [log(), log_with_snapshots()] {
         let before = files(dir.path());
         let (code, text) = verify(dir.path());
@@ -35,7 +35,7 @@ fn a_whole_log_is_told_file_by_file_and_left_alone() {
 }
 
 #[test]
-fn a_torn_tail_is_no_damage() {
+fn torn_tail_is_no_damage() {
     let dir = log();
     let last = *segments(dir.path()).iter().rfind(|file| !frames(dir.path(), **file).is_empty()).unwrap();
     let (end, ..) = *frames(dir.path(), last).last().unwrap();
@@ -47,7 +47,7 @@ fn a_torn_tail_is_no_damage() {
 }
 
 #[test]
-fn a_folder_in_use_and_a_folder_without_a_log_are_refused_by_name() {
+fn folder_in_use_and_folder_without_log_are_refused() {
     let dir = log();
     let held = DataFolder::open(dir.path()).unwrap();
     for (code, text) in [verify(dir.path()), salvage(dir.path(), true), dump(dir.path(), |_, _, _, _| {})] {
@@ -63,7 +63,7 @@ fn a_folder_in_use_and_a_folder_without_a_log_are_refused_by_name() {
 }
 
 #[test]
-fn a_dump_has_a_line_for_every_frame() {
+fn dump_has_a_line_for_every_frame() {
     let dir = log();
     let count: usize = segments(dir.path()).iter().map(|file| frames(dir.path(), *file).len()).sum();
     let (code, text) = dump(dir.path(), |_, _, _, _| {});
@@ -85,7 +85,7 @@ fn a_dump_has_a_line_for_every_frame() {
 }
 
 #[test]
-fn a_dump_stops_at_damage_and_says_where() {
+fn dump_stops_at_damage_and_names_its_position() {
     let dir = log();
     let file = FileId::Segment(2);
     let (position, lsn, _) = frames(dir.path(), file)[5];
