@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// How a call stands.
+/// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -11,31 +11,43 @@ pub enum Phase {
     Invoke,
     /// Answered with 2xx.
     Ok,
-    /// Answered so that it is certain that nothing happened: 4xx, or nobody listened.
+    /// Certain to have had no effect: answered with 4xx, or the connection was refused.
     Fail,
     /// Anything else: it may have happened, may happen later, once, or never.
     Info,
 }
 
-/// One event.
+/// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its place in the history: rises from line to line.
+    /// Its number, which increases from line to line.
     pub seq: u64,
     /// When it was written, in milliseconds since 1970 by the driver's clock.
     pub t: u64,
-    /// Who: a client does one thing at a time.
+    /// The client. A client has one call of an operation open at a time.
     pub client: String,
-    /// Rises whenever a call of the client ended as [`Phase::Info`]: that call may still happen, so whoever goes on is somebody else.
+    /// Increases whenever a call of the client ends as [`Phase::Info`]: that call may still take effect, so later
+    /// calls come from a new incarnation.
     pub incarnation: u64,
-    /// What: the name of the route, or something the driver did.
+    /// The operation: the name of a route, or an action of the driver.
     pub op: String,
-    /// How it stands.
+    /// The state of the call.
     pub phase: Phase,
     /// What was sent.
     #[serde(default)]
     pub args: Value,
-    /// What came back; `null` before that.
+    /// What was received; `null` before that.
     #[serde(default)]
     pub result: Value,
+}
+
+/// Actions of the driver itself. Their lines have no `invoke` to pair with.
+const DRIVER_OPS: [&str; 11] =
+    ["setup", "kill", "power", "stop", "start", "pause", "resume", "fault", "clock", "drain", "digest"];
+
+impl Entry {
+    /// Whether the line records an action of the driver.
+    pub(crate) fn is_driver_action(&self) -> bool {
+        DRIVER_OPS.contains(&self.op.as_str())
+    }
 }

@@ -36,9 +36,9 @@ enum Command {
 /// Checks a history: what clients sent to a broker and what they received.
 ///
 /// A history is a file with one JSON object per line, written by a test driver next to the broker; docs/histories.md
-/// describes the format. The check uses only what the clients saw. With --data-dir it also replays the log of the broker,
-/// which must have stopped, and compares the two. The report lists what was checked and one sentence per violation; the
-/// last line is PASSED or FAILED.
+/// describes the format. The check uses only what the clients saw. With --data-dir it also replays the log of the
+/// broker, which must have stopped, and compares the two. The report lists what was checked and one sentence per
+/// violation; the last line is PASSED or FAILED.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -105,7 +105,7 @@ fn report(path: &Path, data_dir: Option<&Path>) -> Result<Report, Misuse> {
     let Some(folder) = data_dir else { return Ok(report) };
     let compared = driftq_history::compare(&entries, folder);
     let compared = compared.map_err(|cause| Misuse::Log { path: folder.to_owned(), cause })?;
-    Ok(report.and(compared))
+    Ok(report.merge(compared))
 }
 
 /// Files from this size on are read with a progress display.
@@ -125,7 +125,8 @@ fn read(path: &Path) -> Result<Vec<Entry>, ReadError> {
     entries
 }
 
-/// A file that reports on standard error how much of it has been read: a bar on a terminal, a line now and then elsewhere.
+/// A file that reports on standard error how much of it has been read: a bar on a terminal, a line now and then
+/// elsewhere.
 struct ProgressReader {
     file: File,
     bytes: u64,

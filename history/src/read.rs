@@ -1,20 +1,20 @@
-//! From lines to entries, refusing what no driver can have written.
+//! Reads the lines of a history and refuses those that no driver can have written.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
-use super::{Entry, Phase};
+use crate::entry::{Entry, Phase};
 
 /// Why a history cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The system refused.
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// A line is not an entry.
+    /// A line is not an [`Entry`].
     #[error("line {line} is not an entry of a history: {cause}")]
     Malformed {
         /// Its number, from 1.
@@ -22,59 +22,53 @@ pub enum ReadError {
         /// What is wrong with it.
         cause: serde_json::Error,
     },
-    /// A line does not come after the one before it.
+    /// The `seq` of a line does not increase.
     #[error("line {line} has seq {seq}, which does not come after {before}")]
     OutOfOrder {
         /// Its number, from 1.
         line: u64,
-        /// Its place.
+        /// Its `seq`.
         seq: u64,
-        /// The place of the line before it.
+        /// The `seq` of the line before.
         before: u64,
     },
-    /// A line answers what was never asked.
-    #[error(
-        "line {line} (seq {seq}): {client} (incarnation {incarnation}) is answered a {op} that it has not asked for"
-    )]
+    /// A line answers a call that is not open.
+    #[error("line {line} (seq {seq}): {client} (incarnation {incarnation}) has an answer to a {op} without its invoke")]
     NeverInvoked {
         /// Its number, from 1.
         line: u64,
-        /// Its place.
+        /// Its `seq`.
         seq: u64,
-        /// Whose line it is.
+        /// The client.
         client: String,
-        /// Which of its lives.
+        /// The incarnation of the client.
         incarnation: u64,
-        /// What is answered.
+        /// The operation.
         op: String,
     },
-    /// A line asks before the same was answered.
+    /// A line invokes an operation before the previous call of it was answered.
     #[error(
-        "line {line} (seq {seq}): {client} (incarnation {incarnation}) asks for a {op} while its last one, seq {open}, is open"
+        "line {line} (seq {seq}): {client} (incarnation {incarnation}) invokes a {op} while its last one, seq {open}, is open"
     )]
     StillOpen {
         /// Its number, from 1.
         line: u64,
-        /// Its place.
+        /// Its `seq`.
         seq: u64,
-        /// Whose line it is.
+        /// The client.
         client: String,
-        /// Which of its lives.
+        /// The incarnation of the client.
         incarnation: u64,
-        /// What is asked.
+        /// The operation.
         op: String,
-        /// The place of the call that is open.
+        /// The `seq` of the open call.
         open: u64,
     },
 }
 
-/// What the driver did itself: lines that stand alone.
-pub(super) const DRIVER_OPS: [&str; 11] =
-    ["setup", "kill", "power", "stop", "start", "pause", "resume", "fault", "clock", "drain", "digest"];
-
 /// Reads the history in a file.
 ///
-/// A last line that was torn, because the driver was killed over it, is left out: what it would have said is not known.
+/// A torn last line, as left by a driver that was killed while it wrote, is ignored.
 ///
 /// # Errors
 /// [`ReadError`], which names the line.
@@ -100,7 +94,7 @@ pub fn read_from(mut input: impl BufRead) -> Result<Vec<Entry>, ReadError> {
         }
         let entry: Entry = match serde_json::from_slice(&text) {
             Ok(entry) => entry,
-            // Only the last line can be without an end.
+            // Only the last line can lack its line end.
             Err(_) if text.last() != Some(&b'\n') => break,
             Err(cause) => return Err(ReadError::Malformed { line, cause }),
         };
@@ -113,19 +107,19 @@ pub fn read_from(mut input: impl BufRead) -> Result<Vec<Entry>, ReadError> {
     Ok(entries)
 }
 
-/// Sees to it that a call is asked before it is answered, and answered once.
+/// Checks that every answer follows its invoke, and every invoke the answer to the one before.
 fn pair(open: &mut HashMap<(String, u64, String), u64>, entry: &Entry, line: u64) -> Result<(), ReadError> {
-    if entry.op == "deliver" || DRIVER_OPS.contains(&entry.op.as_str()) {
+    if entry.op == "deliver" || entry.is_driver_action() {
         return Ok(());
     }
     let (seq, client, incarnation, op) = (entry.seq, entry.client.clone(), entry.incarnation, entry.op.clone());
-    let who = (client.clone(), incarnation, op.clone());
+    let call = (client.clone(), incarnation, op.clone());
     match entry.phase {
-        Phase::Invoke => match open.insert(who, seq) {
+        Phase::Invoke => match open.insert(call, seq) {
             Some(open) => Err(ReadError::StillOpen { line, seq, client, incarnation, op, open }),
             None => Ok(()),
         },
-        Phase::Ok | Phase::Fail | Phase::Info => match open.remove(&who) {
+        Phase::Ok | Phase::Fail | Phase::Info => match open.remove(&call) {
             Some(_) => Ok(()),
             None => Err(ReadError::NeverInvoked { line, seq, client, incarnation, op }),
         },

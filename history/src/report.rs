@@ -1,61 +1,61 @@
-//! What came of looking at a history: how much was looked at, and every promise that it shows broken.
+//! The report of a check: how much was examined, and every violation.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How many violations of one check are told in full; the rest is counted.
+/// The most violations of one check that are listed; the rest is counted.
 pub const LISTED_MAX: usize = 20;
 
-/// A promise that a history is held against.
+/// A rule that a history must satisfy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Check {
-    /// Every line says what its kind of line must say.
+    /// Every line has the fields that its operation requires.
     Form,
-    /// What was accepted is delivered to every group that must see it.
+    /// Every accepted message is delivered to every group of the setup.
     Lost,
-    /// Nothing is delivered that nobody asked to be produced.
+    /// Every delivered message was produced by a call.
     Unexpected,
-    /// What is delivered is what was produced: value, key and envelope.
+    /// Deliveries have the value, key and envelope of the produced message.
     Altered,
-    /// What a group has acked does not come back.
+    /// A message acked in a group is not delivered to it again.
     Resurrected,
-    /// Attempts of a message rise with every delivery; no token is given twice.
+    /// The attempt of a message increases with every delivery; no token is used twice.
     Attempts,
-    /// A message is leased to one worker of a group at a time.
+    /// A message is leased to one consumer of a group at a time.
     Overlap,
-    /// Only the newest delivery's token settles a message.
+    /// Only the token of the newest delivery settles a message.
     Stale,
-    /// One message at an offset, one offset for a message, no offset missing.
+    /// One message per offset, one offset per message, no gaps.
     Offsets,
-    /// First deliveries of a group and partition come in the order of their offsets.
+    /// First deliveries of a group and partition are in offset order.
     Order,
-    /// No more messages are leased at a time than may be.
+    /// No more messages are in flight than the limit.
     InFlight,
     /// An idempotency key has one message.
     Identity,
-    /// At the end everything is done in every group.
+    /// At the end every message is acked or dead in every group of the setup.
     Drained,
-    /// An effect is granted to one at a time, and never again once it has succeeded.
+    /// An effect is granted to one owner at a time, and not again after it has succeeded.
     Effects,
-    /// A completed step happened as a whole or not at all.
+    /// A complete takes effect as a whole or not at all.
     Steps,
-    /// The log has every message that was acknowledged, where the client was told and as it was sent.
+    /// The log has every acknowledged message at the acknowledged offset, with the key and value that were sent.
     LogMessages,
     /// The log has every delivery that a client saw.
     LogDeliveries,
-    /// The log has what every acknowledged ack, nack, extend, release and complete must have left in it.
+    /// The log has the record of every acknowledged ack, nack, extend, release and complete.
     LogSettled,
-    /// The log has every grant and end of an effect that a client was told of.
+    /// The log has every acknowledged grant and finish of an effect.
     LogEffects,
-    /// The log has nothing of calls that failed, and no message that nobody asked for.
+    /// The log has no record of a failed call, and no message that no call produced.
     LogFailed,
-    /// The log, replayed, gives the state that the server said it had.
+    /// The replayed log has the digests that the broker reported.
     LogDigest,
 }
 
 impl Check {
-    /// Those that need nothing but the history.
+    /// The checks that need only the history.
     pub const OF_HISTORY: [Self; 15] = [
         Self::Form,
         Self::Lost,
@@ -74,11 +74,11 @@ impl Check {
         Self::Steps,
     ];
 
-    /// Those that hold the server's own log against the history.
+    /// The checks that compare the history with the broker's log.
     pub const OF_LOG: [Self; 6] =
         [Self::LogMessages, Self::LogDeliveries, Self::LogSettled, Self::LogEffects, Self::LogFailed, Self::LogDigest];
 
-    /// Its short name.
+    /// Its name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ impl Check {
         }
     }
 
-    /// What it counts as looked at.
+    /// What it counts as examined.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
@@ -135,14 +135,14 @@ impl fmt::Display for Check {
     }
 }
 
-/// A broken promise.
+/// A rule that the history breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which promise.
+    /// The rule.
     pub check: Check,
-    /// What happened, in one sentence, with the lines that show it.
+    /// What happened, in one sentence that names the lines.
     pub sentence: String,
-    /// The `seq` of the lines that show it.
+    /// The `seq` of the lines that prove it.
     pub seqs: Vec<u64>,
 }
 
@@ -152,103 +152,105 @@ impl fmt::Display for Violation {
     }
 }
 
-/// How much there was in a history.
+/// The size of a history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Lines.
     pub entries: u64,
-    /// Calls, deliveries and what the driver did not counted.
+    /// Calls, without deliveries and actions of the driver.
     pub calls: u64,
-    /// Calls that were answered with success.
+    /// Calls that ended as `ok`.
     pub ok: u64,
-    /// Calls that certainly did nothing.
+    /// Calls that ended as `fail`.
     pub fail: u64,
-    /// Calls that may have done something, those without an answer included.
+    /// Calls that ended as `info` or have no answer.
     pub info: u64,
-    /// Messages that clients received, repeated deliveries included.
+    /// Deliveries, redeliveries included.
     pub deliveries: u64,
     /// Messages known to exist.
     pub messages: u64,
     /// Successful acks and completes.
     pub acks: u64,
-    /// Pairs of topic and group that were delivered to or had to be.
+    /// Pairs of topic and group in the setup, in deliveries and in settling calls.
     pub groups: u64,
-    /// How often the server was killed or lost its power.
+    /// How often the broker was killed or lost power.
     pub kills: u64,
     /// How often it was started.
     pub starts: u64,
 }
 
-/// How one check went.
+/// The figures of one check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many things were looked at.
+    /// How many items were examined.
     pub looked_at: u64,
-    /// How many of them broke the promise.
+    /// How many violations were found.
     pub violations: u64,
 }
 
-/// What came of looking at a history.
+/// The result of checking a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How much there was.
+    /// The size of the history.
     pub counts: Counts,
-    /// How each check went that was made.
+    /// The figures of each check.
     pub tallies: BTreeMap<Check, Tally>,
-    /// What was broken; at most [`LISTED_MAX`] of each check.
+    /// The violations; at most [`LISTED_MAX`] of each check.
     pub violations: Vec<Violation>,
-    /// What could not be judged, and why.
+    /// What could not be checked, and why.
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// Whether no promise is broken.
+    /// Whether there is no violation.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.violations_total() == 0
     }
 
-    /// How many violations there are, those not listed included.
+    /// The number of violations, those not listed included.
     #[must_use]
     pub fn violations_total(&self) -> u64 {
         self.tallies.values().map(|tally| tally.violations).sum()
     }
 
-    /// How a check went.
+    /// The figures of a check.
     #[must_use]
     pub fn tally(&self, check: Check) -> Tally {
         self.tallies.get(&check).copied().unwrap_or_default()
     }
 
-    /// This report and another one of the same history.
+    /// Merges another report on the same history into this one.
     #[must_use]
-    pub fn and(mut self, other: Self) -> Self {
+    pub fn merge(mut self, other: Self) -> Self {
         for (check, tally) in other.tallies {
-            let mine = self.tallies.entry(check).or_default();
-            mine.looked_at += tally.looked_at;
-            mine.violations += tally.violations;
+            let merged = self.tallies.entry(check).or_default();
+            merged.looked_at += tally.looked_at;
+            merged.violations += tally.violations;
         }
         self.violations.extend(other.violations);
         self.notes.extend(other.notes);
         self
     }
 
-    pub(super) fn begin(&mut self, checks: &[Check]) {
+    /// Lists the checks even if they examine nothing.
+    pub(crate) fn list(&mut self, checks: &[Check]) {
         for check in checks {
             self.tallies.entry(*check).or_default();
         }
     }
 
-    pub(super) fn looked_at(&mut self, check: Check, count: usize) {
+    /// Adds to the items that a check has examined.
+    pub(crate) fn count(&mut self, check: Check, count: usize) {
         self.tallies.entry(check).or_default().looked_at += count as u64;
     }
 
-    pub(super) fn note(&mut self, note: impl Into<String>) {
+    pub(crate) fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
-    /// Notes a broken promise. The sentence is made only if it will be told.
-    pub(super) fn accuse(&mut self, check: Check, seqs: impl Into<Vec<u64>>, sentence: impl FnOnce() -> String) {
+    /// Adds a violation. The sentence is built only if it will be listed.
+    pub(crate) fn add_violation(&mut self, check: Check, seqs: impl Into<Vec<u64>>, sentence: impl FnOnce() -> String) {
         let tally = self.tallies.entry(check).or_default();
         tally.violations += 1;
         if tally.violations <= LISTED_MAX as u64 {
@@ -259,7 +261,7 @@ impl Report {
     }
 }
 
-/// The lines that show something, for the end of a sentence.
+/// The lines that prove a violation, for the end of its sentence.
 fn lines(seqs: &[u64]) -> String {
     match seqs {
         [] => String::new(),
@@ -272,7 +274,7 @@ fn lines(seqs: &[u64]) -> String {
 }
 
 impl fmt::Display for Report {
-    /// What was looked at, as a table, then what was broken, one sentence a line.
+    /// A table of the checks, then one line per note and violation.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counts { entries, calls, ok, fail, info, deliveries, messages, acks, groups, kills, starts } = self.counts;
         writeln!(f, "{entries} lines: {calls} calls ({ok} ok, {fail} fail, {info} info), {deliveries} deliveries")?;

@@ -33,7 +33,8 @@ pub enum InspectError {
         last: u64,
     },
     /// The time is before the first state that can be restored.
-    #[error("{} is not in the log, which reaches from {} to {}", timestamp(*.requested), timestamp(*.first), timestamp(*.last))]
+    #[error("{} is not in the log, which reaches from {} to {}",
+        timestamp(*.requested), timestamp(*.first), timestamp(*.last))]
     NoSuchTime {
         /// The time that was requested.
         requested: Timestamp,

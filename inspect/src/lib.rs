@@ -1,14 +1,16 @@
 //! Reads the log of a stopped DriftQ broker: its state at any LSN, its records, and the history of one message.
 //!
-//! A [`LogReader`] replays the log as broker startup does, but from the oldest snapshot that the files still support, and
-//! applies every record with [`State::apply`](driftq_core::state::State::apply). The state at a point of the log is
-//! therefore the state that the broker had there, and [`Overview::digest`] equals what its `GET /v1/digest` returned.
+//! A [`LogReader`] replays the log as broker startup does, but from the oldest snapshot that the files still support,
+//! and applies every record with [`State::apply`](driftq_core::state::State::apply). The state at a point of the log
+//! is therefore the state that the broker had there, and [`Overview::digest`] equals what its `GET /v1/digest`
+//! returned.
 //!
 //! * [`LogReader::overview`]: files, record counts, rates and a [`StateSummary`], at the end or at a [`LogPoint`]
 //! * [`LogReader::records`]: every record as one line of text
 //! * [`LogReader::trace_message`]: the [`MessageHistory`] of one message
 //! * [`LogReader::replay`]: the same replay for any [`ReplayObserver`]
-//! * [`format`](mod@format): the text and JSON forms of records, which `driftqd wal dump` and `driftqd wal inspect` share
+//! * [`format`](mod@format): the text and JSON forms of records, which `driftqd wal dump` and `driftqd wal inspect`
+//!   share
 //!
 //! Reading changes nothing. Memory holds the replayed state and what was asked for, never the records: a log may be
 //! larger than memory.

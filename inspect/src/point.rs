@@ -7,8 +7,8 @@ use driftq_core::types::Timestamp;
 
 /// A point of a log.
 ///
-/// As text it is an LSN (`5120`), an RFC 3339 time (`2026-11-15T12:00:00Z`), or a duration before the last record with a
-/// leading minus (`-500ms`, `-30s`, `-5m`, `-1h`).
+/// As text it is an LSN (`5120`), an RFC 3339 time (`2026-11-15T12:00:00Z`), or a duration before the last record
+/// with a leading minus (`-500ms`, `-30s`, `-5m`, `-1h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogPoint {
     /// After the record with this LSN, or after the last record before it.

@@ -24,8 +24,8 @@ pub struct LogReader<S> {
 }
 
 impl LogReader<FileStorage> {
-    /// Opens the log in the data folder of a broker that has stopped. While the reader exists, no broker can start there;
-    /// other readers can. Nothing in the folder changes.
+    /// Opens the log in the data folder of a broker that has stopped. While the reader exists, no broker can start
+    /// there; other readers can. Nothing in the folder changes.
     ///
     /// # Errors
     /// [`InspectError::Folder`] if the folder is in use or cannot be read, [`InspectError::SalvagePending`].
@@ -57,7 +57,8 @@ impl<S: Storage> LogReader<S> {
         let files = self.storage.list();
         let files = files.map_err(|fault| RecoveryError::Storage { doing: "listing", file: None, fault })?;
         let has_snapshots = files.iter().any(|info| matches!(info.file, FileId::Snapshot(_)));
-        // The replay ignores newer snapshots and with them the synced LSNs they prove, so recovery judges the log first.
+        // The replay ignores newer snapshots and with them the synced LSNs they prove, so recovery judges the log
+        // first.
         let clock = match has_snapshots || matches!(at, Some(LogPoint::BeforeEnd(_))) {
             true => inspect(&mut self.storage, None, &NoFaults)?.0.clock(),
             false => Timestamp(0),

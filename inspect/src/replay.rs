@@ -99,8 +99,8 @@ impl Replayed {
     }
 }
 
-/// Replays the log in `storage` as broker startup does, but from the oldest usable snapshot, and passes every record within
-/// `limit` to `observer`. Changes nothing.
+/// Replays the log in `storage` as broker startup does, but from the oldest usable snapshot, and passes every record
+/// within `limit` to `observer`. Changes nothing.
 ///
 /// # Errors
 /// [`RecoveryError`] where a broker would refuse to start.

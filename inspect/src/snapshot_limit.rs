@@ -2,8 +2,8 @@
 
 use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
 
-/// Shows only the oldest snapshots of a storage, so that recovery also replays the records that a newer snapshot covers.
-/// Refuses every change.
+/// Shows only the oldest snapshots of a storage, so that recovery also replays the records that a newer snapshot
+/// covers. Refuses every change.
 pub(crate) struct OldestSnapshots<'a, S> {
     pub(crate) inner: &'a mut S,
     /// How many snapshots are visible.

@@ -1,5 +1,5 @@
-//! Reads the log of a real broker that was killed under load: its digests equal those that the broker returned, redelivered
-//! messages have complete histories, and points before the oldest snapshot are refused.
+//! Reads the log of a real broker that was killed under load: its digests equal those that the broker returned,
+//! redelivered messages have complete histories, and points before the oldest snapshot are refused.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,138 +1,141 @@
-//! One message at an offset, one offset for a message, and no offset missing.
+//! One message per offset, one offset per message, and no gaps.
 //!
-//! Offsets count per topic, over all its partitions; a dead-letter topic counts by itself.
+//! Offsets count per topic, over all its partitions; a dead-letter topic has its own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::parsed::{Ask, Facts, MessageKey, Origin, Place, is_dead_letter_topic, may_die, short};
+use crate::parsed::{
+    MessageKey, Origin, ParsedHistory, PartitionOffset, ProduceRequest, has_dead_letter_policy, is_dead_letter_topic,
+    short,
+};
 use crate::report::{Check, Report};
 
-/// Who says that a message stands at an offset.
+/// The client that shows a message at an offset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Witness {
     Producer,
     Consumer,
 }
 
-struct Claim<'a> {
-    place: Place,
+/// An answer or a delivery that shows a message at an offset.
+struct Evidence<'a> {
+    at: PartitionOffset,
     value: &'a str,
     seq: u64,
     witness: Witness,
 }
 
-/// What counts as the same message in a topic: its value and, for a dead letter, whose it is.
+/// What identifies a message: topic, value and, for a dead letter, its source.
 type Message<'a> = (&'a str, &'a str, Option<(&'a str, &'a str, u64)>);
 
-pub(super) fn check(facts: &Facts<'_>, report: &mut Report) {
-    report.looked_at(Check::Offsets, facts.messages.len());
-    let mut claims = Claims::default();
-    for ask in facts.asks.iter().filter(|ask| !ask.duplicate) {
-        if let Some(place) = ask.place {
-            let claim = Claim { place, value: ask.value, seq: ask.span.last(), witness: Witness::Producer };
-            claims.take((ask.topic, ask.value, None), claim, report);
+pub(super) fn check(history: &ParsedHistory<'_>, report: &mut Report) {
+    report.count(Check::Offsets, history.messages.len());
+    let mut index = EvidenceIndex::default();
+    for request in history.requests.iter().filter(|request| !request.duplicate) {
+        if let Some(at) = request.at {
+            let item = Evidence { at, value: request.value, seq: request.span.last(), witness: Witness::Producer };
+            index.add((request.topic, request.value, None), item, report);
         }
     }
-    for delivery in &facts.deliveries {
+    for delivery in &history.deliveries {
         let dead = delivery.origin.filter(|_| is_dead_letter_topic(delivery.topic));
-        let whose = dead.map(|Origin { topic, group, place }| (topic, group, place.offset));
-        let claim =
-            Claim { place: delivery.place, value: delivery.value, seq: delivery.seq, witness: Witness::Consumer };
+        let source = dead.map(|Origin { topic, group, at }| (topic, group, at.offset));
+        let item = Evidence { at: delivery.at, value: delivery.value, seq: delivery.seq, witness: Witness::Consumer };
         if delivery.redriven {
-            // The same value at a new offset is what a redrive is for.
-            claims.stand(delivery.topic, claim, report);
+            // A redrive stores the same value at a new offset.
+            index.compare(delivery.topic, item, report);
         } else {
-            claims.take((delivery.topic, delivery.value, whose), claim, report);
+            index.add((delivery.topic, delivery.value, source), item, report);
         }
     }
-    claims.one_offset_each(facts, report);
-    gaps(facts, report);
+    index.one_offset_each(history, report);
+    gaps(history, report);
 }
 
 #[derive(Default)]
-struct Claims<'a> {
-    at: HashMap<MessageKey<'a>, Claim<'a>>,
+struct EvidenceIndex<'a> {
+    at: HashMap<MessageKey<'a>, Evidence<'a>>,
     offsets: BTreeMap<Message<'a>, BTreeMap<u64, u64>>,
 }
 
-impl<'a> Claims<'a> {
-    fn take(&mut self, message: Message<'a>, claim: Claim<'a>, report: &mut Report) {
-        self.offsets.entry(message).or_default().entry(claim.place.offset).or_insert(claim.seq);
-        self.stand(message.0, claim, report);
+impl<'a> EvidenceIndex<'a> {
+    fn add(&mut self, message: Message<'a>, item: Evidence<'a>, report: &mut Report) {
+        self.offsets.entry(message).or_default().entry(item.at.offset).or_insert(item.seq);
+        self.compare(message.0, item, report);
     }
 
-    /// Compares a claim with the first one made of its offset.
-    fn stand(&mut self, topic: &'a str, claim: Claim<'a>, report: &mut Report) {
-        let Some(first) = self.at.get(&(topic, claim.place.offset)) else {
-            self.at.insert((topic, claim.place.offset), claim);
+    /// Compares an item with the first one for its offset.
+    fn compare(&mut self, topic: &'a str, item: Evidence<'a>, report: &mut Report) {
+        let Some(first) = self.at.get(&(topic, item.at.offset)) else {
+            self.at.insert((topic, item.at.offset), item);
             return;
         };
-        let seqs = [first.seq, claim.seq];
-        if first.place.partition != claim.place.partition {
-            report.accuse(Check::Offsets, seqs, || {
-                let [one, other] = [first, &claim].map(|claim| format!("partition {}", claim.place.partition));
-                let (offset, value) = (claim.place.offset, short(claim.value));
-                format!("topic {topic}, offset {offset}, value \"{value}\" stands in {one} and in {other}")
+        let seqs = [first.seq, item.seq];
+        if first.at.partition != item.at.partition {
+            report.add_violation(Check::Offsets, seqs, || {
+                let [one, other] = [first, &item].map(|item| format!("partition {}", item.at.partition));
+                let (offset, value) = (item.at.offset, short(item.value));
+                format!("topic {topic}, offset {offset}, value \"{value}\" is in {one} and in {other}")
             });
-        } else if first.value != claim.value && first.witness == claim.witness {
-            // A consumer who sees other than what the producer was told of has been handed something altered.
-            report.accuse(Check::Offsets, seqs, || {
-                let [one, other] = [first, &claim].map(|claim| short(claim.value));
-                format!("topic {topic}, {} holds both \"{one}\" and \"{other}\"", claim.place)
+        } else if first.value != item.value && first.witness == item.witness {
+            // If producer and consumer differ, the content check reports an altered message.
+            report.add_violation(Check::Offsets, seqs, || {
+                let [one, other] = [first, &item].map(|item| short(item.value));
+                format!("topic {topic}, {} holds both \"{one}\" and \"{other}\"", item.at)
             });
         }
     }
 
-    fn one_offset_each(&self, facts: &Facts<'a>, report: &mut Report) {
+    fn one_offset_each(&self, history: &ParsedHistory<'a>, report: &mut Report) {
         for ((topic, value, dead), offsets) in self.offsets.iter().filter(|(_, offsets)| offsets.len() > 1) {
-            let asks = facts.asks_of.get(&(*topic, *value)).map(Vec::as_slice).unwrap_or_default();
-            let stored = if dead.is_some() { 1 } else { storings(facts, asks) };
-            // What nobody asked for is told elsewhere.
-            if stored == 0 || offsets.len() <= stored {
+            let requests = history.requests_for.get(&(*topic, *value)).map(Vec::as_slice).unwrap_or_default();
+            let stores_max = if dead.is_some() { 1 } else { stores_max(history, requests) };
+            // The content check reports messages that no call produced.
+            if stores_max == 0 || offsets.len() <= stores_max {
                 continue;
             }
             let list: Vec<String> = offsets.keys().map(u64::to_string).collect();
             let mut seqs: Vec<u64> = offsets.values().copied().take(8).collect();
             seqs.sort_unstable();
-            report.accuse(Check::Offsets, seqs, || {
-                format!("topic {topic}, value \"{}\" stands at more than one offset: {}", short(value), list.join(", "))
+            report.add_violation(Check::Offsets, seqs, || {
+                format!("topic {topic}, value \"{}\" is at more than one offset: {}", short(value), list.join(", "))
             });
         }
     }
 }
 
-/// How often a value can have been stored: once for every ask, for all tries of one step, and for all of one idempotency key.
-fn storings(facts: &Facts<'_>, asks: &[usize]) -> usize {
-    let mut alone = 0;
+/// How often a value can have been stored: once per request, per step for all its attempts, and per idempotency key.
+fn stores_max(history: &ParsedHistory<'_>, requests: &[usize]) -> usize {
+    let mut single = 0;
     let (mut steps, mut identities) = (HashSet::new(), HashSet::new());
-    for ask in asks.iter().map(|index| &facts.asks[*index]).filter(|ask| ask.may_have_stored()) {
-        match (ask.step, ask.identity()) {
+    for request in requests.iter().map(|index| &history.requests[*index]).filter(|request| request.may_have_stored()) {
+        match (request.step, request.identity()) {
             (Some(step), _) => drop(steps.insert(step)),
             (None, Some(identity)) => drop(identities.insert(identity)),
-            (None, None) => alone += 1,
+            (None, None) => single += 1,
         }
     }
-    alone + steps.len() + identities.len()
+    single + steps.len() + identities.len()
 }
 
-/// Offsets that nobody was ever told of, below one that somebody was.
-fn gaps(facts: &Facts<'_>, report: &mut Report) {
-    if !facts.is_drained() {
+/// Finds offsets that no client ever saw, below one that a client saw.
+fn gaps(history: &ParsedHistory<'_>, report: &mut Report) {
+    if !history.is_drained() {
         return;
     }
-    let mut topics: BTreeSet<&str> = facts.setup.groups.iter().map(|(topic, _)| *topic).collect();
-    topics.extend(facts.drained_topics.iter().filter(|topic| is_dead_letter_topic(topic)));
+    let mut topics: BTreeSet<&str> = history.setup.groups.iter().map(|(topic, _)| *topic).collect();
+    topics.extend(history.drained_topics.iter().filter(|topic| is_dead_letter_topic(topic)));
     for topic in topics {
-        if may_hide(facts, topic) {
+        if may_have_unseen(history, topic) {
             report.note(format!(
-                "topic {topic}: a message without an answer may have died unseen, as nobody drained dlq.{topic}; its gaps are not judged"
+                "topic {topic}: gaps are not checked, because a message without an answer may be dead and dlq.{topic} was not consumed"
             ));
             continue;
         }
         let mut next = 0;
-        for ((_, offset), known) in facts.messages.range((topic, 0)..=(topic, u64::MAX)) {
+        for ((_, offset), known) in history.messages.range((topic, 0)..=(topic, u64::MAX)) {
             if *offset > next {
-                report.accuse(Check::Offsets, [known.seq], || {
+                report.add_violation(Check::Offsets, [known.seq], || {
                     let missing = if *offset == next + 1 {
                         format!("offset {next} is")
                     } else {
@@ -146,9 +149,13 @@ fn gaps(facts: &Facts<'_>, report: &mut Report) {
     }
 }
 
-/// Whether a message of a topic may exist that nobody was ever shown.
-fn may_hide(facts: &Facts<'_>, topic: &str) -> bool {
-    let may_be_hidden =
-        |ask: &Ask<'_>| ask.topic == topic && ask.may_have_stored() && ask.place.is_none() && may_die(ask.envelope);
-    !facts.drained_topics.contains(format!("dlq.{topic}").as_str()) && facts.asks.iter().any(may_be_hidden)
+/// Whether a message of a topic may exist that no client saw.
+fn may_have_unseen(history: &ParsedHistory<'_>, topic: &str) -> bool {
+    let may_be_unseen = |request: &ProduceRequest<'_>| {
+        request.topic == topic
+            && request.may_have_stored()
+            && request.at.is_none()
+            && has_dead_letter_policy(request.envelope)
+    };
+    !history.consumes_dead_letters_of(topic) && history.requests.iter().any(may_be_unseen)
 }

@@ -1,54 +1,54 @@
-//! A completed step happened as a whole or not at all.
+//! A complete takes effect as a whole or not at all.
 //!
-//! That outputs of a step that happened are delivered is told with all that is lost; that outputs of one that failed are not, with all
-//! that is unexpected.
+//! The presence check covers missing outputs of acknowledged steps, the content check outputs of failed ones.
 
 use std::collections::HashSet;
 
-use crate::parsed::{Ask, Facts, Fate, Step, may_die, short};
+use crate::parsed::{CallResult, ParsedHistory, ProduceRequest, Step, has_dead_letter_policy, short};
 use crate::report::{Check, Report};
 
-pub(super) fn check(facts: &Facts<'_>, report: &mut Report) {
-    report.looked_at(Check::Steps, facts.steps.len());
-    let must_see: HashSet<&str> = facts.setup.groups.iter().map(|(topic, _)| *topic).collect();
-    let seen: HashSet<(&str, &str)> =
-        facts.deliveries.iter().map(|delivery| (delivery.topic, delivery.value)).collect();
-    for step in &facts.steps {
-        let settle = &facts.settles[step.settle];
-        let asks = &facts.asks[step.asks.clone()];
-        let name = || format!("the complete of topic {}, {} by group {}", settle.topic, settle.place, settle.group);
-        if let Some(told) = step.told.filter(|told| *told != asks.len()) {
-            report.accuse(Check::Steps, settle.span.seqs(), || {
-                format!("{} was to produce {} messages and was told of {told}", name(), asks.len())
+pub(super) fn check(history: &ParsedHistory<'_>, report: &mut Report) {
+    report.count(Check::Steps, history.steps.len());
+    let topics: HashSet<&str> = history.setup.groups.iter().map(|(topic, _)| *topic).collect();
+    let delivered: HashSet<(&str, &str)> =
+        history.deliveries.iter().map(|delivery| (delivery.topic, delivery.value)).collect();
+    for step in &history.steps {
+        let settle = &history.settles[step.settle];
+        let requests = &history.requests[step.requests.clone()];
+        let name = || format!("the complete of topic {}, {} by group {}", settle.topic, settle.at, settle.group);
+        if let Some(answered) = step.answered.filter(|answered| *answered != requests.len()) {
+            report.add_violation(Check::Steps, settle.span.seqs(), || {
+                format!("{} was to produce {} messages and its answer has {answered}", name(), requests.len())
             });
         }
-        if settle.fate != Fate::Info {
+        if settle.ended_as != CallResult::Info {
             continue;
         }
-        let is_seen = |ask: &&Ask<'_>| seen.contains(&(ask.topic, ask.value));
-        // Only what no other call can have produced speaks for this one.
-        let own = || asks.iter().filter(|ask| is_only_ask(facts, step, ask));
-        let Some(there) = own().find(is_seen) else { continue };
-        let visible =
-            |ask: &&Ask<'_>| must_see.contains(ask.topic) && ask.identity().is_none() && !may_die(ask.envelope);
-        let missing = own().filter(visible).find(|ask| !is_seen(ask));
-        if let Some(missing) = missing.filter(|_| facts.is_drained()) {
-            report.accuse(Check::Steps, settle.span.seqs(), || {
-                let (there, missing) = (short(there.value), short(missing.value));
-                format!("{} produced \"{there}\" and not \"{missing}\"", name())
+        let is_delivered = |request: &&ProduceRequest<'_>| delivered.contains(&(request.topic, request.value));
+        // Only outputs that no other call can have produced are evidence for this one.
+        let own = || requests.iter().filter(|request| is_only_request(history, step, request));
+        let Some(present) = own().find(is_delivered) else { continue };
+        let must_be_delivered = |request: &&ProduceRequest<'_>| {
+            topics.contains(request.topic) && request.identity().is_none() && !has_dead_letter_policy(request.envelope)
+        };
+        let missing = own().filter(must_be_delivered).find(|request| !is_delivered(request));
+        if let Some(missing) = missing.filter(|_| history.is_drained()) {
+            report.add_violation(Check::Steps, settle.span.seqs(), || {
+                let (present, missing) = (short(present.value), short(missing.value));
+                format!("{} produced \"{present}\" and not \"{missing}\"", name())
             });
         }
-        let again = facts.stories.get(&settle.story()).and_then(|story| {
-            let newest = story.deliveries.last().map(|index| &facts.deliveries[*index])?;
+        let again = history.timelines.get(&settle.timeline_key()).and_then(|timeline| {
+            let newest = timeline.deliveries.last().map(|index| &history.deliveries[*index])?;
             settle.token.is_some_and(|token| newest.token > token).then_some(newest)
         });
         if let Some(again) = again {
             let mut seqs = settle.span.seqs();
             seqs.push(again.seq);
-            report.accuse(Check::Steps, seqs, || {
-                let there = short(there.value);
+            report.add_violation(Check::Steps, seqs, || {
+                let present = short(present.value);
                 format!(
-                    "{} produced \"{there}\", and its message was delivered again as attempt {}",
+                    "{} produced \"{present}\", and its message was delivered again as attempt {}",
                     name(),
                     again.attempt
                 )
@@ -57,7 +57,7 @@ pub(super) fn check(facts: &Facts<'_>, report: &mut Report) {
     }
 }
 
-fn is_only_ask(facts: &Facts<'_>, step: &Step, ask: &Ask<'_>) -> bool {
-    let asks = facts.asks_of.get(&(ask.topic, ask.value)).map(Vec::as_slice).unwrap_or_default();
-    asks.iter().all(|index| step.asks.contains(index) || !facts.asks[*index].may_have_stored())
+fn is_only_request(history: &ParsedHistory<'_>, step: &Step, request: &ProduceRequest<'_>) -> bool {
+    let requests = history.requests_for.get(&(request.topic, request.value)).map(Vec::as_slice).unwrap_or_default();
+    requests.iter().all(|index| step.requests.contains(index) || !history.requests[*index].may_have_stored())
 }

@@ -1,13 +1,18 @@
-//! Reading single values out of requests and answers.
+//! Reads single fields of requests and answers.
 
 use serde_json::Value;
 
-/// A text field; empty where it is not there.
+/// A text field; empty if absent.
 pub(crate) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A number, also where it is spelled as a text, as in a query.
+/// A required text field, which must not be empty.
+pub(super) fn required<'a>(value: &'a Value, name: &'static str) -> Result<&'a str, &'static str> {
+    Some(text(value, name)).filter(|text| !text.is_empty()).ok_or(name)
+}
+
+/// A number, also as text, as in a query.
 pub(super) fn number(value: &Value, name: &str) -> Option<u64> {
     let value = value.get(name)?;
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
@@ -17,18 +22,16 @@ pub(super) fn flag(value: &Value, name: &str) -> bool {
     value.get(name).is_some_and(|value| value.as_bool().unwrap_or(value.as_str() == Some("true")))
 }
 
-/// A moment, in milliseconds since 1970: RFC 3339 text, or the number itself.
+/// A time in milliseconds since 1970, given as RFC 3339 text or as a number.
 pub(crate) fn millis(value: &Value, name: &str) -> Option<u64> {
     let value = value.get(name)?;
     match value.as_str() {
-        Some(text) => {
-            text.parse::<jiff::Timestamp>().ok().and_then(|moment| u64::try_from(moment.as_millisecond()).ok())
-        }
+        Some(text) => text.parse::<jiff::Timestamp>().ok().and_then(|time| u64::try_from(time.as_millisecond()).ok()),
         None => value.as_u64(),
     }
 }
 
-/// Tenant and idempotency key of an envelope. No tenant is `default`.
+/// The tenant and idempotency key of an envelope. No tenant is `default`.
 pub(super) fn identity(envelope: &Value) -> Option<(&str, &str)> {
     let key = text(envelope, "idempotency_key");
     let tenant = match text(envelope, "tenant_id") {
@@ -38,24 +41,29 @@ pub(super) fn identity(envelope: &Value) -> Option<(&str, &str)> {
     (!key.is_empty()).then_some((tenant, key))
 }
 
-/// Whether a message of this envelope may become a dead letter.
-pub(crate) fn may_die(envelope: &Value) -> bool {
+/// Whether a message with this envelope can be dead-lettered: its attempts are limited, or it has a deadline.
+pub(crate) fn has_dead_letter_policy(envelope: &Value) -> bool {
     let attempts = envelope.get("retry_policy").and_then(|policy| number(policy, "max_attempts"));
     attempts.unwrap_or(0) > 0 || !text(envelope, "deadline").is_empty() || envelope.get("deadline_ms").is_some()
 }
 
-/// Whether a message of this envelope need not come in the order of its offset.
+/// Whether a message with this envelope is exempt from offset order.
 pub(super) fn out_of_order(envelope: &Value) -> bool {
     number(envelope, "priority").unwrap_or(0) > 0
         || number(envelope, "delay_ms").unwrap_or(0) > 0
         || !text(envelope, "deliver_at").is_empty()
 }
 
-/// Fields that are handed on as they were sent.
+/// Whether a topic holds dead letters.
+pub(crate) fn is_dead_letter_topic(topic: &str) -> bool {
+    topic.starts_with("dlq.")
+}
+
+/// Envelope fields that are delivered as they were sent.
 const TEXTS: [&str; 5] = ["run_id", "step_id", "parent_step_id", "tenant_id", "idempotency_key"];
 
-/// The first field in which a delivered envelope is not the one that was sent. Where a message waited for is not compared: a delay
-/// is handed on as a moment.
+/// Returns the first field in which a delivered envelope differs from the one that was sent. The delay is not
+/// compared: it is sent as a duration and delivered as a time.
 pub(crate) fn same_envelope(sent: &Value, delivered: &Value, is_dead: bool) -> Result<(), &'static str> {
     let same = |name: &&&'static str| text(sent, name) == text(delivered, name);
     if let Some(name) = TEXTS.iter().find(|name| !same(name)) {
@@ -74,7 +82,7 @@ pub(crate) fn same_envelope(sent: &Value, delivered: &Value, is_dead: bool) -> R
     if text(sent, "deadline") != text(delivered, "deadline") && sent.get("deadline_ms").is_none() {
         return Err("deadline");
     }
-    // Where a producer says nothing of these, a router may have.
+    // A router may set the next two if the producer did not.
     if !text(sent, "target_topic").is_empty() && text(sent, "target_topic") != text(delivered, "target_topic") {
         return Err("target_topic");
     }
@@ -93,7 +101,7 @@ pub(crate) fn same_envelope(sent: &Value, delivered: &Value, is_dead: bool) -> R
     Ok(())
 }
 
-/// A value, short enough for a sentence.
+/// The beginning of a value, for sentences.
 pub(crate) fn short(value: &str) -> &str {
     match value.char_indices().nth(60) {
         Some((end, _)) => &value[..end],

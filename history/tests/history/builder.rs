@@ -1,27 +1,27 @@
-//! Histories, written by hand.
+//! Builds histories line by line.
 
 use std::collections::HashMap;
 
 use driftq_history::{Entry, Phase};
 use serde_json::{Value, json};
 
-/// The moment of the first line, by both clocks.
+/// The time of the first line, by both clocks.
 pub(crate) const START: u64 = 1_766_318_400_000;
-/// The lease that every consume asks for.
+/// The lease that every consume requests.
 pub(crate) const LEASE_MS: u64 = 2_000;
 
-/// The `n`th token of the first boot.
+/// Token number `n` of the first boot.
 pub(crate) fn token(n: u64) -> String {
     format!("00000001{n:016x}")
 }
 
-/// A moment as the server spells it.
-pub(crate) fn moment(ms: u64) -> String {
-    let ms = i64::try_from(ms).expect("moments are small");
-    format!("{:.3}", jiff::Timestamp::from_millisecond(ms).expect("a moment of this age"))
+/// A time as the broker writes it.
+pub(crate) fn timestamp(ms: u64) -> String {
+    let ms = i64::try_from(ms).expect("a small number");
+    format!("{:.3}", jiff::Timestamp::from_millisecond(ms).expect("a valid time"))
 }
 
-/// A delivery to be written down: of topic `t`, partition 0.
+/// A delivery, by default of topic `t`, partition 0.
 #[derive(Clone)]
 pub(crate) struct Item {
     pub(crate) offset: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Item {
     pub(crate) envelope: Value,
 }
 
-/// Attempt 1 of the message at `offset`, whose value is `v` and its offset.
+/// Attempt 1 of the message at `offset`, whose value is `v` and the offset.
 pub(crate) fn item(offset: u64, token: u64) -> Item {
     let value = format!("v{offset}");
     Item { offset, attempt: 1, token, value, key: "", partition: 0, envelope: Value::Null }
@@ -61,7 +61,7 @@ impl Item {
     }
 }
 
-/// A history that grows line by line; each takes a millisecond.
+/// A history under construction. Every line takes one millisecond.
 pub(crate) struct History {
     pub(crate) entries: Vec<Entry>,
     pub(crate) now: u64,
@@ -69,7 +69,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// One topic `t`, one group `g` that must see everything, at most two messages in flight.
+    /// One topic `t`, one group `g` in the setup, at most two messages in flight.
     pub(crate) fn new() -> Self {
         Self::with_groups(&[("t", "g")])
     }
@@ -90,7 +90,7 @@ impl History {
         seq
     }
 
-    /// A call with its answer, which stand on the next two lines.
+    /// A call and its answer, on the next two lines.
     pub(crate) fn call(&mut self, client: &str, op: &str, phase: Phase, args: Value, result: Value) -> u64 {
         self.line(client, op, Phase::Invoke, args.clone(), Value::Null);
         self.line(client, op, phase, args, result)
@@ -111,11 +111,11 @@ impl History {
         }
     }
 
-    /// A produce to topic `t`, with more in its body; accepted at a place, or without an answer.
-    pub(crate) fn produce(&mut self, value: &str, more: Value, place: Option<(u64, u64)>) -> u64 {
+    /// A produce to topic `t` with more fields; accepted at a partition and offset, or without an answer.
+    pub(crate) fn produce(&mut self, value: &str, more: Value, at: Option<(u64, u64)>) -> u64 {
         let mut args = json!({"topic": "t", "value": value});
         merge(&mut args, more);
-        match place {
+        match at {
             Some((partition, offset)) => {
                 let result = json!({"status": "produced", "topic": "t", "partition": partition, "offset": offset});
                 self.call("producer", "produce", Phase::Ok, args, result)
@@ -135,7 +135,7 @@ impl History {
     }
 
     pub(crate) fn end(&mut self, client: &str, phase: Phase) {
-        let args = self.consumes.remove(client).expect("it consumes");
+        let args = self.consumes.remove(client).expect("an open consume");
         self.line(client, "consume", phase, args, json!({}));
     }
 
@@ -144,8 +144,8 @@ impl History {
         let args = self.consumes[client].clone();
         let mut result = json!({
             "partition": item.partition, "offset": item.offset, "attempts": item.attempt, "key": item.key, "value": item.value,
-            "last_error": "", "lease_token": token(item.token), "lease_until": moment(self.now + LEASE_MS), "failures": item.attempt - 1,
-            "produced_at": moment(START),
+            "last_error": "", "lease_token": token(item.token), "lease_until": timestamp(self.now + LEASE_MS), "failures": item.attempt - 1,
+            "produced_at": timestamp(START),
         });
         if !item.envelope.is_null() {
             result["envelope"] = item.envelope;
@@ -153,7 +153,7 @@ impl History {
         self.line(client, "deliver", Phase::Ok, args, result)
     }
 
-    /// A word about a message of the group that the client consumes for.
+    /// A settling call of the group that the client consumes for.
     pub(crate) fn settle(&mut self, client: &str, op: &str, phase: Phase, (offset, n): (u64, u64), more: Value) -> u64 {
         let of = &self.consumes[client];
         let mut args =
@@ -161,7 +161,7 @@ impl History {
         if n > 0 {
             args["lease_token"] = json!(token(n));
         }
-        let result = if op == "extend" { json!({"lease_until": moment(self.now + LEASE_MS)}) } else { json!({}) };
+        let result = if op == "extend" { json!({"lease_until": timestamp(self.now + LEASE_MS)}) } else { json!({}) };
         merge(&mut args, more);
         self.call(client, op, phase, args, result)
     }
@@ -170,7 +170,7 @@ impl History {
         self.settle(client, "ack", Phase::Ok, (offset, n), json!({}))
     }
 
-    /// Delivers and acks, in order, with the tokens that follow `token`.
+    /// Deliveries and acks, in order, with the tokens after `token`.
     pub(crate) fn work(&mut self, client: &str, offsets: std::ops::Range<u64>, token: u64) {
         for (offset, n) in offsets.zip(token + 1..) {
             self.deliver(client, item(offset, n));
@@ -178,7 +178,7 @@ impl History {
         }
     }
 
-    /// Both rounds, in which nothing comes.
+    /// Adds both drain rounds, in which nothing is delivered.
     pub(crate) fn drained(mut self) -> Self {
         self.drain(1);
         self.drain(2);

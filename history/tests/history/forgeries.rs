@@ -1,11 +1,11 @@
-//! Histories that no DriftQ can have made, at least one for every check.
+//! Histories that no correct broker can have produced, at least one for every check.
 
 use driftq_history::{Check, Phase};
 use serde_json::json;
 
-use crate::builder::{History, Item, LEASE_MS, item, moment, token};
+use crate::builder::{History, Item, LEASE_MS, item, timestamp, token};
 
-/// A forged history, and what must be said about it.
+/// A forged history and the violation that it must cause.
 pub(crate) struct Forgery {
     /// The name of its file.
     pub(crate) name: &'static str,
@@ -14,13 +14,13 @@ pub(crate) struct Forgery {
     pub(crate) sentence: &'static str,
 }
 
-/// All of them. Each breaks one promise and no other.
+/// All forgeries. Each breaks one rule and no other.
 pub(crate) fn all() -> Vec<Forgery> {
     let mut all = Vec::new();
     messages(&mut all);
     leases(&mut all);
-    places(&mut all);
-    endings(&mut all);
+    offsets(&mut all);
+    drains(&mut all);
     effects_and_steps(&mut all);
     all
 }
@@ -29,8 +29,8 @@ fn forge(all: &mut Vec<Forgery>, name: &'static str, check: Check, sentence: &'s
     all.push(Forgery { name, history, check, sentence });
 }
 
-/// A history of three messages, worked off by one worker but for what a forger adds.
-fn honest() -> History {
+/// A correct history of three messages and one consumer, for a forgery to add to.
+fn correct() -> History {
     let mut history = History::new();
     history.produced(0..3);
     history.consume("w1", "g");
@@ -39,7 +39,7 @@ fn honest() -> History {
 }
 
 fn messages(all: &mut Vec<Forgery>) {
-    let mut history = honest();
+    let mut history = correct();
     history.produce("v3", json!({}), Some((0, 3)));
     forge(
         all,
@@ -49,17 +49,17 @@ fn messages(all: &mut Vec<Forgery>) {
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     history.work("w1", 3..4, 3);
     forge(
         all,
         "unexpected",
         Check::Unexpected,
-        "topic t, partition 0, offset 3, value \"v3\" is delivered to group g, which nobody asked to be produced (seq 19)",
+        "topic t, partition 0, offset 3, value \"v3\" is delivered to group g, which no call produced (seq 19)",
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     let refused = json!({"status": 429, "error": "RESOURCE_EXHAUSTED"});
     history.call("producer", "produce", Phase::Fail, json!({"topic": "t", "value": "v3"}), refused);
     history.work("w1", 3..4, 3);
@@ -67,7 +67,7 @@ fn messages(all: &mut Vec<Forgery>) {
         all,
         "unexpected-after-failure",
         Check::Unexpected,
-        "value \"v3\" is delivered to group g, which only a call that failed was to produce (seq 19, 20 and 21)",
+        "value \"v3\" is delivered to group g, which only a failed call was to produce (seq 19, 20 and 21)",
         history.drained(),
     );
 
@@ -97,7 +97,7 @@ fn messages(all: &mut Vec<Forgery>) {
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     history.pass(LEASE_MS);
     history.deliver("w1", item(1, 9).attempt(2));
     forge(
@@ -109,7 +109,7 @@ fn messages(all: &mut Vec<Forgery>) {
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     history.drain(1);
     history.call("driver", "drain", Phase::Invoke, json!({"round": 2}), json!({}));
     history.consume("w2", "g");
@@ -140,18 +140,18 @@ fn leases(all: &mut Vec<Forgery>) {
         all,
         "attempt-repeated",
         Check::Attempts,
-        "comes to group g as attempt 1 with token 000000010000000000000002, after attempt 1 with the older token 000000010000000000000001",
+        "is delivered to group g as attempt 1 with token 000000010000000000000002, after attempt 1 with the older token 000000010000000000000001",
         redelivered(item(0, 2)),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     history.produce("v3", json!({}), Some((0, 3)));
     history.work("w1", 3..4, 2);
     forge(
         all,
         "token-repeated",
         Check::Attempts,
-        "token 000000010000000000000003 was given twice, with topic t, partition 0, offset 2, value \"v2\" for group g and with \
+        "token 000000010000000000000003 was used twice, with topic t, partition 0, offset 2, value \"v2\" for group g and with \
          topic t, partition 0, offset 3, value \"v3\" for group g",
         history.drained(),
     );
@@ -206,10 +206,10 @@ fn leases(all: &mut Vec<Forgery>) {
         }
         let sentence = match op {
             "ack" => {
-                "the ack of group g with token 000000010000000000000001 was taken although attempt 2 with token 000000010000000000000002 had been received"
+                "the ack of group g with token 000000010000000000000001 was accepted although attempt 2 with token 000000010000000000000002 had been received"
             }
-            "nack" => "the nack of group g with token 000000010000000000000001 was taken although attempt 2",
-            _ => "the extend of group g with token 000000010000000000000001 was taken although attempt 2",
+            "nack" => "the nack of group g with token 000000010000000000000001 was accepted although attempt 2",
+            _ => "the extend of group g with token 000000010000000000000001 was accepted although attempt 2",
         };
         forge(all, name, Check::Stale, sentence, history.drained());
     }
@@ -227,7 +227,7 @@ fn leases(all: &mut Vec<Forgery>) {
         all,
         "in-flight",
         Check::InFlight,
-        "topic t, partition 0, group g: 3 messages were in flight at a time, 2 may be (seq 12)",
+        "topic t, partition 0, group g: 3 messages were in flight at once, the limit is 2 (seq 12)",
         history.drained(),
     );
 
@@ -260,13 +260,13 @@ fn leases(all: &mut Vec<Forgery>) {
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     history.line("w1", "deliver", Phase::Ok, json!({"topic": "t", "group": "g"}), json!({"partition": 0}));
-    forge(all, "no-offset", Check::Form, "a delivery must name its offset (seq 19)", history.drained());
+    forge(all, "no-offset", Check::Form, "a delivery must have its offset (seq 19)", history.drained());
 }
 
-fn places(all: &mut Vec<Forgery>) {
-    let mut history = honest();
+fn offsets(all: &mut Vec<Forgery>) {
+    let mut history = correct();
     history.produce("another", json!({}), Some((0, 2)));
     forge(
         all,
@@ -276,14 +276,14 @@ fn places(all: &mut Vec<Forgery>) {
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     history.deliver("w1", item(3, 4).value("v2"));
     history.ack("w1", 3, 4);
     forge(
         all,
         "two-offsets-of-a-value",
         Check::Offsets,
-        "topic t, value \"v2\" stands at more than one offset: 2, 3",
+        "topic t, value \"v2\" is at more than one offset: 2, 3",
         history.drained(),
     );
 
@@ -296,11 +296,11 @@ fn places(all: &mut Vec<Forgery>) {
         all,
         "two-partitions",
         Check::Offsets,
-        "topic t, offset 0, value \"v0\" stands in partition 0 and in partition 1 (seq 4 and 6)",
+        "topic t, offset 0, value \"v0\" is in partition 0 and in partition 1 (seq 4 and 6)",
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     history.produce("v5", json!({}), Some((0, 5)));
     history.work("w1", 5..6, 3);
     forge(
@@ -346,20 +346,20 @@ fn places(all: &mut Vec<Forgery>) {
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     history.produce("v3", keyed(), Some((0, 2)));
     history.entries.last_mut().expect("just written").result["duplicate"] = json!(true);
     forge(
         all,
         "duplicate-of-nothing",
         Check::Identity,
-        "key k is answered as a duplicate of partition 0, offset 2, though nobody else can have produced it",
+        "key k is answered as a duplicate of partition 0, offset 2, though no other call can have produced it",
         history.drained(),
     );
 }
 
-fn endings(all: &mut Vec<Forgery>) {
-    let mut history = honest();
+fn drains(all: &mut Vec<Forgery>) {
+    let mut history = correct();
     history.produce("v3", json!({}), Some((0, 3)));
     history.deliver("w1", item(3, 4));
     forge(
@@ -370,11 +370,11 @@ fn endings(all: &mut Vec<Forgery>) {
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     history.drain(1);
     forge(all, "no-second-round", Check::Drained, "drain round 2 never began", history);
 
-    let mut history = honest();
+    let mut history = correct();
     history.produce("v3", json!({}), None);
     history.drain(1);
     history.line("driver", "drain", Phase::Invoke, json!({"round": 2}), json!({}));
@@ -398,7 +398,7 @@ fn effects_and_steps(all: &mut Vec<Forgery>) {
         args
     };
     let begin = |history: &mut History, client: &str, n: u64, attempt: u64| {
-        let until = moment(history.now + LEASE_MS);
+        let until = timestamp(history.now + LEASE_MS);
         let result = json!({"decision": "EXECUTE", "attempt": attempt, "lease_token": token(n), "lease_until": until});
         history.call(client, "begin", Phase::Ok, identity(json!({"owner": client, "lease_ms": LEASE_MS})), result);
     };
@@ -407,7 +407,7 @@ fn effects_and_steps(all: &mut Vec<Forgery>) {
         history.call(client, "finish", Phase::Ok, args, json!({"ok": true}));
     };
 
-    let mut history = honest();
+    let mut history = correct();
     begin(&mut history, "a", 10, 1);
     finish(&mut history, "a", 10);
     history.pass(LEASE_MS);
@@ -416,12 +416,12 @@ fn effects_and_steps(all: &mut Vec<Forgery>) {
         all,
         "effect-again",
         Check::Effects,
-        "tenant default, scope {\"id\":\"j\",\"kind\":\"job\"}, key k: token 00000001000000000000000b was told to EXECUTE although \
+        "tenant default, scope {\"id\":\"j\",\"kind\":\"job\"}, key k: token 00000001000000000000000b was granted although \
          token 00000001000000000000000a had finished it as SUCCEEDED (seq 21, 22 and 24)",
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     begin(&mut history, "a", 10, 1);
     begin(&mut history, "b", 11, 2);
     finish(&mut history, "b", 11);
@@ -429,11 +429,11 @@ fn effects_and_steps(all: &mut Vec<Forgery>) {
         all,
         "two-grants",
         Check::Effects,
-        "was told to EXECUTE 1998 ms before the grant of token 00000001000000000000000a had ended (seq 20 and 22)",
+        "was granted 1998 ms before the grant of token 00000001000000000000000a had ended (seq 20 and 22)",
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     begin(&mut history, "a", 10, 1);
     history.pass(LEASE_MS);
     begin(&mut history, "b", 11, 1);
@@ -445,7 +445,7 @@ fn effects_and_steps(all: &mut Vec<Forgery>) {
         history.drained(),
     );
 
-    let mut history = honest();
+    let mut history = correct();
     begin(&mut history, "a", 10, 1);
     finish(&mut history, "a", 10);
     let replay = json!({"decision": "REPLAY", "status": "SUCCEEDED", "result": {"sent": 2}});
@@ -454,7 +454,7 @@ fn effects_and_steps(all: &mut Vec<Forgery>) {
         all,
         "replay-of-another-result",
         Check::Effects,
-        "SUCCEEDED was replayed with a result that nobody finished it with: {\"sent\":2}",
+        "SUCCEEDED was replayed with a result that no finish recorded: {\"sent\":2}",
         history.drained(),
     );
 
@@ -468,14 +468,14 @@ fn effects_and_steps(all: &mut Vec<Forgery>) {
         history
     };
     let mut history = step(Phase::Ok);
-    let told = json!({"produced": [{"topic": "t", "partition": 0, "offset": 1}]});
-    history.entries.last_mut().expect("just written").result = told;
+    let answer = json!({"produced": [{"topic": "t", "partition": 0, "offset": 1}]});
+    history.entries.last_mut().expect("just written").result = answer;
     history.work("w1", 1..2, 1);
     forge(
         all,
-        "step-told-of-less",
+        "step-answer-incomplete",
         Check::Steps,
-        "the complete of topic t, partition 0, offset 0 by group g was to produce 2 messages and was told of 1 (seq 7 and 8)",
+        "the complete of topic t, partition 0, offset 0 by group g was to produce 2 messages and its answer has 1 (seq 7 and 8)",
         history.drained(),
     );
 
@@ -496,7 +496,7 @@ fn effects_and_steps(all: &mut Vec<Forgery>) {
         all,
         "step-that-failed",
         Check::Steps,
-        "value \"v1\" is delivered to group g, which only a complete that failed was to produce (seq 7, 8 and 9)",
+        "value \"v1\" is delivered to group g, which only a failed complete was to produce (seq 7, 8 and 9)",
         history.drained(),
     );
 

@@ -1,12 +1,12 @@
-//! Histories of real servers: what the checker must reject, and what it must not.
+//! Histories that the checker must reject, and histories that it must accept.
 
+mod accepted;
 mod architecture;
 mod builder;
-mod files;
-mod forged;
+mod command_line;
+mod compare;
 mod forgeries;
-mod honest;
-mod log;
-mod planted;
+mod planted_bugs;
 mod recorded;
+mod rejected;
 mod scale;

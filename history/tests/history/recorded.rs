@@ -1,4 +1,5 @@
-//! Histories of a real core: a broker, its log and clients that write down what they see, with crashes and answers that get lost.
+//! Records histories of a real core: a broker, its log, and clients that record what they see, with crashes and lost
+//! answers.
 
 use std::fmt::Write as _;
 
@@ -16,16 +17,16 @@ use driftq_core::{Command, Output, Pipeline, PipelineConfig, Refusal, Reply};
 use driftq_history::{Entry, Phase};
 use serde_json::{Value, json};
 
-use crate::builder::{START, moment};
+use crate::builder::{START, timestamp};
 
 const LEASE_MS: u64 = 300;
 const IN_FLIGHT_MAX: u32 = 3;
-/// Who must see everything.
+/// The groups of the setup.
 const GROUPS: [(&str, &str); 3] = [("a", "g"), ("a", "h"), ("b", "g")];
 
-/// A message that a worker holds.
+/// A delivery that a worker has not settled.
 #[derive(Clone)]
-struct Held {
+struct Unsettled {
     partition: u32,
     offset: u64,
     token: LeaseToken,
@@ -37,27 +38,28 @@ struct Worker {
     topic: &'static str,
     group: &'static str,
     consumer: Option<ConsumerId>,
-    held: Vec<Held>,
+    unsettled: Vec<Unsettled>,
 }
 
-/// How a call goes on its way.
+/// What goes wrong with a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Luck {
-    Fine,
-    /// It happens, and the answer is lost.
-    Unanswered,
-    /// The broker dies before its log is synced.
+enum CallFault {
+    None,
+    /// It takes effect, and the answer is lost.
+    AnswerLost,
+    /// The broker is killed before it syncs its log.
     Killed,
 }
 
-pub(crate) struct Live<F: Faults = NoFaults> {
+/// A broker and its clients, and the history that they recorded.
+pub(crate) struct RecordedRun<F: Faults = NoFaults> {
     pub(crate) entries: Vec<Entry>,
     pub(crate) disk: MemoryStorage,
     config: PipelineConfig,
     broker: Pipeline<F>,
     faults: F,
     now: u64,
-    dice: u64,
+    random_state: u64,
     values: u64,
     workers: Vec<Worker>,
     incoming: Vec<(ConsumerId, Delivery)>,
@@ -73,16 +75,16 @@ fn owner(name: &str) -> OwnerName {
     OwnerName::new(name).expect("a name")
 }
 
-impl Live {
-    /// A life of so many steps, drained twice.
-    pub(crate) fn of(seed: u64, steps: u64, snapshot_every_bytes: u64) -> Self {
-        Self::with(NoFaults, seed, steps, snapshot_every_bytes)
+impl RecordedRun {
+    /// Runs `actions` random actions and both drain rounds.
+    pub(crate) fn new(seed: u64, actions: u64, snapshot_every_bytes: u64) -> Self {
+        Self::with(NoFaults, seed, actions, snapshot_every_bytes)
     }
 }
 
-impl<F: Faults> Live<F> {
-    /// The same with a bug in the broker.
-    pub(crate) fn with(faults: F, seed: u64, steps: u64, snapshot_every_bytes: u64) -> Self {
+impl<F: Faults> RecordedRun<F> {
+    /// The same with a planted bug.
+    pub(crate) fn with(faults: F, seed: u64, actions: u64, snapshot_every_bytes: u64) -> Self {
         let limits = Limits { in_flight_max: IN_FLIGHT_MAX, lease_default: Millis(LEASE_MS), ..Limits::production() };
         let config = PipelineConfig {
             limits,
@@ -94,14 +96,14 @@ impl<F: Faults> Live<F> {
         let mut disk = MemoryStorage::new();
         let (broker, _) =
             Pipeline::open(&mut disk, config.clone(), Some(LogId([7; 16])), Timestamp(START), faults).expect("opens");
-        let mut live = Self {
+        let mut run = Self {
             entries: Vec::new(),
             disk,
             config,
             broker,
             faults,
             now: START,
-            dice: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random_state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             values: 0,
             workers: Vec::new(),
             incoming: Vec::new(),
@@ -109,31 +111,31 @@ impl<F: Faults> Live<F> {
             callers: 0,
         };
         let groups: Vec<Value> = GROUPS.iter().map(|(topic, group)| json!({"topic": topic, "group": group})).collect();
-        live.driver("setup", json!({"max_in_flight": IN_FLIGHT_MAX, "lease_ms": LEASE_MS, "groups": groups}));
+        run.driver("setup", json!({"max_in_flight": IN_FLIGHT_MAX, "lease_ms": LEASE_MS, "groups": groups}));
         for (name, partitions) in [("a", 2), ("b", 1)] {
             let retention = Retention::default();
-            live.ask(Command::CreateTopic { name: topic(name), partitions: Some(partitions), retention });
+            run.send(Command::CreateTopic { name: topic(name), partitions: Some(partitions), retention });
             for (_, group) in GROUPS.iter().filter(|(of, _)| *of == name) {
                 let (topic, group) = (topic(name), GroupName::new(group).expect("a name"));
-                live.ask(Command::CreateGroup { topic, group, start: GroupStart::Earliest });
+                run.send(Command::CreateGroup { topic, group, start: GroupStart::Earliest });
             }
         }
         for (index, (topic, group)) in GROUPS.iter().chain(&GROUPS[..2]).enumerate() {
             let client = format!("w{index}");
-            live.workers.push(Worker { client, incarnation: 0, topic, group, consumer: None, held: Vec::new() });
+            run.workers.push(Worker { client, incarnation: 0, topic, group, consumer: None, unsettled: Vec::new() });
         }
-        for _ in 0..steps {
-            live.step();
+        for _ in 0..actions {
+            run.act();
         }
-        live.drain();
-        live
+        run.drain();
+        run
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        self.dice ^= self.dice << 13;
-        self.dice ^= self.dice >> 7;
-        self.dice ^= self.dice << 17;
-        self.dice % below
+        self.random_state ^= self.random_state << 13;
+        self.random_state ^= self.random_state >> 7;
+        self.random_state ^= self.random_state << 17;
+        self.random_state % below
     }
 
     fn write(&mut self, (client, incarnation): (&str, u64), op: &str, phase: Phase, args: Value, result: Value) {
@@ -146,19 +148,19 @@ impl<F: Faults> Live<F> {
         self.write(("driver", 0), op, Phase::Ok, args, json!({}));
     }
 
-    /// Asks the broker and does all its I/O; deliveries are put aside.
-    fn ask(&mut self, command: Command) -> Option<Result<Reply, Refusal>> {
+    /// Sends a command and performs all I/O; deliveries are kept for later.
+    fn send(&mut self, command: Command) -> Option<Result<Reply, Refusal>> {
         let ticket = self.broker.handle(Timestamp(self.now), command);
-        self.work(Some(ticket))
+        self.settle_io(Some(ticket))
     }
 
-    fn work(&mut self, asked: Option<driftq_core::types::Ticket>) -> Option<Result<Reply, Refusal>> {
+    fn settle_io(&mut self, ticket: Option<driftq_core::types::Ticket>) -> Option<Result<Reply, Refusal>> {
         self.broker.handle_timeout(Timestamp(self.now));
         self.broker.drive(Timestamp(self.now), &mut self.disk);
-        self.outputs(asked)
+        self.outputs(ticket)
     }
 
-    /// What the broker lets out; deliveries are put aside.
+    /// Reads the outputs of the broker; deliveries are kept for later.
     fn outputs(&mut self, asked: Option<driftq_core::types::Ticket>) -> Option<Result<Reply, Refusal>> {
         let mut reply = None;
         while let Some(output) = self.broker.poll_output() {
@@ -171,22 +173,22 @@ impl<F: Faults> Live<F> {
         reply
     }
 
-    /// A call by a client of its own, as it goes; what it was told, if it was.
+    /// A call by a new client; returns the answer, if it arrives.
     fn call(&mut self, op: &str, args: Value, command: Command) -> Option<Result<Reply, Refusal>> {
-        let luck = match self.draw(20) {
-            0 => Luck::Killed,
-            1 | 2 => Luck::Unanswered,
-            _ => Luck::Fine,
+        let fault = match self.draw(20) {
+            0 => CallFault::Killed,
+            1 | 2 => CallFault::AnswerLost,
+            _ => CallFault::None,
         };
         self.callers += 1;
         let client = format!("caller-{}", self.callers);
         self.write((&client, 0), op, Phase::Invoke, args.clone(), Value::Null);
-        if luck == Luck::Killed {
+        if fault == CallFault::Killed {
             let ticket = self.broker.handle(Timestamp(self.now), command);
-            // What leaves now rests on nothing; an honest broker lets nothing out.
-            let told = self.outputs(Some(ticket));
+            // Nothing is synced yet, so a correct broker has no output.
+            let answered = self.outputs(Some(ticket));
             self.receive();
-            match told {
+            match answered {
                 Some(Ok(reply)) => self.write((&client, 0), op, Phase::Ok, args, answer(&reply)),
                 _ => self.write((&client, 0), op, Phase::Info, args, json!({"error": "reset"})),
             }
@@ -194,8 +196,8 @@ impl<F: Faults> Live<F> {
             self.crash();
             return None;
         }
-        let reply = self.ask(command).expect("everything is answered");
-        if luck == Luck::Unanswered {
+        let reply = self.send(command).expect("every command is answered");
+        if fault == CallFault::AnswerLost {
             self.write((&client, 0), op, Phase::Info, args, json!({"error": "timeout"}));
             self.receive();
             return None;
@@ -208,7 +210,7 @@ impl<F: Faults> Live<F> {
         Some(reply)
     }
 
-    /// What arrived is read by its worker, or never.
+    /// Workers read the deliveries, or lose them.
     fn receive(&mut self) {
         for (consumer, delivery) in std::mem::take(&mut self.incoming) {
             let is_read = self.draw(10) > 0;
@@ -217,7 +219,7 @@ impl<F: Faults> Live<F> {
             };
             if is_read {
                 let (partition, offset) = (delivery.partition.0, delivery.offset.0);
-                worker.held.push(Held { partition, offset, token: delivery.token });
+                worker.unsettled.push(Unsettled { partition, offset, token: delivery.token });
                 let (client, incarnation) = (worker.client.clone(), worker.incarnation);
                 let args = consume_args(worker);
                 self.write((&client, incarnation), "deliver", Phase::Ok, args, item(&delivery));
@@ -225,7 +227,7 @@ impl<F: Faults> Live<F> {
         }
     }
 
-    fn step(&mut self) {
+    fn act(&mut self) {
         match self.draw(16) {
             0..=3 => self.produce(),
             4..=6 => self.consume(),
@@ -233,12 +235,12 @@ impl<F: Faults> Live<F> {
             12 => self.effect(),
             13 => {
                 self.now += self.draw(LEASE_MS);
-                self.work(None);
+                self.settle_io(None);
                 self.receive();
             }
             14 => {
                 self.now += self.draw(20);
-                self.work(None);
+                self.settle_io(None);
                 self.receive();
                 let result =
                     json!({"lsn": self.broker.synced().0, "digest": format!("{:016x}", self.broker.state().digest())});
@@ -256,7 +258,7 @@ impl<F: Faults> Live<F> {
         self.disk = self.disk.crash();
         self.incoming.clear();
         for index in 0..self.workers.len() {
-            self.hang_up(index, Phase::Info);
+            self.disconnect(index, Phase::Info);
         }
         self.driver("start", json!({}));
         let (broker, _) =
@@ -264,7 +266,7 @@ impl<F: Faults> Live<F> {
         self.broker = broker;
     }
 
-    fn hang_up(&mut self, index: usize, phase: Phase) {
+    fn disconnect(&mut self, index: usize, phase: Phase) {
         let worker = &mut self.workers[index];
         if worker.consumer.take().is_some() {
             let (client, incarnation) = (worker.client.clone(), worker.incarnation);
@@ -274,7 +276,7 @@ impl<F: Faults> Live<F> {
         }
     }
 
-    /// A message's body as producers send it, and as the core takes it.
+    /// A message as a producer sends it and as the core accepts it.
     fn message(&mut self) -> (Value, Produce) {
         self.values += 1;
         let (name, value) = (["a", "b"][self.draw(2) as usize], format!("value-{}", self.values));
@@ -328,7 +330,7 @@ impl<F: Faults> Live<F> {
         };
         let (client, incarnation, args) = (worker.client.clone(), worker.incarnation, consume_args(worker));
         self.write((&client, incarnation), "consume", Phase::Invoke, args.clone(), Value::Null);
-        match self.ask(Command::Subscribe(subscribe)).expect("everything is answered") {
+        match self.send(Command::Subscribe(subscribe)).expect("every command is answered") {
             Ok(Reply::Subscribed { consumer }) => self.workers[index].consumer = Some(consumer),
             other => {
                 let result = json!({"error": format!("{other:?}")});
@@ -339,18 +341,18 @@ impl<F: Faults> Live<F> {
 
     fn settle(&mut self) {
         let index = self.draw(self.workers.len() as u64) as usize;
-        if self.workers[index].held.is_empty() {
+        if self.workers[index].unsettled.is_empty() {
             return;
         }
-        let chosen = self.draw(self.workers[index].held.len() as u64) as usize;
+        let chosen = self.draw(self.workers[index].unsettled.len() as u64) as usize;
         let worker = &self.workers[index];
-        let held = worker.held[chosen].clone();
-        let (mut args, mut claim) = claim(worker, &held);
+        let delivery = worker.unsettled[chosen].clone();
+        let (mut args, mut claim) = claim(worker, &delivery);
         if self.draw(8) == 0 {
             args.as_object_mut().expect("an object").remove("lease_token");
             claim.token = TokenClaim::Absent;
         }
-        let told = match self.draw(8) {
+        let answered = match self.draw(8) {
             0 => {
                 args["reason"] = json!("no");
                 self.call("nack", args, Command::Nack { claim, reason: "no".into(), delay: None })
@@ -364,20 +366,20 @@ impl<F: Faults> Live<F> {
             2 => self.call("release", args, Command::Release(claim)),
             3 if claim.token != TokenClaim::Absent => {
                 let mut produce = Vec::new();
-                let mut wanted = Vec::new();
+                let mut requested = Vec::new();
                 for _ in 0..self.draw(3) {
                     let (args, message) = self.message();
-                    wanted.push(args);
+                    requested.push(args);
                     produce.push(message);
                 }
-                args["produce"] = Value::Array(wanted);
+                args["produce"] = Value::Array(requested);
                 self.call("complete", args, Command::Complete(Box::new(Complete { claim, result: None, produce })))
             }
             _ => self.call("ack", args, Command::Ack(claim)),
         };
-        // Now and then a worker says a thing twice, or long after.
-        if told.is_some() && self.draw(4) > 0 && chosen < self.workers[index].held.len() {
-            self.workers[index].held.remove(chosen);
+        // Some deliveries are settled again later.
+        if answered.is_some() && self.draw(4) > 0 && chosen < self.workers[index].unsettled.len() {
+            self.workers[index].unsettled.remove(chosen);
         }
     }
 
@@ -389,8 +391,8 @@ impl<F: Faults> Live<F> {
             args["owner"] = json!("e");
             args["lease_ms"] = json!(LEASE_MS);
             let begin = Begin { lease: Some(Millis(LEASE_MS)), ..Begin::new(identity, owner("e")) };
-            let told = self.call("begin", args, Command::Store(Box::new(StoreCommand::Begin(begin))));
-            if let Some(Ok(Reply::Store(StoreReply::Execute { token, .. }))) = told {
+            let answered = self.call("begin", args, Command::Store(Box::new(StoreCommand::Begin(begin))));
+            if let Some(Ok(Reply::Store(StoreReply::Execute { token, .. }))) = answered {
                 self.grants.push((key, token));
             }
         } else {
@@ -409,7 +411,7 @@ impl<F: Faults> Live<F> {
 
     fn drain(&mut self) {
         for index in 0..self.workers.len() {
-            self.hang_up(index, Phase::Ok);
+            self.disconnect(index, Phase::Ok);
         }
         for round in 1..=2 {
             self.crash();
@@ -417,7 +419,14 @@ impl<F: Faults> Live<F> {
             self.workers.clear();
             for (topic, group) in GROUPS.into_iter().chain([("dlq.a", "d"), ("dlq.b", "d")]) {
                 let client = format!("drain-{round}-{topic}-{group}");
-                self.workers.push(Worker { client, incarnation: 0, topic, group, consumer: None, held: Vec::new() });
+                self.workers.push(Worker {
+                    client,
+                    incarnation: 0,
+                    topic,
+                    group,
+                    consumer: None,
+                    unsettled: Vec::new(),
+                });
             }
             for _ in 0..20 {
                 for index in
@@ -425,29 +434,30 @@ impl<F: Faults> Live<F> {
                 {
                     self.subscribe(index);
                 }
-                self.finish_all();
+                self.ack_all();
                 self.now += LEASE_MS;
-                self.work(None);
+                self.settle_io(None);
             }
             for index in 0..self.workers.len() {
-                self.hang_up(index, Phase::Ok);
+                self.disconnect(index, Phase::Ok);
             }
             self.write(("driver", 0), "drain", Phase::Ok, json!({"round": round}), json!({}));
         }
     }
 
-    /// Acks everything that comes, until nothing does.
-    fn finish_all(&mut self) {
+    /// Acks every delivery until there are none.
+    fn ack_all(&mut self) {
         while !self.incoming.is_empty() {
             for (consumer, delivery) in std::mem::take(&mut self.incoming) {
-                let worker = self.workers.iter().find(|worker| worker.consumer == Some(consumer)).expect("it consumes");
-                let held = Held { partition: delivery.partition.0, offset: delivery.offset.0, token: delivery.token };
-                let ((args, claim), consume) = (claim(worker, &held), consume_args(worker));
+                let worker = self.workers.iter().find(|worker| worker.consumer == Some(consumer)).expect("a consumer");
+                let unsettled =
+                    Unsettled { partition: delivery.partition.0, offset: delivery.offset.0, token: delivery.token };
+                let ((args, claim), consume) = (claim(worker, &unsettled), consume_args(worker));
                 let client = worker.client.clone();
                 self.write((&client, 0), "deliver", Phase::Ok, consume, item(&delivery));
                 self.write((&client, 0), "ack", Phase::Invoke, args.clone(), Value::Null);
-                let told = self.ask(Command::Ack(claim)).expect("everything is answered");
-                match told {
+                let answered = self.send(Command::Ack(claim)).expect("every command is answered");
+                match answered {
                     Ok(_) => self.write((&client, 0), "ack", Phase::Ok, args, json!({})),
                     Err(refusal) => {
                         let result = json!({"error": refusal.to_string()});
@@ -460,7 +470,7 @@ impl<F: Faults> Live<F> {
 
     pub(crate) fn text(&self) -> String {
         self.entries.iter().fold(String::new(), |mut text, entry| {
-            writeln!(text, "{}", serde_json::to_string(entry).expect("an entry is JSON")).expect("a text grows");
+            writeln!(text, "{}", serde_json::to_string(entry).expect("an entry is JSON")).expect("writing to a string");
             text
         })
     }
@@ -470,30 +480,30 @@ fn consume_args(worker: &Worker) -> Value {
     json!({"topic": worker.topic, "group": worker.group, "owner": worker.client, "lease_ms": LEASE_MS})
 }
 
-fn claim(worker: &Worker, held: &Held) -> (Value, Claim) {
+fn claim(worker: &Worker, delivery: &Unsettled) -> (Value, Claim) {
     let args = json!({
-        "topic": worker.topic, "group": worker.group, "partition": held.partition, "offset": held.offset, "owner": worker.client,
-        "lease_token": held.token.to_string(),
+        "topic": worker.topic, "group": worker.group, "partition": delivery.partition, "offset": delivery.offset, "owner": worker.client,
+        "lease_token": delivery.token.to_string(),
     });
     let claim = Claim {
         topic: topic(worker.topic),
         group: GroupName::new(worker.group).expect("a name"),
-        partition: PartitionId(held.partition),
-        offset: Offset(held.offset),
+        partition: PartitionId(delivery.partition),
+        offset: Offset(delivery.offset),
         owner: owner(&worker.client),
-        token: TokenClaim::Shown(held.token),
+        token: TokenClaim::Shown(delivery.token),
     };
     (args, claim)
 }
 
-/// A delivery as a stream shows it.
+/// A delivery as a stream contains it.
 fn item(delivery: &Delivery) -> Value {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("these are texts");
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
     let mut item = json!({
         "partition": delivery.partition.0, "offset": delivery.offset.0, "attempts": delivery.attempts,
         "key": text(delivery.body.key()), "value": text(delivery.body.value()), "last_error": delivery.last_error.as_str(),
-        "lease_token": delivery.token.to_string(), "lease_until": moment(delivery.lease_until.0),
-        "failures": delivery.failures, "produced_at": moment(delivery.produced_at.0),
+        "lease_token": delivery.token.to_string(), "lease_until": timestamp(delivery.lease_until.0),
+        "failures": delivery.failures, "produced_at": timestamp(delivery.produced_at.0),
     });
     let metadata = delivery.body.metadata();
     let mut envelope = serde_json::Map::new();
@@ -520,7 +530,7 @@ fn item(delivery: &Delivery) -> Value {
     item
 }
 
-/// An answer as the server writes it.
+/// An answer as the broker writes it.
 fn answer(reply: &Reply) -> Value {
     match reply {
         Reply::Produced(produced) => {
@@ -530,20 +540,20 @@ fn answer(reply: &Reply) -> Value {
             }
             answer
         }
-        Reply::Extended { lease_until } => json!({"lease_until": moment(lease_until.0)}),
+        Reply::Extended { lease_until } => json!({"lease_until": timestamp(lease_until.0)}),
         Reply::Completed(outputs) => {
             let outputs = outputs.iter().map(|output| {
-                let mut place =
+                let mut stored =
                     json!({"topic": output.topic.as_str(), "partition": output.partition.0, "offset": output.offset.0});
                 if output.duplicate {
-                    place["duplicate"] = json!(true);
+                    stored["duplicate"] = json!(true);
                 }
-                place
+                stored
             });
             json!({"produced": outputs.collect::<Vec<_>>()})
         }
         Reply::Store(StoreReply::Execute { attempt, token, lease_until, .. }) => json!({
-            "decision": "EXECUTE", "attempt": attempt, "lease_token": token.to_string(), "lease_until": moment(lease_until.0),
+            "decision": "EXECUTE", "attempt": attempt, "lease_token": token.to_string(), "lease_until": timestamp(lease_until.0),
         }),
         Reply::Store(StoreReply::Replay(outcome)) => {
             json!({"decision": "REPLAY", "status": outcome.status.as_str(), "result": null})

@@ -1,11 +1,11 @@
-//! As many lines as a long run writes.
+//! Histories as long as those of a long run.
 
 use driftq_history::{Check, check, read_from};
 
 use crate::builder::{History, item};
 
 #[test]
-fn two_hundred_thousand_lines_are_read_and_judged() {
+fn history_of_two_hundred_thousand_lines_is_checked() {
     let mut history = History::with_groups(&[("t", "g"), ("t", "h")]);
     history.consume("w1", "g");
     history.consume("w2", "h");
@@ -20,7 +20,7 @@ fn two_hundred_thousand_lines_are_read_and_judged() {
     }
     let history = history.drained();
     assert!(history.entries.len() >= 200_000);
-    let entries = read_from(history.text().as_bytes()).expect("it was written as it must be");
+    let entries = read_from(history.text().as_bytes()).expect("a well-formed history");
     assert_eq!(entries, history.entries);
     let report = check(&entries);
     assert!(report.passed(), "{report}");
@@ -30,7 +30,7 @@ fn two_hundred_thousand_lines_are_read_and_judged() {
 }
 
 #[test]
-fn one_message_delivered_ten_thousand_times_is_judged() {
+fn message_with_ten_thousand_deliveries_is_checked() {
     let mut history = History::new();
     history.produced(0..1);
     history.consume("w1", "g");

@@ -1,7 +1,7 @@
 //! Text and JSON forms of records, and of the names, times and numbers in them.
 //!
-//! `driftqd wal dump` prints [`fields`], which need no state; `driftqd wal inspect` prints [`sentence`], which resolves ids
-//! to names in the state that the record was decided against. Both use the same [`kind`].
+//! `driftqd wal dump` prints [`fields`], which need no state; `driftqd wal inspect` prints [`sentence`], which
+//! resolves ids to names in the state that the record was decided against. Both use the same [`kind`].
 
 mod event;
 mod fields;

@@ -9,7 +9,8 @@ use jiff::fmt::temporal::DateTimePrinter;
 /// The bytes of a key, value, reason or result that are shown where it is shortened.
 const SHOWN_BYTES: usize = 120;
 
-/// A time in RFC 3339, UTC, with milliseconds. A time past the end of the year 9999 becomes the last one that has a form.
+/// A time in RFC 3339, UTC, with milliseconds. A time past the end of the year 9999 becomes the last one that has a
+/// form.
 #[must_use]
 pub fn timestamp(at: Timestamp) -> String {
     const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));

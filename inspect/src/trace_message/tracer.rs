@@ -23,7 +23,8 @@ const EVENTS_MAX: usize = 10_000;
 pub(super) struct Tracer<'a> {
     message: &'a MessageName,
     only_group: Option<&'a GroupName>,
-    /// Where the message is stored, once known. After its topic is deleted and created again, another message has its name.
+    /// Where the message is stored, once known. After its topic is deleted and created again, another message has its
+    /// name.
     location: Option<MessageLocation>,
     /// Tenant and idempotency key, if it has an identity.
     identity: Option<(String, String)>,

@@ -1,4 +1,5 @@
-//! Reads back logs that a real broker core wrote: the state at any point, message histories, damaged and shortened logs.
+//! Reads back logs that a real broker core wrote: the state at any point, message histories, damaged and shortened
+//! logs.
 #![allow(clippy::unwrap_used)]
 
 mod harness;

@@ -10,8 +10,8 @@ use driftq_inspect::{InspectError, LogEnding, LogPoint, LogReader};
 
 use crate::harness::{START, TestBroker, assert_event, deliveries, keyed, kinds, topic};
 
-/// Message 0 is acked, 1 failed once and is in flight again, 2 was never delivered. The snapshots after that have replaced the
-/// records of all three.
+/// Message 0 is acked, 1 failed once and is in flight again, 2 was never delivered. The snapshots after that have
+/// replaced the records of all three.
 fn shortened() -> TestBroker<MemoryStorage> {
     let mut broker = TestBroker::new();
     broker.create_topic("orders", 1, Retention::default());

@@ -41,9 +41,9 @@ pub enum DumpEnd {
     Damaged,
 }
 
-/// Prints the records in the segments of the log in `dir`: LSN, time, kind, content. Stops at the first byte where no frame can
-/// be read, which in the last segment may be a harmless torn tail; [`verify`](super::verify()) distinguishes the two. Changes
-/// nothing.
+/// Prints the records in the segments of the log in `dir`: LSN, time, kind, content. Stops at the first byte where no
+/// frame can be read, which in the last segment may be a harmless torn tail; [`verify`](super::verify())
+/// distinguishes the two. Changes nothing.
 ///
 /// # Errors
 /// [`WalError`] if the folder is in use, holds no log or cannot be read, or if `out` cannot be written to.

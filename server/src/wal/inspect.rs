@@ -53,8 +53,8 @@ pub struct InspectArgs {
 /// Prints what `args` request. Changes nothing in the folder.
 ///
 /// # Errors
-/// [`WalError::Inspect`] if the log cannot be read or does not hold what was requested; [`WalError::Io`] if `out` cannot be
-/// written to.
+/// [`WalError::Inspect`] if the log cannot be read or does not hold what was requested; [`WalError::Io`] if `out`
+/// cannot be written to.
 pub fn inspect(args: &InspectArgs, out: &mut impl Write) -> Result<(), WalError> {
     let failed = |error| WalError::Inspect { dir: args.dir.clone(), error };
     let started = Instant::now();

@@ -1,8 +1,9 @@
 //! `driftqd wal`: verifies, dumps, inspects and salvages a log.
 //!
-//! Recovery stops at damage, reports where, and changes nothing; it refers to the commands here. [`verify()`], [`dump()`] and
-//! [`inspect()`] only read. [`salvage()`] builds a new log from every frame that still verifies and fits together, and moves
-//! every old file to a quarantine folder: it deletes nothing. All of them lock the folder, so none runs beside a broker.
+//! Recovery stops at damage, reports where, and changes nothing; it refers to the commands here. [`verify()`],
+//! [`dump()`] and [`inspect()`] only read. [`salvage()`] builds a new log from every frame that still verifies and
+//! fits together, and moves every old file to a quarantine folder: it deletes nothing. All of them lock the folder,
+//! so none runs beside a broker.
 
 mod dump;
 mod error;
@@ -54,8 +55,8 @@ pub enum WalCommand {
     },
     /// Print the state of a log at any point, its records, or the history of one message; change nothing.
     Inspect(InspectArgs),
-    /// Report what can be kept of a damaged log. With --accept-loss, replace the log by a new one with everything that is
-    /// intact, and move the old files to a quarantine folder.
+    /// Report what can be kept of a damaged log. With --accept-loss, replace the log by a new one with everything
+    /// that is intact, and move the old files to a quarantine folder.
     Salvage {
         /// The data folder.
         dir: PathBuf,
@@ -65,8 +66,8 @@ pub enum WalCommand {
     },
 }
 
-/// Whether a salvage of the folder was interrupted while it moved files. A broker must not start there: it would open the new
-/// log and remove old files that are still to be moved.
+/// Whether a salvage of the folder was interrupted while it moved files. A broker must not start there: it would open
+/// the new log and remove old files that are still to be moved.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -81,8 +82,8 @@ const DAMAGED: u8 = 1;
 /// Exit code: the command could not do its work.
 const FAILED: u8 = 2;
 
-/// Runs a command, with its output on standard output and errors on standard error. Exit codes: 0 if the log is intact or was
-/// made so, 1 if it is damaged, 2 if the command could not do its work.
+/// Runs a command, with its output on standard output and errors on standard error. Exit codes: 0 if the log is
+/// intact or was made so, 1 if it is damaged, 2 if the command could not do its work.
 #[must_use]
 pub fn run(command: &WalCommand) -> ExitCode {
     let mut out = BufWriter::new(io::stdout().lock());

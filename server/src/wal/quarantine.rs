@@ -1,9 +1,9 @@
 //! Replaces the files of a log by new ones so that a crash at any point loses neither.
 //!
-//! 1. Write the new files to `salvage-tmp`, sync them, then write a *plan* next to them: the new files, the old files, and the
-//!    quarantine folder. `salvage-tmp` without a plan is discarded.
-//! 2. Move the new files in. Their numbers follow those of all old files, so a start that finds both uses the new snapshot and
-//!    ignores the old segments; until both new files are in place it refuses, as before.
+//! 1. Write the new files to `salvage-tmp`, sync them, then write a *plan* next to them: the new files, the old
+//!    files, and the quarantine folder. `salvage-tmp` without a plan is discarded.
+//! 2. Move the new files in. Their numbers follow those of all old files, so a start that finds both uses the new
+//!    snapshot and ignores the old segments; until both new files are in place it refuses, as before.
 //! 3. Move the old files to the quarantine folder.
 //! 4. Remove the plan, then `salvage-tmp`.
 //!
@@ -22,7 +22,8 @@ use super::error::WalError;
 /// The last line of a plan.
 const END: &str = "end";
 
-/// Whether a salvage of the folder was interrupted while it moved files. Until it is resumed, the files must not change.
+/// Whether a salvage of the folder was interrupted while it moved files. Until it is resumed, the files must not
+/// change.
 pub(super) fn is_pending(dir: &Path) -> io::Result<bool> {
     dir.join(SALVAGE_FOLDER).join(SALVAGE_PLAN).try_exists()
 }

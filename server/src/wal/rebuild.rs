@@ -1,14 +1,14 @@
 //! Rebuilds a state from the records that are left.
 //!
-//! Records are applied in LSN order, each as recovery applies it. After a loss, two things differ. A record that contradicts
-//! the state is skipped and counted. And where lost records assigned ids (offsets, topics, groups, boots), numbering continues
-//! from the first id that appears again, by at most the number of lost records; otherwise one lost message would make every
-//! later message of its topic a contradiction.
+//! Records are applied in LSN order, each as recovery applies it. After a loss, two things differ. A record that
+//! contradicts the state is skipped and counted. And where lost records assigned ids (offsets, topics, groups,
+//! boots), numbering continues from the first id that appears again, by at most the number of lost records; otherwise
+//! one lost message would make every later message of its topic a contradiction.
 //!
-//! Records refer to a message by its position in its partition, and the record that stores a message does not contain that
-//! position. Once messages of a topic are lost, the positions of later ones are unknown, so later records about them
-//! (deliveries, acks) are skipped and the messages are delivered again: at-least-once delivery allows that. No message counts
-//! as acked unless it certainly was.
+//! Records refer to a message by its position in its partition, and the record that stores a message does not contain
+//! that position. Once messages of a topic are lost, the positions of later ones are unknown, so later records about
+//! them (deliveries, acks) are skipped and the messages are delivered again: at-least-once delivery allows that. No
+//! message counts as acked unless it certainly was.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -125,8 +125,8 @@ impl Rebuild {
         self.apply_atomically(record).map_err(|contradiction| contradiction.to_string())
     }
 
-    /// Applies the record, or changes nothing but the clock. `State::apply` does not guarantee that: of a record in several
-    /// parts, the first may be applied when the second contradicts.
+    /// Applies the record, or changes nothing but the clock. `State::apply` does not guarantee that: of a record in
+    /// several parts, the first may be applied when the second contradicts.
     fn apply_atomically(&mut self, record: &Record) -> Result<(), Contradiction> {
         let in_parts = matches!(
             record.event,
@@ -233,8 +233,8 @@ impl Rebuild {
         }
     }
 
-    /// The rebuilt state and what is lost. No id that a lost record may have assigned is assigned again; `boots` is the highest
-    /// number of boots there can have been.
+    /// The rebuilt state and what is lost. No id that a lost record may have assigned is assigned again; `boots` is
+    /// the highest number of boots there can have been.
     pub(super) fn finish(self, boots: u64) -> Result<(State, Loss), String> {
         let Self { state, loss, lost, .. } = self;
         assert_eq!(lost, loss.count(), "every loss is counted once");

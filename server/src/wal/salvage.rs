@@ -145,12 +145,12 @@ impl fmt::Display for Salvage {
     }
 }
 
-/// Replaces a log that cannot be opened by one that can, with every intact record before, between and after the damage that
-/// still fits together.
+/// Replaces a log that cannot be opened by one that can, with every intact record before, between and after the
+/// damage that still fits together.
 ///
-/// With [`Consent::DryRun`] it changes nothing. Otherwise it moves every old file, unchanged, to a `quarantine-…` folder and
-/// leaves a new log with the same id: one snapshot, one empty segment. A crash on the way leaves either the old files in place
-/// or the new log ready to be opened; another run resumes.
+/// With [`Consent::DryRun`] it changes nothing. Otherwise it moves every old file, unchanged, to a `quarantine-…`
+/// folder and leaves a new log with the same id: one snapshot, one empty segment. A crash on the way leaves either
+/// the old files in place or the new log ready to be opened; another run resumes.
 ///
 /// # Errors
 /// [`WalError`] if the folder is in use, holds no log, or cannot be read or written.
@@ -201,8 +201,8 @@ fn reopen(folder: &DataFolder, quarantine: &Path) -> Result<Contents, WalError> 
     Ok(Contents::of(&state))
 }
 
-/// A salvage without a folder, for fuzzing: builds a new log in `into` from what is intact in `from`. Returns what is kept and
-/// lost; `None` if no salvage is needed.
+/// A salvage without a folder, for fuzzing: builds a new log in `into` from what is intact in `from`. Returns what is
+/// kept and lost; `None` if no salvage is needed.
 pub(crate) fn salvage_into(
     from: &mut impl Storage,
     into: &mut impl Storage,

@@ -204,7 +204,8 @@ fn foreign_file_is_quarantined_and_loses_nothing() {
     assert_eq!(messages(&salvaged), messages(&intact));
 }
 
-/// Found by fuzzing: a salvaged log could not be opened because its numbers continued from file names that no log can have.
+/// Found by fuzzing: a salvaged log could not be opened because its numbers continued from file names that no log can
+/// have.
 #[test]
 fn files_with_impossible_numbers_are_quarantined_and_lose_nothing() {
     let last = u64::MAX;

@@ -1,4 +1,5 @@
-//! A salvage of each class of damage: exactly which messages it keeps, what it reports, and that a broker then serves them.
+//! A salvage of each class of damage: exactly which messages it keeps, what it reports, and that a broker then serves
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +47,8 @@ impl IntactLog {
         self.without(|_| false)
     }
 
-    /// Salvages the log and starts a broker, which must serve exactly `kept`. The output of the salvage must contain `texts`.
+    /// Salvages the log and starts a broker, which must serve exactly `kept`. The output of the salvage must contain
+    /// `texts`.
     fn check_salvage(&self, kept: &Messages, texts: &[String]) {
         let names: Vec<String> = files(self.path()).into_keys().collect();
         let before = start(self.path());

@@ -1,5 +1,5 @@
-//! Hundreds of damaged folders, each with a real start: the broker refuses with one clear line, or serves every message that was
-//! acknowledged and is proven synced.
+//! Hundreds of damaged folders, each with a real start: the broker refuses with one clear line, or serves every
+//! message that was acknowledged and is proven synced.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -60,8 +60,8 @@ impl KnownLog {
         self.messages.iter().map(|(offset, (.., value))| (*offset, value.clone())).collect()
     }
 
-    /// The messages that a broker must serve if it starts. The last mark proves everything synced; truncation removes the mark and
-    /// all frames after it.
+    /// The messages that a broker must serve if it starts. The last mark proves everything synced; truncation removes
+    /// the mark and all frames after it.
     fn required(&self, file: FileId, damage: Damage) -> BTreeMap<u64, String> {
         let cut = match damage {
             Damage::Truncate { len } if file == self.last => len,

@@ -42,7 +42,8 @@ fn receive(broker: &mut Broker, owner: &str) -> Delivery {
     delivered.expect("a message is delivered")
 }
 
-/// Makes a log in which `orders/0` was delivered twice: the lease of `w1` expired, `w2` acked. Returns the broker's last digest.
+/// Makes a log in which `orders/0` was delivered twice: the lease of `w1` expired, `w2` acked. Returns the broker's
+/// last digest.
 fn make_redelivery(dir: &Path) -> String {
     let mut broker = Broker::open(dir, u64::MAX, 1_766_318_400_000);
     broker.topic("orders", 2);

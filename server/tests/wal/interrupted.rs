@@ -1,4 +1,5 @@
-//! A salvage that is interrupted at any point leaves the old files in place or the new log ready, and the next run resumes it.
+//! A salvage that is interrupted at any point leaves the old files in place or the new log ready, and the next run
+//! resumes it.
 
 use std::fs;
 use std::path::Path;

@@ -129,7 +129,8 @@ pub fn memory_dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// A log of one topic and three boots, each of which ends with a synced mark: nothing is acked, every message is proven synced.
+/// A log of one topic and three boots, each of which ends with a synced mark: nothing is acked, every message is
+/// proven synced.
 pub fn plain_log(snapshot_every_bytes: u64) -> tempfile::TempDir {
     let dir = memory_dir();
     for boot in 0..3 {
@@ -304,7 +305,8 @@ pub fn quarantine(dir: &Path) -> PathBuf {
     quarantine
 }
 
-/// Salvages a damaged folder, first as a dry run, and checks what holds for every salvage. Returns the output and the new state.
+/// Salvages a damaged folder, first as a dry run, and checks what holds for every salvage. Returns the output and the
+/// new state.
 pub fn salvage_checked(dir: &Path) -> (String, State) {
     let before = files(dir);
     let (code, text) = salvage(dir, false);

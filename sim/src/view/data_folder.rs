@@ -25,7 +25,8 @@ const PRODUCERS: usize = 0;
 const BROKER: usize = 1;
 const OTHER_WORKERS: &str = "other workers";
 
-/// Selects records of a log. Of more than [`TIMELINE_RECORDS_MAX`], a timeline has the first if `from` is given, else the last.
+/// Selects records of a log. Of more than [`TIMELINE_RECORDS_MAX`], a timeline has the first if `from` is given, else
+/// the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordFilter {
     /// From this LSN on.
@@ -38,8 +39,8 @@ pub struct RecordFilter {
     pub message: Option<MessageName>,
 }
 
-/// The timeline of a log: its records by actor, and its leases. At most [`TIMELINE_RECORDS_MAX`] records; the facts of the
-/// timeline say how many were omitted.
+/// The timeline of a log: its records by actor, and its leases. At most [`TIMELINE_RECORDS_MAX`] records; the facts
+/// of the timeline say how many were omitted.
 ///
 /// # Errors
 /// As [`LogReader::replay`].
@@ -159,7 +160,8 @@ impl<'p> TimelineBuilder<'p> {
         }
     }
 
-    /// Adds a step and returns its number among all that were added. A full timeline drops its first step, or ignores this one.
+    /// Adds a step and returns its number among all that were added. A full timeline drops its first step, or ignores
+    /// this one.
     fn push(&mut self, at: Timestamp, step: Moment) -> Option<usize> {
         if self.steps.len() == TIMELINE_RECORDS_MAX {
             if self.filter.from.is_some() {

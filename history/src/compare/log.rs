@@ -1,4 +1,4 @@
-//! The server's log, sorted out: what it says of messages, deliveries, settlements and effects.
+//! The broker's log as what it holds about messages, deliveries, settling calls and effects.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,8 +18,8 @@ pub(super) struct LogMessage {
     pub(super) lsn: u64,
     pub(super) partition: u64,
     pub(super) body: Body,
-    /// Made by the broker, out of another: a dead letter, or one redriven.
-    pub(super) is_made: bool,
+    /// Stored by the broker from another message: a dead letter, or redriven.
+    pub(super) is_derived: bool,
 }
 
 /// A delivery in the log.
@@ -34,31 +34,31 @@ pub(super) struct LogDelivery {
     pub(super) until: Option<u64>,
 }
 
-/// What happened to a message after it was delivered.
+/// What a record does to a message in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Happened {
+pub(super) enum Change {
     Acked,
     Completed,
     Skipped,
     Dead,
     Nacked,
-    Noted,
+    ReasonNoted,
     Expired,
     Extended { until: u64 },
     Released,
 }
 
-impl Happened {
-    /// Whether the group was done with the message from then on.
-    pub(super) fn is_end(self) -> bool {
+impl Change {
+    /// Whether the message is acked or dead in the group afterwards.
+    pub(super) fn is_final(self) -> bool {
         matches!(self, Self::Acked | Self::Completed | Self::Skipped | Self::Dead)
     }
 }
 
-/// Something that happened to a message, and to which delivery of it.
-pub(super) struct Settled {
+/// A record about a message in a group, and the token of the delivery it is about.
+pub(super) struct LogChange {
     pub(super) lsn: u64,
-    pub(super) what: Happened,
+    pub(super) change: Change,
     pub(super) token: Option<String>,
 }
 
@@ -67,46 +67,46 @@ pub(super) struct Settled {
 pub(super) struct LogTopic {
     pub(super) messages: BTreeMap<u64, LogMessage>,
     /// By group and offset.
-    pub(super) groups: HashMap<String, BTreeMap<u64, Vec<Settled>>>,
-    /// Offsets below were given before what is left of the log begins.
+    pub(super) changes: HashMap<String, BTreeMap<u64, Vec<LogChange>>>,
+    /// Lower offsets were assigned before the log begins.
     pub(super) first_offset: u64,
 }
 
-/// Everything that is looked for.
+/// Everything that the comparison needs.
 #[derive(Default)]
 pub(super) struct Log {
-    /// Everything after this LSN was read; 0 if the log is there from its beginning.
+    /// The log was replayed from this LSN on; 0 if it is complete from its beginning.
     pub(super) base: u64,
     pub(super) last: u64,
     pub(super) topics: HashMap<String, LogTopic>,
     pub(super) deliveries: HashMap<String, LogDelivery>,
-    /// The oldest token of a delivery that was read as a record.
+    /// The token of the first delivery record.
     pub(super) first_delivery: Option<String>,
-    /// Grants: the identity of each token.
-    pub(super) begun: HashMap<String, String>,
+    /// The identity of each granted token.
+    pub(super) grants: HashMap<String, String>,
     pub(super) first_grant: Option<String>,
-    /// How effects ended, by identity.
+    /// The statuses that effects were finished with, by identity.
     pub(super) finished: HashMap<String, Vec<&'static str>>,
-    /// State hashes at the LSNs that were asked for, as far as the log reaches; those before its base are of no worth.
+    /// The digests at the requested LSNs, as far as the log reaches. Those before its base are meaningless.
     pub(super) digests: BTreeMap<u64, u64>,
     pub(super) state: State,
 }
 
-/// Reads the log in `storage`, from as far back as it can be read.
-pub(super) fn read(storage: &mut impl Storage, mut wanted: Vec<u64>) -> Result<Log, RecoveryError> {
-    wanted.sort_unstable();
-    wanted.dedup();
-    let mut reader = Reader { log: Log::default(), wanted, next: 0 };
+/// Reads the log in `storage`, with digests at the `requested` LSNs.
+pub(super) fn read(storage: &mut impl Storage, mut requested: Vec<u64>) -> Result<Log, RecoveryError> {
+    requested.sort_unstable();
+    requested.dedup();
+    let mut reader = Reader { log: Log::default(), requested, next: 0 };
     let replayed = replay(storage, ReplayLimit::End, &mut reader)?;
-    reader.hash_before(&replayed.state, replayed.recovered.last_lsn.0 + 1);
+    reader.digest_before(&replayed.state, replayed.recovered.last_lsn.0 + 1);
     let Replayed { state, base, recovered, .. } = replayed;
     Ok(Log { base, last: recovered.last_lsn.0, state, ..reader.log })
 }
 
 struct Reader {
     log: Log,
-    /// LSNs whose state hash is asked for, in order.
-    wanted: Vec<u64>,
+    /// LSNs whose digest is requested, in order.
+    requested: Vec<u64>,
     next: usize,
 }
 
@@ -116,25 +116,25 @@ impl ReplayObserver for Reader {
     }
 
     fn snapshot_image(&mut self, state: &State, image: &Image) {
-        self.restored_piece(state, image);
+        self.image(state, image);
     }
 
     fn before_record(&mut self, state: &State, logged: &LoggedRecord) {
-        self.hash_before(state, logged.lsn);
-        self.decided(state, logged.lsn, &logged.record.event);
+        self.digest_before(state, logged.lsn);
+        self.before(state, logged.lsn, &logged.record.event);
     }
 
     fn after_record(&mut self, state: &State, logged: &LoggedRecord) {
-        self.made(state, logged.lsn, &logged.record.event);
+        self.after(state, logged.lsn, &logged.record.event);
     }
 }
 
 impl Reader {
-    /// Hashes the state if somebody asked for it at a position between the last record and this one.
-    fn hash_before(&mut self, state: &State, lsn: u64) {
-        while let Some(wanted) = self.wanted.get(self.next).copied().filter(|wanted| *wanted < lsn) {
+    /// Computes the digests requested between the last record and this one.
+    fn digest_before(&mut self, state: &State, lsn: u64) {
+        while let Some(requested) = self.requested.get(self.next).copied().filter(|requested| *requested < lsn) {
             self.next += 1;
-            self.log.digests.insert(wanted, state.digest());
+            self.log.digests.insert(requested, state.digest());
         }
     }
 
@@ -142,16 +142,16 @@ impl Reader {
         self.log.topics.entry(resolve::topic(state, topic)).or_default()
     }
 
-    fn restored_piece(&mut self, state: &State, image: &Image) {
+    fn image(&mut self, state: &State, image: &Image) {
         match image {
             Image::Topic { topic, next_offset, .. } => self.topic(state, *topic).first_offset = next_offset.0,
             Image::Message { topic, partition, offset, body, .. } => {
-                let (body, is_made) = (body.clone(), is_made(body));
-                let message = LogMessage { lsn: 0, partition: u64::from(partition.0), body, is_made };
+                let (body, is_derived) = (body.clone(), is_derived(body));
+                let message = LogMessage { lsn: 0, partition: u64::from(partition.0), body, is_derived };
                 self.topic(state, *topic).messages.insert(offset.0, message);
             }
             Image::Entry { message_ref, entry } => {
-                let Some((topic, group, offset)) = named(state, message_ref) else { return };
+                let Some((topic, group, offset)) = resolved(state, message_ref) else { return };
                 let delivery = LogDelivery {
                     lsn: 0,
                     topic,
@@ -168,11 +168,11 @@ impl Reader {
         }
     }
 
-    fn settled(&mut self, state: &State, lsn: u64, message_ref: &MessageRef, what: Happened) {
+    fn changed(&mut self, state: &State, lsn: u64, message_ref: &MessageRef, change: Change) {
         let token = resolve::entry(state, message_ref).map(|entry| entry.token.to_string());
-        let Some((topic, group, offset)) = named(state, message_ref) else { return };
-        let groups = &mut self.log.topics.entry(topic).or_default().groups;
-        groups.entry(group).or_default().entry(offset).or_default().push(Settled { lsn, what, token });
+        let Some((topic, group, offset)) = resolved(state, message_ref) else { return };
+        let changes = &mut self.log.topics.entry(topic).or_default().changes;
+        changes.entry(group).or_default().entry(offset).or_default().push(LogChange { lsn, change, token });
     }
 
     fn stored(
@@ -183,18 +183,18 @@ impl Reader {
         (partition, offset): (PartitionId, Offset),
         body: &Body,
     ) {
-        let message = LogMessage { lsn, partition: u64::from(partition.0), body: body.clone(), is_made: false };
+        let message = LogMessage { lsn, partition: u64::from(partition.0), body: body.clone(), is_derived: false };
         self.topic(state, topic).messages.insert(offset.0, message);
     }
 
-    /// What can be told only while the state is the one that the record was decided against.
-    fn decided(&mut self, state: &State, lsn: u64, event: &Event) {
+    /// Reads a record against the state before it, which resolves its ids.
+    fn before(&mut self, state: &State, lsn: u64, event: &Event) {
         match event {
             Event::Produced { topic, partition, offset, body, .. } => {
                 self.stored(state, lsn, *topic, (*partition, *offset), body);
             }
             Event::Delivered { message_ref, token, owner, until } => {
-                let Some((topic, group, offset)) = named(state, message_ref) else { return };
+                let Some((topic, group, offset)) = resolved(state, message_ref) else { return };
                 let token = token.to_string();
                 let delivery = LogDelivery {
                     lsn,
@@ -209,18 +209,18 @@ impl Reader {
                 self.log.first_delivery.get_or_insert_with(|| token.clone());
                 self.log.deliveries.insert(token, delivery);
             }
-            Event::Acked { message_ref, .. } => self.settled(state, lsn, message_ref, Happened::Acked),
-            Event::Skipped { message_ref } => self.settled(state, lsn, message_ref, Happened::Skipped),
-            Event::Nacked { message_ref, .. } => self.settled(state, lsn, message_ref, Happened::Nacked),
-            Event::ReasonNoted { message_ref, .. } => self.settled(state, lsn, message_ref, Happened::Noted),
-            Event::Expired { message_ref, .. } => self.settled(state, lsn, message_ref, Happened::Expired),
+            Event::Acked { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Acked),
+            Event::Skipped { message_ref } => self.changed(state, lsn, message_ref, Change::Skipped),
+            Event::Nacked { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Nacked),
+            Event::ReasonNoted { message_ref, .. } => self.changed(state, lsn, message_ref, Change::ReasonNoted),
+            Event::Expired { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Expired),
             Event::Extended { message_ref, until } => {
-                self.settled(state, lsn, message_ref, Happened::Extended { until: until.0 })
+                self.changed(state, lsn, message_ref, Change::Extended { until: until.0 });
             }
-            Event::Released { message_ref } => self.settled(state, lsn, message_ref, Happened::Released),
-            Event::DeadLettered { message_ref, .. } => self.settled(state, lsn, message_ref, Happened::Dead),
+            Event::Released { message_ref } => self.changed(state, lsn, message_ref, Change::Released),
+            Event::DeadLettered { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Dead),
             Event::Completed(completed) => {
-                self.settled(state, lsn, &completed.message_ref, Happened::Completed);
+                self.changed(state, lsn, &completed.message_ref, Change::Completed);
                 for output in &completed.outputs {
                     if let Some(stored) = &output.stored {
                         self.stored(state, lsn, stored.topic, (output.partition, output.offset), &stored.body);
@@ -230,17 +230,17 @@ impl Reader {
             Event::EffectBegun(begun) => {
                 let token = begun.token.to_string();
                 self.log.first_grant.get_or_insert_with(|| token.clone());
-                self.log.begun.insert(token, name(&begun.identity));
+                self.log.grants.insert(token, identity_text(&begun.identity));
             }
             Event::EffectFinished { identity, outcome } => {
-                self.log.finished.entry(name(identity)).or_default().push(outcome.status.as_str());
+                self.log.finished.entry(identity_text(identity)).or_default().push(outcome.status.as_str());
             }
             _ => {}
         }
     }
 
-    /// What can be told only when the record has been applied: messages that the broker made itself.
-    fn made(&mut self, state: &State, lsn: u64, event: &Event) {
+    /// Reads messages that the broker stores itself; only the state after the record has their bodies.
+    fn after(&mut self, state: &State, lsn: u64, event: &Event) {
         let (topic, partition, offset) = match event {
             Event::DeadLettered { dead_topic, dead_partition, dead_offset, .. } => {
                 (*dead_topic, *dead_partition, *dead_offset)
@@ -250,26 +250,26 @@ impl Reader {
         };
         let found = state.topic(topic).and_then(|topic| topic.partition(partition)?.find(offset));
         let Some(body) = found.map(|(_, message)| message.body.clone()) else { return };
-        let message = LogMessage { lsn, partition: u64::from(partition.0), body, is_made: true };
+        let message = LogMessage { lsn, partition: u64::from(partition.0), body, is_derived: true };
         self.topic(state, topic).messages.insert(offset.0, message);
     }
 }
 
 /// The names of topic and group, and the offset.
-fn named(state: &State, message_ref: &MessageRef) -> Option<(String, String, u64)> {
+fn resolved(state: &State, message_ref: &MessageRef) -> Option<(String, String, u64)> {
     let topic = state.topic(message_ref.topic)?;
     let group = topic.group(message_ref.group)?;
     let offset = resolve::offset(state, message_ref)?;
     Some((topic.name().as_str().to_owned(), group.name().as_str().to_owned(), offset.0))
 }
 
-fn is_made(body: &Body) -> bool {
+fn is_derived(body: &Body) -> bool {
     let metadata = body.metadata();
     metadata.dead_letter.is_some() || metadata.redrive.is_some()
 }
 
-/// An identity as histories spell it.
-fn name(identity: &Identity) -> String {
+/// An identity as text, as in a parsed history.
+fn identity_text(identity: &Identity) -> String {
     let kind = identity.scope.kind();
     let scope = match &identity.scope {
         Scope::Consume { topic, group } => json!({"kind": kind, "topic": topic.as_str(), "group": group.as_str()}),

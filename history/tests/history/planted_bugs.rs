@@ -1,17 +1,18 @@
-//! A broker with a bug: what its clients see must be enough to notice, without a look into its log.
+//! Brokers with a planted bug: what their clients see is enough to detect it, without the log.
 
 use std::panic::catch_unwind;
 
 use driftq_core::faults::{Fault, Planted};
 use driftq_history::{Check, check};
 
-use crate::recorded::Live;
+use crate::recorded::RecordedRun;
 
-/// How many lives there are to notice a bug.
-const LIVES: u64 = 40;
+/// The most recorded runs until a bug is detected.
+const RUNS_MAX: u64 = 40;
 
-/// Bugs that clients can notice, and by which check. Others take a broker's insides, or wait for what these lives never do.
-const NOTICED: [(Fault, Check); 23] = [
+/// Bugs that clients can detect, and the check that does. Others show only inside a broker, or need what these runs
+/// never do.
+const DETECTABLE: [(Fault, Check); 23] = [
     (Fault::ReleaseBeforeSync, Check::Lost),
     (Fault::SkipTokenCheck, Check::Stale),
     (Fault::TokensRestartOnBoot, Check::Attempts),
@@ -38,14 +39,14 @@ const NOTICED: [(Fault, Check); 23] = [
 ];
 
 #[test]
-fn clients_of_a_broker_with_a_bug_notice() {
-    for (fault, by) in NOTICED {
-        let noticed = |seed: &u64| {
+fn planted_bug_is_detected_by_its_check() {
+    for (fault, by) in DETECTABLE {
+        let is_detected = |seed: &u64| {
             let snapshot_every_bytes = if seed.is_multiple_of(2) { u64::MAX } else { 4 << 10 };
-            // Some bugs are also noticed by the broker itself, which then ends.
-            let lived = catch_unwind(|| Live::with(Planted(fault), *seed, 250, snapshot_every_bytes).entries);
-            lived.is_ok_and(|entries| check(&entries).tally(by).violations > 0)
+            // Some bugs also trip an assertion of the broker.
+            let recorded = catch_unwind(|| RecordedRun::with(Planted(fault), *seed, 250, snapshot_every_bytes).entries);
+            recorded.is_ok_and(|entries| check(&entries).tally(by).violations > 0)
         };
-        assert!((0..LIVES).any(|seed| noticed(&seed)), "{fault:?} was not noticed by the check {by}");
+        assert!((0..RUNS_MAX).any(|seed| is_detected(&seed)), "{fault:?} was not detected by the check {by}");
     }
 }

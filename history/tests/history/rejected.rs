@@ -1,4 +1,4 @@
-//! Every forgery is seen through, by the check that is there for it and by no other.
+//! Every forged history is rejected, by the check that it targets and by no other.
 
 use std::collections::BTreeSet;
 
@@ -8,27 +8,27 @@ use crate::builder::{History, item};
 use crate::forgeries;
 
 #[test]
-fn every_forgery_is_rejected_by_its_check_and_by_no_other() {
+fn forgery_is_rejected_by_its_check_only() {
     for forgery in forgeries::all() {
         let report = check(&forgery.history.entries);
         let checks: BTreeSet<Check> = report.violations.iter().map(|violation| violation.check).collect();
         assert_eq!(checks, BTreeSet::from([forgery.check]), "{}: {report}", forgery.name);
-        let told = &report.violations[0];
-        assert!(told.sentence.contains(forgery.sentence), "{}: {}", forgery.name, told.sentence);
+        let violation = &report.violations[0];
+        assert!(violation.sentence.contains(forgery.sentence), "{}: {}", forgery.name, violation.sentence);
         let seqs: Vec<u64> = forgery.history.entries.iter().map(|entry| entry.seq).collect();
-        assert!(told.seqs.iter().all(|seq| seqs.contains(seq)), "{}: {:?}", forgery.name, told.seqs);
+        assert!(violation.seqs.iter().all(|seq| seqs.contains(seq)), "{}: {:?}", forgery.name, violation.seqs);
         assert!(!report.passed(), "{}", forgery.name);
     }
 }
 
 #[test]
-fn every_check_of_a_history_has_a_forgery() {
+fn every_check_has_a_forgery() {
     let forged: BTreeSet<Check> = forgeries::all().iter().map(|forgery| forgery.check).collect();
     assert_eq!(forged, BTreeSet::from(Check::OF_HISTORY));
 }
 
 #[test]
-fn a_thousand_violations_are_counted_and_twenty_are_told() {
+fn thousand_violations_are_counted_and_twenty_are_listed() {
     let mut history = History::new();
     history.consume("w1", "g");
     for offset in 0..1_000 {

@@ -1,17 +1,17 @@
-//! Histories that look odd and are not: what must not be accused.
+//! Unusual histories that a correct broker can produce.
 
 use driftq_history::{Check, Phase, check};
 use serde_json::{Value, json};
 
-use crate::builder::{History, LEASE_MS, START, item, moment};
+use crate::builder::{History, LEASE_MS, START, item, timestamp};
 
 fn passes(history: &History) {
     let report = check(&history.entries);
     assert!(report.passed(), "{report}");
 }
 
-/// Two workers of one group; `w1` holds the only message.
-fn held() -> History {
+/// Two consumers of one group; the only message is in flight with `w1`.
+fn in_flight() -> History {
     let mut history = History::new();
     history.produced(0..1);
     history.consume("w1", "g");
@@ -21,12 +21,12 @@ fn held() -> History {
 }
 
 #[test]
-fn an_ack_without_an_answer_may_have_happened_or_not() {
-    let mut history = held();
+fn ack_without_answer_may_have_taken_effect_or_not() {
+    let mut history = in_flight();
     history.settle("w1", "ack", Phase::Info, (0, 1), json!({}));
     passes(&history.drained());
 
-    let mut history = held();
+    let mut history = in_flight();
     history.settle("w1", "ack", Phase::Info, (0, 1), json!({}));
     history.pass(LEASE_MS);
     history.deliver("w2", item(0, 2).attempt(2));
@@ -35,25 +35,25 @@ fn an_ack_without_an_answer_may_have_happened_or_not() {
 }
 
 #[test]
-fn a_late_line_of_a_stream_that_was_cut_by_a_kill_is_fine() {
-    let mut history = held();
+fn late_delivery_of_stream_cut_by_kill_is_accepted() {
+    let mut history = in_flight();
     history.driver("kill", json!({}));
     history.produce("v1", json!({}), None);
     history.driver("start", json!({}));
     history.consume("w3", "g");
     history.pass(3 * LEASE_MS);
     history.deliver("w3", item(0, 3).attempt(3));
-    // Read from the socket's buffer only now, although it is the older one.
+    // Read late from the socket buffer, although it is the older delivery.
     history.deliver("w2", item(0, 2).attempt(2));
     let late = history.entries.last_mut().expect("just written");
-    late.result["lease_until"] = json!(moment(late.t - 2));
+    late.result["lease_until"] = json!(timestamp(late.t - 2));
     history.end("w2", Phase::Info);
     history.ack("w3", 0, 3);
     passes(&history.drained());
 }
 
 #[test]
-fn a_produce_without_an_answer_appears_once_or_never() {
+fn produce_without_answer_appears_once_or_never() {
     let mut history = History::new();
     history.produce("never", json!({}), None);
     history.produce("v0", json!({}), None);
@@ -63,7 +63,7 @@ fn a_produce_without_an_answer_appears_once_or_never() {
 }
 
 #[test]
-fn a_call_that_the_driver_died_over_is_one_without_an_answer() {
+fn call_open_at_the_end_counts_as_unanswered() {
     let mut history = History::new();
     history.line("producer", "produce", Phase::Invoke, json!({"topic": "t", "value": "v0"}), Value::Null);
     history.consume("w1", "g");
@@ -74,7 +74,7 @@ fn a_call_that_the_driver_died_over_is_one_without_an_answer() {
 }
 
 #[test]
-fn the_gate_may_answer_for_a_produce_that_nobody_was_told_of() {
+fn produce_may_be_duplicate_of_unanswered_produce() {
     let keyed = || json!({"envelope": {"idempotency_key": "k", "tenant_id": ""}});
     let mut history = History::new();
     history.produce("v0", keyed(), None);
@@ -87,7 +87,7 @@ fn the_gate_may_answer_for_a_produce_that_nobody_was_told_of() {
 }
 
 #[test]
-fn a_key_is_free_again_after_its_window_or_when_the_clock_jumped() {
+fn key_can_be_used_again_after_its_window_or_a_clock_change() {
     let keyed = || json!({"envelope": {"idempotency_key": "k"}});
     for clock in [false, true] {
         let mut history = History::new();
@@ -107,7 +107,7 @@ fn a_key_is_free_again_after_its_window_or_when_the_clock_jumped() {
 }
 
 #[test]
-fn a_dead_letter_is_done_for_its_group_and_may_be_acked_late() {
+fn dead_message_may_be_acked_late() {
     let mut history = History::new();
     let policy = json!({"retry_policy": {"max_attempts": 1}});
     history.produce("v0", json!({"envelope": policy}), Some((0, 0)));
@@ -127,8 +127,8 @@ fn a_dead_letter_is_done_for_its_group_and_may_be_acked_late() {
 }
 
 #[test]
-fn a_message_that_died_counts_as_done_only_where_somebody_saw_its_dead_letter_or_could_not() {
-    let history = |watched: bool| {
+fn message_counts_as_dead_if_its_dead_letter_was_seen_or_not_consumed() {
+    let history = |is_consumed: bool| {
         let mut history = History::new();
         let policy = json!({"retry_policy": {"max_attempts": 1}});
         history.produce("v0", json!({"envelope": policy}), Some((0, 0)));
@@ -136,7 +136,7 @@ fn a_message_that_died_counts_as_done_only_where_somebody_saw_its_dead_letter_or
         history.deliver("w1", item(0, 1).envelope(policy));
         history.settle("w1", "nack", Phase::Ok, (0, 1), json!({}));
         history.line("driver", "drain", Phase::Invoke, json!({"round": 1}), Value::Null);
-        if watched {
+        if is_consumed {
             history.consume_with("w2", json!({"topic": "dlq.t", "group": "d", "owner": "w2"}));
             history.end("w2", Phase::Ok);
         }
@@ -149,8 +149,8 @@ fn a_message_that_died_counts_as_done_only_where_somebody_saw_its_dead_letter_or
 }
 
 #[test]
-fn a_lease_that_was_extended_ends_later() {
-    let mut history = held();
+fn extended_lease_ends_later() {
+    let mut history = in_flight();
     history.pass(1_500);
     history.settle("w1", "extend", Phase::Ok, (0, 1), json!({"lease_ms": LEASE_MS}));
     history.pass(LEASE_MS);
@@ -160,11 +160,11 @@ fn a_lease_that_was_extended_ends_later() {
 }
 
 #[test]
-fn a_lease_that_was_extended_to_less_ends_earlier() {
-    let mut history = held();
+fn lease_extended_to_less_ends_earlier() {
+    let mut history = in_flight();
     history.settle("w1", "extend", Phase::Ok, (0, 1), json!({"lease_ms": 10}));
     let answer = history.entries.last_mut().expect("just written");
-    answer.result["lease_until"] = json!(moment(answer.t + 10));
+    answer.result["lease_until"] = json!(timestamp(answer.t + 10));
     history.pass(20);
     history.deliver("w2", item(0, 2).attempt(2));
     history.ack("w2", 0, 2);
@@ -172,9 +172,9 @@ fn a_lease_that_was_extended_to_less_ends_earlier() {
 }
 
 #[test]
-fn a_lease_that_was_given_back_has_ended() {
+fn released_or_nacked_lease_has_ended() {
     for (op, phase) in [("release", Phase::Ok), ("release", Phase::Info), ("nack", Phase::Ok), ("nack", Phase::Info)] {
-        let mut history = held();
+        let mut history = in_flight();
         history.settle("w1", op, phase, (0, 1), json!({}));
         history.deliver("w2", item(0, 2).attempt(2));
         history.ack("w2", 0, 2);
@@ -183,7 +183,7 @@ fn a_lease_that_was_given_back_has_ended() {
 }
 
 #[test]
-fn a_stream_that_takes_its_leases_with_it_leaves_nothing_to_overlap() {
+fn leases_released_on_disconnect_do_not_overlap() {
     let mut history = History::new();
     history.produced(0..1);
     let args = json!({"topic": "t", "group": "g", "owner": "w1", "lease_ms": LEASE_MS, "release_on_disconnect": true});
@@ -197,8 +197,8 @@ fn a_stream_that_takes_its_leases_with_it_leaves_nothing_to_overlap() {
 }
 
 #[test]
-fn moments_are_not_compared_across_a_clock_that_was_faked() {
-    let mut history = held();
+fn times_are_not_compared_across_a_clock_change() {
+    let mut history = in_flight();
     history.driver("clock", json!({"offset": "+1h"}));
     history.deliver("w2", item(0, 2).attempt(2));
     history.ack("w2", 0, 2);
@@ -206,8 +206,8 @@ fn moments_are_not_compared_across_a_clock_that_was_faked() {
 }
 
 #[test]
-fn a_late_ack_of_a_message_that_is_done_is_fine() {
-    let mut history = held();
+fn late_ack_of_acked_message_is_accepted() {
+    let mut history = in_flight();
     history.pass(LEASE_MS);
     history.deliver("w2", item(0, 2).attempt(2));
     history.ack("w2", 0, 2);
@@ -217,8 +217,8 @@ fn a_late_ack_of_a_message_that_is_done_is_fine() {
 }
 
 #[test]
-fn priorities_and_delays_come_out_of_order() {
-    for envelope in [json!({"priority": 5}), json!({"deliver_at": moment(START + 5)})] {
+fn priorities_and_delays_are_exempt_from_order() {
+    for envelope in [json!({"priority": 5}), json!({"deliver_at": timestamp(START + 5)})] {
         let mut history = History::new();
         history.produced(0..1);
         history.produce("v1", json!({"envelope": envelope}), Some((0, 1)));
@@ -232,15 +232,15 @@ fn priorities_and_delays_come_out_of_order() {
 }
 
 #[test]
-fn a_step_that_was_tried_twice_happened_once() {
-    let mut history = held();
+fn complete_tried_twice_takes_effect_once() {
+    let mut history = in_flight();
     let produce = json!({"produce": [{"topic": "t", "value": "v1"}]});
     history.settle("w1", "complete", Phase::Info, (0, 1), produce.clone());
     history.pass(LEASE_MS);
     history.deliver("w2", item(0, 2).attempt(2));
     history.settle("w2", "complete", Phase::Ok, (0, 2), produce);
-    let told = json!({"produced": [{"topic": "t", "partition": 0, "offset": 1}]});
-    history.entries.last_mut().expect("just written").result = told;
+    let answer = json!({"produced": [{"topic": "t", "partition": 0, "offset": 1}]});
+    history.entries.last_mut().expect("just written").result = answer;
     history.work("w2", 1..2, 2);
     passes(&history.drained());
 }
@@ -259,7 +259,7 @@ fn offsets_count_per_topic_over_all_partitions() {
 }
 
 #[test]
-fn a_history_that_nobody_had_to_drain_needs_no_drain() {
+fn history_without_setup_groups_needs_no_drain() {
     let mut history = History::with_groups(&[]);
     history.produced(0..1);
     let report = check(&history.entries);
@@ -267,9 +267,9 @@ fn a_history_that_nobody_had_to_drain_needs_no_drain() {
 }
 
 #[test]
-fn a_driver_that_polls_may_write_what_it_was_handed_into_the_answer() {
+fn messages_in_the_answer_of_a_consume_are_deliveries() {
     let polled = |value: &str| {
-        let mut history = held();
+        let mut history = in_flight();
         let delivered = history.entries.last_mut().expect("a delivery");
         delivered.op = "consume".to_owned();
         delivered.result["value"] = value.into();
