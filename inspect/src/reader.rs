@@ -57,7 +57,7 @@ impl<S: Storage> LogReader<S> {
         let files = self.storage.list();
         let files = files.map_err(|fault| RecoveryError::Storage { doing: "listing", file: None, fault })?;
         let has_snapshots = files.iter().any(|info| matches!(info.file, FileId::Snapshot(_)));
-        // The replay ignores newer snapshots and with them the synced LSNs they prove, so recovery judges the log
+        // The replay ignores newer snapshots and with them the synced LSNs they prove, so recovery checks the log
         // first.
         let clock = match has_snapshots || matches!(at, Some(LogPoint::BeforeEnd(_))) {
             true => inspect(&mut self.storage, None, &NoFaults)?.0.clock(),

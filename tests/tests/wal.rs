@@ -194,7 +194,7 @@ fn check_shortened_log(broker: &TestBroker, offset: u64, lsn: u64) {
     let refused = reader.overview(Some(LogPoint::Lsn(lsn))).expect_err("replaced by a snapshot");
     assert!(matches!(refused, InspectError::NoSuchLsn { base, .. } if base == overview.base), "{refused}");
     let message = format!("orders/{offset}").parse().expect("a message");
-    let history = reader.trace_message(&message, None, None).expect("the snapshot knows of the message");
+    let history = reader.trace_message(&message, None, None).expect("the snapshot covers the message");
     assert!(
         history.deliveries.is_empty() && history.events[0].text.starts_with("removed before this snapshot"),
         "{history}"

@@ -40,14 +40,14 @@ pub(super) fn check(history: &ParsedHistory<'_>, entries: &[Entry], report: &mut
     }
     for ((topic, group, partition), mut changes) in changes {
         changes.sort_unstable();
-        let (mut live, mut peak, mut at) = (0_u64, 0, 0);
+        let (mut in_flight, mut peak, mut at) = (0_u64, 0, 0);
         for (seq, change) in changes {
             match change {
-                Change::Ends => live -= 1,
-                Change::Begins => live += 1,
+                Change::Ends => in_flight -= 1,
+                Change::Begins => in_flight += 1,
             }
-            if live > peak {
-                (peak, at) = (live, seq);
+            if in_flight > peak {
+                (peak, at) = (in_flight, seq);
             }
         }
         if peak > max {

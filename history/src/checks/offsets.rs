@@ -10,9 +10,9 @@ use crate::parsed::{
 };
 use crate::report::{Check, Report};
 
-/// The client that shows a message at an offset.
+/// The kind of client that shows a message at an offset.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Witness {
+enum Client {
     Producer,
     Consumer,
 }
@@ -22,7 +22,7 @@ struct Evidence<'a> {
     at: PartitionOffset,
     value: &'a str,
     seq: u64,
-    witness: Witness,
+    client: Client,
 }
 
 /// What identifies a message: topic, value and, for a dead letter, its source.
@@ -33,14 +33,14 @@ pub(super) fn check(history: &ParsedHistory<'_>, report: &mut Report) {
     let mut index = EvidenceIndex::default();
     for request in history.requests.iter().filter(|request| !request.duplicate) {
         if let Some(at) = request.at {
-            let item = Evidence { at, value: request.value, seq: request.span.last(), witness: Witness::Producer };
+            let item = Evidence { at, value: request.value, seq: request.span.last(), client: Client::Producer };
             index.add((request.topic, request.value, None), item, report);
         }
     }
     for delivery in &history.deliveries {
         let dead = delivery.origin.filter(|_| is_dead_letter_topic(delivery.topic));
         let source = dead.map(|Origin { topic, group, at }| (topic, group, at.offset));
-        let item = Evidence { at: delivery.at, value: delivery.value, seq: delivery.seq, witness: Witness::Consumer };
+        let item = Evidence { at: delivery.at, value: delivery.value, seq: delivery.seq, client: Client::Consumer };
         if delivery.redriven {
             // A redrive stores the same value at a new offset.
             index.compare(delivery.topic, item, report);
@@ -77,7 +77,7 @@ impl<'a> EvidenceIndex<'a> {
                 let (offset, value) = (item.at.offset, short(item.value));
                 format!("topic {topic}, offset {offset}, value \"{value}\" is in {one} and in {other}")
             });
-        } else if first.value != item.value && first.witness == item.witness {
+        } else if first.value != item.value && first.client == item.client {
             // If producer and consumer differ, the content check reports an altered message.
             report.add_violation(Check::Offsets, seqs, || {
                 let [one, other] = [first, &item].map(|item| short(item.value));

@@ -22,7 +22,7 @@ pub enum WalError {
         /// What the storage reports.
         fault: StorageFault,
     },
-    /// Recovery failed before it could judge the data.
+    /// Recovery failed before it could check the data.
     #[error(transparent)]
     Recovery(RecoveryError),
     /// No segment header and no snapshot is valid, so the id of the log is unknown and no frame can be verified.
