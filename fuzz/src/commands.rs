@@ -2,11 +2,11 @@
 
 use arbitrary::Unstructured;
 use driftq_core::faults::Fault;
-use driftq_sim::life::{Conditions, relive};
-use driftq_sim::steps::Step;
+use driftq_sim::actions::Action;
+use driftq_sim::run::{RunOptions, replay};
 use driftq_sim::trace::Trace;
 
-use crate::steps::{setup, steps};
+use crate::actions::{actions, setup};
 
 /// A world by the input: its limits, then one step after the other (commands, time, I/O that fails, crashes, starts), and at the end
 /// everything is drained.
@@ -23,10 +23,10 @@ pub fn commands(data: &[u8]) {
 pub fn commands_with(data: &[u8], fault: Option<Fault>) {
     let mut input = Unstructured::new(data);
     let setup = setup(&mut input);
-    let mut steps = steps(&mut input);
-    steps.push(Step::Drain);
-    let life = relive(&setup, &steps, Conditions { fault, ..Conditions::default() });
-    if let Some(violation) = &life.violation {
-        panic!("{violation}; the trace:\n{}", Trace::of(&life, None, fault).to_jsonl());
+    let mut actions = actions(&mut input);
+    actions.push(Action::Drain);
+    let run = replay(&setup, &actions, RunOptions { fault, ..RunOptions::default() });
+    if let Some(violation) = &run.violation {
+        panic!("{violation}; the trace:\n{}", Trace::of(&run, None, fault).to_jsonl());
     }
 }

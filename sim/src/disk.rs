@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use driftq_core::log::{FileId, StorageFault};
 
-use crate::steps::{Damage, IoFault, Loss};
+use crate::actions::{Damage, IoFault, Loss};
 
 /// The unit in which a power loss keeps or loses.
 pub const SECTOR_BYTES: usize = 512;
@@ -198,7 +198,7 @@ impl Disk {
         self.folder.clone_from(&self.durable_folder);
         match loss {
             Loss::Nothing | Loss::All => {}
-            Loss::Some { luck } => self.keep_some(Luck(luck), &unsynced),
+            Loss::Partial { seed } => self.keep_some(Luck(seed), &unsynced),
             Loss::Cut { bytes } => self.keep_first(bytes as usize, unsynced),
         }
         self.durable_folder.clone_from(&self.folder);

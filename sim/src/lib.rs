@@ -14,22 +14,23 @@
 //! What real servers leave behind is looked at with the same core: what their clients saw as a [`history`], their log as
 //! a [`wal`].
 
-pub mod chain;
+pub mod actions;
+pub mod campaign;
 pub mod cli;
+pub mod coverage;
+pub mod digest_chain;
 pub mod disk;
 pub mod exhaust;
 pub mod explain;
+pub mod file_disk;
 pub mod history;
-pub mod hush;
 pub mod invariants;
-pub mod life;
-pub mod medium;
 pub mod mutants;
 pub mod names;
 pub mod oracle;
+pub mod panic_capture;
 pub mod parallel;
 pub mod progress;
-pub mod real;
 pub mod regression;
 pub mod report;
 pub mod run;
@@ -37,8 +38,7 @@ pub mod setup;
 pub mod shadow;
 pub mod shrink;
 pub mod soak;
-pub mod sometimes;
-pub mod steps;
+pub mod storage;
 pub mod swarm;
 pub mod trace;
 pub mod view;

@@ -20,18 +20,18 @@ macro_rules! handle {
         }
 
         impl FromStr for $name {
-            type Err = NotAName;
+            type Err = InvalidName;
 
-            fn from_str(text: &str) -> Result<Self, NotAName> {
+            fn from_str(text: &str) -> Result<Self, InvalidName> {
                 let number = text.strip_prefix($prefix).and_then(|digits| digits.parse().ok());
-                number.map(Self).ok_or_else(|| NotAName(text.to_owned()))
+                number.map(Self).ok_or_else(|| InvalidName(text.to_owned()))
             }
         }
 
         impl TryFrom<String> for $name {
-            type Error = NotAName;
+            type Error = InvalidName;
 
-            fn try_from(text: String) -> Result<Self, NotAName> {
+            fn try_from(text: String) -> Result<Self, InvalidName> {
                 text.parse()
             }
         }
@@ -47,7 +47,7 @@ macro_rules! handle {
 /// The text names nothing a step can be about.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is not a name used in traces")]
-pub struct NotAName(String);
+pub struct InvalidName(String);
 
 handle! {
     /// A consumer group: `g0`.
@@ -79,13 +79,13 @@ pub struct Topic {
 impl Topic {
     /// A topic that producers use.
     #[must_use]
-    pub const fn live(number: u8) -> Self {
+    pub const fn new(number: u8) -> Self {
         Self { number, dead: false }
     }
 
     /// The topic of its dead letters.
     #[must_use]
-    pub const fn letters(self) -> Self {
+    pub const fn dlq(self) -> Self {
         Self { number: self.number, dead: true }
     }
 }
@@ -97,19 +97,19 @@ impl fmt::Display for Topic {
 }
 
 impl FromStr for Topic {
-    type Err = NotAName;
+    type Err = InvalidName;
 
-    fn from_str(text: &str) -> Result<Self, NotAName> {
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
         let (dead, name) = text.strip_prefix("dlq.").map_or((false, text), |name| (true, name));
         let number = name.strip_prefix('t').and_then(|digits| digits.parse().ok());
-        number.map(|number| Self { number, dead }).ok_or_else(|| NotAName(text.to_owned()))
+        number.map(|number| Self { number, dead }).ok_or_else(|| InvalidName(text.to_owned()))
     }
 }
 
 impl TryFrom<String> for Topic {
-    type Error = NotAName;
+    type Error = InvalidName;
 
-    fn try_from(text: String) -> Result<Self, NotAName> {
+    fn try_from(text: String) -> Result<Self, InvalidName> {
         text.parse()
     }
 }

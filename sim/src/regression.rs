@@ -6,14 +6,14 @@ use std::path::Path;
 use driftq_core::faults::Fault;
 
 use crate::invariants::verdict::Violation;
-use crate::trace::{Broken, Trace, TraceError};
+use crate::trace::{Trace, TraceError, ViolatedInvariant};
 
 /// Why a kept trace does not show any more what it was kept for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Regression {
     /// It is there to show that nothing is broken, and something is.
     #[error("it must pass, and does not: {0}")]
-    Broken(Violation),
+    Violated(Violation),
     /// It is there to show a planted bug, and does not say what that breaks.
     #[error("it names a mutant, or a disk that breaks its contract, and not the invariant that this violates")]
     Unsaid,
@@ -22,7 +22,7 @@ pub enum Regression {
         .found.as_ref().map_or("breaks nothing".to_owned(), |found| format!("breaks another: {found}")))]
     Contract {
         /// What it should break.
-        wanted: Broken,
+        wanted: ViolatedInvariant,
         /// What it breaks.
         found: Option<Violation>,
     },
@@ -32,7 +32,7 @@ pub enum Regression {
         /// The bug.
         fault: Fault,
         /// What it should break.
-        wanted: Broken,
+        wanted: ViolatedInvariant,
     },
     /// The planted bug breaks something else.
     #[error("with {} planted another promise is broken than invariant {}: {found}", .fault.name(), .wanted.invariant)]
@@ -40,7 +40,7 @@ pub enum Regression {
         /// The bug.
         fault: Fault,
         /// What it should break.
-        wanted: Broken,
+        wanted: ViolatedInvariant,
         /// What it breaks.
         found: Violation,
     },
@@ -72,15 +72,15 @@ pub fn kept(folder: &Path) -> Result<Vec<(String, Trace)>, TraceError> {
 pub fn judge(trace: &Trace) -> Result<(), Regression> {
     if trace.head.setup.shows_given_up {
         let wanted = trace.head.violates.clone().ok_or(Regression::Unsaid)?;
-        let found = trace.relive(None).violation;
+        let found = trace.replay(None).violation;
         if !found.as_ref().is_some_and(|found| wanted.is(found)) {
             return Err(Regression::Contract { wanted, found });
         }
         let mut better = trace.clone();
         better.head.setup.shows_given_up = false;
-        return judge_by(&better, |fault| better.relive(fault).violation);
+        return judge_by(&better, |fault| better.replay(fault).violation);
     }
-    judge_by(trace, |fault| trace.relive(fault).violation)
+    judge_by(trace, |fault| trace.replay(fault).violation)
 }
 
 /// The same, by what `live` says is broken with a bug planted or with none. For those who judge the judge.
@@ -96,5 +96,5 @@ pub fn judge_by(trace: &Trace, live: impl Fn(Option<Fault>) -> Option<Violation>
             None => return Err(Regression::Survived { fault, wanted }),
         }
     }
-    live(None).map_or(Ok(()), |violation| Err(Regression::Broken(violation)))
+    live(None).map_or(Ok(()), |violation| Err(Regression::Violated(violation)))
 }

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use crate::run::Summary;
-use crate::sometimes::{Point, Sometimes};
+use crate::campaign::Summary;
+use crate::coverage::{Coverage, Point};
 
 /// From how many seeds on every point must have been met.
 pub const SEEDS_THAT_MEET_ALL: u64 = 2_000;
@@ -13,28 +13,28 @@ pub const SEEDS_THAT_MEET_ALL: u64 = 2_000;
 /// The figures of a run, a line each.
 #[must_use]
 pub fn figures(summary: &Summary, jobs: NonZeroUsize) -> String {
-    let Summary { seeds, tally, elapsed, .. } = summary;
+    let Summary { seeds, counters, elapsed, .. } = summary;
     let seconds = elapsed.as_secs_f64().max(1e-9);
-    let rate = tally.events as f64 / seconds;
-    let simulated = Duration::from_millis(tally.simulated_ms);
+    let rate = counters.events as f64 / seconds;
+    let simulated = Duration::from_millis(counters.simulated_ms);
     let faster = simulated.as_secs_f64() / seconds;
-    let outputs = tally.replies + tally.deliveries;
+    let outputs = counters.replies + counters.deliveries;
     // Streams that are closed are predicted too, and counted nowhere.
-    let share = 100.0 * (tally.predicted.min(outputs)) as f64 / outputs.max(1) as f64;
+    let share = 100.0 * (counters.predicted.min(outputs)) as f64 / outputs.max(1) as f64;
     let mut lines = String::new();
     let mut row = |name: &str, value: String| {
         let _ = writeln!(lines, "{name:<18} {value}");
     };
     row("seeds", format!("{} in {}", grouped(*seeds), span(*elapsed)));
-    row("events", grouped(tally.events));
+    row("events", grouped(counters.events));
     let per_core = grouped((rate / jobs.get() as f64) as u64);
     row("events/s", format!("{} ({per_core} on each of {jobs} threads)", grouped(rate as u64)));
     row("simulated time", format!("{}, {}x real time", span(simulated), grouped(faster as u64)));
-    row("commands", grouped(tally.commands));
-    row("deliveries", grouped(tally.deliveries));
-    row("effects", grouped(tally.effects));
-    row("crashes", grouped(tally.crashes));
-    row("boots", grouped(tally.boots));
+    row("commands", grouped(counters.commands));
+    row("deliveries", grouped(counters.deliveries));
+    row("effects", grouped(counters.effects));
+    row("crashes", grouped(counters.crashes));
+    row("boots", grouped(counters.boots));
     row("predicted", format!("{share:.1} % of {} answers and deliveries", grouped(outputs)));
     row("peak memory", peak_memory_kib().map_or("not known here".to_owned(), |kib| format!("{} MiB", kib / 1_024)));
     row("digest", summary.chain.to_string());
@@ -47,24 +47,24 @@ const ABOUT_EFFECTS: [u8; 3] = [12, 24, 25];
 /// What was granted, run, replayed and skipped, a line each, and whether an effect was ever run again without a reason.
 #[must_use]
 pub fn effects(summary: &Summary) -> String {
-    let tally = &summary.tally;
+    let counters = &summary.counters;
     let mut lines = String::from("effects\n");
     let mut row = |count: u64, what: &str| {
         let _ = writeln!(lines, "{:>12}  {what}", grouped(count));
     };
-    row(tally.messages, "messages were stored");
-    row(tally.deliveries, "deliveries were made");
-    row(tally.grants, "times the answer was EXECUTE");
-    row(tally.effects, "effects were run, by the workers' ledger");
-    row(tally.reruns, "of them had been run before, each under a grant that allows it");
-    row(tally.replays, "times the answer was REPLAY");
-    row(tally.skips, "messages were done undelivered, because another of their identity was");
-    row(tally.completed, "steps were completed");
+    row(counters.messages, "messages were stored");
+    row(counters.deliveries, "deliveries were made");
+    row(counters.grants, "times the answer was EXECUTE");
+    row(counters.effects, "effects were run, by the workers' ledger");
+    row(counters.reruns, "of them had been run before, each under a grant that allows it");
+    row(counters.replays, "times the answer was REPLAY");
+    row(counters.skips, "messages were done undelivered, because another of their identity was");
+    row(counters.completed, "steps were completed");
     let broken = |number: u8| {
         summary
             .failures
             .iter()
-            .any(|failure| failure.life.violation.as_ref().is_some_and(|found| found.invariant == number))
+            .any(|failure| failure.run.violation.as_ref().is_some_and(|found| found.invariant == number))
     };
     lines.push_str(match ABOUT_EFFECTS.into_iter().any(broken) {
         true => "what \"once\" means was BROKEN; the failures below say how\n",
@@ -79,10 +79,10 @@ pub fn effects(summary: &Summary) -> String {
 
 /// How often each rare situation was met.
 #[must_use]
-pub fn sometimes_table(sometimes: &Sometimes) -> String {
+pub fn coverage_table(coverage: &Coverage) -> String {
     let mut lines = String::from("sometimes\n");
     for point in Point::ALL {
-        let count = sometimes.count(*point);
+        let count = coverage.count(*point);
         let mark = if count == 0 { "  NEVER" } else { "" };
         let _ = writeln!(lines, "{:>12}  {}{mark}", grouped(count), point.sentence());
     }
@@ -93,7 +93,7 @@ pub fn sometimes_table(sometimes: &Sometimes) -> String {
 #[must_use]
 pub fn missed(summary: &Summary) -> Vec<Point> {
     let is_long = summary.seeds >= SEEDS_THAT_MEET_ALL;
-    summary.sometimes.never().filter(|_| is_long).collect()
+    summary.coverage.never().filter(|_| is_long).collect()
 }
 
 /// A number with its thousands apart.
@@ -148,9 +148,9 @@ mod tests {
     fn a_point_never_met_is_marked_and_missed_in_a_long_run_only() {
         let mut summary = Summary { seeds: SEEDS_THAT_MEET_ALL - 1, ..Summary::default() };
         for point in Point::ALL.iter().skip(1) {
-            summary.sometimes.hit(*point);
+            summary.coverage.hit(*point);
         }
-        assert_eq!(sometimes_table(&summary.sometimes).matches("NEVER").count(), 1);
+        assert_eq!(coverage_table(&summary.coverage).matches("NEVER").count(), 1);
         assert!(missed(&summary).is_empty());
         summary.seeds += 1;
         assert_eq!(missed(&summary), [Point::ALL[0]]);

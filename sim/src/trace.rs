@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use driftq_core::faults::{Fault, NoFaults};
 use serde::{Deserialize, Serialize};
 
+use crate::actions::Action;
 use crate::invariants::verdict::Violation;
-use crate::life::{Conditions, Life, relive};
+use crate::run::{Run, RunOptions, replay};
 use crate::setup::Setup;
-use crate::steps::Step;
 use crate::world::{Checks, World};
 
 /// The version of the format that this program writes, and the only one it reads.
@@ -38,7 +38,7 @@ pub struct Head {
     pub mutant: Option<Fault>,
     /// The promise that was broken when it was written, if one was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub violates: Option<Broken>,
+    pub violates: Option<ViolatedInvariant>,
     /// The sizes and limits of its world.
     pub setup: Setup,
 }
@@ -46,14 +46,14 @@ pub struct Head {
 /// Which promise was broken: what a violation is known by, whatever was found in its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Broken {
+pub struct ViolatedInvariant {
     /// The invariant's number.
     pub invariant: u8,
     /// Its sentence.
     pub sentence: String,
 }
 
-impl Broken {
+impl ViolatedInvariant {
     /// Whether this is what was violated.
     #[must_use]
     pub fn is(&self, violation: &Violation) -> bool {
@@ -61,7 +61,7 @@ impl Broken {
     }
 }
 
-impl From<&Violation> for Broken {
+impl From<&Violation> for ViolatedInvariant {
     fn from(violation: &Violation) -> Self {
         Self { invariant: violation.invariant, sentence: violation.sentence.to_owned() }
     }
@@ -73,7 +73,7 @@ pub struct Trace {
     /// The world.
     pub head: Head,
     /// What happens in it.
-    pub steps: Vec<Step>,
+    pub actions: Vec<Action>,
 }
 
 /// Why a file is not a trace that can be replayed.
@@ -112,7 +112,7 @@ pub enum TraceError {
 impl Trace {
     /// The trace of a life.
     #[must_use]
-    pub fn of(life: &Life, seed: Option<u64>, mutant: Option<Fault>) -> Self {
+    pub fn of(run: &Run, seed: Option<u64>, mutant: Option<Fault>) -> Self {
         Self {
             head: Head {
                 driftq_trace: VERSION,
@@ -120,25 +120,25 @@ impl Trace {
                 seed,
                 about: None,
                 mutant,
-                violates: life.violation.as_ref().map(Broken::from),
-                setup: life.setup.clone(),
+                violates: run.violation.as_ref().map(ViolatedInvariant::from),
+                setup: run.setup.clone(),
             },
-            steps: life.steps.clone(),
+            actions: run.actions.clone(),
         }
     }
 
     /// Lives it, with all checks, under the given bug.
     #[must_use]
-    pub fn relive(&self, fault: Option<Fault>) -> Life {
-        relive(&self.head.setup, &self.steps, Conditions { fault, ..Conditions::default() })
+    pub fn replay(&self, fault: Option<Fault>) -> Run {
+        replay(&self.head.setup, &self.actions, RunOptions { fault, ..RunOptions::default() })
     }
 
     /// Its lines.
     #[must_use]
     pub fn to_jsonl(&self) -> String {
         let mut text = json(&self.head);
-        for step in &self.steps {
-            let _ = write!(text, "\n{}", json(step));
+        for action in &self.actions {
+            let _ = write!(text, "\n{}", json(action));
         }
         text.push('\n');
         text
@@ -159,8 +159,8 @@ impl Trace {
             Some(version) => return Err(TraceError::Version(version.to_string())),
         }
         let head: Head = serde_json::from_str(first).map_err(wrong(line))?;
-        let steps: Result<_, _> = lines.map(|(line, text)| serde_json::from_str(text).map_err(wrong(line))).collect();
-        let trace = Self { head, steps: steps? };
+        let actions: Result<_, _> = lines.map(|(line, text)| serde_json::from_str(text).map_err(wrong(line))).collect();
+        let trace = Self { head, actions: actions? };
         trace.head.check_setup()?;
         Ok(trace)
     }
@@ -193,7 +193,8 @@ impl Head {
         if lease_ms == 0 || slice_bytes == 0 {
             return Err(TraceError::Setup("lease_ms and slice_bytes are at least 1".to_owned()));
         }
-        let begun = crate::hush::catch(|| World::new(&self.setup, NoFaults, Checks { oracle: false }).map(drop));
+        let begun =
+            crate::panic_capture::catch(|| World::new(&self.setup, NoFaults, Checks { oracle: false }).map(drop));
         match begun {
             Ok(Ok(())) => Ok(()),
             Ok(Err(violation)) => Err(TraceError::Setup(violation.found)),

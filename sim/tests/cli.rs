@@ -135,7 +135,7 @@ fn a_planted_bug_in_a_small_world_is_found_shrunk_kept_and_replayed() {
     assert!(ended.out.contains(&again), "{}", ended.out);
     let trace = Trace::read(&path).expect("the trace was written");
     let broken = trace.head.violates.expect("the trace says what is broken");
-    assert!((trace.steps.len(), broken.invariant) <= (5, 20), "{} steps", trace.steps.len());
+    assert!((trace.actions.len(), broken.invariant) <= (5, 20), "{} steps", trace.actions.len());
     assert_eq!(sim(&["replay", text(&path)]).code, 1);
     assert_eq!(sim(&["replay", text(&path), "--mutant", "none"]).code, 0);
 }
@@ -148,7 +148,7 @@ fn a_planted_bug_is_caught_shrunk_kept_and_replayed() {
     let again = "replay the short trace: cargo run --release -p driftq-sim -- replay ";
     let path = ended.out.lines().find_map(|line| line.trim().strip_prefix(again)).expect("the command is told");
     let trace = Trace::read(Path::new(path)).expect("the trace was written");
-    assert!(trace.steps.len() <= 25, "{} steps", trace.steps.len());
+    assert!(trace.actions.len() <= 25, "{} steps", trace.actions.len());
     let broken = trace.head.violates.expect("the trace says what is broken");
     let (number, sentence) = (broken.invariant, broken.sentence);
     assert!(ended.out.contains(&format!("invariant {number}: {sentence}")), "{}", ended.out);

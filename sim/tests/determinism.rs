@@ -3,36 +3,40 @@
 use std::num::NonZeroUsize;
 
 use driftq_core::faults::Fault;
-use driftq_sim::life::{Conditions, Life, live, relive};
-use driftq_sim::run::{Extent, Plan, repeat, run};
+use driftq_sim::actions::Action;
+use driftq_sim::campaign::{Extent, Plan, check_determinism, run};
+use driftq_sim::run::{Run, RunOptions, replay, run_seed};
 use driftq_sim::shrink::shrink;
-use driftq_sim::steps::Step;
 use driftq_sim::swarm::Profile;
-use driftq_sim::trace::{Broken, Trace, TraceError};
+use driftq_sim::trace::{Trace, TraceError, ViolatedInvariant};
 use driftq_sim::world::Checks;
 
-const SOUND: Conditions = Conditions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
+const SOUND: RunOptions = RunOptions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
 
-fn planted(fault: Fault) -> Conditions {
-    Conditions { fault: Some(fault), ..SOUND }
+fn planted(fault: Fault) -> RunOptions {
+    RunOptions { fault: Some(fault), ..SOUND }
 }
 
 /// The first of the seeds that a planted bug breaks.
-fn broken_by(fault: Fault) -> (u64, Life) {
-    let lives = (0..100).map(|seed| (seed, live(seed, planted(fault))));
-    let mut broken = lives.filter(|(seed, life)| life.violation.is_some() && live(*seed, SOUND).violation.is_none());
+fn broken_by(fault: Fault) -> (u64, Run) {
+    let runs = (0..100).map(|seed| (seed, run_seed(seed, planted(fault))));
+    let mut broken = runs.filter(|(seed, run)| run.violation.is_some() && run_seed(*seed, SOUND).violation.is_none());
     broken.next().unwrap_or_else(|| panic!("{} survives a hundred seeds", fault.name()))
 }
 
 #[test]
 fn a_seed_is_always_the_same_life() {
     for seed in [0, 1, 2, 3, 77, u64::MAX] {
-        let (first, again) = (live(seed, SOUND), live(seed, SOUND));
-        assert_eq!((first.chain, &first.steps, first.tally), (again.chain, &again.steps, again.tally), "{seed}");
-        assert_eq!(first.sometimes, again.sometimes, "{seed}");
-        assert_eq!(repeat(seed, SOUND), Ok(first.chain));
+        let (first, again) = (run_seed(seed, SOUND), run_seed(seed, SOUND));
+        assert_eq!(
+            (first.chain, &first.actions, first.counters),
+            (again.chain, &again.actions, again.counters),
+            "{seed}"
+        );
+        assert_eq!(first.coverage, again.coverage, "{seed}");
+        assert_eq!(check_determinism(seed, SOUND), Ok(first.chain));
     }
-    assert_ne!(live(0, SOUND).chain, live(1, SOUND).chain);
+    assert_ne!(run_seed(0, SOUND).chain, run_seed(1, SOUND).chain);
 }
 
 #[test]
@@ -41,12 +45,13 @@ fn the_number_of_threads_changes_nothing_not_even_where_a_run_stops() {
         start: 0,
         extent: Extent::Seeds(300),
         jobs: NonZeroUsize::new(jobs).expect("not zero"),
-        conditions: planted(Fault::InFlightOffByOne),
+        options: planted(Fault::InFlightOffByOne),
         failures_max: 3,
     };
     let (one, two) = (run(&plan(1), |_| {}), run(&plan(2), |_| {}));
-    assert_eq!((one.seeds, one.chain, one.tally), (two.seeds, two.chain, two.tally));
-    let seeds = |failures: &[driftq_sim::run::Failure]| failures.iter().map(|failure| failure.seed).collect::<Vec<_>>();
+    assert_eq!((one.seeds, one.chain, one.counters), (two.seeds, two.chain, two.counters));
+    let seeds =
+        |failures: &[driftq_sim::campaign::Failure]| failures.iter().map(|failure| failure.seed).collect::<Vec<_>>();
     assert_eq!(seeds(&one.failures), seeds(&two.failures));
     assert_eq!(one.failures.len(), 3);
 }
@@ -54,20 +59,20 @@ fn the_number_of_threads_changes_nothing_not_even_where_a_run_stops() {
 #[test]
 fn a_trace_is_the_same_life_after_it_was_written_and_read() {
     for seed in 0..12 {
-        let life = live(seed, SOUND);
-        let trace = Trace::of(&life, Some(seed), None);
+        let run = run_seed(seed, SOUND);
+        let trace = Trace::of(&run, Some(seed), None);
         let text = trace.to_jsonl();
         let read = Trace::from_jsonl(&text).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(read, trace);
         assert_eq!(read.to_jsonl(), text);
-        assert_eq!(text.lines().count(), trace.steps.len() + 1);
-        assert_eq!(read.relive(None).chain, life.chain, "seed {seed}");
+        assert_eq!(text.lines().count(), trace.actions.len() + 1);
+        assert_eq!(read.replay(None).chain, run.chain, "seed {seed}");
     }
 }
 
 #[test]
 fn what_is_not_understood_is_refused_with_its_line() {
-    let text = Trace::of(&live(0, SOUND), Some(0), None).to_jsonl();
+    let text = Trace::of(&run_seed(0, SOUND), Some(0), None).to_jsonl();
     let at = |text: &str| match Trace::from_jsonl(text) {
         Err(TraceError::Line { line, cause }) => (line, cause.to_string()),
         other => panic!("{other:?}"),
@@ -118,12 +123,12 @@ fn any_part_of_a_trace_is_a_trace() {
         luck
     };
     for seed in PARTED {
-        let life = live(seed, SOUND);
+        let run = run_seed(seed, SOUND);
         for one_in in [2, 3, 10] {
-            let part: Vec<Step> = life.steps.iter().filter(|_| draw() % one_in != 0).cloned().collect();
-            let lived = relive(&life.setup, &part, SOUND);
+            let part: Vec<Action> = run.actions.iter().filter(|_| draw() % one_in != 0).cloned().collect();
+            let lived = replay(&run.setup, &part, SOUND);
             assert_eq!(lived.violation, None, "seed {seed}, one in {one_in} left out");
-            assert_eq!(lived.steps.len(), part.len());
+            assert_eq!(lived.actions.len(), part.len());
         }
     }
 }
@@ -135,21 +140,21 @@ fn what_is_shrunk_breaks_the_same_promise_and_only_by_the_bug() {
     let bugs =
         [Fault::HighestAckWatermark, Fault::SkipTokenCheck, Fault::BackoffIgnored, Fault::AttemptsForgottenOnReplay];
     for fault in bugs {
-        let (seed, life) = broken_by(fault);
-        let broken = Broken::from(life.violation.as_ref().expect("it was chosen for it"));
-        let shrunk = shrink(&life.setup, &life.steps, planted(fault)).expect("it is broken");
-        let steps = shrunk.life.steps.len();
-        assert!(steps <= 25 && steps < shrunk.before, "{}: seed {seed} has {steps} steps", fault.name());
-        let again = relive(&shrunk.life.setup, &shrunk.life.steps, planted(fault));
+        let (seed, run) = broken_by(fault);
+        let broken = ViolatedInvariant::from(run.violation.as_ref().expect("it was chosen for it"));
+        let shrunk = shrink(&run.setup, &run.actions, planted(fault)).expect("it is broken");
+        let actions = shrunk.run.actions.len();
+        assert!(actions <= 25 && actions < shrunk.before, "{}: seed {seed} has {actions} steps", fault.name());
+        let again = replay(&shrunk.run.setup, &shrunk.run.actions, planted(fault));
         assert!(again.violation.is_some_and(|found| broken.is(&found)), "{}", fault.name());
-        assert_eq!(relive(&shrunk.life.setup, &shrunk.life.steps, SOUND).violation, None, "{}", fault.name());
-        let twice = shrink(&life.setup, &life.steps, planted(fault)).expect("it is broken");
-        assert_eq!(twice.life.steps, shrunk.life.steps, "{} shrinks the same way again", fault.name());
+        assert_eq!(replay(&shrunk.run.setup, &shrunk.run.actions, SOUND).violation, None, "{}", fault.name());
+        let twice = shrink(&run.setup, &run.actions, planted(fault)).expect("it is broken");
+        assert_eq!(twice.run.actions, shrunk.run.actions, "{} shrinks the same way again", fault.name());
     }
 }
 
 #[test]
 fn a_sound_life_has_nothing_to_shrink() {
-    let life = live(0, SOUND);
-    assert!(shrink(&life.setup, &life.steps, SOUND).is_none());
+    let run = run_seed(0, SOUND);
+    assert!(shrink(&run.setup, &run.actions, SOUND).is_none());
 }

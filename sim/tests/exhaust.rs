@@ -4,11 +4,11 @@ use std::num::NonZeroUsize;
 
 use driftq_core::faults::Fault;
 use driftq_sim::exhaust::{Plan, Size, Summary, exhaust};
-use driftq_sim::life::Conditions;
+use driftq_sim::run::RunOptions;
 
 fn search(size: Size, depth: u32, jobs: usize, fault: Option<Fault>) -> Summary {
-    let conditions = Conditions { fault, ..Conditions::default() };
-    exhaust(&Plan { size, depth, jobs: NonZeroUsize::new(jobs).expect("not zero"), conditions }, |_| {})
+    let options = RunOptions { fault, ..RunOptions::default() };
+    exhaust(&Plan { size, depth, jobs: NonZeroUsize::new(jobs).expect("not zero"), options }, |_| {})
 }
 
 /// How many states there are, how many moves lead to them, how many of these are crashes, and in how many states.
@@ -61,7 +61,7 @@ const PLANTED: &[(Fault, usize)] = &[
 fn planted_bugs_are_found_by_a_shortest_way() {
     for (fault, depth) in PLANTED {
         let found = search(Size::default(), *depth as u32, 2, Some(*fault));
-        let broken = found.failure.as_ref().and_then(|life| life.violation.as_ref());
+        let broken = found.failure.as_ref().and_then(|run| run.violation.as_ref());
         assert!(broken.is_some(), "{} is not found within {} states", fault.name(), found.states());
         assert_eq!(found.depth(), *depth, "{}", fault.name());
     }

@@ -4,12 +4,12 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use driftq_core::faults::{Fault, NoFaults};
-use driftq_sim::explain::futures::{Deck, go_on};
+use driftq_sim::actions::Action;
+use driftq_sim::explain::futures::{FutureSampler, go_on};
 use driftq_sim::explain::slice::Without;
 use driftq_sim::explain::{Explanation, NotExplained, Options, explain};
-use driftq_sim::life::{Conditions, live, relive};
+use driftq_sim::run::{RunOptions, replay, run_seed};
 use driftq_sim::setup::Setup;
-use driftq_sim::steps::Step;
 use driftq_sim::trace::Trace;
 use driftq_sim::world::{Checks, World};
 
@@ -28,10 +28,10 @@ fn explained(trace: &Trace, futures: u64) -> Explanation {
 
 /// Whether some steps of a trace break the promise that the whole of it does.
 fn breaks_the_same(trace: &Trace, explanation: &Explanation, numbers: &[usize]) -> bool {
-    let steps: Vec<Step> = numbers.iter().map(|number| trace.steps[number - 1].clone()).collect();
-    let conditions = Conditions { fault: trace.head.mutant, ..Conditions::default() };
-    let life = relive(&trace.head.setup, &steps, conditions);
-    life.violation.is_some_and(|found| explanation.broken.is(&found))
+    let actions: Vec<Action> = numbers.iter().map(|number| trace.actions[number - 1].clone()).collect();
+    let options = RunOptions { fault: trace.head.mutant, ..RunOptions::default() };
+    let run = replay(&trace.head.setup, &actions, options);
+    run.violation.is_some_and(|found| explanation.broken.is(&found))
 }
 
 /// Every step of the slice is needed, and they are enough.
@@ -65,10 +65,10 @@ fn kept_traces_end_in_certainty_and_their_slices_are_all_that_it_takes() {
         let trace = kept(name);
         let explanation = explained(&trace, 8);
         let curve = &explanation.explained.curve;
-        assert_eq!(curve.last(), Some(&(explanation.steps, 1.0)), "{name}");
-        assert_eq!(curve.len(), explanation.steps + 1, "{name}: every step of a short trace is looked at");
+        assert_eq!(curve.last(), Some(&(explanation.actions, 1.0)), "{name}");
+        assert_eq!(curve.len(), explanation.actions + 1, "{name}: every step of a short trace is looked at");
         assert!(curve.iter().all(|(_, share)| (0.0..=1.0).contains(share)), "{name}: {curve:?}");
-        assert!(explanation.inevitable() <= explanation.steps, "{name}");
+        assert!(explanation.inevitable() <= explanation.actions, "{name}");
         assert!(explanation.sound_breaks.is_none(), "{name}: {:?}", explanation.sound_breaks);
         slice_is_sound(name, &trace, &explanation);
     }
@@ -78,10 +78,10 @@ fn kept_traces_end_in_certainty_and_their_slices_are_all_that_it_takes() {
 #[test]
 fn damage_that_is_seen_much_later_was_inevitable_when_it_was_done() {
     let mut trace = kept("mutant-dedupe-dropped-on-replay");
-    let harmless = (0..20).map(|nth| if nth % 2 == 0 { Step::Pass { ms: 1 } } else { Step::Wake });
-    trace.steps.splice(5..5, harmless);
+    let harmless = (0..20).map(|nth| if nth % 2 == 0 { Action::AdvanceTime { ms: 1 } } else { Action::Wake });
+    trace.actions.splice(5..5, harmless);
     let explanation = explained(&trace, 64);
-    assert_eq!((explanation.inevitable(), explanation.steps), (5, 27), "{:?}", explanation.explained);
+    assert_eq!((explanation.inevitable(), explanation.actions), (5, 27), "{:?}", explanation.explained);
     assert_eq!(explanation.explained.slice, [1, 2, 3, 4, 5, 26, 27]);
     let (beginning, before) = (explanation.points[0].share(), explanation.points[4].share());
     assert!(beginning < before && before < 1.0, "{:?}", explanation.explained.curve);
@@ -92,7 +92,7 @@ fn damage_that_is_seen_much_later_was_inevitable_when_it_was_done() {
 #[test]
 fn damage_that_can_still_be_healed_is_not_inevitable() {
     let mut trace = kept("mutant-segment-removed-early");
-    trace.steps.splice(5..5, (0..20).map(|_| Step::Wake));
+    trace.actions.splice(5..5, (0..20).map(|_| Action::Wake));
     let explanation = explained(&trace, 64);
     let [before, done, later] = [4, 5, 15].map(|after| explanation.points[after].share());
     assert!(before < 0.9 && done > 0.9 && later > 0.9 && later < 1.0, "{:?}", explanation.explained.curve);
@@ -103,7 +103,7 @@ fn damage_that_can_still_be_healed_is_not_inevitable() {
 fn where_a_luckier_future_gets_away_until_the_end_only_the_last_step_is_inevitable() {
     let trace = kept("mutant-skip-token-check");
     let explanation = explained(&trace, 64);
-    assert_eq!(explanation.inevitable(), trace.steps.len(), "{:?}", explanation.explained.curve);
+    assert_eq!(explanation.inevitable(), trace.actions.len(), "{:?}", explanation.explained.curve);
 }
 
 #[test]
@@ -117,15 +117,15 @@ fn a_trace_that_breaks_nothing_has_nothing_to_explain() {
 #[test]
 fn a_whole_life_is_explained_from_a_few_of_its_steps_and_threads_make_no_difference() {
     let fault = Some(Fault::SnapshotMissesInFlight);
-    let lives = (0..).map(|seed| live(seed, Conditions { fault, ..Conditions::default() }));
-    let life = lives.into_iter().find(|life| life.violation.is_some() && life.steps.len() > 100).expect("one of them");
-    let trace = Trace::of(&life, None, fault);
+    let runs = (0..).map(|seed| run_seed(seed, RunOptions { fault, ..RunOptions::default() }));
+    let run = runs.into_iter().find(|run| run.violation.is_some() && run.actions.len() > 100).expect("one of them");
+    let trace = Trace::of(&run, None, fault);
     let (one, four) = (explain(&trace, options(6, 1)), explain(&trace, options(6, 4)));
     assert_eq!(one, four);
     let explanation = one.expect("a promise is broken");
     let looked: Vec<usize> = explanation.points.iter().map(|point| point.after).collect();
     assert!(looked.len() < 49 && looked[0] == 0 && looked.is_sorted(), "{looked:?}");
-    assert_eq!(looked.last(), Some(&life.steps.len()));
+    assert_eq!(looked.last(), Some(&run.actions.len()));
     // The step before the one that decided it was looked at.
     let inevitable = explanation.inevitable();
     assert!(inevitable == 0 || looked.contains(&(inevitable - 1)), "{inevitable}: {looked:?}");
@@ -134,20 +134,20 @@ fn a_whole_life_is_explained_from_a_few_of_its_steps_and_threads_make_no_differe
 }
 
 /// How many of some futures break a promise of the broker as it is.
-fn sound_futures_that_break(setup: &Setup, steps: &[Step], every: usize, futures: u64) -> Vec<String> {
+fn sound_futures_that_break(setup: &Setup, actions: &[Action], every: usize, futures: u64) -> Vec<String> {
     let mut world = World::new(setup, NoFaults, Checks::default()).expect("a world begins");
-    let deck = Deck::new(steps);
+    let sampler = FutureSampler::new(actions);
     let mut broken = Vec::new();
-    for (after, step) in steps.iter().enumerate() {
+    for (after, action) in actions.iter().enumerate() {
         if after % every == 0 {
             for number in 0..futures {
-                let mut future = deck.future(number, after);
+                let mut future = sampler.future(number, after);
                 let lived = go_on(&world, |world| future.next(world));
-                assert!(lived.steps.len() > 16 || lived.violation.is_some());
+                assert!(lived.actions.len() > 16 || lived.violation.is_some());
                 broken.extend(lived.violation.map(|found| format!("{number} after {after}: {found}")));
             }
         }
-        world.take(step).expect("the trace breaks nothing");
+        world.apply(action).expect("the trace breaks nothing");
     }
     broken
 }
@@ -162,11 +162,11 @@ fn no_future_of_a_sound_broker_breaks_a_promise() {
         if trace.head.setup.shows_given_up {
             continue;
         }
-        let broken = sound_futures_that_break(&trace.head.setup, &trace.steps, 4, 4);
+        let broken = sound_futures_that_break(&trace.head.setup, &trace.actions, 4, 4);
         assert!(broken.is_empty(), "{}: {broken:?}", path.display());
     }
-    let life = live(2, Conditions::default());
-    let broken = sound_futures_that_break(&life.setup, &life.steps, 150, 4);
+    let run = run_seed(2, RunOptions::default());
+    let broken = sound_futures_that_break(&run.setup, &run.actions, 150, 4);
     assert!(broken.is_empty(), "seed 2: {broken:?}");
 }
 
@@ -174,12 +174,12 @@ fn no_future_of_a_sound_broker_breaks_a_promise() {
 fn a_future_is_the_same_every_time_and_not_like_the_next() {
     let trace = kept("mutant-skip-token-check");
     let world = World::new(&trace.head.setup, NoFaults, Checks::default()).expect("a world begins");
-    let deck = Deck::new(&trace.steps);
+    let sampler = FutureSampler::new(&trace.actions);
     let lived = |number| {
-        let mut future = deck.future(number, 0);
-        go_on(&world, |world| future.next(world)).steps
+        let mut future = sampler.future(number, 0);
+        go_on(&world, |world| future.next(world)).actions
     };
     assert_eq!(lived(3), lived(3));
     assert_ne!(lived(3), lived(4));
-    assert_eq!(lived(3).last(), Some(&Step::Drain));
+    assert_eq!(lived(3).last(), Some(&Action::Drain));
 }

@@ -3,13 +3,13 @@
 use std::cell::OnceCell;
 
 use driftq_core::faults::Fault;
-use driftq_sim::life::{Conditions, live};
+use driftq_sim::run::{RunOptions, run_seed};
 
 /// So many seeds it takes at most.
 const SEEDS: u64 = 60;
 
 fn is_broken(seed: u64, fault: Option<Fault>) -> bool {
-    live(seed, Conditions { fault, ..Conditions::default() }).violation.is_some()
+    run_seed(seed, RunOptions { fault, ..RunOptions::default() }).violation.is_some()
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use driftq_core::faults::Fault;
 use driftq_sim::regression::{self, Regression, judge, judge_by};
-use driftq_sim::trace::{Broken, Trace};
+use driftq_sim::trace::{Trace, ViolatedInvariant};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions")
@@ -34,7 +34,7 @@ fn every_kept_trace_shows_what_it_was_kept_for() {
 #[test]
 fn kept_traces_are_short_and_say_what_they_are_about() {
     for (name, trace) in kept() {
-        assert!(trace.steps.len() <= 25, "{name} has {} steps", trace.steps.len());
+        assert!(trace.actions.len() <= 25, "{name} has {} steps", trace.actions.len());
         assert!(trace.head.about.is_some(), "{name} does not say what it is about");
     }
 }
@@ -42,7 +42,7 @@ fn kept_traces_are_short_and_say_what_they_are_about() {
 #[test]
 fn a_mutant_that_breaks_nothing_is_noticed() {
     let (fault, mut trace) = one_with_a_mutant();
-    trace.steps.clear();
+    trace.actions.clear();
     let survived = judge(&trace);
     assert!(matches!(&survived, Err(Regression::Survived { fault: found, .. }) if *found == fault), "{survived:?}");
 }
@@ -50,7 +50,7 @@ fn a_mutant_that_breaks_nothing_is_noticed() {
 #[test]
 fn a_mutant_that_breaks_another_promise_is_noticed() {
     let (_, mut trace) = one_with_a_mutant();
-    trace.head.violates = Some(Broken { invariant: 99, sentence: "nobody promised this".to_owned() });
+    trace.head.violates = Some(ViolatedInvariant { invariant: 99, sentence: "nobody promised this".to_owned() });
     let another = judge(&trace);
     assert!(matches!(another, Err(Regression::Another { .. })), "{another:?}");
     trace.head.violates = None;
@@ -61,12 +61,12 @@ fn a_mutant_that_breaks_another_promise_is_noticed() {
 fn a_bug_that_is_back_is_noticed() {
     let (fault, trace) = one_with_a_mutant();
     // As if the planted bug were the broker's own.
-    let broken = |_| trace.relive(Some(fault)).violation;
+    let broken = |_| trace.replay(Some(fault)).violation;
     let of_a_mutant = judge_by(&trace, broken);
-    assert!(matches!(of_a_mutant, Err(Regression::Broken(_))), "{of_a_mutant:?}");
+    assert!(matches!(of_a_mutant, Err(Regression::Violated(_))), "{of_a_mutant:?}");
     let mut real = trace.clone();
     real.head.mutant = None;
     let of_a_real_one = judge_by(&real, broken);
-    assert!(matches!(of_a_real_one, Err(Regression::Broken(_))), "{of_a_real_one:?}");
+    assert!(matches!(of_a_real_one, Err(Regression::Violated(_))), "{of_a_real_one:?}");
     assert_eq!(judge(&real), Ok(()), "the broker as it is has no such bug");
 }

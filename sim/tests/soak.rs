@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use driftq_core::faults::Fault;
-use driftq_sim::life::{Conditions, live};
+use driftq_sim::run::{RunOptions, run_seed};
 use driftq_sim::soak::state::{KEPT_MAX, State};
-use driftq_sim::trace::{Broken, Trace};
+use driftq_sim::trace::{Trace, ViolatedInvariant};
 
 /// The folder of a soak of the test's own.
 struct Soaked(PathBuf);
@@ -112,7 +112,7 @@ fn what_a_planted_bug_breaks_is_kept_short_and_replayable_and_more_of_the_same_i
     assert_eq!(soaked.traces().len() as u64, kept, "{said}");
     for path in soaked.traces() {
         let trace = Trace::read(&path).expect("a trace");
-        assert!(!path.to_string_lossy().contains("whole") && trace.steps.len() <= 40, "{}", path.display());
+        assert!(!path.to_string_lossy().contains("whole") && trace.actions.len() <= 40, "{}", path.display());
         assert_eq!(path.file_name(), Some(format!("seed-{}.jsonl", trace.head.seed.expect("its seed")).as_ref()));
         assert_eq!(driftq_sim::regression::judge(&trace), Ok(()), "{}", path.display());
     }
@@ -153,12 +153,12 @@ fn a_killed_soak_lives_some_seeds_again_and_skips_none() {
     // Whatever was left whole is made short.
     let (_, said) = soaked.run(&[&args[..2], &["--for", "100ms"]].concat());
     let state = soaked.state();
-    let mut broken: BTreeMap<Broken, Vec<u64>> = BTreeMap::new();
+    let mut broken: BTreeMap<ViolatedInvariant, Vec<u64>> = BTreeMap::new();
     for seed in 40..state.next_seed {
         let profile = state.profile_of(seed);
-        let life = live(seed, Conditions { fault: Some(fault), profile, ..Conditions::default() });
-        if let Some(violation) = &life.violation {
-            broken.entry(Broken::from(violation)).or_default().push(seed);
+        let run = run_seed(seed, RunOptions { fault: Some(fault), profile, ..RunOptions::default() });
+        if let Some(violation) = &run.violation {
+            broken.entry(ViolatedInvariant::from(violation)).or_default().push(seed);
         }
     }
     assert_eq!(state.failures, broken.values().map(Vec::len).sum::<usize>() as u64, "{state:?}");

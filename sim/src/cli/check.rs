@@ -22,7 +22,7 @@ pub(super) fn check(args: &Check) -> Result<Ending, Misuse> {
     }
     say!("{}", report.to_string().trim_end());
     say!();
-    let (ending, word) = if report.passed() { (Ending::Passed, "PASSED") } else { (Ending::Broken, "FAILED") };
+    let (ending, word) = if report.passed() { (Ending::Passed, "PASSED") } else { (Ending::Failed, "FAILED") };
     say!("{word}");
     Ok(ending)
 }

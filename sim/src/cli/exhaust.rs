@@ -6,18 +6,18 @@ use std::time::Instant;
 use super::args::Exhaust;
 use super::{Ending, Misuse, say};
 use crate::exhaust::{Level, Plan, Size, Summary, exhaust as search};
-use crate::life::{Conditions, Life};
 use crate::parallel::cores;
 use crate::progress::Progress;
 use crate::report::{grouped, span};
+use crate::run::{Run, RunOptions};
 use crate::shrink::shrink;
 use crate::trace::Trace;
 
 pub(super) fn exhaust(args: &Exhaust) -> Result<Ending, Misuse> {
     let Exhaust { depth, messages, consumers, crashes, mutant, .. } = *args;
     let jobs = args.jobs.unwrap_or_else(cores);
-    let conditions = Conditions { fault: mutant, ..Conditions::default() };
-    let plan = Plan { size: Size { messages, consumers, crashes }, depth, jobs, conditions };
+    let options = RunOptions { fault: mutant, ..RunOptions::default() };
+    let plan = Plan { size: Size { messages, consumers, crashes }, depth, jobs, options };
     let planted = mutant.map(|fault| format!(" --mutant {}", fault.name())).unwrap_or_default();
     let trace = args.trace.clone().unwrap_or_else(|| default_trace(args));
     say!(
@@ -32,12 +32,12 @@ pub(super) fn exhaust(args: &Exhaust) -> Result<Ending, Misuse> {
     progress.end();
     say!("\n{}", table(&summary.levels));
     say!("{}", totals(&summary, depth));
-    if let Some(life) = &summary.failure {
-        tell(life, &summary, conditions, &trace)?;
+    if let Some(run) = &summary.failure {
+        tell(run, &summary, options, &trace)?;
     }
     let passed = summary.failure.is_none();
     say!("{}", if passed { "PASSED" } else { "FAILED" });
-    Ok(if passed { Ending::Passed } else { Ending::Broken })
+    Ok(if passed { Ending::Passed } else { Ending::Failed })
 }
 
 fn default_trace(args: &Exhaust) -> PathBuf {
@@ -76,8 +76,8 @@ fn totals(summary: &Summary, depth: u32) -> String {
 }
 
 /// What was broken, made short, kept, and how to see it again.
-fn tell(life: &Life, summary: &Summary, conditions: Conditions, path: &Path) -> Result<(), Misuse> {
-    let Some(violation) = &life.violation else {
+fn tell(run: &Run, summary: &Summary, options: RunOptions, path: &Path) -> Result<(), Misuse> {
+    let Some(violation) = &run.violation else {
         say!("a way that broke a promise broke none when it was gone again: the same steps are not the same life");
         return Ok(());
     };
@@ -85,10 +85,10 @@ fn tell(life: &Life, summary: &Summary, conditions: Conditions, path: &Path) -> 
     say!("  invariant {}: {}", violation.invariant, violation.sentence);
     say!("  found: {}", violation.found);
     let begun = Instant::now();
-    if let Some(shrunk) = shrink(&life.setup, &life.steps, conditions) {
-        let trace = Trace::of(&shrunk.life, None, conditions.fault);
+    if let Some(shrunk) = shrink(&run.setup, &run.actions, options) {
+        let trace = Trace::of(&shrunk.run, None, options.fault);
         trace.write(path).map_err(|cause| Misuse::Write { path: path.to_owned(), cause })?;
-        say!("  shrunk from {} steps to {} in {}", shrunk.before, shrunk.life.steps.len(), span(begun.elapsed()));
+        say!("  shrunk from {} steps to {} in {}", shrunk.before, shrunk.run.actions.len(), span(begun.elapsed()));
         say!("  replay the short trace: cargo run --release -p driftq-sim -- replay {}", path.display());
     }
     Ok(())

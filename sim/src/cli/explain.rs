@@ -11,7 +11,7 @@ use crate::explain::slice::Without;
 use crate::explain::{Explanation, NotExplained, Options, Point, explain as explained};
 use crate::parallel::cores;
 use crate::trace::Trace;
-use crate::view::story_of;
+use crate::view::timeline_of;
 
 /// How long a bar is at most.
 const BAR: u64 = 20;
@@ -21,7 +21,7 @@ const WORDS: usize = 46;
 pub(super) fn explain(args: &Explain) -> Result<Ending, Misuse> {
     let (source, fault) = Source::read(&args.subject)?;
     say!("{}", source.describe(fault));
-    let trace = Trace::of(&source.live(fault), source.seed(), fault);
+    let trace = Trace::of(&source.run(fault), source.seed(), fault);
     let options = Options { futures: args.futures, jobs: args.jobs.unwrap_or_else(cores) };
     let explanation = match explained(&trace, options) {
         Ok(explanation) => explanation,
@@ -31,10 +31,10 @@ pub(super) fn explain(args: &Explain) -> Result<Ending, Misuse> {
         }
         Err(other) => {
             say!("{other}");
-            return Ok(Ending::Broken);
+            return Ok(Ending::Failed);
         }
     };
-    let labels: Vec<String> = story_of(&trace, fault).moments.into_iter().map(|moment| moment.label).collect();
+    let labels: Vec<String> = timeline_of(&trace, fault).steps.into_iter().map(|step| step.label).collect();
     say!("{}", text(&explanation, &labels));
     if let Some(path) = &args.json {
         write(path, &explanation)?;
@@ -44,7 +44,7 @@ pub(super) fn explain(args: &Explain) -> Result<Ending, Misuse> {
         found.write(&path).map_err(|cause| Misuse::Write { path: path.clone(), cause })?;
         say!("\nA future broke a promise WITHOUT the planted bug. Replay it: driftq-sim replay {}", path.display());
     }
-    Ok(Ending::Broken)
+    Ok(Ending::Failed)
 }
 
 fn write(path: &Path, explanation: &Explanation) -> Result<(), Misuse> {
@@ -73,17 +73,17 @@ fn text(explanation: &Explanation, labels: &[String]) -> String {
         let _ =
             writeln!(text, "{:>5} {:<width$} {percent:>3}%  {words}", point.after, bar(point), width = BAR as usize);
     }
-    let _ = write!(text, "\n{}", verdict(explanation, explanation.steps));
+    let _ = write!(text, "\n{}", verdict(explanation, explanation.actions));
     let few = if needed.is_minimal { "none of which can be left out" } else { "perhaps fewer: patience ended" };
-    let _ = writeln!(text, "\nit depends on {} of {} steps, {few}:", needed.needed.len(), explanation.steps);
+    let _ = writeln!(text, "\nit depends on {} of {} steps, {few}:", needed.needed.len(), explanation.actions);
     for needed in &needed.needed {
-        let json = serde_json::to_string(&needed.step).expect("names and numbers have a form in JSON");
+        let json = serde_json::to_string(&needed.action).expect("names and numbers have a form in JSON");
         let _ = writeln!(text, "{:>5} {json}", needed.number);
         if needed.without != Without::Nothing {
             let _ = writeln!(text, "      without it {}", without(&needed.without));
         }
     }
-    if let Some(last) = needed.needed.last().filter(|last| last.number < explanation.steps) {
+    if let Some(last) = needed.needed.last().filter(|last| last.number < explanation.actions) {
         let _ = writeln!(text, "without all others it breaks at step {} already", last.number);
     }
     text.truncate(text.trim_end().len());

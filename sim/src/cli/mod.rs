@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use self::args::{Cli, Command};
-use crate::hush;
+use crate::panic_capture;
 use crate::trace::TraceError;
 
 /// Prints a line. Nobody listening is no reason to fail: `driftq-sim … | head` is fine.
@@ -37,7 +37,7 @@ enum Ending {
     /// No promise was broken.
     Passed,
     /// One was.
-    Broken,
+    Failed,
 }
 
 /// Why a command could not do what it was asked.
@@ -50,7 +50,7 @@ enum Misuse {
     #[error("{} cannot be written: {cause}", path.display())]
     Write { path: PathBuf, cause: std::io::Error },
     #[error(transparent)]
-    Real(#[from] crate::real::RealError),
+    Real(#[from] crate::file_disk::FileDiskError),
     #[error("{} cannot be read: {cause}", path.display())]
     Read { path: PathBuf, cause: std::io::Error },
     #[error("{}: {cause}", path.display())]
@@ -71,7 +71,7 @@ enum Misuse {
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    hush::install();
+    panic_capture::install();
     let ended = match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Replay(args) => replay::replay(args),
@@ -86,7 +86,7 @@ pub fn main() -> ExitCode {
     };
     match ended {
         Ok(Ending::Passed) => ExitCode::SUCCESS,
-        Ok(Ending::Broken) => ExitCode::from(1),
+        Ok(Ending::Failed) => ExitCode::from(1),
         Err(misuse) => {
             eprintln!("error: {misuse}");
             ExitCode::from(2)

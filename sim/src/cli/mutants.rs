@@ -61,7 +61,7 @@ pub(super) fn mutants(args: &Mutants) -> Result<Ending, Misuse> {
     }
     let survived = rows.iter().filter(|row| !row.is_killed()).count();
     say!("{} killed, {survived} survived", rows.len() - survived);
-    Ok(if survived == 0 { Ending::Passed } else { Ending::Broken })
+    Ok(if survived == 0 { Ending::Passed } else { Ending::Failed })
 }
 
 /// One bug in one line.
@@ -74,7 +74,7 @@ fn line(row: &Row, effort: Effort) -> String {
     let without = row.first_without_oracle.as_ref().map_or("nobody".to_owned(), |first| first.invariant.to_string());
     let killers: Vec<String> = row.killers.iter().map(|(number, count)| format!("{number}x{count}")).collect();
     let shrunk = row.shortest.as_ref().map_or(String::new(), |shortest| {
-        let (before, after) = (shortest.before, shortest.trace.steps.len());
+        let (before, after) = (shortest.before, shortest.trace.actions.len());
         format!("; {before} steps shrunk to {after} in {}", span(shortest.time))
     });
     format!(

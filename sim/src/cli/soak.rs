@@ -10,10 +10,10 @@ use signal_hook::flag;
 
 use super::args::Soak;
 use super::{Ending, Misuse, say};
-use crate::life::Conditions;
+use crate::campaign::{REPEATABLE, check_determinism};
 use crate::parallel::cores;
 use crate::report::{grouped, peak_memory_kib, span};
-use crate::run::{REPEATABLE, repeat};
+use crate::run::RunOptions;
 use crate::soak::folder::{Folder, FolderError, short_name};
 use crate::soak::state::{KEPT_MAX, State};
 use crate::soak::{News, Plan, soak as soak_on};
@@ -37,10 +37,10 @@ pub(super) fn soak(args: &Soak) -> Result<Ending, Misuse> {
     let time = args.time.map_or("until it is stopped".to_owned(), |time| format!("for {}", span(time)));
     say!("driftq-sim soak in {} on {jobs} threads, {time}: {}", args.dir.display(), described(&state));
     let (seed, before) = (state.next_seed, state.clone());
-    let conditions = Conditions { fault: state.mutant, profile: state.profile_of(seed), ..Conditions::default() };
-    if let Err(differing) = repeat(seed, conditions) {
+    let options = RunOptions { fault: state.mutant, profile: state.profile_of(seed), ..RunOptions::default() };
+    if let Err(differing) = check_determinism(seed, options) {
         say!("invariant 22 is broken: {REPEATABLE}\n  found: {differing}\nFAILED");
-        return Ok(Ending::Broken);
+        return Ok(Ending::Failed);
     }
     let plan = Plan { jobs, every: args.every, time: args.time, stop: &stop };
     soak_on(&folder, &mut state, plan, &|news| tell(&news, args))?;
@@ -125,5 +125,5 @@ fn summary(args: &Soak, before: &State, state: &State) -> Ending {
     }
     say!("the next seed is {}; {} has the rest", state.next_seed, args.dir.display());
     say!("{}", if failures == 0 { "PASSED" } else { "FAILED" });
-    if failures == 0 { Ending::Passed } else { Ending::Broken }
+    if failures == 0 { Ending::Passed } else { Ending::Failed }
 }

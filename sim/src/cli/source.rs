@@ -6,7 +6,7 @@ use driftq_core::faults::Fault;
 
 use super::Misuse;
 use super::args::{Choice, Subject, seed};
-use crate::life::{Conditions, Life, live};
+use crate::run::{Run, RunOptions, run_seed};
 use crate::swarm::Profile;
 use crate::trace::Trace;
 
@@ -41,10 +41,12 @@ impl Source {
         Ok(Self::Trace(Box::new(trace)))
     }
 
-    pub(super) fn live(&self, fault: Option<Fault>) -> Life {
+    pub(super) fn run(&self, fault: Option<Fault>) -> Run {
         match self {
-            Self::Seed(seed, profile) => live(*seed, Conditions { fault, profile: *profile, ..Conditions::default() }),
-            Self::Trace(trace) => trace.relive(fault),
+            Self::Seed(seed, profile) => {
+                run_seed(*seed, RunOptions { fault, profile: *profile, ..RunOptions::default() })
+            }
+            Self::Trace(trace) => trace.replay(fault),
         }
     }
 
@@ -64,7 +66,7 @@ impl Source {
                 // What is kept for a planted bug is about that bug, which is told anyway.
                 let about = trace.head.about.as_deref().filter(|_| fault.is_none() || fault != trace.head.mutant);
                 let about = about.map(|about| format!(", about: {about}")).unwrap_or_default();
-                format!("trace of {} steps{about}", trace.steps.len())
+                format!("trace of {} steps{about}", trace.actions.len())
             }
         };
         match fault {

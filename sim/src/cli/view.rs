@@ -10,8 +10,8 @@ use super::{Ending, Misuse, say, wal};
 use crate::explain::{FUTURES, Options, explain};
 use crate::parallel::cores;
 use crate::trace::Trace;
-use crate::view::story::Explained;
-use crate::view::{page, story_of};
+use crate::view::timeline::Explained;
+use crate::view::{page, timeline_of};
 use crate::wal::Pick;
 
 pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
@@ -26,24 +26,24 @@ pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
     say!("{}", source.describe(fault));
     let trace = match &source {
         Source::Trace(trace) => (**trace).clone(),
-        Source::Seed(..) => Trace::of(&source.live(fault), source.seed(), fault),
+        Source::Seed(..) => Trace::of(&source.run(fault), source.seed(), fault),
     };
-    let mut story = story_of(&trace, fault);
-    story.title.clone_from(&name);
-    if story.about.is_empty() {
-        story.about = match &source {
+    let mut timeline = timeline_of(&trace, fault);
+    timeline.title.clone_from(&name);
+    if timeline.about.is_empty() {
+        timeline.about = match &source {
             Source::Seed(..) => format!("The life of {}", source.describe(fault)),
             Source::Trace(_) => format!("A {}", source.describe(fault)),
         };
     }
-    story.explained = if args.no_explain { None } else { explained(trace, fault) };
-    write(&out, &page(&story)).map_err(|cause| Misuse::Write { path: out.clone(), cause })?;
-    match &story.broken {
-        Some(broken) => {
-            let (invariant, step) = (broken.invariant, broken.moment + 1);
-            say!("invariant {invariant} is broken in step {step}: {}", broken.sentence);
+    timeline.explained = if args.no_explain { None } else { explained(trace, fault) };
+    write(&out, &page(&timeline)).map_err(|cause| Misuse::Write { path: out.clone(), cause })?;
+    match &timeline.violation {
+        Some(violation) => {
+            let (invariant, action) = (violation.invariant, violation.step + 1);
+            say!("invariant {invariant} is broken in step {action}: {}", violation.sentence);
         }
-        None => say!("no promise is broken in {} steps", story.moments.len()),
+        None => say!("no promise is broken in {} steps", timeline.steps.len()),
     }
     say!("written to {}", out.display());
     say!("open it in any browser, such as: xdg-open {}", out.display());

@@ -33,7 +33,7 @@ pub(super) fn show(dir: &Path, pick: &Pick, out: &Path) -> Result<(), Misuse> {
     let told = Wal::open(dir).and_then(|mut wal| story_of_log(&mut wal, &title, pick));
     let story = told.map_err(|cause| Misuse::Wal { path: dir.to_owned(), cause })?;
     write(out, &page(&story)).map_err(|cause| Misuse::Write { path: out.to_owned(), cause })?;
-    say!("{} records", grouped(story.moments.len() as u64));
+    say!("{} records", grouped(story.steps.len() as u64));
     say!("written to {}", out.display());
     Ok(())
 }

@@ -3,7 +3,7 @@
 use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
 
 use super::{Change, Content, Disk, Unsynced, io};
-use crate::steps::IoFault;
+use crate::actions::IoFault;
 
 impl Storage for Disk {
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault> {

@@ -1,21 +1,21 @@
 //! Small worlds, to the end: not some lives but all of them, up to so many steps.
 //!
-//! A few messages, a few workers, a crash. From every state every [move](Move) that changes something is made, level by level, so
+//! A few messages, a few workers, a crash. From every state every [move](Transition) that changes something is made, level by level, so
 //! that what goes wrong is found by a shortest way. Where two ways meet, by [fingerprint](crate::world::Fingerprint), one is gone
 //! on with. The crash comes at every state, and there at every byte of what was not synced, each followed by a start with all
 //! its checks. Nothing is drawn: the same plan always counts the same, on any number of threads.
 
-mod moves;
 mod search;
-mod spot;
+mod state;
+mod transitions;
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use driftq_core::faults::{NoFaults, Planted};
 
-pub use self::moves::{Move, Verb};
-use crate::life::{Conditions, Life};
+pub use self::transitions::{SettleOp, Transition};
+use crate::run::{Run, RunOptions};
 use crate::setup::Setup;
 
 /// How small the world is.
@@ -45,7 +45,7 @@ pub struct Plan {
     /// On how many threads.
     pub jobs: NonZeroUsize,
     /// What is planted, and who watches.
-    pub conditions: Conditions,
+    pub options: RunOptions,
 }
 
 /// What was found so many moves away from the beginning.
@@ -69,7 +69,7 @@ pub struct Summary {
     /// States from which everything was worked off.
     pub drained: u64,
     /// The life in which a promise was broken, by a shortest way there.
-    pub failure: Option<Life>,
+    pub failure: Option<Run>,
     /// No more than the plan's depth was left to search: the world has no more states.
     pub is_complete: bool,
     /// How long it took.
@@ -104,7 +104,7 @@ impl Summary {
 
 /// Searches. `watch` is told how far it is, now and then.
 pub fn exhaust(plan: &Plan, watch: impl FnMut(&Summary)) -> Summary {
-    match plan.conditions.fault {
+    match plan.options.fault {
         None => search::search(plan, NoFaults, watch),
         Some(fault) => search::search(plan, Planted(fault), watch),
     }

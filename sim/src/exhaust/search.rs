@@ -7,41 +7,41 @@ use std::time::Instant;
 
 use driftq_core::faults::Faults;
 
-use super::moves::{Move, prologue};
-use super::spot::Spot;
+use super::state::SearchState;
+use super::transitions::{Transition, prologue};
 use super::{Level, Plan, Summary, setup};
-use crate::hush;
-use crate::life::relive;
+use crate::actions::{Action, Loss};
+use crate::panic_capture;
 use crate::parallel::in_order;
-use crate::steps::{Loss, Step};
+use crate::run::replay;
 use crate::world::Fingerprint;
 
 /// A state, by the way to it: the state before, and the move.
 #[derive(Clone, Copy)]
 struct Node {
     before: u32,
-    taken: Move,
+    taken: Transition,
 }
 
 /// What is to be seen from a state.
 #[derive(Default)]
 struct View {
     /// Where its moves lead, each place once.
-    next: Vec<(Move, Fingerprint)>,
+    next: Vec<(Transition, Fingerprint)>,
     transitions: u64,
     crashes: u64,
     drained: bool,
     /// What breaks a promise, and by what it shows.
-    wrong: Option<(Option<Move>, Vec<Step>)>,
+    wrong: Option<(Option<Transition>, Vec<Action>)>,
 }
 
 pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch: impl FnMut(&Summary)) -> Summary {
     let begun = Instant::now();
     let mut summary = Summary::default();
-    let start = match hush::catch(|| Spot::beginning(plan.size, faults, plan.conditions.checks)) {
+    let start = match panic_capture::catch(|| SearchState::beginning(plan.size, faults, plan.options.checks)) {
         Ok(Ok(start)) => start,
         Ok(Err(_)) | Err(_) => {
-            summary.failure = Some(relive(&setup(), &prologue(), plan.conditions));
+            summary.failure = Some(replay(&setup(), &prologue(), plan.options));
             return summary;
         }
     };
@@ -49,7 +49,7 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
     // Worlds can be handed from thread to thread, but not be looked at by several at once.
     let start = Mutex::new(start);
     // The first has no state before it, and no move is made to it.
-    let mut nodes = vec![Node { before: 0, taken: Move::Wake }];
+    let mut nodes = vec![Node { before: 0, taken: Transition::Wake }];
     let mut level = 0..1;
     summary.levels.push(Level { states: 1, ..Level::default() });
     for depth in 0..=plan.depth {
@@ -85,12 +85,12 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
         }
         if let Some((at, taken, ahead)) = wrong {
             let mut here = start.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let mut steps = prologue();
+            let mut actions = prologue();
             for taken in way(&nodes, at).into_iter().chain(taken) {
-                let _ = here.tell(taken, |step| steps.push(step.clone()));
+                let _ = here.tell(taken, |action| actions.push(action.clone()));
             }
-            steps.extend(ahead);
-            summary.failure = Some(relive(&setup(), &steps, plan.conditions));
+            actions.extend(ahead);
+            summary.failure = Some(replay(&setup(), &actions, plan.options));
             break;
         }
         level = nodes.len()..nodes.len() + next.len();
@@ -105,7 +105,7 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
 }
 
 /// The moves that lead to a state.
-fn way(nodes: &[Node], mut at: usize) -> Vec<Move> {
+fn way(nodes: &[Node], mut at: usize) -> Vec<Transition> {
     let mut way = Vec::new();
     while at > 0 {
         way.push(nodes[at].taken);
@@ -116,7 +116,7 @@ fn way(nodes: &[Node], mut at: usize) -> Vec<Move> {
 }
 
 /// Goes the way again, and then makes every move there is. A world takes far more room than the way to it.
-fn look<F: Faults>(mut here: Spot<F>, way: &[Move], is_last: bool) -> View {
+fn look<F: Faults>(mut here: SearchState<F>, way: &[Transition], is_last: bool) -> View {
     let mut view = View::default();
     let mut paper = Vec::new();
     if way.iter().try_for_each(|taken| here.go(*taken)).is_err() {
@@ -127,8 +127,8 @@ fn look<F: Faults>(mut here: Spot<F>, way: &[Move], is_last: bool) -> View {
     let print = here.fingerprint(&mut paper);
     if drains_here(print) {
         view.drained = true;
-        if here.clone().live(std::iter::once(Step::Drain)).is_err() {
-            view.wrong = Some((None, vec![Step::Drain]));
+        if here.clone().run_actions(std::iter::once(Action::Drain)).is_err() {
+            view.wrong = Some((None, vec![Action::Drain]));
             return view;
         }
     }
@@ -137,14 +137,14 @@ fn look<F: Faults>(mut here: Spot<F>, way: &[Move], is_last: bool) -> View {
     }
     let mut met = HashSet::from([print]);
     let mut cut_at = None;
-    for taken in here.moves() {
+    for taken in here.transitions() {
         let mut there = here.clone();
         if there.go(taken).is_err() {
             view.wrong = Some((Some(taken), Vec::new()));
             return view;
         }
-        let is_crash = matches!(taken, Move::Crash(_));
-        let is_cut = matches!(taken, Move::Crash(Loss::Cut { .. }));
+        let is_crash = matches!(taken, Transition::Crash(_));
+        let is_cut = matches!(taken, Transition::Crash(Loss::Cut { .. }));
         // Two cuts after which as much of the log is found differ in nothing else that is in a fingerprint.
         let print_there = match cut_at {
             Some((durable, print)) if is_cut && durable == there.world.durable() => print,
@@ -161,7 +161,7 @@ fn look<F: Faults>(mut here: Spot<F>, way: &[Move], is_last: bool) -> View {
         // What is durable is compared by what it comes to, so a start must be seen to come to it.
         let is_new = is_crash || there.world.durable() > here.world.durable();
         if is_new && there.survives().is_err() {
-            view.wrong = Some((Some(taken), vec![Step::Crash { loss: Loss::All }, Step::Boot]));
+            view.wrong = Some((Some(taken), vec![Action::Crash { loss: Loss::All }, Action::Boot]));
             return view;
         }
         if met.insert(print_there) {
@@ -187,13 +187,13 @@ mod tests {
 
     use super::*;
     use crate::exhaust::Size;
-    use crate::life::Conditions;
+    use crate::run::RunOptions;
 
     /// What the brokers along all ways are like: their states, how much of each is durable, and when they want to be told the time.
     type Seen = BTreeSet<(u64, bool, Option<u64>)>;
 
     /// Goes every way, and where `met` is given only from places that are not in it.
-    fn go(here: &Spot<NoFaults>, left: u32, met: &mut Option<HashSet<(Fingerprint, u32)>>, seen: &mut Seen) {
+    fn go(here: &SearchState<NoFaults>, left: u32, met: &mut Option<HashSet<(Fingerprint, u32)>>, seen: &mut Seen) {
         let print = here.fingerprint(&mut Vec::new());
         if met.as_mut().is_some_and(|met| !met.insert((print, left))) {
             return;
@@ -201,7 +201,7 @@ mod tests {
         let broker = here.world.broker().expect("every crash is followed by a start");
         let is_durable = broker.synced() >= broker.broker().appended();
         seen.insert((broker.state().digest(), is_durable, here.world.until_timeout()));
-        for taken in here.moves().into_iter().filter(|_| left > 0) {
+        for taken in here.transitions().into_iter().filter(|_| left > 0) {
             let mut there = here.clone();
             there.go(taken).expect("no promise is broken");
             go(&there, left - 1, met, seen);
@@ -211,15 +211,15 @@ mod tests {
     #[test]
     fn going_on_from_one_of_two_that_meet_finds_all_that_going_on_from_both_does() {
         let size = Size { messages: 1, consumers: 1, crashes: 0 };
-        let start = || Spot::beginning(size, NoFaults, Default::default()).expect("it starts");
+        let start = || SearchState::beginning(size, NoFaults, Default::default()).expect("it starts");
         let (mut all, mut fewer) = (Seen::new(), Seen::new());
         go(&start(), 6, &mut None, &mut all);
         let mut met = Some(HashSet::new());
         go(&start(), 6, &mut met, &mut fewer);
         assert_eq!(all, fewer);
         let places: HashSet<_> = met.into_iter().flatten().map(|(print, _)| print).collect();
-        let (jobs, conditions) = (NonZeroUsize::MIN, Conditions::default());
-        let found = search(&Plan { size, depth: 6, jobs, conditions }, NoFaults, |_| {});
+        let (jobs, options) = (NonZeroUsize::MIN, RunOptions::default());
+        let found = search(&Plan { size, depth: 6, jobs, options }, NoFaults, |_| {});
         assert_eq!(found.states(), places.len() as u64);
         assert!(found.failure.is_none() && found.states() > 100, "{found:?}");
     }

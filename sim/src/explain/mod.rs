@@ -15,16 +15,16 @@ use std::ops::ControlFlow;
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use serde::Serialize;
 
-use self::futures::{Deck, go_on};
+use self::futures::{FutureSampler, go_on};
 use self::slice::Slice;
-use crate::hush;
+use crate::actions::Action;
 use crate::invariants::{Verdict, Violation};
-use crate::life::{Conditions, Life, relive};
+use crate::panic_capture;
 use crate::parallel::in_order;
+use crate::run::{Run, RunOptions, replay};
 use crate::setup::Setup;
-use crate::steps::Step;
-use crate::trace::{Broken, Trace};
-use crate::view::story::Explained;
+use crate::trace::{Trace, ViolatedInvariant};
+use crate::view::timeline::Explained;
 use crate::world::{Checks, World};
 
 /// How many futures there are unless told.
@@ -80,11 +80,12 @@ impl Point {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// The promise.
-    pub broken: Broken,
+    pub broken: ViolatedInvariant,
     /// What was found instead.
     pub found: String,
     /// How many steps there were, the last of which broke it.
-    pub steps: usize,
+    #[serde(rename = "steps")]
+    pub actions: usize,
     /// The curve, the step after which it was inevitable and the slice, as a viewer wants them.
     #[serde(flatten)]
     pub explained: Explained,
@@ -103,7 +104,7 @@ impl Explanation {
     /// After how many steps every future breaks the promise. At the latest that is after the last.
     #[must_use]
     pub fn inevitable(&self) -> usize {
-        self.explained.inevitable.unwrap_or(self.steps)
+        self.explained.inevitable.unwrap_or(self.actions)
     }
 }
 
@@ -115,23 +116,23 @@ pub enum NotExplained {
     NothingBroken,
     /// The life is not the same when it is lived again.
     #[error("lived again it is another life, so its futures say nothing")]
-    NotRepeatable,
+    NotDeterministic,
 }
 
 /// A life that ends with a violation.
 struct Case<'a> {
     setup: &'a Setup,
     /// All of its steps: the last breaks the promise.
-    steps: &'a [Step],
+    actions: &'a [Action],
     fault: Option<Fault>,
-    wanted: Broken,
+    wanted: ViolatedInvariant,
     /// Without the planted bug nothing is broken.
     is_innocent: bool,
 }
 
 impl Case<'_> {
-    fn live(&self, steps: &[Step], fault: Option<Fault>) -> Life {
-        relive(self.setup, steps, Conditions { fault, ..Conditions::default() })
+    fn run(&self, actions: &[Action], fault: Option<Fault>) -> Run {
+        replay(self.setup, actions, RunOptions { fault, ..RunOptions::default() })
     }
 }
 
@@ -141,25 +142,30 @@ impl Case<'_> {
 /// [`NotExplained`].
 pub fn explain(trace: &Trace, options: Options) -> Result<Explanation, NotExplained> {
     let fault = trace.head.mutant;
-    let life = trace.relive(fault);
-    let violation = life.violation.as_ref().ok_or(NotExplained::NothingBroken)?;
-    let mut case =
-        Case { setup: &life.setup, steps: &life.steps, fault, wanted: Broken::from(violation), is_innocent: false };
-    case.is_innocent = fault.is_some() && case.live(&life.steps, None).violation.is_none();
-    if life.violation != case.live(&life.steps, fault).violation {
-        return Err(NotExplained::NotRepeatable);
+    let run = trace.replay(fault);
+    let violation = run.violation.as_ref().ok_or(NotExplained::NothingBroken)?;
+    let mut case = Case {
+        setup: &run.setup,
+        actions: &run.actions,
+        fault,
+        wanted: ViolatedInvariant::from(violation),
+        is_innocent: false,
+    };
+    case.is_innocent = fault.is_some() && case.run(&run.actions, None).violation.is_none();
+    if run.violation != case.run(&run.actions, fault).violation {
+        return Err(NotExplained::NotDeterministic);
     }
     let curve = match fault {
         None => curve(&case, NoFaults, NoFaults, options),
         Some(fault) => curve(&case, Planted(fault), NoFaults, options),
     };
-    let Curve { points, sound_breaks } = curve.map_err(|_| NotExplained::NotRepeatable)?;
+    let Curve { points, sound_breaks } = curve.map_err(|_| NotExplained::NotDeterministic)?;
     let needed = slice::slice(&case);
-    let last = life.steps.len();
+    let last = run.actions.len();
     Ok(Explanation {
         broken: case.wanted.clone(),
         found: violation.found.clone(),
-        steps: last,
+        actions: last,
         explained: Explained {
             curve: points.iter().map(|point| (point.after, point.share())).collect(),
             inevitable: Some(from_on(&points, Point::is_certain).unwrap_or(last)),
@@ -198,7 +204,7 @@ enum Outcome {
     Same,
     Another,
     /// The same steps break a promise without the bug too.
-    Anyway(Vec<Step>, Violation),
+    Anyway(Vec<Action>, Violation),
 }
 
 /// `sound` is the broker without the bug, for whoever doubts that it is.
@@ -207,8 +213,8 @@ where
     F: Faults + Send,
     S: Faults + Send,
 {
-    let last = case.steps.len();
-    let deck = Deck::new(case.steps);
+    let last = case.actions.len();
+    let sampler = FutureSampler::new(case.actions);
     let certain = Point { after: last, futures: options.futures, same: options.futures, another: 0 };
     let mut points = BTreeMap::from([(last, certain)]);
     let mut sound_breaks: Option<Box<Trace>> = None;
@@ -220,7 +226,7 @@ where
         let items = forks.into_iter().flat_map(|fork| some.clone().map(move |first| (fork.clone(), first)));
         let ends = |(fork, first): (Fork<F, S>, u64)| {
             let numbers = first..options.futures.min(first + TOGETHER as u64);
-            (fork.after, numbers.map(|number| outcome(case, &deck, &fork, number)).collect::<Vec<_>>())
+            (fork.after, numbers.map(|number| outcome(case, &sampler, &fork, number)).collect::<Vec<_>>())
         };
         in_order(options.jobs, items, ends, |(after, outcomes)| {
             let point = points.entry(after).or_insert(Point { after, ..Point::default() });
@@ -230,8 +236,8 @@ where
                     Outcome::Whole => {}
                     Outcome::Same => point.same += 1,
                     Outcome::Another => point.another += 1,
-                    Outcome::Anyway(steps, violation) => {
-                        let trace = || Box::new(anyway(case, after, steps, &violation));
+                    Outcome::Anyway(actions, violation) => {
+                        let trace = || Box::new(anyway(case, after, actions, &violation));
                         sound_breaks.get_or_insert_with(trace);
                     }
                 }
@@ -257,44 +263,49 @@ fn forks<F: Faults, S: Faults>(
             true => Some(World::new(case.setup, sound, Checks::default())?),
             false => None,
         };
-        for (taken, step) in case.steps.iter().enumerate() {
+        for (taken, action) in case.actions.iter().enumerate() {
             if after.contains(&taken) {
                 forks.push(Fork { after: taken, world: world.clone(), sound: sound.clone() });
             }
             if after.last().is_none_or(|last| *last <= taken) {
                 break;
             }
-            world.take(step)?;
+            world.apply(action)?;
             if let Some(sound) = &mut sound {
-                sound.take(step)?;
+                sound.apply(action)?;
             }
         }
         Ok(())
     };
-    let lived = hush::catch(&mut fork);
-    lived.map_err(|said| crate::invariants::laws::NEVER_PANICS.broken(said)).and_then(|verdict| verdict)?;
+    let lived = panic_capture::catch(&mut fork);
+    lived.map_err(|said| crate::invariants::catalog::NEVER_PANICS.violated_by(said)).and_then(|verdict| verdict)?;
     Ok(forks)
 }
 
-fn outcome<F: Faults, S: Faults>(case: &Case<'_>, deck: &Deck<'_>, fork: &Fork<F, S>, number: u64) -> Outcome {
-    let mut future = deck.future(number, fork.after);
+fn outcome<F: Faults, S: Faults>(
+    case: &Case<'_>,
+    sampler: &FutureSampler<'_>,
+    fork: &Fork<F, S>,
+    number: u64,
+) -> Outcome {
+    let mut future = sampler.future(number, fork.after);
     let lived = go_on(&fork.world, |world| future.next(world));
     let Some(violation) = lived.violation else { return Outcome::Whole };
     if let Some(sound) = &fork.sound {
-        let mut steps = lived.steps.iter();
-        if let Some(violation) = go_on(sound, |_| steps.next().cloned()).violation {
-            return Outcome::Anyway(lived.steps, violation);
+        let mut actions = lived.actions.iter();
+        if let Some(violation) = go_on(sound, |_| actions.next().cloned()).violation {
+            return Outcome::Anyway(lived.actions, violation);
         }
     }
     if case.wanted.is(&violation) { Outcome::Same } else { Outcome::Another }
 }
 
 /// A future that breaks a promise of the broker as it is, as a trace to be kept.
-fn anyway(case: &Case<'_>, after: usize, steps: Vec<Step>, violation: &Violation) -> Trace {
-    let mut life = case.live(&[], None);
-    life.steps = case.steps[..after].iter().cloned().chain(steps).collect();
-    life.violation = Some(violation.clone());
-    Trace::of(&life, None, None)
+fn anyway(case: &Case<'_>, after: usize, actions: Vec<Action>, violation: &Violation) -> Trace {
+    let mut run = case.run(&[], None);
+    run.actions = case.actions[..after].iter().cloned().chain(actions).collect();
+    run.violation = Some(violation.clone());
+    Trace::of(&run, None, None)
 }
 
 /// Every step of a short life; of a long one, a few far apart.

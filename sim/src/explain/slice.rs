@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::Case;
+use crate::actions::Action;
 use crate::shrink::json;
-use crate::steps::Step;
-use crate::trace::Broken;
+use crate::trace::ViolatedInvariant;
 
 /// How many events may be lived through in search of fewer steps: some seconds on one core.
 const EVENTS_MAX: u64 = 1_500_000;
@@ -21,7 +21,8 @@ pub struct Needed {
     /// Which step of the trace, counted from 1.
     pub number: usize,
     /// The step.
-    pub step: Step,
+    #[serde(rename = "step")]
+    pub action: Action,
     /// What the other steps of the slice break without it.
     pub without: Without,
 }
@@ -33,7 +34,7 @@ pub enum Without {
     /// No promise is broken.
     Nothing,
     /// Another one is.
-    Another(Broken),
+    Another(ViolatedInvariant),
     /// It makes no difference; patience ended before it could be left out.
     Same,
     /// The same one, but with or without the planted bug.
@@ -51,7 +52,7 @@ pub struct Slice {
 
 /// The slice of a life that ends with the violation.
 pub(super) fn slice(case: &Case<'_>) -> Slice {
-    let mut search = Search { case, kept: (0..case.steps.len()).collect(), is_strict: true, events: 0 };
+    let mut search = Search { case, kept: (0..case.actions.len()).collect(), is_strict: true, events: 0 };
     // First as long as it is still the last step that breaks it: without a step that stood in its way, another may do so before.
     search.drop_alike();
     search.drop_chunks();
@@ -68,7 +69,7 @@ pub(super) fn slice(case: &Case<'_>) -> Slice {
         let number = search.kept[at];
         let mut others = search.kept.clone();
         others.remove(at);
-        Needed { number: number + 1, step: case.steps[number].clone(), without: search.breaks(&others).0 }
+        Needed { number: number + 1, action: case.actions[number].clone(), without: search.breaks(&others).0 }
     });
     Slice { needed: needed.collect(), is_minimal }
 }
@@ -87,20 +88,20 @@ impl Search<'_> {
         self.events > EVENTS_MAX
     }
 
-    fn steps(&self, of: &[usize]) -> Vec<Step> {
-        of.iter().map(|at| self.case.steps[*at].clone()).collect()
+    fn actions(&self, of: &[usize]) -> Vec<Action> {
+        of.iter().map(|at| self.case.actions[*at].clone()).collect()
     }
 
     /// What these steps break, and after how many of them.
     fn breaks(&self, of: &[usize]) -> (Without, usize, u64) {
-        let life = self.case.live(&self.steps(of), self.case.fault);
-        let (len, mut events) = (life.steps.len(), life.tally.events + life.steps.len() as u64);
-        let found = match &life.violation {
+        let run = self.case.run(&self.actions(of), self.case.fault);
+        let (len, mut events) = (run.actions.len(), run.counters.events + run.actions.len() as u64);
+        let found = match &run.violation {
             None => Without::Nothing,
-            Some(found) if !self.case.wanted.is(found) => Without::Another(Broken::from(found)),
+            Some(found) if !self.case.wanted.is(found) => Without::Another(ViolatedInvariant::from(found)),
             Some(_) if self.case.is_innocent => {
-                let sound = self.case.live(&life.steps, None);
-                events += sound.tally.events + sound.steps.len() as u64;
+                let sound = self.case.run(&run.actions, None);
+                events += sound.counters.events + sound.actions.len() as u64;
                 if sound.violation.is_none() { Without::Same } else { Without::Anyway }
             }
             Some(_) => Without::Same,
@@ -127,7 +128,7 @@ impl Search<'_> {
     /// Leaves out all steps of one kind, or about the same message, worker, group, topic or call.
     fn drop_alike(&mut self) {
         let subjects: Vec<BTreeSet<String>> =
-            self.case.steps.iter().map(|step| json::subjects(&json::of(step))).collect();
+            self.case.actions.iter().map(|action| json::subjects(&json::of(action))).collect();
         let all: BTreeSet<&String> = subjects.iter().flatten().collect();
         for subject in all {
             let kept: Vec<usize> = self.kept.iter().copied().filter(|at| !subjects[*at].contains(subject)).collect();

@@ -57,16 +57,16 @@ fn a_future_that_breaks_without_the_bug_does_not_count_and_is_told() {
     let trace = kept("mutant-segment-removed-early");
     let fault = trace.head.mutant.expect("it is of a mutant");
     let wanted = trace.head.violates.clone().expect("it says what it breaks");
-    let steps = &trace.steps;
-    let case = Case { setup: &trace.head.setup, steps, fault: Some(fault), wanted, is_innocent: true };
+    let actions = &trace.actions;
+    let case = Case { setup: &trace.head.setup, actions, fault: Some(fault), wanted, is_innocent: true };
     let options = Options { futures: 16, jobs: NonZeroUsize::MIN };
     // The last step breaks the promise, and would break the forged broker too; what comes before does not.
     let honest = curve(&case, Planted(fault), NoFaults, options).expect("it does not break before its last step");
     assert!(honest.sound_breaks.is_none());
-    assert!(honest.points.iter().any(|point| point.after < steps.len() && point.same > 0));
+    assert!(honest.points.iter().any(|point| point.after < actions.len() && point.same > 0));
     let forged = curve(&case, Planted(fault), Planted(fault), options).expect("the same");
-    assert!(forged.points.iter().all(|point| point.after == steps.len() || point.same + point.another == 0));
+    assert!(forged.points.iter().all(|point| point.after == actions.len() || point.same + point.another == 0));
     let shown = forged.sound_breaks.expect("a future that breaks without the bug is told");
-    assert!(shown.relive(Some(fault)).violation.is_some(), "and can be replayed");
+    assert!(shown.replay(Some(fault)).violation.is_some(), "and can be replayed");
     assert_eq!(shown.head.mutant, None);
 }

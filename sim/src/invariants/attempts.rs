@@ -3,14 +3,14 @@
 use driftq_core::reply::Delivery;
 use driftq_core::state::entry::{Entry, LastError};
 
-use super::books::ledger::{GroupBook, Seen};
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::model::{GroupModel, Seen};
 use super::verdict::Verdict;
 
 #[doc = sentence!(attempts_rise)]
 ///
 /// Where a crash has passed, deliveries may have gone unseen, and it may be by more.
-pub(super) fn attempts_rise(book: &GroupBook, delivery: &Delivery) -> Verdict {
+pub(super) fn attempts_rise(book: &GroupModel, delivery: &Delivery) -> Verdict {
     let (attempts, failures) = (delivery.attempts, delivery.failures);
     let before = book.seen.get(&delivery.offset);
     let rising = match before {
@@ -18,11 +18,11 @@ pub(super) fn attempts_rise(book: &GroupBook, delivery: &Delivery) -> Verdict {
         Some(seen) => attempts == seen.attempts + 1 && failures >= seen.failures,
         None => attempts == 1 || book.crashed,
     };
-    laws::ATTEMPTS_RISE.holds(rising && failures < attempts, || format!("{delivery:?}, before {before:?}"))
+    catalog::ATTEMPTS_RISE.holds(rising && failures < attempts, || format!("{delivery:?}, before {before:?}"))
 }
 
 #[doc = sentence!(error_is_kept)]
-pub(super) fn error_is_kept(book: &GroupBook, delivery: &Delivery) -> Verdict {
+pub(super) fn error_is_kept(book: &GroupModel, delivery: &Delivery) -> Verdict {
     let before = book.seen.get(&delivery.offset);
     let good = match (before, &delivery.last_error) {
         (Some(seen), _) if seen.vague || seen.unsure || seen.crashed => true,
@@ -35,11 +35,11 @@ pub(super) fn error_is_kept(book: &GroupBook, delivery: &Delivery) -> Verdict {
         (_, LastError::Nothing) => before.is_none_or(|seen| seen.reasons.is_empty()),
         (None, _) => false,
     };
-    laws::ERROR_IS_KEPT.holds(good, || format!("{delivery:?}, before {before:?}"))
+    catalog::ERROR_IS_KEPT.holds(good, || format!("{delivery:?}, before {before:?}"))
 }
 
 #[doc = sentence!(attempts_kept)]
 pub(super) fn attempts_kept(entry: Option<&Entry>, seen: &Seen) -> Verdict {
     let good = entry.is_none_or(|entry| entry.attempts >= seen.attempts && entry.token >= seen.token);
-    laws::ATTEMPTS_KEPT.holds(good, || format!("{entry:?}, seen {seen:?}"))
+    catalog::ATTEMPTS_KEPT.holds(good, || format!("{entry:?}, seen {seen:?}"))
 }

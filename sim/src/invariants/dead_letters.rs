@@ -5,16 +5,16 @@ use driftq_core::reply::Delivery;
 use driftq_core::state::partition::Message;
 use driftq_core::types::{DeadLetter, DeadReason, Envelope, GroupId, Lsn, Metadata, Offset, Redrive, Timestamp};
 
-use super::books::deliveries::Handed;
-use super::books::ledger::{GroupBook, Known, Waiting};
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::deliveries::Handed;
+use super::tracker::model::{GroupModel, Known, Waiting};
 use super::verdict::Verdict;
 
 #[doc = sentence!(dead_stays_away)]
-pub(super) fn dead_stays_away(book: &GroupBook, delivery: &Delivery, at: Timestamp) -> Verdict {
+pub(super) fn dead_stays_away(book: &GroupModel, delivery: &Delivery, at: Timestamp) -> Verdict {
     let dead = book.died(delivery.offset).filter(|(since, _)| !book.sought_since(*since));
     let good = dead.is_none_or(|(_, died)| at <= died);
-    laws::DEAD_STAYS_AWAY.holds(good, || format!("at {at}, died {dead:?}: {delivery:?}"))
+    catalog::DEAD_STAYS_AWAY.holds(good, || format!("at {at}, died {dead:?}: {delivery:?}"))
 }
 
 #[doc = sentence!(spent_stays_away)]
@@ -23,7 +23,7 @@ pub(super) fn spent_stays_away(handed: &Handed<'_>) -> Verdict {
     let most = policy.map_or(0, |policy| policy.max_attempts);
     // What is a dead letter already has nothing left to fail.
     let good = handed.is_dead_letter || most == 0 || handed.delivery.failures < most;
-    laws::SPENT_STAYS_AWAY.holds(good, || format!("{policy:?}: {:?}", handed.delivery))
+    catalog::SPENT_STAYS_AWAY.holds(good, || format!("{policy:?}: {:?}", handed.delivery))
 }
 
 #[doc = sentence!(dead_unchanged)]
@@ -43,7 +43,7 @@ pub(super) fn dead_unchanged(letter: &Message, dead: &DeadLetter, source: &Known
         || envelope.partition_override.is_some();
     let same = (source.body.key(), source.body.value()) == (letter.body.key(), letter.body.value());
     let good = same && again == cleared && !acts && dead.original_partition == source.partition;
-    laws::DEAD_UNCHANGED.holds(good, || format!("{dead:?} in {envelope:?} of {was:?}"))
+    catalog::DEAD_UNCHANGED.holds(good, || format!("{dead:?} in {envelope:?} of {was:?}"))
 }
 
 #[doc = sentence!(dead_at_the_limit)]
@@ -54,24 +54,24 @@ pub(super) fn dead_at_the_limit(dead: &DeadLetter, was: &Envelope) -> Verdict {
         }
         DeadReason::DeadlineExceeded => was.deadline.as_ref().is_some_and(|deadline| deadline.at <= dead.routed_at),
     };
-    laws::DEAD_AT_THE_LIMIT.holds(good, || format!("{dead:?} under {:?}", was.retry_policy))
+    catalog::DEAD_AT_THE_LIMIT.holds(good, || format!("{dead:?} under {:?}", was.retry_policy))
 }
 
 #[doc = sentence!(dead_once)]
 ///
 /// `before` is when it last died, as far as is known.
-pub(super) fn dead_once(book: &GroupBook, dead: &DeadLetter, before: Option<(Lsn, Timestamp)>, done: bool) -> Verdict {
+pub(super) fn dead_once(book: &GroupModel, dead: &DeadLetter, before: Option<(Lsn, Timestamp)>, done: bool) -> Verdict {
     let sought = before.is_none_or(|(since, _)| book.sought_since(since));
-    laws::DEAD_ONCE.holds(sought, || format!("{dead:?} again, before {before:?}"))?;
+    catalog::DEAD_ONCE.holds(sought, || format!("{dead:?} again, before {before:?}"))?;
     // A dead letter first seen after a restart may be old, its group sought since.
-    laws::DEAD_ONCE.holds(done || book.crashed, || format!("{dead:?} is not done for its group"))
+    catalog::DEAD_ONCE.holds(done || book.crashed, || format!("{dead:?} is not done for its group"))
 }
 
 /// The second half of [`dead_once`], for a message that is not done: unless by a seek, it must not have died.
 pub(super) fn dead_stays_done(waiting: &Waiting<'_>, offset: Offset, known: &Known) -> Verdict {
     let book = waiting.book;
     let dead = book.died(offset).is_some_and(|(since, _)| !book.sought_since(since));
-    laws::DEAD_ONCE
+    catalog::DEAD_ONCE
         .holds(!dead || waiting.is_sought, || format!("{known:?} is dead but not done for {}", waiting.group.name()))
 }
 
@@ -98,24 +98,25 @@ pub(super) fn redrive_names_origin(revived: &Revived<'_>) -> Verdict {
         && first == Some(redrive.original_offset)
         && message.body.metadata().envelope.retry_policy == policy
         && is_letter_gone;
-    laws::REDRIVE_NAMES_ORIGIN.holds(good, || format!("{redrive:?} of produce {number} from {letter:?}"))
+    catalog::REDRIVE_NAMES_ORIGIN.holds(good, || format!("{redrive:?} of produce {number} from {letter:?}"))
 }
 
 #[doc = sentence!(origin_sees_alone)]
 pub(super) fn origin_sees_alone(redrive: Redrive, seen_by: Option<GroupId>, failed: Option<GroupId>) -> Verdict {
-    laws::ORIGIN_SEES_ALONE.holds(seen_by == failed, || format!("{redrive:?} is seen by {seen_by:?}, not {failed:?}"))
+    catalog::ORIGIN_SEES_ALONE
+        .holds(seen_by == failed, || format!("{redrive:?} is seen by {seen_by:?}, not {failed:?}"))
 }
 
 #[doc = sentence!(origin_gets_alone)]
 pub(super) fn origin_gets_alone(handed: &Handed<'_>) -> Verdict {
     let (known, group) = (handed.known, handed.stream.group);
     let alone = known.visible_to.is_none_or(|origin| origin == group);
-    laws::ORIGIN_GETS_ALONE.holds(alone, || format!("to {group:?}: {known:?}"))
+    catalog::ORIGIN_GETS_ALONE.holds(alone, || format!("to {group:?}: {known:?}"))
 }
 
 #[doc = sentence!(redrive_bounded)]
 pub(super) fn redrive_bounded(count: u64, limit: u64) -> Verdict {
-    laws::REDRIVE_BOUNDED.holds(count <= limit, || format!("{count} of {limit}"))
+    catalog::REDRIVE_BOUNDED.holds(count <= limit, || format!("{count} of {limit}"))
 }
 
 #[cfg(test)]
@@ -126,15 +127,15 @@ mod tests {
     use driftq_core::types::{ConsumerId, PartitionId, RetryPolicy, Text};
 
     use super::*;
-    use crate::invariants::books::ledger::Start;
-    use crate::invariants::tests::forge::*;
+    use crate::invariants::tests::fixtures::*;
+    use crate::invariants::tracker::model::Start;
 
     #[test]
     fn what_died_and_was_not_sought_stays_away() {
         let mut book = book();
         fine(dead_stays_away(&book, &delivery(), Timestamp(100)));
         book.dead.insert(Offset(3), vec![(Lsn(4), Timestamp(90))]);
-        breaks(laws::DEAD_STAYS_AWAY, dead_stays_away(&book, &delivery(), Timestamp(100)));
+        breaks(catalog::DEAD_STAYS_AWAY, dead_stays_away(&book, &delivery(), Timestamp(100)));
         book.starts.push((Lsn(5), Lsn(6), Start::Below(Offset(0))));
         fine(dead_stays_away(&book, &delivery(), Timestamp(100)));
     }
@@ -145,9 +146,9 @@ mod tests {
         let under = |retry_policy| Envelope { retry_policy, ..Envelope::default() };
         let (spent, late) = (dead(DeadReason::MaxAttempts), dead(DeadReason::DeadlineExceeded));
         fine(dead_at_the_limit(&spent, &under(policy(2))));
-        breaks(laws::DEAD_AT_THE_LIMIT, dead_at_the_limit(&spent, &under(policy(3))));
-        breaks(laws::DEAD_AT_THE_LIMIT, dead_at_the_limit(&spent, &under(None)));
-        breaks(laws::DEAD_AT_THE_LIMIT, dead_at_the_limit(&late, &under(None)));
+        breaks(catalog::DEAD_AT_THE_LIMIT, dead_at_the_limit(&spent, &under(policy(3))));
+        breaks(catalog::DEAD_AT_THE_LIMIT, dead_at_the_limit(&spent, &under(None)));
+        breaks(catalog::DEAD_AT_THE_LIMIT, dead_at_the_limit(&late, &under(None)));
     }
 
     #[test]
@@ -157,12 +158,12 @@ mod tests {
         let (plain, labelled) = (was(Default::default()), was(label()));
         let letter = dead(DeadReason::MaxAttempts);
         fine(dead_unchanged(&message(&labelled), &letter, &known(), &labelled));
-        breaks(laws::DEAD_UNCHANGED, dead_unchanged(&message(&plain), &letter, &known(), &labelled));
+        breaks(catalog::DEAD_UNCHANGED, dead_unchanged(&message(&plain), &letter, &known(), &labelled));
         let acting = Envelope { partition_override: Some(PartitionId(0)), ..Envelope::default() };
         let acting = Metadata { envelope: acting, ..Metadata::default() };
-        breaks(laws::DEAD_UNCHANGED, dead_unchanged(&message(&acting), &letter, &known(), &acting));
+        breaks(catalog::DEAD_UNCHANGED, dead_unchanged(&message(&acting), &letter, &known(), &acting));
         let other = Known { body: Body::bare(b"", b"8"), ..known() };
-        breaks(laws::DEAD_UNCHANGED, dead_unchanged(&message(&plain), &letter, &other, &plain));
+        breaks(catalog::DEAD_UNCHANGED, dead_unchanged(&message(&plain), &letter, &other, &plain));
     }
 
     #[test]
@@ -181,12 +182,12 @@ mod tests {
             })
         };
         fine(made(redrive(1, 3), 7, true));
-        breaks(laws::REDRIVE_NAMES_ORIGIN, made(redrive(2, 3), 7, true));
-        breaks(laws::REDRIVE_NAMES_ORIGIN, made(redrive(1, 4), 7, true));
-        breaks(laws::REDRIVE_NAMES_ORIGIN, made(redrive(1, 3), 8, true));
-        breaks(laws::REDRIVE_NAMES_ORIGIN, made(redrive(1, 3), 7, false));
+        breaks(catalog::REDRIVE_NAMES_ORIGIN, made(redrive(2, 3), 7, true));
+        breaks(catalog::REDRIVE_NAMES_ORIGIN, made(redrive(1, 4), 7, true));
+        breaks(catalog::REDRIVE_NAMES_ORIGIN, made(redrive(1, 3), 8, true));
+        breaks(catalog::REDRIVE_NAMES_ORIGIN, made(redrive(1, 3), 7, false));
         fine(redrive_bounded(2, 2));
-        breaks(laws::REDRIVE_BOUNDED, redrive_bounded(3, 2));
+        breaks(catalog::REDRIVE_BOUNDED, redrive_bounded(3, 2));
     }
 
     #[test]
@@ -204,6 +205,6 @@ mod tests {
             })
         };
         fine(handed(&Known { visible_to: Some(GroupId(0)), ..known() }));
-        breaks(laws::ORIGIN_GETS_ALONE, handed(&Known { visible_to: Some(GroupId(1)), ..known() }));
+        breaks(catalog::ORIGIN_GETS_ALONE, handed(&Known { visible_to: Some(GroupId(1)), ..known() }));
     }
 }

@@ -5,8 +5,8 @@ use driftq_core::state::group::Progress;
 use driftq_core::state::partition::Message;
 use driftq_core::types::{Position, Timestamp};
 
-use super::books::ledger::{Shelf, Stream};
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::model::{PartitionView, Stream};
 use super::verdict::Verdict;
 
 /// How often a broker may ask to be called again at the same moment.
@@ -17,9 +17,14 @@ const PIECES_MAX: usize = 10_000;
 #[doc = sentence!(not_stuck)]
 ///
 /// For a world at rest, a stream that wants more, and a group that is allowed more.
-pub(super) fn not_stuck(shelf: &Shelf<'_>, progress: &Progress, hungry: &Stream, now: Timestamp) -> Verdict {
-    let lying = shelf.partition.messages().find(|(at, message)| is_deliverable(progress, *at, message, now));
-    laws::NOT_STUCK.holds(lying.is_none(), || format!("{shelf} at {now}: {lying:?} for {hungry:?}"))
+pub(super) fn not_stuck(
+    partition_view: &PartitionView<'_>,
+    progress: &Progress,
+    hungry: &Stream,
+    now: Timestamp,
+) -> Verdict {
+    let lying = partition_view.partition.messages().find(|(at, message)| is_deliverable(progress, *at, message, now));
+    catalog::NOT_STUCK.holds(lying.is_none(), || format!("{partition_view} at {now}: {lying:?} for {hungry:?}"))
 }
 
 #[doc = sentence!(never_spins)]
@@ -29,7 +34,7 @@ pub(crate) fn never_spins(calls: usize, now: Timestamp) -> Verdict {
     if calls < CALLS_MAX {
         return Ok(());
     }
-    Err(laws::NEVER_SPINS.broken(format!("{calls} calls at {now}, and more wanted")))
+    Err(catalog::NEVER_SPINS.violated_by(format!("{calls} calls at {now}, and more wanted")))
 }
 
 #[doc = sentence!(work_ends)]
@@ -39,14 +44,14 @@ pub(crate) fn work_ends(pieces: usize) -> Verdict {
     if pieces < PIECES_MAX {
         return Ok(());
     }
-    Err(laws::WORK_ENDS.broken(format!("{pieces} pieces of I/O, and more wanted")))
+    Err(catalog::WORK_ENDS.violated_by(format!("{pieces} pieces of I/O, and more wanted")))
 }
 
 #[doc = sentence!(drains)]
 ///
 /// `left` says what is left lying, and why.
 pub(crate) fn drains(left: &[String]) -> Verdict {
-    laws::DRAINS.holds(left.is_empty(), || left.join("; "))
+    catalog::DRAINS.holds(left.is_empty(), || left.join("; "))
 }
 
 fn is_deliverable(progress: &Progress, position: Position, message: &Message, now: Timestamp) -> bool {
@@ -61,13 +66,13 @@ fn is_deliverable(progress: &Progress, position: Position, message: &Message, no
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariants::tests::forge::*;
+    use crate::invariants::tests::fixtures::*;
 
     #[test]
     fn what_never_ends_is_told() {
         fine(never_spins(999, Timestamp(0)));
-        breaks(laws::NEVER_SPINS, never_spins(1_000, Timestamp(0)));
+        breaks(catalog::NEVER_SPINS, never_spins(1_000, Timestamp(0)));
         fine(work_ends(9_999));
-        breaks(laws::WORK_ENDS, work_ends(10_000));
+        breaks(catalog::WORK_ENDS, work_ends(10_000));
     }
 }

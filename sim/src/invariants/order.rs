@@ -2,25 +2,25 @@
 
 use driftq_core::types::{Offset, PartitionId};
 
-use super::books::deliveries::Handed;
-use super::books::ledger::GroupBook;
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::deliveries::Handed;
+use super::tracker::model::GroupModel;
 use super::verdict::Verdict;
 
 /// A partition and a priority: what is delivered in order.
 pub(super) type Lane = (PartitionId, u8);
 
 #[doc = sentence!(priority_first)]
-pub(super) fn priority_first(book: &GroupBook, handed: &Handed<'_>) -> Verdict {
+pub(super) fn priority_first(book: &GroupModel, handed: &Handed<'_>) -> Verdict {
     // It has been ready since it was produced, so nothing less urgent can have been delivered since.
     let lane = handed.lane();
     let overtaken = book.served.range((lane.0, 0)..lane).find(|(_, when)| **when > handed.known.produced_at);
-    laws::PRIORITY_FIRST
+    catalog::PRIORITY_FIRST
         .holds(overtaken.is_none(), || format!("{overtaken:?}, then at {} {:?}", handed.at, handed.delivery))
 }
 
 #[doc = sentence!(firsts_ascend)]
 pub(super) fn firsts_ascend(before: Option<Offset>, handed: &Handed<'_>) -> Verdict {
     let rising = before.is_none_or(|before| before < handed.delivery.offset);
-    laws::FIRSTS_ASCEND.holds(rising, || format!("{before:?}, then {:?}", handed.delivery))
+    catalog::FIRSTS_ASCEND.holds(rising, || format!("{before:?}, then {:?}", handed.delivery))
 }

@@ -2,18 +2,18 @@
 
 use driftq_core::types::{Millis, RetryPolicy, Timestamp};
 
-use super::books::deliveries::Handed;
-use super::books::ledger::GroupBook;
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::deliveries::Handed;
+use super::tracker::model::GroupModel;
 use super::verdict::Verdict;
 
 #[doc = sentence!(time_rises)]
 pub(crate) fn time_rises(latest: Timestamp, inside: Timestamp) -> Verdict {
-    laws::TIME_RISES.holds(latest <= inside, || format!("{inside} after {latest}"))
+    catalog::TIME_RISES.holds(latest <= inside, || format!("{inside} after {latest}"))
 }
 
 #[doc = sentence!(not_early)]
-pub(super) fn not_early(book: &GroupBook, handed: &Handed<'_>) -> Verdict {
+pub(super) fn not_early(book: &GroupModel, handed: &Handed<'_>) -> Verdict {
     let (delivery, at) = (handed.delivery, handed.at);
     let scheduled = handed.envelope.deliver_at.unwrap_or_default();
     let before = book.seen.get(&delivery.offset).filter(|seen| !seen.unsure);
@@ -23,14 +23,15 @@ pub(super) fn not_early(book: &GroupBook, handed: &Handed<'_>) -> Verdict {
         false => seen.not_before,
     });
     let earliest = scheduled.max(retried);
-    laws::NOT_EARLY.holds(earliest <= at, || format!("at {at}, not before {earliest}: {delivery:?}, before {before:?}"))
+    catalog::NOT_EARLY
+        .holds(earliest <= at, || format!("at {at}, not before {earliest}: {delivery:?}, before {before:?}"))
 }
 
 #[doc = sentence!(not_late)]
 pub(super) fn not_late(handed: &Handed<'_>) -> Verdict {
     let late = handed.envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= handed.at);
     // A dead letter is past its time, and delivered to whoever looks after those.
-    laws::NOT_LATE.holds(!late || handed.is_dead_letter, || format!("at {}: {:?}", handed.at, handed.envelope))
+    catalog::NOT_LATE.holds(!late || handed.is_dead_letter, || format!("at {}: {:?}", handed.at, handed.envelope))
 }
 
 /// The least a retry must wait after the `failures`-th failure.
@@ -44,11 +45,11 @@ pub(super) fn least_backoff(policy: Option<RetryPolicy>, failures: u32) -> Milli
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariants::tests::forge::*;
+    use crate::invariants::tests::fixtures::*;
 
     #[test]
     fn time_does_not_run_backwards() {
         fine(time_rises(Timestamp(5), Timestamp(5)));
-        breaks(laws::TIME_RISES, time_rises(Timestamp(5), Timestamp(4)));
+        breaks(catalog::TIME_RISES, time_rises(Timestamp(5), Timestamp(4)));
     }
 }

@@ -22,9 +22,9 @@ impl fmt::Display for Violation {
 /// Whether an invariant holds.
 pub type Verdict = Result<(), Violation>;
 
-/// One sentence that must always be true. All of them stand in [`laws`](super::laws).
+/// One sentence that must always be true. All of them stand in [`catalog`](super::catalog).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Law {
+pub struct Invariant {
     /// The invariant it belongs to, by its number in `SIMULATION.md`. An invariant may need several sentences.
     pub number: u8,
     /// Its name, which is also that of the function that checks it.
@@ -33,17 +33,17 @@ pub struct Law {
     pub sentence: &'static str,
 }
 
-impl Law {
+impl Invariant {
     /// Holds if `good`; else `found` says what was there instead.
     pub(crate) fn holds(self, good: bool, found: impl FnOnce() -> String) -> Verdict {
         #[cfg(test)]
-        let good = good || !super::solo::is_heard(self);
-        if good { Ok(()) } else { Err(self.broken(found())) }
+        let good = good || !super::isolate::is_heard(self);
+        if good { Ok(()) } else { Err(self.violated_by(found())) }
     }
 
     /// It does not hold: `found` was there instead.
     #[must_use]
-    pub(crate) fn broken(self, found: String) -> Violation {
+    pub(crate) fn violated_by(self, found: String) -> Violation {
         Violation { invariant: self.number, sentence: self.sentence, found }
     }
 
@@ -54,7 +54,7 @@ impl Law {
     }
 }
 
-impl fmt::Display for Law {
+impl fmt::Display for Invariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>2} {}: {}", self.number, self.name, self.sentence)
     }

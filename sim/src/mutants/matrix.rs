@@ -90,9 +90,9 @@ fn by_mutant(rows: &[Row], effort: Effort) -> String {
             false => row.killers.keys().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         };
         let seeds = |seeds: Option<u64>| seeds.map_or(format!("> {}", effort.seeds), |seeds| seeds.to_string());
-        let steps = row.shortest.as_ref().map_or(String::new(), |shortest| shortest.trace.steps.len().to_string());
+        let actions = row.shortest.as_ref().map_or(String::new(), |shortest| shortest.trace.actions.len().to_string());
         let (median, worst) = (seeds(row.median()), seeds(row.worst()));
-        let _ = writeln!(text, "| `{name}` | {first} | {without} | {median} | {worst} | {steps} |");
+        let _ = writeln!(text, "| `{name}` | {first} | {without} | {median} | {worst} | {actions} |");
     }
     text
 }
@@ -135,7 +135,7 @@ fn in_depth(rows: &[Row], number: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Broken;
+    use crate::trace::ViolatedInvariant;
 
     #[test]
     fn tables_go_between_the_markers_and_replace_what_was_there() {
@@ -151,7 +151,7 @@ mod tests {
         let row = |fault, took, killer: u8| Row {
             fault,
             took,
-            first: Some(Broken { invariant: killer, sentence: "so it is".to_owned() }),
+            first: Some(ViolatedInvariant { invariant: killer, sentence: "so it is".to_owned() }),
             first_without_oracle: None,
             killers: BTreeMap::from([(killer, 3)]),
             shortest: None,

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use driftq_core::faults::Fault;
 
 pub use self::matrix::{MarkerError, insert, tables};
+use crate::campaign::REPEATABLE;
 use crate::invariants::verdict::Violation;
-use crate::life::{Conditions, Life, live};
-use crate::run::REPEATABLE;
+use crate::run::{Run, RunOptions, run_seed};
 use crate::shrink::shrink;
-use crate::trace::{Broken, Trace};
+use crate::trace::{Trace, ViolatedInvariant};
 use crate::world::Checks;
 
 /// The invariant that compares with the naive model.
@@ -49,9 +49,9 @@ pub struct Row {
     /// How many seeds it took from every start, none where they were not enough. Only the first start if that did not kill.
     pub took: Vec<Option<u64>>,
     /// Which sentence was the first to be broken, mostly.
-    pub first: Option<Broken>,
+    pub first: Option<ViolatedInvariant>,
     /// Which it was without the naive model.
-    pub first_without_oracle: Option<Broken>,
+    pub first_without_oracle: Option<ViolatedInvariant>,
     /// How often each invariant was the first, without the naive model.
     pub killers: BTreeMap<u8, u64>,
     /// A killing seed, shrunk.
@@ -107,11 +107,11 @@ impl Row {
 #[must_use]
 pub fn convict(fault: Fault, effort: Effort) -> Row {
     let mut took = Vec::new();
-    let mut kills: Vec<(u64, Life)> = Vec::new();
+    let mut kills: Vec<(u64, Run)> = Vec::new();
     for start in (0..effort.starts.max(1)).map(|nth| nth * APART) {
         let killed = (start..start + effort.seeds).find_map(|seed| {
-            let life = kill(seed, fault, Checks::default())?;
-            Some((seed, life))
+            let run = kill(seed, fault, Checks::default())?;
+            Some((seed, run))
         });
         took.push(killed.as_ref().map(|(seed, _)| seed - start + 1));
         kills.extend(killed);
@@ -119,13 +119,13 @@ pub fn convict(fault: Fault, effort: Effort) -> Row {
             break;
         }
     }
-    let first = most(kills.iter().filter_map(|(_, life)| life.violation.as_ref()).map(Broken::from));
+    let first = most(kills.iter().filter_map(|(_, run)| run.violation.as_ref()).map(ViolatedInvariant::from));
     let shortest = first.as_ref().and_then(|first| shorten(fault, first, &kills));
 
     let survey = if kills.is_empty() { 0 } else { effort.survey };
-    let without: Vec<Broken> = (0..survey)
+    let without: Vec<ViolatedInvariant> = (0..survey)
         .filter_map(|seed| kill(seed, fault, Checks { oracle: false }))
-        .filter_map(|life| life.violation.as_ref().map(Broken::from))
+        .filter_map(|run| run.violation.as_ref().map(ViolatedInvariant::from))
         .collect();
     let mut killers = BTreeMap::new();
     for broken in &without {
@@ -135,25 +135,25 @@ pub fn convict(fault: Fault, effort: Effort) -> Row {
 }
 
 /// The life of a seed that the bug breaks, and the bug alone.
-fn kill(seed: u64, fault: Fault, checks: Checks) -> Option<Life> {
-    let mut life = live(seed, Conditions { fault: Some(fault), checks, ..Conditions::default() });
-    if life.violation.is_none() {
-        life.violation = unrepeatable(seed, &life, Conditions { fault: Some(fault), checks, ..Conditions::default() });
+fn kill(seed: u64, fault: Fault, checks: Checks) -> Option<Run> {
+    let mut run = run_seed(seed, RunOptions { fault: Some(fault), checks, ..RunOptions::default() });
+    if run.violation.is_none() {
+        run.violation = unrepeatable(seed, &run, RunOptions { fault: Some(fault), checks, ..RunOptions::default() });
     }
-    life.violation.as_ref()?;
-    live(seed, Conditions { checks, ..Conditions::default() }).violation.is_none().then_some(life)
+    run.violation.as_ref()?;
+    run_seed(seed, RunOptions { checks, ..RunOptions::default() }).violation.is_none().then_some(run)
 }
 
 /// A life in which nothing else is broken must be the same when it is lived again.
-fn unrepeatable(seed: u64, life: &Life, conditions: Conditions) -> Option<Violation> {
-    let again = live(seed, conditions);
-    let found = || format!("digest {}, then {}", life.chain, again.chain);
-    (again.chain != life.chain).then(|| Violation { invariant: 22, sentence: REPEATABLE, found: found() })
+fn unrepeatable(seed: u64, run: &Run, options: RunOptions) -> Option<Violation> {
+    let again = run_seed(seed, options);
+    let found = || format!("digest {}, then {}", run.chain, again.chain);
+    (again.chain != run.chain).then(|| Violation { invariant: 22, sentence: REPEATABLE, found: found() })
 }
 
 /// What comes most often; of equals, the first in the list of invariants.
-fn most(all: impl Iterator<Item = Broken>) -> Option<Broken> {
-    let mut counts: BTreeMap<Broken, u64> = BTreeMap::new();
+fn most(all: impl Iterator<Item = ViolatedInvariant>) -> Option<ViolatedInvariant> {
+    let mut counts: BTreeMap<ViolatedInvariant, u64> = BTreeMap::new();
     for broken in all {
         *counts.entry(broken).or_default() += 1;
     }
@@ -161,14 +161,14 @@ fn most(all: impl Iterator<Item = Broken>) -> Option<Broken> {
 }
 
 /// The shortest life that breaks what is mostly broken first, made shorter.
-fn shorten(fault: Fault, first: &Broken, kills: &[(u64, Life)]) -> Option<Shortest> {
-    let is_typical = |life: &Life| life.violation.as_ref().is_some_and(|found| first.is(found));
-    let typical = kills.iter().filter(|(_, life)| is_typical(life));
-    let (seed, life) = typical.min_by_key(|(_, life)| life.steps.len())?;
+fn shorten(fault: Fault, first: &ViolatedInvariant, kills: &[(u64, Run)]) -> Option<Shortest> {
+    let is_typical = |run: &Run| run.violation.as_ref().is_some_and(|found| first.is(found));
+    let typical = kills.iter().filter(|(_, run)| is_typical(run));
+    let (seed, run) = typical.min_by_key(|(_, run)| run.actions.len())?;
     let begun = Instant::now();
-    let conditions = Conditions { fault: Some(fault), ..Conditions::default() };
-    let shrunk = shrink(&life.setup, &life.steps, conditions)?;
-    let mut trace = Trace::of(&shrunk.life, Some(*seed), Some(fault));
+    let options = RunOptions { fault: Some(fault), ..RunOptions::default() };
+    let shrunk = shrink(&run.setup, &run.actions, options)?;
+    let mut trace = Trace::of(&shrunk.run, Some(*seed), Some(fault));
     trace.head.about = Some(fault.sentence().to_owned());
     Some(Shortest { trace, before: shrunk.before, time: begun.elapsed() })
 }
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn only_one_killer_is_the_only_killer_and_without_any_it_is_the_model() {
         let mut row = row(&[Some(1)]);
-        row.first = Some(Broken { invariant: ORACLE, sentence: String::new() });
+        row.first = Some(ViolatedInvariant { invariant: ORACLE, sentence: String::new() });
         assert_eq!(row.only_killer(), Some(ORACLE));
         row.killers.insert(9, 4);
         assert_eq!(row.only_killer(), Some(9));

@@ -6,7 +6,7 @@ use driftq_core::reply::{CloseCause, Overload};
 use driftq_core::types::{GroupId, GroupName, TopicId, TopicName};
 use driftq_core::{Refusal, Reply};
 
-use super::judge::Expected;
+use super::expected::Expected;
 use super::model::{Model, Stop};
 use super::topic::{Group, Progress};
 

@@ -8,9 +8,9 @@ use driftq_core::reply::StepOutput;
 use driftq_core::types::{GroupId, LeaseToken, Offset, PartitionId, Timestamp, TopicId};
 use driftq_core::{Refusal, Reply};
 
-use super::due::Swept;
 use super::model::{Model, Stop};
 use super::produce::Weighed;
+use super::timers::Swept;
 
 /// The answer of a step that was completed.
 #[derive(Clone, Debug)]

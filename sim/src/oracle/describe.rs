@@ -5,7 +5,7 @@ use driftq_core::types::{Offset, PartitionId, TopicName};
 use driftq_core::{Refusal, Reply};
 
 use super::dispatch::{in_flight, is_ready};
-use super::judge::{Answer, Glimpse};
+use super::expected::{Answer, Glimpse};
 use super::model::Model;
 use super::streams::Stream;
 use super::topic::{Group, Message, Progress, Topic};

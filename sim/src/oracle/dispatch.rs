@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 
 use driftq_core::types::{ConsumerId, DeadReason, PartitionId, Timestamp};
 
-use super::judge::{Expected, Handed};
-use super::model::{Model, OutOfFuel};
-use super::topic::{Begun, Complaint, Phase, Progress, Topic};
+use super::expected::{Expected, Handed};
+use super::model::{EndOfLog, Model};
+use super::topic::{Begun, FailureText, Phase, Progress, Topic};
 
 /// How much one group is handed before another has its turn, and all of them in one call.
 const PER_TURN: usize = 64;
@@ -14,7 +14,7 @@ const PER_CALL: usize = 1_024;
 
 impl Model {
     /// The first group, by number, that can be handed something is handed all it can take; then the next.
-    pub(super) fn dispatch(&mut self) -> Result<(), OutOfFuel> {
+    pub(super) fn dispatch(&mut self) -> Result<(), EndOfLog> {
         if self.streams.is_empty() {
             return Ok(());
         }
@@ -100,7 +100,7 @@ impl Model {
         best.map(|(_, _, message)| (message, stream))
     }
 
-    fn hand_out(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), OutOfFuel> {
+    fn hand_out(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), EndOfLog> {
         if self.is_done_already(t, g, m) {
             self.record()?;
             self.finish(t, g, m);
@@ -112,9 +112,9 @@ impl Model {
         if !topic.is_dead_letters() && deadline.is_some_and(|at| at <= self.now) {
             let error = match &topic.groups[g].progress[m] {
                 Progress::Begun(begun) => begun.error.clone(),
-                Progress::Ready | Progress::Done => Complaint::None,
+                Progress::Ready | Progress::Done => FailureText::None,
             };
-            return self.bury(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
+            return self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
         }
         self.record()?;
         let token = self.new_token();
@@ -124,7 +124,7 @@ impl Model {
         let (group, message) = (&mut topic.groups[g], &topic.messages[m]);
         let (attempts, failures, error) = match &group.progress[m] {
             Progress::Begun(begun) => (begun.attempts.saturating_add(1), begun.failures, begun.error.clone()),
-            Progress::Ready | Progress::Done => (1, 0, Complaint::None),
+            Progress::Ready | Progress::Done => (1, 0, FailureText::None),
         };
         let phase = Phase::Leased { until, holder: stream.id };
         let begun = Begun { attempts, failures, token, owner: stream.owner.clone(), error: error.clone(), phase };

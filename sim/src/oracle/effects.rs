@@ -8,10 +8,10 @@ use driftq_core::reply::{Overload, StoreReply};
 use driftq_core::types::{GroupName, LeaseToken, Millis, Offset, OwnerName, PartitionId, Text, Timestamp, TopicName};
 use driftq_core::{Refusal, Reply};
 
-use super::due::Swept;
-use super::judge::Answer;
-use super::model::{Model, OutOfFuel, Stop};
+use super::expected::Answer;
+use super::model::{EndOfLog, Model, Stop};
 use super::settle::Place;
+use super::timers::Swept;
 use super::topic::Progress;
 
 /// An effect past its window whose message can still come is looked at again after this.
@@ -447,7 +447,7 @@ impl Model {
     }
 
     /// Effects past their window are forgotten, but for those whose message can still come.
-    pub(super) fn sweep_effects(&mut self, of: &Realm) -> Result<(), OutOfFuel> {
+    pub(super) fn sweep_effects(&mut self, of: &Realm) -> Result<(), EndOfLog> {
         if self.first_look(of).is_none_or(|first| first > self.now) {
             return Ok(());
         }

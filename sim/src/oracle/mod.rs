@@ -11,17 +11,17 @@
 
 mod admin;
 mod complete;
-mod dead;
+mod dead_letter;
 mod describe;
 mod dispatch;
-mod due;
 mod effects;
-mod judge;
+mod expected;
 mod model;
 mod produce;
 mod rollback;
 mod settle;
 mod streams;
+mod timers;
 mod topic;
 
 use std::fmt;
@@ -30,8 +30,8 @@ use driftq_core::command::Command;
 use driftq_core::types::{Limits, Ticket, Timestamp};
 use driftq_core::{Output, Refusal};
 
-pub use self::judge::Mismatch;
-use self::judge::{Expected, judge};
+pub use self::expected::Mismatch;
+use self::expected::{Expected, judge};
 use self::model::Model;
 use self::rollback::{History, Input};
 

@@ -14,11 +14,11 @@ use driftq_core::types::{
 use driftq_core::{Command, Refusal, Reply};
 
 use super::complete::Step;
-use super::due::Sweep;
 use super::effects::Effect;
-use super::judge::{Answer, Expected};
+use super::expected::{Answer, Expected};
 use super::rollback::Input;
 use super::streams::Stream;
+use super::timers::Sweep;
 use super::topic::{Begun, Phase, Progress, Topic};
 
 /// Everything. What follows `fuel` is forgotten when the process dies, and so are leases' holders and groups' turns.
@@ -69,13 +69,13 @@ pub(super) struct Identity {
 
 /// The log ended here: what follows was never written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OutOfFuel;
+pub(super) struct EndOfLog;
 
 /// Why a command goes no further.
 #[derive(Debug)]
 pub(super) enum Stop {
     Refused(Refusal),
-    OutOfFuel,
+    EndOfLog,
 }
 
 impl From<Refusal> for Stop {
@@ -84,9 +84,9 @@ impl From<Refusal> for Stop {
     }
 }
 
-impl From<OutOfFuel> for Stop {
-    fn from(_: OutOfFuel) -> Self {
-        Self::OutOfFuel
+impl From<EndOfLog> for Stop {
+    fn from(_: EndOfLog) -> Self {
+        Self::EndOfLog
     }
 }
 
@@ -172,7 +172,7 @@ impl Model {
     }
 
     /// One input.
-    pub(super) fn run(&mut self, input: &Input) -> Result<(), OutOfFuel> {
+    pub(super) fn run(&mut self, input: &Input) -> Result<(), EndOfLog> {
         match input {
             Input::Boot(now) => self.boot(*now),
             Input::Timeout(now) => {
@@ -185,12 +185,12 @@ impl Model {
     }
 
     /// Does a command. Says whether it did more than refuse or look.
-    pub(super) fn command(&mut self, now: Timestamp, ticket: Ticket, command: &Command) -> Result<bool, OutOfFuel> {
+    pub(super) fn command(&mut self, now: Timestamp, ticket: Ticket, command: &Command) -> Result<bool, EndOfLog> {
         self.advance(now)?;
         let result = match self.execute(command) {
             Ok(answer) => Ok(answer),
             Err(Stop::Refused(refusal)) => Err(refusal),
-            Err(Stop::OutOfFuel) => return Err(OutOfFuel),
+            Err(Stop::EndOfLog) => return Err(EndOfLog),
         };
         let looked = matches!(
             command,
@@ -239,8 +239,8 @@ impl Model {
     }
 
     /// A record is written: every lasting change is made right after one of these, and by nothing else.
-    pub(super) fn record(&mut self) -> Result<(), OutOfFuel> {
-        self.fuel = self.fuel.checked_sub(1).ok_or(OutOfFuel)?;
+    pub(super) fn record(&mut self) -> Result<(), EndOfLog> {
+        self.fuel = self.fuel.checked_sub(1).ok_or(EndOfLog)?;
         self.records += 1;
         self.clock = self.now;
         Ok(())

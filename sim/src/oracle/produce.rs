@@ -5,8 +5,8 @@ use driftq_core::reply::{Overload, Produced, RouterUse};
 use driftq_core::types::{Metadata, PartitionId, TopicName};
 use driftq_core::{Refusal, Reply};
 
-use super::due::Swept;
 use super::model::{Identity, Model, Scope, Stop};
+use super::timers::Swept;
 use super::topic::Content;
 
 /// What becomes of a produce.

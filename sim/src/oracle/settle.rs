@@ -6,8 +6,8 @@ use driftq_core::command::{Claim, TokenClaim};
 use driftq_core::types::{DeadReason, GroupName, Millis, Offset, PartitionId, RetryPolicy, Timestamp, TopicName};
 use driftq_core::{Refusal, Reply};
 
-use super::model::{Model, OutOfFuel, Stop};
-use super::topic::{Begun, Complaint, Phase, Progress, Topic};
+use super::model::{EndOfLog, Model, Stop};
+use super::topic::{Begun, FailureText, Phase, Progress, Topic};
 
 /// A wait never grows longer than this where the policy does not say.
 const A_DAY: u64 = 24 * 60 * 60 * 1_000;
@@ -95,7 +95,7 @@ impl Model {
         let begun = self.begun(place);
         let known = begun.error.clone();
         let running = matches!(begun.phase, Phase::Leased { .. });
-        let error = if reason.is_empty() { known.clone() } else { Complaint::Said(Arc::from(reason)) };
+        let error = if reason.is_empty() { known.clone() } else { FailureText::Said(Arc::from(reason)) };
         if running {
             self.failed(place.0, place.1, place.2, error, delay)?;
         } else if error.as_str() != known.as_str() {
@@ -131,7 +131,7 @@ impl Model {
     }
 
     /// A message goes back unharmed.
-    pub(super) fn give_back(&mut self, place: Place) -> Result<(), OutOfFuel> {
+    pub(super) fn give_back(&mut self, place: Place) -> Result<(), EndOfLog> {
         self.record()?;
         self.pin(place);
         let now = self.now;
@@ -145,9 +145,9 @@ impl Model {
         t: usize,
         g: usize,
         m: usize,
-        error: Complaint,
+        error: FailureText,
         delay: Option<Millis>,
-    ) -> Result<(), OutOfFuel> {
+    ) -> Result<(), EndOfLog> {
         let now = self.now;
         let begun = self.begun((t, g, m)).clone();
         let topic = &self.topics[t];
@@ -155,10 +155,10 @@ impl Model {
         let policy = envelope.retry_policy;
         if !topic.is_dead_letters() {
             if policy.is_some_and(|policy| policy.max_attempts > 0 && begun.attempts >= policy.max_attempts) {
-                return self.bury(t, g, m, DeadReason::MaxAttempts, error.as_str());
+                return self.dead_letter_message(t, g, m, DeadReason::MaxAttempts, error.as_str());
             }
             if envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= now) {
-                return self.bury(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
+                return self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
             }
         }
         let failures = begun.failures.saturating_add(1);

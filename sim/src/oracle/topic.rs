@@ -81,7 +81,7 @@ pub(super) struct Begun {
     pub(super) failures: u32,
     pub(super) token: LeaseToken,
     pub(super) owner: OwnerName,
-    pub(super) error: Complaint,
+    pub(super) error: FailureText,
     pub(super) phase: Phase,
 }
 
@@ -99,7 +99,7 @@ pub(super) enum Phase {
 
 /// What was last said to be wrong with a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Complaint {
+pub(super) enum FailureText {
     #[default]
     None,
     Timeout,
@@ -242,7 +242,7 @@ impl fmt::Debug for Content {
     }
 }
 
-impl Complaint {
+impl FailureText {
     pub(super) fn as_str(&self) -> &str {
         match self {
             Self::None => "",

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::actions::Action;
 use crate::setup::Setup;
-use crate::steps::Step;
 
 /// What names begin with: messages, calls, workers, groups, topics.
 pub(super) const KINDS: &[char] = &['m', 'c', 'w', 'g', 't'];
@@ -29,16 +29,16 @@ pub(crate) fn name(text: &str) -> Option<(&str, char, u32)> {
 }
 
 /// What a step is: its kind, the kind of what is asked, and everything it names.
-pub(crate) fn subjects(step: &Value) -> BTreeSet<String> {
+pub(crate) fn subjects(action: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let (kind, inner) = tag(step);
+    let (kind, inner) = tag(action);
     found.insert(format!("a {kind}"));
     if let Some(asked) =
         inner.map(|inner| inner.get("ask").unwrap_or(inner)).filter(|_| kind == "ask" || kind == "send")
     {
         found.insert(format!("a call for {}", tag(asked).0));
     }
-    collect_names(step, &mut found);
+    collect_names(action, &mut found);
     found
 }
 
@@ -62,14 +62,14 @@ fn collect_names(value: &Value, found: &mut BTreeSet<String>) {
 }
 
 /// The steps with the names of one kind counted from 0 in the order in which they appear.
-pub(super) fn renamed(steps: &[Step], kind: char) -> Vec<Step> {
+pub(super) fn renamed(actions: &[Action], kind: char) -> Vec<Action> {
     let mut numbers = BTreeMap::new();
-    let rename = |step: &Step| {
-        let mut value = of(step);
+    let rename = |action: &Action| {
+        let mut value = of(action);
         rename_in(&mut value, kind, &mut numbers);
-        back(value).unwrap_or_else(|| step.clone())
+        back(value).unwrap_or_else(|| action.clone())
     };
-    steps.iter().map(rename).collect()
+    actions.iter().map(rename).collect()
 }
 
 fn rename_in(value: &mut Value, kind: char, numbers: &mut BTreeMap<u32, usize>) {

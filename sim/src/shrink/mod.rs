@@ -10,10 +10,10 @@ mod simpler;
 
 use std::collections::BTreeSet;
 
-use crate::life::{Conditions, Life, relive};
+use crate::actions::Action;
+use crate::run::{Run, RunOptions, replay};
 use crate::setup::Setup;
-use crate::steps::Step;
-use crate::trace::Broken;
+use crate::trace::ViolatedInvariant;
 
 /// How many rounds of all passes at most. Two or three are usual.
 const ROUNDS: usize = 6;
@@ -30,7 +30,7 @@ const SIMPLER_MAX: usize = 40;
 #[derive(Clone, Debug)]
 pub struct Shrunk {
     /// The short life, which ends in the violation.
-    pub life: Life,
+    pub run: Run,
     /// How many steps it had before.
     pub before: usize,
     /// How many lives were tried.
@@ -41,41 +41,41 @@ pub struct Shrunk {
 
 /// Shrinks a life, or gives nothing if no promise is broken in it.
 #[must_use]
-pub fn shrink(setup: &Setup, steps: &[Step], conditions: Conditions) -> Option<Shrunk> {
-    let life = relive(setup, steps, conditions);
-    let wanted = Broken::from(life.violation.as_ref()?);
-    let mut search = Search { conditions, wanted, is_innocent: true, life, tries: 1, events: 0 };
-    search.is_innocent = search.is_innocent(setup, steps);
+pub fn shrink(setup: &Setup, actions: &[Action], options: RunOptions) -> Option<Shrunk> {
+    let run = replay(setup, actions, options);
+    let wanted = ViolatedInvariant::from(run.violation.as_ref()?);
+    let mut search = Search { options, wanted, is_innocent: true, run, tries: 1, events: 0 };
+    search.is_innocent = search.is_innocent(setup, actions);
     let mut is_finished = false;
     for _ in 0..ROUNDS {
-        let before = (search.life.steps.clone(), search.life.setup.clone());
+        let before = (search.run.actions.clone(), search.run.setup.clone());
         // What is long is halved first: a life has hundreds of messages, and each is one more thing to drop.
-        search.drop_chunks(search.life.steps.len().div_ceil(LARGE_CHUNKS));
+        search.drop_chunks(search.run.actions.len().div_ceil(LARGE_CHUNKS));
         search.drop_alike();
         search.drop_chunks(1);
         search.drop_pairs();
         search.join_passes();
-        search.simplify_steps();
+        search.simplify_actions();
         search.rename();
         search.simplify_setup();
         if search.is_tired() {
             break;
         }
-        if before == (search.life.steps.clone(), search.life.setup.clone()) {
+        if before == (search.run.actions.clone(), search.run.setup.clone()) {
             is_finished = true;
             break;
         }
     }
-    Some(Shrunk { before: steps.len(), tries: search.tries, is_finished, life: search.life })
+    Some(Shrunk { before: actions.len(), tries: search.tries, is_finished, run: search.run })
 }
 
 struct Search {
-    conditions: Conditions,
-    wanted: Broken,
+    options: RunOptions,
+    wanted: ViolatedInvariant,
     /// Without the planted bug nothing was broken, and shall not be.
     is_innocent: bool,
     /// The best so far.
-    life: Life,
+    run: Run,
     tries: u64,
     events: u64,
 }
@@ -86,64 +86,64 @@ impl Search {
     }
 
     /// Lives a candidate, and keeps it if it breaks the same promise.
-    fn attempt(&mut self, setup: &Setup, steps: &[Step]) -> bool {
+    fn attempt(&mut self, setup: &Setup, actions: &[Action]) -> bool {
         if self.is_tired() {
             return false;
         }
-        let life = self.live(setup, steps, self.conditions);
-        if !life.violation.as_ref().is_some_and(|violation| self.wanted.is(violation)) {
+        let run = self.run(setup, actions, self.options);
+        if !run.violation.as_ref().is_some_and(|violation| self.wanted.is(violation)) {
             return false;
         }
         // The life ends with the violation, which may have come earlier than before.
-        if self.is_innocent && !self.is_innocent(setup, &life.steps) {
+        if self.is_innocent && !self.is_innocent(setup, &run.actions) {
             return false;
         }
-        self.life = life;
+        self.run = run;
         true
     }
 
-    fn attempt_steps(&mut self, steps: &[Step]) -> bool {
-        let setup = self.life.setup.clone();
-        self.attempt(&setup, steps)
+    fn attempt_actions(&mut self, actions: &[Action]) -> bool {
+        let setup = self.run.setup.clone();
+        self.attempt(&setup, actions)
     }
 
     /// Whether nothing is broken when no bug is planted.
-    fn is_innocent(&mut self, setup: &Setup, steps: &[Step]) -> bool {
-        let without = Conditions { fault: None, ..self.conditions };
-        self.conditions.fault.is_some() && self.live(setup, steps, without).violation.is_none()
+    fn is_innocent(&mut self, setup: &Setup, actions: &[Action]) -> bool {
+        let without = RunOptions { fault: None, ..self.options };
+        self.options.fault.is_some() && self.run(setup, actions, without).violation.is_none()
     }
 
-    fn live(&mut self, setup: &Setup, steps: &[Step], conditions: Conditions) -> Life {
-        let life = relive(setup, steps, conditions);
+    fn run(&mut self, setup: &Setup, actions: &[Action], options: RunOptions) -> Run {
+        let run = replay(setup, actions, options);
         self.tries += 1;
-        self.events += life.tally.events + life.steps.len() as u64;
-        life
+        self.events += run.counters.events + run.actions.len() as u64;
+        run
     }
 
     /// Drops all steps of one kind, or about the same message, worker, group, topic or call.
     fn drop_alike(&mut self) {
-        let subjects = |step: &Step| json::subjects(&json::of(step));
-        let all: BTreeSet<String> = self.life.steps.iter().flat_map(subjects).collect();
+        let subjects = |action: &Action| json::subjects(&json::of(action));
+        let all: BTreeSet<String> = self.run.actions.iter().flat_map(subjects).collect();
         for subject in all {
-            let kept: Vec<Step> =
-                self.life.steps.iter().filter(|step| !subjects(step).contains(&subject)).cloned().collect();
-            if kept.len() < self.life.steps.len() {
-                self.attempt_steps(&kept);
+            let kept: Vec<Action> =
+                self.run.actions.iter().filter(|action| !subjects(action).contains(&subject)).cloned().collect();
+            if kept.len() < self.run.actions.len() {
+                self.attempt_actions(&kept);
             }
         }
     }
 
     /// Drops chunks of at least so many steps, half as long every time, from the end, since what comes later needs what was before.
     fn drop_chunks(&mut self, least: usize) {
-        let mut len = self.life.steps.len().div_ceil(2);
+        let mut len = self.run.actions.len().div_ceil(2);
         while len >= least.max(1) {
-            let mut end = self.life.steps.len();
+            let mut end = self.run.actions.len();
             while end > 0 {
                 let start = end.saturating_sub(len);
-                let steps = &self.life.steps;
-                let kept: Vec<Step> = steps[..start].iter().chain(&steps[end..]).cloned().collect();
-                self.attempt_steps(&kept);
-                end = start.min(self.life.steps.len());
+                let actions = &self.run.actions;
+                let kept: Vec<Action> = actions[..start].iter().chain(&actions[end..]).cloned().collect();
+                self.attempt_actions(&kept);
+                end = start.min(self.run.actions.len());
             }
             len = if len == 1 { 0 } else { len.div_ceil(2) };
         }
@@ -151,16 +151,16 @@ impl Search {
 
     /// Drops two at a time: a crash and its start, a call sent and its arrival.
     fn drop_pairs(&mut self) {
-        if self.life.steps.len() > PAIRS_UP_TO {
+        if self.run.actions.len() > PAIRS_UP_TO {
             return;
         }
-        let mut second = self.life.steps.len();
+        let mut second = self.run.actions.len();
         while second > 1 {
-            second = (second - 1).min(self.life.steps.len().saturating_sub(1));
+            second = (second - 1).min(self.run.actions.len().saturating_sub(1));
             for first in (0..second).rev() {
-                let kept = self.life.steps.iter().enumerate().filter(|(at, _)| *at != first && *at != second);
-                let kept: Vec<Step> = kept.map(|(_, step)| step.clone()).collect();
-                if self.attempt_steps(&kept) {
+                let kept = self.run.actions.iter().enumerate().filter(|(at, _)| *at != first && *at != second);
+                let kept: Vec<Action> = kept.map(|(_, action)| action.clone()).collect();
+                if self.attempt_actions(&kept) {
                     break;
                 }
             }
@@ -170,28 +170,28 @@ impl Search {
     /// Lets time pass once instead of twice.
     fn join_passes(&mut self) {
         let mut at = 0;
-        while at + 1 < self.life.steps.len() {
-            let (Step::Pass { ms: first }, Step::Pass { ms: second }) =
-                (&self.life.steps[at], &self.life.steps[at + 1])
+        while at + 1 < self.run.actions.len() {
+            let (Action::AdvanceTime { ms: first }, Action::AdvanceTime { ms: second }) =
+                (&self.run.actions[at], &self.run.actions[at + 1])
             else {
                 at += 1;
                 continue;
             };
-            let joined = Step::Pass { ms: first.saturating_add(*second) };
-            let mut steps = self.life.steps.clone();
-            steps.splice(at..at + 2, [joined]);
-            if !self.attempt_steps(&steps) {
+            let joined = Action::AdvanceTime { ms: first.saturating_add(*second) };
+            let mut actions = self.run.actions.clone();
+            actions.splice(at..at + 2, [joined]);
+            if !self.attempt_actions(&actions) {
                 at += 1;
             }
         }
     }
 
     /// Makes every step as simple as it can be.
-    fn simplify_steps(&mut self) {
+    fn simplify_actions(&mut self) {
         let mut at = 0;
-        while at < self.life.steps.len() {
+        while at < self.run.actions.len() {
             for _ in 0..SIMPLER_MAX {
-                if !self.simplify_step(at) {
+                if !self.simplify_action(at) {
                     break;
                 }
             }
@@ -199,21 +199,21 @@ impl Search {
         }
     }
 
-    fn simplify_step(&mut self, at: usize) -> bool {
-        let Some(step) = self.life.steps.get(at) else { return false };
-        simpler::than(step).into_iter().any(|simpler| {
-            let mut steps = self.life.steps.clone();
-            steps[at] = simpler;
-            self.attempt_steps(&steps)
+    fn simplify_action(&mut self, at: usize) -> bool {
+        let Some(action) = self.run.actions.get(at) else { return false };
+        simpler::than(action).into_iter().any(|simpler| {
+            let mut actions = self.run.actions.clone();
+            actions[at] = simpler;
+            self.attempt_actions(&actions)
         })
     }
 
     /// Counts messages, workers, groups, topics and calls from 0.
     fn rename(&mut self) {
         for kind in json::KINDS {
-            let renamed = json::renamed(&self.life.steps, *kind);
-            if renamed != self.life.steps {
-                self.attempt_steps(&renamed);
+            let renamed = json::renamed(&self.run.actions, *kind);
+            if renamed != self.run.actions {
+                self.attempt_actions(&renamed);
             }
         }
     }
@@ -221,13 +221,13 @@ impl Search {
     /// Gives every size and limit its default where that changes nothing. Where it does, what matters is that the number is
     /// small, and the smaller it is the sooner it is met, which makes steps needless in the next round.
     fn simplify_setup(&mut self) {
-        let steps = self.life.steps.clone();
-        if self.life.setup == Setup::default() || self.attempt(&Setup::default(), &steps) {
+        let actions = self.run.actions.clone();
+        if self.run.setup == Setup::default() || self.attempt(&Setup::default(), &actions) {
             return;
         }
-        for field in json::unusual_fields(&self.life.setup) {
-            let candidates = simpler::setups(&self.life.setup, &field);
-            let _ = candidates.iter().any(|setup| self.attempt(setup, &steps));
+        for field in json::unusual_fields(&self.run.setup) {
+            let candidates = simpler::setups(&self.run.setup, &field);
+            let _ = candidates.iter().any(|setup| self.attempt(setup, &actions));
         }
     }
 }

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use self::folder::{Folder, FolderError};
 use self::state::State;
-use crate::life::{Conditions, live};
+use crate::campaign::Failure;
 use crate::parallel::in_order;
-use crate::run::Failure;
+use crate::run::{RunOptions, run_seed};
 use crate::shrink::shrink;
 use crate::swarm::Profile;
-use crate::trace::{Broken, Trace};
+use crate::trace::{Trace, ViolatedInvariant};
 
 /// How a soak is done.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ pub enum News<'a> {
         /// Its profile.
         profile: Profile,
         /// The promise.
-        broken: Broken,
+        broken: ViolatedInvariant,
         /// Where its trace is until it is short.
         whole: PathBuf,
     },
@@ -130,18 +130,18 @@ fn live_on(
     let first = state.next_seed;
     let seeds = (0..u64::MAX).map(|nth| first.wrapping_add(nth)).take_while(goes_on);
     let profiles = State { sentences: Vec::new(), ..state.clone() };
-    let conditions = |seed| Conditions { fault, profile: profiles.profile_of(seed), ..Conditions::default() };
+    let options = |seed| RunOptions { fault, profile: profiles.profile_of(seed), ..RunOptions::default() };
     let elapsed_before = state.elapsed_ms;
     let mut told = (begun, state.seeds, state.events);
-    let mut take = |state: &mut State, Failure { seed, life }: Failure| -> Result<(), FolderError> {
-        state.lived(seed, life.tally.events);
+    let mut take = |state: &mut State, Failure { seed, run }: Failure| -> Result<(), FolderError> {
+        state.lived(seed, run.counters.events);
         state.elapsed_ms = elapsed_before + begun.elapsed().as_millis() as u64;
-        if let Some(violation) = &life.violation {
-            let broken = Broken::from(violation);
+        if let Some(violation) = &run.violation {
+            let broken = ViolatedInvariant::from(violation);
             if state.failed(&broken) {
-                let whole = folder.keep(seed, &Trace::of(&life, Some(seed), fault))?;
+                let whole = folder.keep(seed, &Trace::of(&run, Some(seed), fault))?;
                 folder.write_state(state)?;
-                tell(News::Failed { seed, profile: conditions(seed).profile, broken, whole });
+                tell(News::Failed { seed, profile: options(seed).profile, broken, whole });
             }
         }
         let time = told.0.elapsed();
@@ -157,11 +157,11 @@ fn live_on(
         plan.jobs,
         seeds,
         |seed| {
-            let mut life = live(seed, conditions(seed));
-            if life.violation.is_none() {
-                life.steps = Vec::new();
+            let mut run = run_seed(seed, options(seed));
+            if run.violation.is_none() {
+                run.actions = Vec::new();
             }
-            Failure { seed, life }
+            Failure { seed, run }
         },
         |lived| {
             ended = take(state, lived);
@@ -176,11 +176,11 @@ fn live_on(
 fn shorten(folder: &Folder, whole: PathBuf) -> Result<News<'static>, FolderError> {
     // A trace that cannot be read was not written by a soak; it is somebody else's, and none of our business.
     let Ok(trace) = Trace::read(&whole) else { return Ok(News::NotShrunk(whole)) };
-    let conditions = Conditions { fault: trace.head.mutant, ..Conditions::default() };
-    let Some(shrunk) = shrink(&trace.head.setup, &trace.steps, conditions) else {
+    let options = RunOptions { fault: trace.head.mutant, ..RunOptions::default() };
+    let Some(shrunk) = shrink(&trace.head.setup, &trace.actions, options) else {
         return Ok(News::NotShrunk(whole));
     };
-    let short = Trace::of(&shrunk.life, trace.head.seed, trace.head.mutant);
+    let short = Trace::of(&shrunk.run, trace.head.seed, trace.head.mutant);
     let path = folder.shorten(&whole, &short)?;
-    Ok(News::Shrunk { path, before: trace.steps.len(), after: short.steps.len() })
+    Ok(News::Shrunk { path, before: trace.actions.len(), after: short.actions.len() })
 }

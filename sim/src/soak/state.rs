@@ -4,7 +4,7 @@ use driftq_core::faults::Fault;
 use serde::{Deserialize, Serialize};
 
 use crate::swarm::Profile;
-use crate::trace::{Broken, by_name};
+use crate::trace::{ViolatedInvariant, by_name};
 
 /// The version of the format that this program writes, and the only one it reads.
 pub const VERSION: u64 = 1;
@@ -43,7 +43,7 @@ pub struct State {
 #[serde(deny_unknown_fields)]
 pub struct Sentence {
     /// Which.
-    pub broken: Broken,
+    pub broken: ViolatedInvariant,
     /// By how many seeds.
     pub seeds: u64,
 }
@@ -97,7 +97,7 @@ impl State {
     }
 
     /// It broke a promise. Whether its trace is worth keeping.
-    pub fn failed(&mut self, broken: &Broken) -> bool {
+    pub fn failed(&mut self, broken: &ViolatedInvariant) -> bool {
         self.failures += 1;
         match self.sentences.iter_mut().find(|known| known.broken == *broken) {
             Some(known) => {
@@ -120,7 +120,7 @@ mod tests {
     fn what_is_written_is_read_and_nonsense_is_not() {
         let mut state = State::new(7, Some(Profile::Effects), Some(Fault::SkipTokenCheck));
         state.lived(7, 100);
-        assert!(state.failed(&Broken { invariant: 6, sentence: "a".to_owned() }));
+        assert!(state.failed(&ViolatedInvariant { invariant: 6, sentence: "a".to_owned() }));
         let text = state.to_json();
         assert_eq!(State::from_json(&text), Ok(state));
         // Torn anywhere, it is not taken for less.
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_few_of_every_sentence_are_kept_and_all_are_counted() {
         let mut state = State::new(0, None, None);
-        let broken = |sentence: &str| Broken { invariant: 1, sentence: sentence.to_owned() };
+        let broken = |sentence: &str| ViolatedInvariant { invariant: 1, sentence: sentence.to_owned() };
         let kept = (0..9).filter(|_| state.failed(&broken("a"))).count() as u64;
         assert_eq!((kept, state.failures), (KEPT_MAX, 9));
         assert!(state.failed(&broken("b")), "another sentence is new");

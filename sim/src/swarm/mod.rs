@@ -5,22 +5,22 @@
 //! that a change to one does not change what the others do.
 
 mod clients;
-pub(crate) mod draw;
 mod effects;
-mod family;
-mod shape;
+mod kinds;
+mod limits;
+pub(crate) mod random;
 
 use clap::ValueEnum;
 use driftq_core::faults::Faults;
 use serde::{Deserialize, Serialize};
 
 use self::clients::Clients;
-pub(crate) use self::clients::right;
-use self::draw::{Source, Stream};
+pub(crate) use self::clients::delivery_ref;
 use self::effects::Users;
-use self::family::{Family, Weights};
+use self::kinds::{ActionKind, Weights};
+use self::random::{Source, Stream};
+use crate::actions::{Action, Damage, IoFault, JobClass, Loss};
 use crate::setup::Setup;
-use crate::steps::{Damage, IoFault, JobClass, Loss, Step};
 use crate::world::World;
 
 /// What is in fashion among the worlds of a run.
@@ -55,7 +55,7 @@ pub struct Swarm {
     clock: Source,
     disk: Source,
     power: Source,
-    steps: u32,
+    actions: u32,
 }
 
 impl Swarm {
@@ -64,18 +64,18 @@ impl Swarm {
     pub fn new(seed: u64, profile: Profile) -> Self {
         let mut shape = Source::new(seed, Stream::Shape);
         let mut effects = Source::new(seed, Stream::Effects);
-        let setup = shape::setup(&mut shape, &mut effects);
+        let setup = limits::setup(&mut shape, &mut effects);
         let weights = Weights::draw(&mut shape, &mut effects, profile);
-        let steps = [200, 500, 1_000, 1_800][shape.below(4) as usize];
+        let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {
-            clients: Clients::new(seed, &mut shape, Users::new(effects, profile), weights.is_on(Family::Work)),
+            clients: Clients::new(seed, &mut shape, Users::new(effects, profile), weights.is_on(ActionKind::Work)),
             setup,
             weights,
             schedule: Source::new(seed, Stream::Schedule),
             clock: Source::new(seed, Stream::Clock),
             disk: Source::new(seed, Stream::Disk),
             power: Source::new(seed, Stream::Power),
-            steps,
+            actions,
         }
     }
 
@@ -87,85 +87,85 @@ impl Swarm {
 
     /// How many steps it has before everything is drained.
     #[must_use]
-    pub fn steps(&self) -> u32 {
-        self.steps
+    pub fn actions(&self) -> u32 {
+        self.actions
     }
 
     /// What happens next.
-    pub fn next<F: Faults>(&mut self, world: &World<F>) -> Step {
-        if let Some(step) = self.clients.prelude() {
-            return step;
+    pub fn next<F: Faults>(&mut self, world: &World<F>) -> Action {
+        if let Some(action) = self.clients.prelude() {
+            return action;
         }
         if !world.is_serving() {
             return self.recovery(world);
         }
-        let family = self.weights.pick(&mut self.schedule);
-        self.of(family, world)
+        let kind = self.weights.pick(&mut self.schedule);
+        self.of(kind, world)
     }
 
-    fn of<F: Faults>(&mut self, family: Family, world: &World<F>) -> Step {
-        match family {
-            Family::Pass => Step::Pass { ms: self.span(world) },
-            Family::PassLong => Step::Pass { ms: 1_000 * (1 + self.clock.below(600) as u32) },
-            Family::Jump => {
+    fn of<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Action {
+        match kind {
+            ActionKind::Pass => Action::AdvanceTime { ms: self.span(world) },
+            ActionKind::PassLong => Action::AdvanceTime { ms: 1_000 * (1 + self.clock.below(600) as u32) },
+            ActionKind::Jump => {
                 let by = [1, 50, 2_000, 60_000, 3_600_000][self.clock.below(5) as usize];
-                Step::Jump { ms: if self.clock.one_in(2) { -by } else { by } }
+                Action::JumpClock { ms: if self.clock.one_in(2) { -by } else { by } }
             }
-            Family::Wake => Step::Wake,
-            Family::LogIo => Step::Io { class: JobClass::Log, fault: None },
-            Family::BackgroundIo => Step::Io { class: JobClass::Background, fault: None },
-            Family::Settle => Step::Settle,
-            Family::IoFault => {
+            ActionKind::Wake => Action::Wake,
+            ActionKind::LogIo => Action::Io { class: JobClass::Log, fault: None },
+            ActionKind::BackgroundIo => Action::Io { class: JobClass::Background, fault: None },
+            ActionKind::Settle => Action::FlushIo,
+            ActionKind::IoFault => {
                 let class = if self.disk.one_in(3) { JobClass::Background } else { JobClass::Log };
                 let fault = match self.disk.below(3) {
                     0 => IoFault::Short { bytes: self.disk.below(300) as u16 },
                     _ => IoFault::Fail,
                 };
-                Step::Io { class, fault: Some(fault) }
+                Action::Io { class, fault: Some(fault) }
             }
-            Family::Room => {
+            ActionKind::Room => {
                 let bytes = (!self.disk.one_in(3)).then(|| self.disk.below(6_000) as u32);
-                Step::Room { bytes }
+                Action::SetFreeSpace { bytes }
             }
-            Family::Snapshot => Step::Snapshot,
-            Family::Probe => self.probe(),
-            Family::Crash => Step::Crash { loss: self.loss() },
-            Family::Kill => Step::Crash { loss: Loss::Nothing },
-            Family::Close => Step::Close,
-            client => self.clients.step(client, world),
+            ActionKind::Snapshot => Action::Snapshot,
+            ActionKind::Probe => self.probe(),
+            ActionKind::Crash => Action::Crash { loss: self.loss() },
+            ActionKind::Kill => Action::Crash { loss: Loss::Nothing },
+            ActionKind::Close => Action::Close,
+            client => self.clients.action(client, world),
         }
     }
 
     /// The broker is down, or its log has failed.
-    fn recovery<F: Faults>(&mut self, world: &World<F>) -> Step {
+    fn recovery<F: Faults>(&mut self, world: &World<F>) -> Action {
         if world.broker().is_some() {
             // It still answers, if only to refuse.
             return match self.power.below(4) {
-                0 => self.clients.step(Family::Produce, world),
-                1 => Step::Io { class: JobClass::Log, fault: None },
-                2 => Step::Crash { loss: Loss::Nothing },
-                _ => Step::Crash { loss: self.loss() },
+                0 => self.clients.action(ActionKind::Produce, world),
+                1 => Action::Io { class: JobClass::Log, fault: None },
+                2 => Action::Crash { loss: Loss::Nothing },
+                _ => Action::Crash { loss: self.loss() },
             };
         }
-        if self.weights.is_on(Family::BootAndCrash) && self.power.one_in(3) {
-            return Step::BootAndCrash { after: self.power.below(9) as u8, loss: self.loss() };
+        if self.weights.is_on(ActionKind::BootAndCrash) && self.power.one_in(3) {
+            return Action::BootAndCrash { after: self.power.below(9) as u8, loss: self.loss() };
         }
         match self.power.below(8) {
-            0 => Step::Pass { ms: self.power.below(5_000) as u32 },
-            1 if self.weights.is_on(Family::Room) => Step::Room { bytes: None },
-            2 if self.weights.is_on(Family::Crash) => Step::Crash { loss: self.loss() },
-            _ => Step::Boot,
+            0 => Action::AdvanceTime { ms: self.power.below(5_000) as u32 },
+            1 if self.weights.is_on(ActionKind::Room) => Action::SetFreeSpace { bytes: None },
+            2 if self.weights.is_on(ActionKind::Crash) => Action::Crash { loss: self.loss() },
+            _ => Action::Boot,
         }
     }
 
     fn loss(&mut self) -> Loss {
         match self.power.below(4) {
             0 => Loss::All,
-            _ => Loss::Some { luck: self.power.below(1 << 20) as u32 },
+            _ => Loss::Partial { seed: self.power.below(1 << 20) as u32 },
         }
     }
 
-    fn probe(&mut self) -> Step {
+    fn probe(&mut self) -> Action {
         let any = 1 << 30;
         let damage = match self.disk.below(6) {
             0 => Damage::Zero { sector: self.disk.below(any) as u32 },
@@ -176,9 +176,9 @@ impl Swarm {
         let loss = match self.disk.below(3) {
             0 => Loss::All,
             1 => Loss::Nothing,
-            _ => Loss::Some { luck: self.disk.below(1 << 20) as u32 },
+            _ => Loss::Partial { seed: self.disk.below(1 << 20) as u32 },
         };
-        Step::Probe { loss, damage }
+        Action::Probe { loss, damage }
     }
 
     /// A little time, or as much as the broker waits for, or a little more.

@@ -1,12 +1,12 @@
 //! What happened, to be looked at: a life is told as a [story], and a story is [shown](page()) in one file that needs nothing
 //! else.
 
-mod change;
+mod diff;
+mod format;
 mod page;
-mod record;
-mod sight;
-pub mod story;
-mod words;
+mod recorder;
+mod snapshot;
+pub mod timeline;
 
 pub use self::page::page;
-pub use self::record::story_of;
+pub use self::recorder::timeline_of;

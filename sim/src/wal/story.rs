@@ -13,7 +13,9 @@ use super::spot::Spot;
 use super::words::{kind, message_ref, sentence};
 use super::{At, MessageName, Wal, WalError};
 use crate::report::grouped;
-use crate::view::story::{Glyph, Lane, LaneKind, Lease, LeaseEnd, Moment, Story, Unit};
+use crate::view::timeline::{
+    Glyph, Lease, LeaseEnd, Timeline as Story, TimelineStep as Moment, Track as Lane, TrackKind as LaneKind, Unit,
+};
 
 /// The most moments of a story.
 pub const MOMENTS_MAX: usize = 5_000;
@@ -205,7 +207,7 @@ impl<'p> Teller<'p> {
                 self.running.insert(*message_ref, self.leases.len());
                 self.until.push(*until);
                 self.leases.push(Lease {
-                    lane,
+                    track: lane,
                     message: message(state, message_ref),
                     topic: topic(state, message_ref.topic),
                     group: group(state, message_ref.topic, message_ref.group),
@@ -276,11 +278,11 @@ impl<'p> Teller<'p> {
             about: "What a broker wrote into its log, record by record: what it accepted, handed out and was told."
                 .to_owned(),
             facts,
-            lanes,
+            tracks: lanes,
             unit: Unit::Record,
-            moments,
+            steps: moments,
             leases,
-            broken: None,
+            violation: None,
             explained: None,
         }
     }
@@ -319,12 +321,12 @@ impl Watch for Teller<'_> {
         let told = Moment {
             number: lsn,
             at_ms: 0,
-            lane,
+            track: lane,
             also,
             glyph: glyph(event),
             label,
             detail,
-            outcomes: Vec::new(),
+            outputs: Vec::new(),
             diff: Vec::new(),
             topics,
             groups,

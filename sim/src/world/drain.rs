@@ -10,12 +10,12 @@ use driftq_core::types::{GroupName, Millis, PartitionId, Position, TopicName};
 use driftq_core::{Command, Pipeline};
 
 use super::World;
-use super::edge::Asked;
+use super::network::Asked;
+use crate::actions::Loss;
 use crate::invariants::Verdict;
 use crate::invariants::liveness::{drains, never_spins};
-use crate::medium::Medium;
 use crate::names::Worker;
-use crate::steps::Loss;
+use crate::storage::SimStorage;
 
 /// The worker that consumes what is left.
 const LAST: Worker = Worker(u8::MAX);
@@ -26,7 +26,7 @@ const STALL_MS: u64 = 100;
 /// How long a full disk may keep the broker waiting before it looks again.
 const PATIENCE_MS: u64 = 11_000;
 
-impl<F: Faults, M: Medium> World<F, M> {
+impl<F: Faults, M: SimStorage> World<F, M> {
     /// Everything is delivered and acked; then a last restart.
     pub(super) fn drain(&mut self) -> Verdict {
         self.disk.model_mut().set_room(None);
@@ -37,7 +37,7 @@ impl<F: Faults, M: Medium> World<F, M> {
             self.boot()?;
         }
         self.rest()?;
-        for consumer in self.edge.streams() {
+        for consumer in self.network.streams() {
             self.say(Command::Unsubscribe { consumer })?;
         }
         // Whoever found the disk full looks again within this time.
@@ -103,7 +103,7 @@ impl<F: Faults, M: Medium> World<F, M> {
         self.ask(Asked { command: Command::Subscribe(asked), worker: Some(LAST) })?;
         for _ in 0..ROUNDS {
             self.rest()?;
-            while self.edge.unread(LAST) > 0 {
+            while self.network.unread(LAST) > 0 {
                 self.read(LAST, 1);
                 self.ack_newest()?;
             }
@@ -114,14 +114,14 @@ impl<F: Faults, M: Medium> World<F, M> {
             let wait = self.until_timeout().unwrap_or(1);
             self.pass(wait.max(1));
         }
-        match self.edge.stream_of(LAST) {
+        match self.network.stream_of(LAST) {
             Some(consumer) => self.say(Command::Unsubscribe { consumer }),
             None => Ok(()),
         }
     }
 
     fn ack_newest(&mut self) -> Verdict {
-        let Some(held) = self.edge.read_by(LAST).next().cloned() else { return Ok(()) };
+        let Some(held) = self.network.read_by(LAST).next().cloned() else { return Ok(()) };
         self.say(Command::Ack(Claim {
             topic: held.topic.name(),
             group: held.group.name(),

@@ -58,14 +58,14 @@ impl<F: Faults> World<F> {
             now,
             skew,
             latest,
-            edge,
+            network,
             heard: _,
             shadow,
             oracle,
             observer,
             chain: _,
-            tally: _,
-            sometimes: _,
+            counters: _,
+            coverage: _,
             died,
             compared: _,
             records_before: _,
@@ -84,7 +84,7 @@ impl<F: Faults> World<F> {
             }
             out.part()?;
         }
-        edge.canonical(out)?;
+        network.canonical(out)?;
         out.part()?;
         shadow.canonical(out)?;
         out.part()?;
@@ -155,8 +155,8 @@ impl fmt::Write for Outline<'_> {
 
 impl Fingerprint {
     fn of(bytes: &[u8]) -> Self {
-        let fold = |left: u64, right: u64| {
-            let product = u128::from(left) * u128::from(right);
+        let fold = |left: u64, delivery: u64| {
+            let product = u128::from(left) * u128::from(delivery);
             (product >> 64) as u64 ^ product as u64
         };
         let (mut first, mut second) = (0x9e37_79b9_7f4a_7c15_u64 ^ bytes.len() as u64, 0xd1b5_4a32_d192_ed03_u64);
@@ -189,17 +189,17 @@ mod tests {
     use driftq_core::types::{Ticket, Timestamp};
 
     use super::*;
+    use crate::actions::{Action, DeliveryRef, JobClass, Loss, NewMessage, Request, Subscription};
     use crate::names::{Group, Message, Topic, Worker};
     use crate::setup::Setup;
-    use crate::steps::{Ask, JobClass, Loss, Made, Right, Step, Stream};
     use crate::world::Checks;
 
     type Quiet = World<NoFaults>;
 
-    fn taking(world: &Quiet, steps: &[Step]) -> Quiet {
+    fn taking(world: &Quiet, actions: &[Action]) -> Quiet {
         let mut world = world.clone();
-        for step in steps {
-            world.take(step).expect("no promise is broken");
+        for action in actions {
+            world.apply(action).expect("no promise is broken");
             world.forget();
         }
         world
@@ -209,37 +209,63 @@ mod tests {
         world.fingerprint(&mut Vec::new())
     }
 
-    fn produce(nth: u8) -> Step {
-        Step::Ask(Ask::Produce(Made { message: Message(u32::from(nth)), size: nth, ..Made::default() }))
+    fn produce(nth: u8) -> Action {
+        Action::Request(Request::Produce(NewMessage {
+            message: Message(u32::from(nth)),
+            size: nth,
+            ..NewMessage::default()
+        }))
     }
 
-    fn right(nth: u8) -> Right {
-        Right { worker: Worker(nth), message: Message(u32::from(nth)), ..Right::default() }
+    fn delivery_ref(nth: u8) -> DeliveryRef {
+        DeliveryRef { worker: Worker(nth), message: Message(u32::from(nth)), ..DeliveryRef::default() }
     }
 
     /// Two workers have read one message each.
     fn busy() -> Quiet {
-        let topic = Topic::live(0);
-        let create = Ask::Create { topic, partitions: None, keep_ms: None, keep_bytes: None };
+        let topic = Topic::new(0);
+        let create = Request::CreateTopic { topic, partitions: None, keep_ms: None, keep_bytes: None };
         let subscribe = |nth| {
             let worker = Worker(nth);
             let (group, owner) = (Group(0), worker);
-            Step::Ask(Ask::Subscribe(Stream { worker, topic, group, owner, prefetch: 1, ..Stream::default() }))
+            Action::Request(Request::Subscribe(Subscription {
+                worker,
+                topic,
+                group,
+                owner,
+                prefetch: 1,
+                ..Subscription::default()
+            }))
         };
-        let read = |nth| Step::Read { worker: Worker(nth), count: 1 };
+        let read = |nth| Action::Read { worker: Worker(nth), count: 1 };
         let world = World::new(&Setup::default(), NoFaults, Checks::default()).expect("it starts");
-        let steps =
-            [Step::Ask(create), subscribe(0), subscribe(1), produce(0), produce(1), Step::Settle, read(0), read(1)];
-        taking(&world, &steps)
+        let actions = [
+            Action::Request(create),
+            subscribe(0),
+            subscribe(1),
+            produce(0),
+            produce(1),
+            Action::FlushIo,
+            read(0),
+            read(1),
+        ];
+        taking(&world, &actions)
     }
 
     #[test]
     fn two_worlds_that_differ_in_one_part_only_have_different_fingerprints() {
         let one = busy();
-        let log = Step::Io { class: JobClass::Log, fault: None };
-        let nack = Step::Ask(Ask::Nack { right: right(1), reason: 1, delay_ms: None });
-        let steps = [Step::Pass { ms: 7 }, Step::Ask(Ask::Ack(right(0))), log.clone(), log.clone(), nack, log];
-        let other = taking(&one, &steps);
+        let log = Action::Io { class: JobClass::Log, fault: None };
+        let nack = Action::Request(Request::Nack { delivery: delivery_ref(1), reason: 1, delay_ms: None });
+        let actions = [
+            Action::AdvanceTime { ms: 7 },
+            Action::Request(Request::Ack(delivery_ref(0))),
+            log.clone(),
+            log.clone(),
+            nack,
+            log,
+        ];
+        let other = taking(&one, &actions);
         let with = |change: &dyn Fn(&mut Quiet)| {
             let mut world = one.clone();
             change(&mut world);
@@ -253,12 +279,12 @@ mod tests {
             with(&|world| world.now = other.now),
             with(&|world| world.skew = 1),
             with(&|world| world.latest = Timestamp(world.latest.0 + 1)),
-            with(&|world| world.edge = taking(&one, &[Step::Crash { loss: Loss::All }]).edge),
+            with(&|world| world.network = taking(&one, &[Action::Crash { loss: Loss::All }]).network),
             with(&|world| world.shadow = other.shadow.clone()),
             with(&|world| world.oracle = other.oracle.clone()),
             with(&|world| world.oracle = None),
             with(&|world| world.observer = other.observer.clone()),
-            with(&|world| world.died = taking(&one, &[Step::Crash { loss: Loss::All }]).died),
+            with(&|world| world.died = taking(&one, &[Action::Crash { loss: Loss::All }]).died),
             with(&|world| world.failed_from = Some(Ticket(0))),
         ];
         let mut prints: Vec<_> = changed.iter().chain([&one, &other]).map(print).collect();
@@ -271,22 +297,23 @@ mod tests {
     #[test]
     fn ways_that_meet_have_one_fingerprint_and_what_was_only_asked_is_forgotten() {
         let one = busy();
-        let (first, second) = (Step::Ask(Ask::Ack(right(0))), Step::Ask(Ask::Ack(right(1))));
-        let settle = Step::Settle;
+        let (first, second) =
+            (Action::Request(Request::Ack(delivery_ref(0))), Action::Request(Request::Ack(delivery_ref(1))));
+        let settle = Action::FlushIo;
         let forth = taking(&one, &[first.clone(), settle.clone(), second.clone(), settle.clone()]);
         let back = taking(&one, &[second, settle.clone(), first.clone(), settle.clone()]);
         assert_eq!(print(&forth), print(&back), "what they say is durable, and comes to the same");
         let late = taking(&forth, &[first, settle]);
         assert_eq!(print(&forth), print(&late), "a word that is worth nothing was answered");
-        let waiting = taking(&one, &[produce(2), Step::Ask(Ask::Topics)]);
+        let waiting = taking(&one, &[produce(2), Action::Request(Request::ListTopics)]);
         assert_ne!(print(&taking(&one, &[produce(2)])), print(&waiting), "an answer is still to come");
     }
 
     #[test]
     fn what_is_durable_counts_by_what_it_comes_to_and_what_is_not_by_what_it_says() {
         let one = busy();
-        let extend = |ms| Step::Ask(Ask::Extend { right: right(0), lease_ms: Some(ms) });
-        let settle = Step::Settle;
+        let extend = |ms| Action::Request(Request::Extend { delivery: delivery_ref(0), lease_ms: Some(ms) });
+        let settle = Action::FlushIo;
         let (long, longer) = (extend(5_000), extend(6_000));
         let straight = taking(&one, std::slice::from_ref(&longer));
         let detour = taking(&one, &[long, longer]);

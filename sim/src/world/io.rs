@@ -7,13 +7,13 @@ use driftq_core::log::{FileId, IoOp as Piece, StorageFault};
 use driftq_core::record::Event;
 use driftq_core::{Job, JobClass as CoreLane};
 
-use super::{LOG_ID, World, met};
+use super::{LOG_ID, World, coverage};
+use crate::actions::{IoFault, JobClass};
+use crate::coverage::Point;
+use crate::invariants::lifecycle::skipped_is_done;
 use crate::invariants::liveness::work_ends;
-use crate::invariants::places::skipped_is_done;
 use crate::invariants::{Verdict, Violation};
-use crate::medium::Medium;
-use crate::sometimes::Point;
-use crate::steps::{IoFault, JobClass};
+use crate::storage::SimStorage;
 
 /// A job under way.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl JobClass {
     }
 }
 
-impl<F: Faults, M: Medium> World<F, M> {
+impl<F: Faults, M: SimStorage> World<F, M> {
     /// The next piece of I/O of the class, beginning a job where none is under way.
     pub(super) fn io(&mut self, class: JobClass, fault: Option<IoFault>) -> Verdict {
         self.piece(class, fault)?;
@@ -79,7 +79,7 @@ impl<F: Faults, M: Medium> World<F, M> {
                 None => return Ok(false),
             },
         };
-        self.tally.events += 1;
+        self.counters.events += 1;
         let result = match running.next_piece() {
             Some(piece) => {
                 self.disk.model_mut().set_fault(fault);
@@ -116,19 +116,19 @@ impl<F: Faults, M: Medium> World<F, M> {
             (Piece::Append { file, at, bytes }, Ok(())) => {
                 self.chain.mix(at.position ^ (bytes.len() as u64) << 32);
                 for record in self.shadow.appended(*file, at.position, bytes) {
-                    met::record(&mut self.sometimes, self.broker.as_ref(), record);
-                    self.tally.count(&record.event);
+                    coverage::record(&mut self.coverage, self.broker.as_ref(), record);
+                    self.counters.count(&record.event);
                     if let (Event::Skipped { message_ref }, Some(broker)) = (&record.event, &self.broker) {
                         skipped_is_done(broker.state(), message_ref)?;
                     }
                 }
                 let deciding = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
-                self.sometimes.hit_if(deciding && self.lanes[0].is_some(), Point::ManyBatches);
+                self.coverage.hit_if(deciding && self.lanes[0].is_some(), Point::ManyBatches);
             }
             (Piece::Sync { .. } | Piece::SyncFolder, Ok(())) => self.shadow.settle(self.disk.model()),
-            (Piece::Remove { file: FileId::Segment(_) }, Ok(())) => self.sometimes.hit(Point::SegmentsRemoved),
+            (Piece::Remove { file: FileId::Segment(_) }, Ok(())) => self.coverage.hit(Point::SegmentsRemoved),
             (Piece::Sync { .. } | Piece::SyncFolder, Err(StorageFault::Io(_))) => {
-                self.sometimes.hit(Point::SyncFailed);
+                self.coverage.hit(Point::SyncFailed);
             }
             (Piece::Append { file, at, bytes }, Err(StorageFault::Io(_))) => {
                 // Whatever of it was written is there to be found. The file is zeros ahead, and so may the rest have been.
@@ -136,7 +136,7 @@ impl<F: Faults, M: Medium> World<F, M> {
                 let mut found = written.unwrap_or_default().to_vec();
                 found.resize(bytes.len(), 0);
                 self.shadow.appended(*file, at.position, &found).for_each(drop);
-                self.sometimes.hit(Point::WriteFailed);
+                self.coverage.hit(Point::WriteFailed);
             }
             _ => {}
         }

@@ -1,17 +1,17 @@
 //! A broker, and everything it believes in: its disk, its clock, its clients. Only the broker is real.
 //!
-//! A world takes one [`Step`] after the other and draws nothing: the same steps give the same world, byte for byte. After
+//! A world takes one [`Action`] after the other and draws nothing: the same steps give the same world, byte for byte. After
 //! every step it asks its checkers whether a promise was broken.
 
-mod ask;
+mod command;
+mod coverage;
+mod crash;
 mod drain;
-mod edge;
 mod fingerprint;
-mod heard;
 mod io;
-mod met;
-mod power;
+mod network;
 mod probe;
+mod tap;
 
 use driftq_core::command::{Begin, StoreCommand};
 use driftq_core::faults::Faults;
@@ -20,26 +20,26 @@ use driftq_core::record::Event;
 use driftq_core::types::{Lsn, OwnerName, Ticket, Timestamp};
 use driftq_core::{Command, Pipeline};
 
-pub use self::ask::identity as effect_identity;
-use self::edge::Asked;
-pub use self::edge::{Edge, Granted, Held, Ran};
+pub use self::command::identity as effect_identity;
 pub use self::fingerprint::Fingerprint;
-pub use self::heard::Heard;
 use self::io::Running;
-use crate::chain::Chain;
+use self::network::Asked;
+pub use self::network::{EffectRun, HeldDelivery, HeldGrant, Network};
+pub use self::tap::TapEvent;
+use crate::actions::Action;
+use crate::coverage::{Coverage, Point};
+use crate::digest_chain::DigestChain;
 use crate::disk::Disk;
 use crate::invariants::durability::live_is_log;
 use crate::invariants::liveness::never_spins;
-use crate::invariants::model::model_counts;
+use crate::invariants::oracle::model_counts;
 use crate::invariants::time::time_rises;
 use crate::invariants::{Observer, Verdict, Violation};
-use crate::medium::Medium;
 use crate::names::Message;
 use crate::oracle::Oracle;
 use crate::setup::Setup;
 use crate::shadow::Shadow;
-use crate::sometimes::{Point, Sometimes};
-use crate::steps::Step;
+use crate::storage::SimStorage;
 
 /// When worlds begin.
 pub const BEGINNING: Timestamp = Timestamp(1_000_000_000);
@@ -63,7 +63,7 @@ impl Default for Checks {
 
 /// What a world has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counters {
     /// Everything that happened: calls, timers, pieces of I/O, answers and deliveries, reads, deaths, starts.
     pub events: u64,
     /// Commands the broker was asked.
@@ -96,7 +96,7 @@ pub struct Tally {
     pub simulated_ms: u64,
 }
 
-impl Tally {
+impl Counters {
     /// Counts what was written.
     fn count(&mut self, event: &Event) {
         match event {
@@ -143,16 +143,16 @@ pub struct World<F: Faults, M = Disk> {
     skew: i64,
     /// The latest moment seen inside the broker.
     latest: Timestamp,
-    edge: Edge,
+    network: Network,
     shadow: Shadow<F>,
     /// The naive model, as long as it can follow.
     oracle: Option<Oracle>,
     observer: Observer,
-    chain: Chain,
-    tally: Tally,
-    sometimes: Sometimes,
+    chain: DigestChain,
+    counters: Counters,
+    coverage: Coverage,
     /// The live state when the broker died: its last record and its digest.
-    died: Option<power::Died>,
+    died: Option<crash::Died>,
     compared: u64,
     /// How many records the log had when the broker was started.
     records_before: u64,
@@ -160,7 +160,7 @@ pub struct World<F: Faults, M = Disk> {
     /// The first ticket after the log failed.
     failed_from: Option<Ticket>,
     /// What went between broker and clients, where somebody listens.
-    heard: Option<Vec<Heard>>,
+    heard: Option<Vec<TapEvent>>,
 }
 
 impl<F: Faults> World<F> {
@@ -173,7 +173,7 @@ impl<F: Faults> World<F> {
     }
 }
 
-impl<F: Faults, M: Medium> World<F, M> {
+impl<F: Faults, M: SimStorage> World<F, M> {
     /// A world with this disk, which is empty, and a broker that has just started on it.
     ///
     /// # Errors
@@ -188,13 +188,13 @@ impl<F: Faults, M: Medium> World<F, M> {
             now: BEGINNING.0,
             skew: 0,
             latest: Timestamp(0),
-            edge: Edge::default(),
+            network: Network::default(),
             shadow: Shadow::new(LOG_ID, faults),
             oracle: checks.oracle.then(|| Oracle::new(&limits)),
             observer: Observer::new(limits),
-            chain: Chain::default(),
-            tally: Tally::default(),
-            sometimes: Sometimes::default(),
+            chain: DigestChain::default(),
+            counters: Counters::default(),
+            coverage: Coverage::default(),
             died: None,
             compared: 0,
             records_before: 0,
@@ -211,54 +211,54 @@ impl<F: Faults, M: Medium> World<F, M> {
     ///
     /// # Errors
     /// The promise that was broken.
-    pub fn take(&mut self, step: &Step) -> Verdict {
-        match step {
-            Step::Ask(ask) => {
-                if let Some(asked) = self.asked(ask) {
+    pub fn apply(&mut self, action: &Action) -> Verdict {
+        match action {
+            Action::Request(request) => {
+                if let Some(asked) = self.asked(request) {
                     self.ask(asked)?;
                 }
             }
-            Step::Send { call, ask } => {
-                if let Some(asked) = self.asked(ask) {
-                    self.edge.send(*call, asked, self.tally.boots);
+            Action::Send { call, request } => {
+                if let Some(asked) = self.asked(request) {
+                    self.network.send(*call, asked, self.counters.boots);
                 }
             }
-            Step::Arrive { call } => {
-                if let Some((asked, again, boots)) = self.edge.arrive(*call) {
-                    self.sometimes.hit_if(again, Point::CallTwice);
-                    self.sometimes.hit_if(boots < self.tally.boots, Point::LateCall);
+            Action::Arrive { call } => {
+                if let Some((asked, again, boots)) = self.network.arrive(*call) {
+                    self.coverage.hit_if(again, Point::CallTwice);
+                    self.coverage.hit_if(boots < self.counters.boots, Point::LateCall);
                     self.ask(asked)?;
                 }
             }
-            Step::Read { worker, count } => self.read(*worker, *count),
-            Step::Run(grant) => self.run(grant)?,
-            Step::Pass { ms } => self.pass(u64::from(*ms)),
-            Step::Jump { ms } => {
-                self.tally.events += 1;
+            Action::Read { worker, count } => self.read(*worker, *count),
+            Action::RunEffect(grant) => self.run(grant)?,
+            Action::AdvanceTime { ms } => self.pass(u64::from(*ms)),
+            Action::JumpClock { ms } => {
+                self.counters.events += 1;
                 self.skew = self.skew.saturating_add(*ms).clamp(-(BEGINNING.0 as i64) / 2, i64::from(u32::MAX));
-                self.sometimes.hit(if *ms < 0 { Point::ClockBack } else { Point::ClockForward });
+                self.coverage.hit(if *ms < 0 { Point::ClockBack } else { Point::ClockForward });
             }
-            Step::Wake => self.wake()?,
-            Step::Io { class, fault } => self.io(*class, *fault)?,
-            Step::Settle => {
+            Action::Wake => self.wake()?,
+            Action::Io { class, fault } => self.io(*class, *fault)?,
+            Action::FlushIo => {
                 self.settle()?;
                 self.settled()?;
             }
-            Step::Snapshot => {
+            Action::Snapshot => {
                 if let Some(broker) = &mut self.broker {
                     broker.request_snapshot();
                 }
             }
-            Step::Room { bytes } => self.disk.model_mut().set_room(bytes.map(u64::from)),
-            Step::Close => self.close()?,
-            Step::Crash { loss } => self.crash(*loss),
-            Step::Boot => self.boot()?,
-            Step::BootAndCrash { after, loss } => self.boot_and_crash(*after, *loss)?,
-            Step::Probe { loss, damage } => self.probe(*loss, *damage)?,
-            Step::Drain => self.drain()?,
+            Action::SetFreeSpace { bytes } => self.disk.model_mut().set_room(bytes.map(u64::from)),
+            Action::Close => self.close()?,
+            Action::Crash { loss } => self.crash(*loss),
+            Action::Boot => self.boot()?,
+            Action::BootAndCrash { after, loss } => self.boot_and_crash(*after, *loss)?,
+            Action::Probe { loss, damage } => self.probe(*loss, *damage)?,
+            Action::Drain => self.drain()?,
         }
-        if self.tally.events / COMPARE_EVERY > self.compared {
-            self.compared = self.tally.events / COMPARE_EVERY;
+        if self.counters.events / COMPARE_EVERY > self.compared {
+            self.compared = self.counters.events / COMPARE_EVERY;
             self.compare()?;
         }
         Ok(())
@@ -266,28 +266,28 @@ impl<F: Faults, M: Medium> World<F, M> {
 
     /// What has been drawn from it so far.
     #[must_use]
-    pub fn chain(&self) -> Chain {
+    pub fn chain(&self) -> DigestChain {
         self.chain
     }
 
     /// What it has done so far.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        Tally { simulated_ms: self.now - BEGINNING.0, ..self.tally }
+    pub fn counters(&self) -> Counters {
+        Counters { simulated_ms: self.now - BEGINNING.0, ..self.counters }
     }
 
     /// What it has met so far.
     #[must_use]
-    pub fn sometimes(&self) -> Sometimes {
-        let mut all = self.sometimes.clone();
-        all.add(self.observer.met());
+    pub fn coverage(&self) -> Coverage {
+        let mut all = self.coverage.clone();
+        all.add(self.observer.coverage());
         all
     }
 
     /// The clients, to look at.
     #[must_use]
-    pub fn edge(&self) -> &Edge {
-        &self.edge
+    pub fn network(&self) -> &Network {
+        &self.network
     }
 
     /// The broker, while it is running.
@@ -341,7 +341,7 @@ impl<F: Faults, M: Medium> World<F, M> {
 
     /// Whether a piece of I/O of the class is under way.
     #[must_use]
-    pub fn is_busy(&self, class: crate::steps::JobClass) -> bool {
+    pub fn is_busy(&self, class: crate::actions::JobClass) -> bool {
         self.lanes[class as usize].is_some()
     }
 
@@ -351,7 +351,7 @@ impl<F: Faults, M: Medium> World<F, M> {
     }
 
     fn pass(&mut self, ms: u64) {
-        self.tally.events += 1;
+        self.counters.events += 1;
         self.now += ms;
     }
 
@@ -370,22 +370,22 @@ impl<F: Faults, M: Medium> World<F, M> {
             self.wake_until_quiet()?;
         }
         let Some(broker) = &mut self.broker else { return Ok(()) };
-        self.tally.events += 1;
-        self.tally.commands += 1;
-        met::command(&mut self.sometimes, broker.state(), &command);
+        self.counters.events += 1;
+        self.counters.commands += 1;
+        coverage::command(&mut self.coverage, broker.state(), &command);
         let asked = self.observer.asking(broker, command, now);
         let refused = broker.broker().counters().refused;
         let ticket = broker.handle(now, asked.command.clone());
         self.next_ticket = ticket.next();
         if let Some(heard) = &mut self.heard {
-            heard.push(Heard::Asked(ticket));
+            heard.push(TapEvent::Asked(ticket));
         }
         match (&asked.command, worker) {
-            (Command::Subscribe(subscribe), Some(worker)) => self.edge.connecting(ticket, worker, subscribe),
+            (Command::Subscribe(subscribe), Some(worker)) => self.network.connecting(ticket, worker, subscribe),
             (Command::Store(asked), Some(worker)) => {
                 if let StoreCommand::Begin(Begin { identity, .. }) | StoreCommand::Reacquire { identity, .. } = &**asked
                 {
-                    self.edge.beginning(ticket, worker, identity);
+                    self.network.beginning(ticket, worker, identity);
                 }
             }
             _ => {}
@@ -419,7 +419,7 @@ impl<F: Faults, M: Medium> World<F, M> {
 
     fn tell(&mut self, now: Timestamp) -> Verdict {
         let Some(broker) = &mut self.broker else { return Ok(()) };
-        self.tally.events += 1;
+        self.counters.events += 1;
         let refused = broker.broker().counters().refused;
         broker.handle_timeout(now);
         if let Some(oracle) = &mut self.oracle {

@@ -8,16 +8,16 @@ use driftq_core::pipeline::inspect;
 use driftq_core::types::Lsn;
 
 use super::World;
+use crate::actions::{Damage, Loss};
+use crate::coverage::Point;
 use crate::invariants::Verdict;
 use crate::invariants::durability::{damage_is_noticed, never_refused, unread_is_refused};
-use crate::medium::Medium;
-use crate::sometimes::Point;
-use crate::steps::{Damage, Loss};
+use crate::storage::SimStorage;
 
-impl<F: Faults, M: Medium> World<F, M> {
+impl<F: Faults, M: SimStorage> World<F, M> {
     /// A look at what would happen if the machine died now and its disk were damaged.
     pub(super) fn probe(&mut self, loss: Loss, damage: Damage) -> Verdict {
-        self.tally.events += 1;
+        self.counters.events += 1;
         let mut disk = self.disk.model().clone();
         disk.crash(loss);
         let (state, sound) = never_refused(inspect(&mut disk.clone(), None, &self.faults))?;
@@ -25,20 +25,20 @@ impl<F: Faults, M: Medium> World<F, M> {
         let unread = matches!(damage, Damage::Unreadable { .. });
         let (after, found) = match inspect(&mut disk, None, &self.faults) {
             Err(_) => {
-                self.sometimes.hit(if unread { Point::ReadRefused } else { Point::DamageDetected });
+                self.coverage.hit(if unread { Point::ReadRefused } else { Point::DamageDetected });
                 return Ok(());
             }
             Ok(found) => found,
         };
         if found.last_lsn == sound.last_lsn && after.digest() == state.digest() {
-            self.sometimes.hit(Point::DamageHarmless);
+            self.coverage.hit(Point::DamageHarmless);
             return Ok(());
         }
         let story = (damage, file, &hit);
         unread_is_refused(unread, story)?;
         let proven = self.proven(&disk, file, &hit, sound.last_lsn);
         damage_is_noticed(found.last_lsn, proven, story)?;
-        self.sometimes.hit(Point::DamageInWindow);
+        self.coverage.hit(Point::DamageInWindow);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! must not.
 
 mod contract;
-mod draw;
+mod generate;
 mod speed;
 mod world;
 

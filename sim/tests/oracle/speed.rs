@@ -7,7 +7,7 @@ use driftq_sim::oracle::Oracle;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::draw::Habits;
+use super::generate::Habits;
 use super::world::{Told, World};
 
 /// What the oracle is told in a world, and a fresh oracle to tell it.
@@ -25,7 +25,7 @@ fn tape(mut world: World<NoFaults>) -> (Oracle, Vec<Told>) {
 fn measure(what: &str, tapes: &[(Oracle, Vec<Told>)], rounds: usize) {
     let count = |is: fn(&Told) -> bool| tapes.iter().flat_map(|(_, told)| told).filter(|told| is(told)).count();
     let inputs = count(|told| matches!(told, Told::Command(..) | Told::Timeout(_) | Told::Boot(_)));
-    let outputs = count(|told| matches!(told, Told::Heard(_)));
+    let outputs = count(|told| matches!(told, Told::TapEvent(_)));
     let crashes = count(|told| matches!(told, Told::Crash(_)));
     let start = Instant::now();
     for _ in 0..rounds {

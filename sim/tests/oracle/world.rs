@@ -14,7 +14,7 @@ use driftq_sim::oracle::Oracle;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::draw::Habits;
+use super::generate::Habits;
 
 const START: Timestamp = Timestamp(1_000_000);
 
@@ -36,7 +36,7 @@ pub(crate) enum Told {
     Close,
     Durable(u64),
     Crash(u64),
-    Heard(Output),
+    TapEvent(Output),
 }
 
 impl Told {
@@ -48,7 +48,7 @@ impl Told {
             Self::Close => oracle.close(),
             Self::Durable(records) => oracle.durable(*records),
             Self::Crash(survived) => oracle.crash(*survived),
-            Self::Heard(output) => oracle.judge(output).map_err(|mismatch| mismatch.to_string())?,
+            Self::TapEvent(output) => oracle.judge(output).map_err(|mismatch| mismatch.to_string())?,
         }
         Ok(())
     }
@@ -265,7 +265,7 @@ impl<F: Faults> World<F> {
 
     fn listen(&mut self) -> Result<(), String> {
         while let Some(output) = self.pipeline.poll_output() {
-            self.tell(Told::Heard(output.clone()))?;
+            self.tell(Told::TapEvent(output.clone()))?;
             self.say(|| format!("    {output:?}"));
             match output {
                 Output::Reply { ticket, result: Ok(Reply::Subscribed { consumer }) } => {

@@ -2,25 +2,25 @@
 //! a disk that fails at any moment. The swarm draws what could happen; this draws what should not.
 #![allow(missing_docs, unreachable_pub)]
 
-mod asks;
-mod steps;
-mod wild;
+mod actions;
+mod requests;
+mod values;
 
 use std::cell::RefCell;
 
 use driftq_core::faults::NoFaults;
-use driftq_sim::life::{Conditions, relive};
+use driftq_sim::coverage::Coverage;
+use driftq_sim::run::{RunOptions, replay};
 use driftq_sim::shrink::shrink;
-use driftq_sim::sometimes::Sometimes;
 use driftq_sim::swarm::Profile;
 use driftq_sim::trace::Trace;
 use driftq_sim::world::{Checks, World};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
-use self::steps::{Sequence, endless, sequences};
+use self::actions::{Sequence, endless, sequences};
 
-const SOUND: Conditions = Conditions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
+const SOUND: RunOptions = RunOptions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
 
 /// A runner that draws the same cases on every machine and on every day. `PROPTEST_CASES` scales how many: 512 draws twice
 /// as many, the first half of them the same. `DRIFTQ_SEQUENCES` draws others.
@@ -58,24 +58,24 @@ fn judge(
 }
 
 /// The sequence as lines for `driftq-sim replay`, as few as the simulator can make them.
-fn trace((setup, steps): &Sequence) -> String {
-    let life = shrink(setup, steps, SOUND).map_or_else(|| relive(setup, steps, SOUND), |shrunk| shrunk.life);
-    let found = life.violation.as_ref().map(ToString::to_string).unwrap_or_default();
-    format!("{found}\nto be kept in a file, for driftq-sim replay:\n\n{}", Trace::of(&life, None, None).to_jsonl())
+fn trace((setup, actions): &Sequence) -> String {
+    let run = shrink(setup, actions, SOUND).map_or_else(|| replay(setup, actions, SOUND), |shrunk| shrunk.run);
+    let found = run.violation.as_ref().map(ToString::to_string).unwrap_or_default();
+    format!("{found}\nto be kept in a file, for driftq-sim replay:\n\n{}", Trace::of(&run, None, None).to_jsonl())
 }
 
-fn holds((setup, steps): &Sequence, met: &RefCell<Sometimes>) -> Result<(), TestCaseError> {
-    let life = relive(setup, steps, SOUND);
-    met.borrow_mut().add(&life.sometimes);
-    life.violation.map_or(Ok(()), |violation| Err(TestCaseError::fail(violation.to_string())))
+fn holds((setup, actions): &Sequence, coverage: &RefCell<Coverage>) -> Result<(), TestCaseError> {
+    let run = replay(setup, actions, SOUND);
+    coverage.borrow_mut().add(&run.coverage);
+    run.violation.map_or(Ok(()), |violation| Err(TestCaseError::fail(violation.to_string())))
 }
 
 #[test]
 fn no_sequence_of_steps_breaks_a_promise_and_they_meet_every_situation_there_is() {
     roomy(|| {
-        let met = RefCell::default();
-        judge(2_000, sequences(160), |sequence| holds(sequence, &met));
-        let missed: Vec<_> = met.borrow().never().map(driftq_sim::sometimes::Point::sentence).collect();
+        let coverage = RefCell::default();
+        judge(2_000, sequences(160), |sequence| holds(sequence, &coverage));
+        let missed: Vec<_> = coverage.borrow().never().map(driftq_sim::coverage::Point::sentence).collect();
         assert!(missed.is_empty(), "never met: {missed:#?}");
     });
 }
@@ -97,9 +97,9 @@ fn no_moment_at_the_end_of_time_breaks_a_promise() {
 #[test]
 fn the_same_sequence_twice_is_the_same_life() {
     roomy(|| {
-        judge(200, sequences(60), |(setup, steps)| {
-            let (once, again) = (relive(setup, steps, SOUND), relive(setup, steps, SOUND));
-            prop_assert_eq!((once.chain, once.tally, once.sometimes), (again.chain, again.tally, again.sometimes));
+        judge(200, sequences(60), |(setup, actions)| {
+            let (once, again) = (replay(setup, actions, SOUND), replay(setup, actions, SOUND));
+            prop_assert_eq!((once.chain, once.counters, once.coverage), (again.chain, again.counters, again.coverage));
             Ok(())
         });
     });
@@ -109,13 +109,13 @@ fn the_same_sequence_twice_is_the_same_life() {
 #[test]
 fn every_state_that_is_reached_is_one_that_a_snapshot_may_hold() {
     roomy(|| {
-        judge(300, sequences(60), |(setup, steps)| {
+        judge(300, sequences(60), |(setup, actions)| {
             let begun = World::new(setup, NoFaults, Checks { oracle: false });
             let mut world = begun.map_err(|violation| TestCaseError::fail(violation.to_string()))?;
-            for step in steps {
-                world.take(step).map_err(|violation| TestCaseError::fail(violation.to_string()))?;
+            for action in actions {
+                world.apply(action).map_err(|violation| TestCaseError::fail(violation.to_string()))?;
                 let unsound = world.broker().and_then(|broker| broker.state().check().err());
-                prop_assert!(unsound.is_none(), "after {:?}: {:?}", step, unsound);
+                prop_assert!(unsound.is_none(), "after {:?}: {:?}", action, unsound);
             }
             Ok(())
         });

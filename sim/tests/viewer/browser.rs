@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use driftq_sim::view::story::Story;
-use driftq_sim::view::{page, story_of};
+use driftq_sim::view::timeline::Timeline;
+use driftq_sim::view::{page, timeline_of};
 use serde::Deserialize;
 
-use crate::{eight_steps, long_trace};
+use crate::{eight_actions, long_trace};
 
 /// What `selftest.js` writes for each thing it tries.
 #[derive(Debug, Deserialize)]
@@ -85,11 +85,11 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// Puts the tests of that name into a copy of the page and gives what they saw.
-fn tried(browser: &Browser, name: &str, story: &Story, args: &[&str]) -> Vec<Tried> {
+fn tried(browser: &Browser, name: &str, timeline: &Timeline, args: &[&str]) -> Vec<Tried> {
     let folder = folder(name);
     let file = folder.join("page.html");
     let test = format!("<script>{}\nselftest({name:?});</script></body>", include_str!("selftest.js"));
-    let page = page(story).replacen("</body>", &test, 1);
+    let page = page(timeline).replacen("</body>", &test, 1);
     std::fs::write(&file, page).expect("the page can be written");
     let dumped = browser.run(&folder, &[args, &["--dump-dom"]].concat(), &file);
     let (_, rest) = dumped.split_once(r#"<pre id="seen">"#).expect("the page has written down what it saw");
@@ -107,14 +107,14 @@ fn all_good(tried: &[Tried], at_least: usize) {
 #[test]
 fn keys_pointer_filters_and_themes_do_what_they_say() {
     let Some(browser) = browser() else { return };
-    let tried = tried(browser, "short", &eight_steps(), &["--virtual-time-budget=20000"]);
+    let tried = tried(browser, "short", &eight_actions(), &["--virtual-time-budget=20000"]);
     all_good(&tried, 30);
 }
 
 #[test]
 fn five_thousand_steps_are_smooth_and_take_no_more_of_a_page_than_eight() {
     let Some(browser) = browser() else { return };
-    let tried = tried(browser, "long", &story_of(&long_trace(5_000), None), &[]);
+    let tried = tried(browser, "long", &timeline_of(&long_trace(5_000), None), &[]);
     for figure in tried.iter().filter(|tried| tried.what.starts_with("figure: ")) {
         println!("{}: {}", figure.what, figure.seen);
     }
@@ -133,7 +133,7 @@ fn a_picture_can_be_taken_of_it() {
     let Some(browser) = browser() else { return };
     let folder = folder("picture");
     let (file, picture) = (folder.join("page.html"), folder.join("page.png"));
-    std::fs::write(&file, page(&eight_steps())).expect("the page can be written");
+    std::fs::write(&file, page(&eight_actions())).expect("the page can be written");
     let args = [format!("--screenshot={}", picture.display()), "--virtual-time-budget=3000".to_owned()];
     browser.run(&folder, &args.each_ref().map(String::as_str), &file);
     let png = std::fs::read(&picture).expect("a picture was taken");

@@ -2,7 +2,7 @@
 
 mod browser;
 mod pages;
-mod stories;
+mod timelines;
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use driftq_core::faults::NoFaults;
 use driftq_sim::regression;
 use driftq_sim::swarm::{Profile, Swarm};
 use driftq_sim::trace::Trace;
-use driftq_sim::view::story::{Explained, Story};
-use driftq_sim::view::story_of;
+use driftq_sim::view::timeline::{Explained, Timeline};
+use driftq_sim::view::timeline_of;
 use driftq_sim::world::{Checks, World};
 
 /// Every kept trace, by its file's name.
@@ -26,31 +26,31 @@ fn kept_as(name: &str) -> Trace {
 }
 
 /// The story in eight steps that the picture in `docs/` shows, and how it came to it.
-fn eight_steps() -> Story {
+fn eight_actions() -> Timeline {
     let trace = kept_as("mutant-skip-token-check");
-    let mut story = story_of(&trace, trace.head.mutant);
-    story.title = "mutant-skip-token-check".to_owned();
+    let mut timeline = timeline_of(&trace, trace.head.mutant);
+    timeline.title = "mutant-skip-token-check".to_owned();
     let shares = [0.08, 0.17, 0.22, 0.47, 0.64, 0.75, 0.73, 0.88, 1.0];
-    story.explained = Some(Explained {
+    timeline.explained = Some(Explained {
         curve: shares.into_iter().enumerate().collect(),
         inevitable: Some(8),
         slice: (1..=8).collect(),
     });
-    story
+    timeline
 }
 
 /// A life of that many steps, longer than those that seeds draw.
-fn long_trace(steps: usize) -> Trace {
+fn long_trace(actions: usize) -> Trace {
     let mut swarm = Swarm::new(12, Profile::Default);
     let setup = swarm.setup().clone();
     let mut world = World::new(&setup, NoFaults, Checks { oracle: false }).expect("a world begins");
     let mut trace = kept_as("mutant-skip-token-check");
     (trace.head.mutant, trace.head.violates, trace.head.about, trace.head.setup) = (None, None, None, setup);
-    trace.steps.clear();
-    for _ in 0..steps {
-        let step = swarm.next(&world);
-        world.take(&step).expect("no promise is broken");
-        trace.steps.push(step);
+    trace.actions.clear();
+    for _ in 0..actions {
+        let action = swarm.next(&world);
+        world.apply(&action).expect("no promise is broken");
+        trace.actions.push(action);
     }
     trace
 }

@@ -5,14 +5,14 @@ async function selftest(name) {
   const check = (what, good, saw) => seen.push({ what, good: Boolean(good), seen: saw === undefined ? null : saw });
   const same = (what, saw, wanted) => check(what, JSON.stringify(saw) === JSON.stringify(wanted), saw);
   const key = (key, more = {}, target = document) => target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
-  const lanes = $("lanes");
+  const tracks = $("tracks");
   const point = (type, x, y, Kind = PointerEvent, more = {}) => {
-    const box = lanes.getBoundingClientRect();
-    lanes.dispatchEvent(new Kind(type, { clientX: box.left + x, clientY: box.top + y, bubbles: true, cancelable: true, pointerId: 1, ...more }));
+    const box = tracks.getBoundingClientRect();
+    tracks.dispatchEvent(new Kind(type, { clientX: box.left + x, clientY: box.top + y, bubbles: true, cancelable: true, pointerId: 1, ...more }));
   };
   const wait = (ms) => new Promise((done) => setTimeout(done, ms));
   const colors = () => {
-    const { data } = lanes.getContext("2d").getImageData(0, 0, lanes.width, lanes.height), all = new Set();
+    const { data } = tracks.getContext("2d").getImageData(0, 0, tracks.width, tracks.height), all = new Set();
     for (let n = 0; n < data.length; n += 4) all.add(data[n] << 16 | data[n + 1] << 8 | data[n + 2]);
     return all.size;
   };
@@ -29,20 +29,20 @@ async function selftest(name) {
   async function short() {
     await wait(200);
     same("it begins at the broken promise", page.selected(), 7);
-    check("the broken promise is pinned", !$("broken").hidden && $("broken").textContent.includes("Invariant 6 is broken in step 8"), $("broken").textContent);
+    check("the broken promise is pinned", !$("broken").hidden && $("broken").textContent.includes("Invariant 6 is broken in action 8"), $("broken").textContent);
     check("the panel tells the step", $("detail").textContent.includes("w0 nacks m0") && $("detail").textContent.includes('"nack"'), $("detail").textContent);
     check("something is drawn", colors() > 20, colors());
-    check("what it takes is told", $("facts").textContent.includes("needed steps"), $("facts").textContent);
+    check("what it takes is told", $("facts").textContent.includes("needed actions"), $("facts").textContent);
     check("and when nothing helped any more", $("detail").textContent.includes("not inevitable before"), $("detail").textContent);
 
     key("ArrowLeft");
     same("left goes back", page.selected(), 6);
     check("the panel follows", $("detail").textContent.includes("lease of m0 ends; leased again to w0") && $("detail").textContent.includes("held by w0 until 4.0 s"), $("detail").textContent);
-    same("so does the counter", $("where").textContent, "step 7 of 8");
+    same("so does the counter", $("where").textContent, "action 7 of 8");
     same("so does the list", document.querySelector(".row.chosen")?.id, "row-6");
-    check("so does what is read aloud", lanes.getAttribute("aria-label").includes("step 7 is selected"), lanes.getAttribute("aria-label"));
+    check("so does what is read aloud", tracks.getAttribute("aria-label").includes("action 7 is selected"), tracks.getAttribute("aria-label"));
     await wait(300);
-    same("the address keeps the step", location.hash, "#step-7");
+    same("the address keeps the step", location.hash, "#action-7");
     key("ArrowRight");
     same("right goes on", page.selected(), 7);
     key("ArrowRight");
@@ -53,7 +53,7 @@ async function selftest(name) {
     same("shift goes to what is grave", page.selected(), 7);
     key("Home"); key("End");
     same("end is the last step", page.selected(), 7);
-    location.hash = "#step-3";
+    location.hash = "#action-3";
     await wait(50);
     same("an address with a step goes there", page.selected(), 2);
 
@@ -99,9 +99,9 @@ async function selftest(name) {
     same("what is typed there is no command", page.view().byTime, false);
     $("message").value = "m0";
     $("message").dispatchEvent(new Event("input", { bubbles: true }));
-    same("a filter dims what it does not let through", page.dimmed(), page.story.moments.filter(({ messages }) => !messages?.includes("m0")).length);
+    same("a filter dims what it does not let through", page.dimmed(), page.data.steps.filter(({ messages }) => !messages?.includes("m0")).length);
     check("in the list, too", document.querySelector("#row-0").classList.contains("dim") && !document.querySelector("#row-2").classList.contains("dim"));
-    same("and says how much is left", $("matches").textContent, `${8 - page.dimmed()} of 8 steps`);
+    same("and says how much is left", $("matches").textContent, `${8 - page.dimmed()} of 8 actions`);
     $("message").blur();
     key("Home"); key("n");
     same("n goes to the next that is let through", page.selected(), 2);
@@ -123,16 +123,16 @@ async function selftest(name) {
     $("theme").click();
     check("and another", page.theme() === "dark" && color() !== light, [light, color()]);
     await wait(50);
-    const [red, green, blue] = lanes.getContext("2d").getImageData(lanes.width - 3, 3, 1, 1).data;
+    const [red, green, blue] = tracks.getContext("2d").getImageData(tracks.width - 3, 3, 1, 1).data;
     check("the picture follows", red + green + blue < 200, [red, green, blue]);
     key("?");
     check("there is help", !$("keys").hidden);
     key("Escape");
     check("that goes again", $("keys").hidden);
-    lanes.focus();
-    key("ArrowRight", {}, lanes);
+    tracks.focus();
+    key("ArrowRight", {}, tracks);
     await wait(60);
-    check("with the focus on the picture, the card follows the keys", !lanes.matches(":focus-visible") || !card.hidden && card.textContent.includes(page.story.moments[page.selected()].label), card.textContent);
+    check("with the focus on the picture, the card follows the keys", !tracks.matches(":focus-visible") || !card.hidden && card.textContent.includes(page.data.steps[page.selected()].label), card.textContent);
     check("everything that can be pressed has a name", [...document.querySelectorAll("button")].every((button) => (button.getAttribute("aria-label") || button.textContent).trim()));
     same("nothing was fetched", performance.getEntriesByType("resource").map(({ name }) => name), []);
   }
@@ -145,7 +145,7 @@ async function selftest(name) {
       for (let n = 0; n < times; n++) { const one = performance.now(); act(n); page.redraw(); most = Math.max(most, performance.now() - one); }
       check(`figure: ${what}, ms each and at most`, true, [(performance.now() - begun) / times, most].map((ms) => Number(ms.toFixed(2))));
     };
-    same("all steps are there", page.story.moments.length, 5000);
+    same("all steps are there", page.data.steps.length, 5000);
     timed("stepping with everything in view", 60, () => key("ArrowRight"));
     same("sixty steps on", page.selected(), 60);
     timed("zooming in", 20, () => key("+"));
@@ -161,7 +161,7 @@ async function selftest(name) {
     key("End");
     same("the end", page.selected(), 4999);
     key("ArrowLeft", { shiftKey: true });
-    check("shift goes to what is grave", ["crash", "torn", "io_fault", "clock_jump", "dead", "duplicate"].includes(page.story.moments[page.selected()].glyph), page.selected());
+    check("shift goes to what is grave", ["crash", "torn", "io_fault", "clock_jump", "dead", "duplicate"].includes(page.data.steps[page.selected()].glyph), page.selected());
     check("the list holds the rows in sight and no more", document.querySelectorAll(".row").length < 60, document.querySelectorAll(".row").length);
     const nodes = document.querySelectorAll("*").length - document.querySelectorAll("option").length;
     check("the page stays small", nodes < 900, nodes);

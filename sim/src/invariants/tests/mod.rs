@@ -1,6 +1,6 @@
 //! A check that was never seen to fail is not trusted: every law here fails once.
 
-pub(super) mod forge;
+pub(super) mod fixtures;
 mod planted;
 
 use std::fs;
@@ -10,9 +10,12 @@ use super::ALL;
 
 #[test]
 fn laws_stand_in_order_and_no_name_or_sentence_stands_twice() {
-    assert!(ALL.is_sorted_by_key(|law| law.number));
-    for (nth, law) in ALL.iter().enumerate() {
-        assert!(ALL[..nth].iter().all(|other| other.name != law.name && other.sentence != law.sentence), "{law}");
+    assert!(ALL.is_sorted_by_key(|invariant| invariant.number));
+    for (nth, invariant) in ALL.iter().enumerate() {
+        assert!(
+            ALL[..nth].iter().all(|other| other.name != invariant.name && other.sentence != invariant.sentence),
+            "{invariant}"
+        );
     }
 }
 
@@ -20,9 +23,9 @@ fn laws_stand_in_order_and_no_name_or_sentence_stands_twice() {
 fn every_law_is_checked_by_a_function_of_its_name() {
     let mut sources = String::new();
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut sources);
-    for law in ALL {
-        let named = [format!("fn {}(", law.name), format!("fn {}<", law.name)];
-        assert!(named.iter().any(|named| sources.contains(named)), "nothing is named {}", law.name);
+    for invariant in ALL {
+        let named = [format!("fn {}(", invariant.name), format!("fn {}<", invariant.name)];
+        assert!(named.iter().any(|named| sources.contains(named)), "nothing is named {}", invariant.name);
     }
 }
 

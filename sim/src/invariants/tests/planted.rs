@@ -2,11 +2,11 @@
 
 use driftq_core::faults::{Fault, Planted};
 
-use crate::hush;
-use crate::invariants::laws::*;
-use crate::invariants::solo::solo;
-use crate::invariants::verdict::{Law, Verdict, Violation};
-use crate::life::{Conditions, live};
+use crate::invariants::catalog::*;
+use crate::invariants::isolate::solo;
+use crate::invariants::verdict::{Invariant, Verdict, Violation};
+use crate::panic_capture;
+use crate::run::{RunOptions, run_seed};
 use crate::swarm::{Profile, Swarm};
 use crate::world::{Checks, World};
 
@@ -15,7 +15,7 @@ const SEEDS: u64 = 200;
 const WITHOUT_MODEL: Checks = Checks { oracle: false };
 
 /// Laws that are the first to be broken by a bug, all others listening but the naive model's.
-const FIRST: &[(Law, Fault)] = &[
+const FIRST: &[(Invariant, Fault)] = &[
     (NEVER_PANICS, Fault::TrimOneTooMany),
     (ONE_PHASE, Fault::TrimOneTooMany),
     (UNDONE_IS_KEPT, Fault::TrimOneTooMany),
@@ -60,7 +60,7 @@ const FIRST: &[(Law, Fault)] = &[
 ];
 
 /// Laws that notice a bug by themselves, but others notice it sooner.
-const ALONE: &[(Law, Fault)] = &[
+const ALONE: &[(Invariant, Fault)] = &[
     (ACCEPTED_IS_KEPT, Fault::BodyTruncated),
     (GONE_IS_GONE, Fault::OffsetReusedAfterCrash),
     (DONE_IS_LET_GO, Fault::DeletedGroupCounted),
@@ -85,7 +85,7 @@ const ALONE: &[(Law, Fault)] = &[
 
 /// Defence in depth: no planted bug breaks these, and why that is so. The tests beside
 /// each law show that it can fail.
-const IN_DEPTH: &[(Law, &str)] = &[
+const IN_DEPTH: &[(Invariant, &str)] = &[
     (ONE_PLACE, "trimming changes both sides in one place; a bug there breaks the group's side first"),
     (OFFSETS_RISE, "a reused offset names another body before it is out of order"),
     (GROUP_ADDS_UP, "a group's counters change where its entries do"),
@@ -115,8 +115,12 @@ const IN_DEPTH: &[(Law, &str)] = &[
 
 #[test]
 fn every_law_is_broken_by_a_bug_or_is_defence_in_depth() {
-    let listed = FIRST.iter().chain(ALONE).map(|(law, _)| law).chain(IN_DEPTH.iter().map(|(law, _)| law));
-    let mut listed: Vec<Law> = listed.copied().collect();
+    let listed = FIRST
+        .iter()
+        .chain(ALONE)
+        .map(|(invariant, _)| invariant)
+        .chain(IN_DEPTH.iter().map(|(invariant, _)| invariant));
+    let mut listed: Vec<Invariant> = listed.copied().collect();
     listed.sort();
     let mut all = ALL.to_vec();
     all.sort();
@@ -125,41 +129,42 @@ fn every_law_is_broken_by_a_bug_or_is_defence_in_depth() {
 
 #[test]
 fn a_planted_bug_breaks_its_law_before_any_other() {
-    for (law, fault) in FIRST {
-        let breaks = |seed| live(seed, without_model(*fault)).violation;
-        let seed = (0..SEEDS).find(|seed| breaks(*seed).is_some_and(|violation| law.is(&violation)));
-        assert!(seed.is_some(), "{} does not break in {SEEDS} seeds: {law}", fault.name());
+    for (invariant, fault) in FIRST {
+        let breaks = |seed| run_seed(seed, without_model(*fault)).violation;
+        let seed = (0..SEEDS).find(|seed| breaks(*seed).is_some_and(|violation| invariant.is(&violation)));
+        assert!(seed.is_some(), "{} does not break in {SEEDS} seeds: {invariant}", fault.name());
     }
 }
 
 #[test]
 fn a_planted_bug_breaks_its_law_where_no_other_is_heard() {
-    for (law, fault) in ALONE {
-        let breaks = |seed| solo(*law, || undrained(seed, *fault)).err();
-        let seed = (0..SEEDS).find(|seed| breaks(*seed).is_some_and(|violation| law.is(&violation)));
-        assert!(seed.is_some(), "{} does not break in {SEEDS} seeds: {law}", fault.name());
+    for (invariant, fault) in ALONE {
+        let breaks = |seed| solo(*invariant, || undrained(seed, *fault)).err();
+        let seed = (0..SEEDS).find(|seed| breaks(*seed).is_some_and(|violation| invariant.is(&violation)));
+        assert!(seed.is_some(), "{} does not break in {SEEDS} seeds: {invariant}", fault.name());
     }
 }
 
 #[test]
 fn the_naive_model_knows_of_a_bug_that_no_other_law_sees() {
-    let breaks = |seed| live(seed, Conditions { fault: Some(Fault::PauseIgnored), ..Conditions::default() }).violation;
+    let breaks =
+        |seed| run_seed(seed, RunOptions { fault: Some(Fault::PauseIgnored), ..RunOptions::default() }).violation;
     let seed = (0..SEEDS).find(|seed| breaks(*seed).is_some_and(|violation| MODEL_KNOWS.is(&violation)));
     assert!(seed.is_some(), "a paused group is served and the model does not mind");
 }
 
-fn without_model(fault: Fault) -> Conditions {
-    Conditions { fault: Some(fault), checks: WITHOUT_MODEL, profile: Profile::Default }
+fn without_model(fault: Fault) -> RunOptions {
+    RunOptions { fault: Some(fault), checks: WITHOUT_MODEL, profile: Profile::Default }
 }
 
 /// A life without its end: with a bug that nobody tells of, draining takes very long.
 fn undrained(seed: u64, fault: Fault) -> Verdict {
-    let lived = hush::catch(|| -> Result<(), Violation> {
+    let lived = panic_capture::catch(|| -> Result<(), Violation> {
         let mut swarm = Swarm::new(seed, Profile::Default);
         let mut world = World::new(swarm.setup(), Planted(fault), WITHOUT_MODEL)?;
-        for _ in 0..swarm.steps() {
-            let step = swarm.next(&world);
-            world.take(&step)?;
+        for _ in 0..swarm.actions() {
+            let action = swarm.next(&world);
+            world.apply(&action)?;
         }
         Ok(())
     });

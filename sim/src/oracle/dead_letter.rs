@@ -1,0 +1,127 @@
+//! Dead letters: into their topic, and back.
+
+use driftq_core::command::RedriveSelection;
+use driftq_core::record::Retention;
+use driftq_core::reply::Overload;
+use driftq_core::types::{DeadLetter, DeadReason, KeptForRedrive, Offset, PartitionId, Redrive, TopicName};
+use driftq_core::{Refusal, Reply};
+
+use super::model::{EndOfLog, Model, Stop};
+use super::topic::{Content, Progress, Topic};
+
+impl Model {
+    /// One record makes the message a dead letter, the topic for it where there is none, and the source done.
+    pub(super) fn dead_letter_message(
+        &mut self,
+        t: usize,
+        g: usize,
+        m: usize,
+        reason: DeadReason,
+        last_error: &str,
+    ) -> Result<(), EndOfLog> {
+        self.record()?;
+        let topic = &self.topics[t];
+        let (message, group) = (&topic.messages[m], &topic.groups[g]);
+        let mut metadata = message.content.metadata.clone();
+        let envelope = &mut metadata.envelope;
+        envelope.deliver_at = None;
+        let kept = KeptForRedrive {
+            retry_policy: envelope.retry_policy.take(),
+            target_topic: envelope.target_topic.take(),
+            partition_override: envelope.partition_override.take(),
+            deadline: envelope.deadline.take(),
+        };
+        metadata.dead_letter = Some(Box::new(DeadLetter {
+            original_topic: topic.name.clone(),
+            original_partition: message.partition,
+            original_offset: message.offset,
+            group: group.name.clone(),
+            attempts: if let Progress::Begun(begun) = &group.progress[m] { begun.attempts } else { 0 },
+            last_error: last_error.into(),
+            reason,
+            routed_at: self.now,
+            kept,
+        }));
+        let content = Content::new(&message.content.key, &message.content.value, metadata);
+        let partition = message.partition;
+        let name = topic.dead_name.clone().expect("dead letters do not die again");
+        let partitions = topic.partitions();
+        let dead = self.find(&name).unwrap_or_else(|| self.add_topic(name, partitions, Retention::default()));
+        let dead = &mut self.topics[dead];
+        dead.store(self.now, PartitionId(partition.0 % dead.partitions()), None, content);
+        self.unpin((t, g, m));
+        self.finish(t, g, m);
+        Ok(())
+    }
+
+    pub(super) fn add_topic(&mut self, name: TopicName, partitions: u32, retention: Retention) -> usize {
+        self.topics.push(Topic::new(self.next_topic, name, partitions, retention));
+        self.next_topic = self.next_topic.next();
+        self.topics.len() - 1
+    }
+
+    pub(super) fn redrive(&mut self, topic: &TopicName, which: &RedriveSelection, limit: u64) -> Result<Reply, Stop> {
+        let t = self.topic(topic)?;
+        let Some(name) = self.topics[t].dead_name.clone() else {
+            return Err(Refusal::Invalid("a dead-letter topic has no dead letters of its own").into());
+        };
+        let mut count = 0;
+        for (d, offset) in self.asked_for(&name, which) {
+            if count == limit {
+                break;
+            }
+            match self.redrive_one(t, d, offset) {
+                Ok(redriven) => count += u64::from(redriven),
+                // What could be done was done.
+                Err(Stop::Refused(_)) if count > 0 => break,
+                Err(stop) => return Err(stop),
+            }
+        }
+        Ok(Reply::Redriven { count })
+    }
+
+    /// The open messages of the dead-letter topic that were asked for, oldest first, with the topic's index.
+    fn asked_for(&self, name: &TopicName, which: &RedriveSelection) -> Vec<(usize, Offset)> {
+        let Some(d) = self.find(name) else { return Vec::new() };
+        let dead = &self.topics[d];
+        let wanted = |offset| match which {
+            RedriveSelection::All => true,
+            RedriveSelection::Offsets(offsets) => offsets.contains(&offset),
+        };
+        let open = dead.messages.iter().enumerate().filter(|(at, _)| !dead.is_closed(*at));
+        open.map(|(_, message)| (d, message.offset)).filter(|(_, offset)| wanted(*offset)).collect()
+    }
+
+    /// One record takes a dead letter away and makes a new message of it, which the group that failed it alone sees.
+    /// False if it is none, or if the group is gone.
+    fn redrive_one(&mut self, t: usize, d: usize, offset: Offset) -> Result<bool, Stop> {
+        let m = self.topics[d].message(offset).expect("one redrive does not take another's dead letter");
+        let content = self.topics[d].messages[m].content.clone();
+        let Some(letter) = &content.metadata.dead_letter else { return Ok(false) };
+        let topic = &self.topics[t];
+        let Some(g) = topic.group_named(&letter.group) else { return Ok(false) };
+        let partition = PartitionId(letter.original_partition.0 % topic.partitions());
+        match self.check_room(t, partition, self.topics[d].messages[m].bytes()) {
+            // Too many dead letters is what a redrive is good for.
+            Ok(()) | Err(Refusal::Overloaded { reason: Overload::DeadLetters, .. }) => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
+        self.record()?;
+        let mut metadata = content.metadata.clone();
+        metadata.dead_letter = None;
+        metadata.envelope.retry_policy = letter.kept.retry_policy;
+        metadata.envelope.target_topic = letter.kept.target_topic.clone();
+        metadata.envelope.partition_override = letter.kept.partition_override;
+        metadata.envelope.deadline = letter.kept.deadline.clone().filter(|deadline| deadline.at > self.now);
+        let earlier = content.metadata.redrive;
+        metadata.redrive = Some(Redrive {
+            count: earlier.map_or(1, |earlier| earlier.count + 1),
+            dead_letter_offset: offset,
+            original_offset: earlier.map_or(letter.original_offset, |earlier| earlier.original_offset),
+        });
+        self.topics[d].remove(m);
+        let group = self.topics[t].groups[g].id;
+        self.topics[t].store(self.now, partition, Some(group), Content::new(&content.key, &content.value, metadata));
+        Ok(true)
+    }
+}

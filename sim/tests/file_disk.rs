@@ -1,0 +1,77 @@
+//! The same lives on the simulated disk and on the server's own files: what comes out is the same, crash by crash.
+
+use std::fs;
+use std::path::Path;
+
+use driftq_core::faults::Fault;
+use driftq_sim::file_disk::FileDiskError;
+use driftq_sim::regression;
+use driftq_sim::run::{Run, RunOptions, replay, replay_on_files, run_seed};
+use driftq_sim::trace::Trace;
+
+fn kept() -> Vec<(String, Trace)> {
+    regression::kept(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/regressions")))
+        .expect("the traces are part of the crate")
+}
+
+/// Lives it on both, and says how they differ.
+fn difference(run: &Run, fault: Option<Fault>) -> Option<String> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = RunOptions { fault, ..RunOptions::default() };
+    match replay_on_files(&run.setup, &run.actions, options, folder.path()) {
+        Err(error) => Some(error.to_string()),
+        Ok(real) => {
+            let (simulated, real) = ((run.chain, &run.violation), (real.chain, &real.violation));
+            (simulated != real).then(|| format!("{simulated:?} on the simulated disk, {real:?} on real files"))
+        }
+    }
+}
+
+#[test]
+fn every_kept_trace_is_the_same_life_on_real_files() {
+    let kept = kept();
+    assert!(!kept.is_empty());
+    let mut crashes = 0;
+    for (name, trace) in kept {
+        for fault in [trace.head.mutant, None] {
+            let run = trace.replay(fault);
+            crashes += run.counters.crashes;
+            assert_eq!(difference(&run, fault), None, "{name} with {fault:?}");
+        }
+    }
+    assert!(crashes > 20, "only {crashes} crashes");
+}
+
+#[test]
+fn whole_lives_with_torn_writes_failing_syncs_and_full_disks_are_the_same_on_real_files() {
+    let (mut crashes, mut actions) = (0, 0);
+    for seed in 0..6 {
+        let mut run = run_seed(seed, RunOptions::default());
+        // A part of it will do: real syncs take real time.
+        run.actions.truncate(400);
+        let run = replay(&run.setup, &run.actions, RunOptions::default());
+        assert_eq!(run.violation, None, "seed {seed}");
+        assert_eq!(difference(&run, None), None, "seed {seed}");
+        (crashes, actions) = (crashes + run.counters.crashes, actions + run.actions.len());
+    }
+    assert!(crashes > 10 && actions > 1_000, "{crashes} crashes in {actions} steps");
+}
+
+#[test]
+fn a_life_that_was_another_on_the_simulated_disk_is_noticed() {
+    let (_, trace) = kept().into_iter().find(|(_, trace)| trace.head.mutant.is_some()).expect("one is kept");
+    let bug = trace.replay(trace.head.mutant);
+    assert!(difference(&bug, None).is_some(), "without the bug something else comes out");
+}
+
+#[test]
+fn files_of_others_are_left_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let theirs = folder.path().join("theirs");
+    fs::write(&theirs, "precious").expect("written");
+    let run = run_seed(0, RunOptions::default());
+    let refused = replay_on_files(&run.setup, &run.actions, RunOptions::default(), folder.path());
+    assert!(matches!(refused, Err(FileDiskError::NotEmpty(_))), "{refused:?}");
+    assert_eq!(fs::read_to_string(&theirs).expect("still there"), "precious");
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+}
