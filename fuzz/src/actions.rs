@@ -76,7 +76,7 @@ impl Reader<'_, '_> {
     }
 
     fn topic(&mut self) -> Topic {
-        Topic { number: u8::from(self.below(4) == 3), dead: self.below(8) == 7 }
+        Topic { number: u8::from(self.below(4) == 3), is_dlq: self.below(8) == 7 }
     }
 
     fn group(&mut self) -> Group {

@@ -1,4 +1,4 @@
-//! Many lives: seed after seed, on all cores, with one result whatever their number.
+//! A campaign: many seeds on all cores. The result does not depend on the number of threads.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -11,60 +11,60 @@ use crate::parallel::in_order;
 use crate::run::{Run, RunOptions, replay, run_seed};
 use crate::world::Counters;
 
-/// The sentence of invariant 22, which speaks of two runs and so cannot be checked inside one.
-pub const REPEATABLE: &str = catalog::REPEAT.sentence;
+/// The sentence of invariant 22, which compares two runs and so cannot be checked within one.
+pub const DETERMINISTIC: &str = catalog::DETERMINISTIC.sentence;
 
-/// How far a run goes.
+/// The extent of a campaign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// So many seeds.
+    /// A number of seeds.
     Seeds(u64),
-    /// Until so much time has passed.
+    /// A duration.
     For(Duration),
 }
 
-/// What is to be run.
+/// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The first seed.
     pub start: u64,
-    /// How far it goes.
+    /// How many seeds, or for how long.
     pub extent: Extent,
-    /// On how many threads.
+    /// The number of threads.
     pub jobs: NonZeroUsize,
-    /// How every life is lived.
+    /// How every seed is run.
     pub options: RunOptions,
-    /// After how many seeds that break a promise it ends.
+    /// Ends after this many failing seeds.
     pub failures_max: u64,
 }
 
-/// A seed that broke a promise.
+/// A seed that violated an invariant.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// Its life.
+    /// Its run.
     pub run: Run,
 }
 
-/// What came of a run.
+/// The result of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// How many seeds were lived.
+    /// Seeds run.
     pub seeds: u64,
-    /// What was done in all of them.
+    /// The sum of their counters.
     pub counters: Counters,
-    /// What was met.
+    /// The union of their coverage.
     pub coverage: Coverage,
-    /// All their digest chains, in the order of the seeds.
+    /// Their digest chains, combined in seed order.
     pub chain: DigestChain,
-    /// Those that broke a promise.
+    /// The seeds that violated an invariant.
     pub failures: Vec<Failure>,
-    /// How long it took.
+    /// Wall-clock time.
     pub elapsed: Duration,
 }
 
-/// Two lives of one seed that were not the same.
+/// Two runs of one seed differed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("seed {seed}: {how}: digest {first}, then {second}")]
 pub struct NotDeterministic {
@@ -74,30 +74,30 @@ pub struct NotDeterministic {
     second: DigestChain,
 }
 
-/// Lives a seed twice, and its trace once, and compares: the first thing every run does. A simulator that cannot repeat
-/// what it did can prove nothing.
+/// Runs a seed twice and replays its trace once, and compares the results. Every campaign starts with this check: without determinism no
+/// other result means anything.
 ///
 /// # Errors
 /// [`NotDeterministic`].
 pub fn check_determinism(seed: u64, options: RunOptions) -> Result<DigestChain, NotDeterministic> {
     let first = run_seed(seed, options);
     let again = run_seed(seed, options);
-    let written = replay(&first.setup, &first.actions, options);
+    let replayed = replay(&first.setup, &first.actions, options);
     let same = |how, other: &Run| {
         let same = (first.chain, &first.actions, &first.violation) == (other.chain, &other.actions, &other.violation);
         if same { Ok(()) } else { Err(NotDeterministic { seed, how, first: first.chain, second: other.chain }) }
     };
-    same("lived twice, it was not the same", &again)?;
-    same("its trace is not the same life", &written)?;
+    same("the second run differs from the first", &again)?;
+    same("the replay of its trace differs from the run", &replayed)?;
     Ok(first.chain)
 }
 
-/// Runs. `watch` is told how far it is, after every seed.
+/// Runs a campaign. `watch` is called after every seed.
 pub fn run(plan: &Plan, mut watch: impl FnMut(&Summary)) -> Summary {
-    let begun = Instant::now();
+    let started = Instant::now();
     let (seeds, until) = match plan.extent {
         Extent::Seeds(seeds) => (seeds, None),
-        Extent::For(span) => (u64::MAX, begun.checked_add(span)),
+        Extent::For(span) => (u64::MAX, started.checked_add(span)),
     };
     let in_time = |_: &u64| until.is_none_or(|until| Instant::now() < until);
     let seeds = (0..seeds).map(|nth| plan.start.wrapping_add(nth)).take_while(in_time);
@@ -108,31 +108,31 @@ pub fn run(plan: &Plan, mut watch: impl FnMut(&Summary)) -> Summary {
         |seed| {
             let mut run = run_seed(seed, plan.options);
             if run.violation.is_none() {
-                // Only what went wrong will be looked at, and a long run has many steps.
+                // Only failing runs are reported; a long campaign must not keep the actions of all.
                 run.actions = Vec::new();
             }
             Failure { seed, run }
         },
-        |lived| {
-            summary.take(lived);
-            summary.elapsed = begun.elapsed();
+        |result| {
+            summary.add(result);
+            summary.elapsed = started.elapsed();
             watch(&summary);
             let enough = summary.failures.len() as u64 >= plan.failures_max;
             if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         },
     );
-    summary.elapsed = begun.elapsed();
+    summary.elapsed = started.elapsed();
     summary
 }
 
 impl Summary {
-    fn take(&mut self, lived: Failure) {
+    fn add(&mut self, result: Failure) {
         self.seeds += 1;
-        self.counters.add(&lived.run.counters);
-        self.coverage.add(&lived.run.coverage);
-        self.chain.mix_bytes(lived.run.chain.to_string().as_bytes());
-        if lived.run.violation.is_some() {
-            self.failures.push(lived);
+        self.counters.add(&result.run.counters);
+        self.coverage.add(&result.run.coverage);
+        self.chain.mix_bytes(result.run.chain.to_string().as_bytes());
+        if result.run.violation.is_some() {
+            self.failures.push(result);
         }
     }
 }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_threads_makes_no_difference() {
+    fn summary_with_other_thread_count_is_equal() {
         let plan = |jobs| Plan {
             start: 5,
             extent: Extent::Seeds(24),

@@ -1,18 +1,18 @@
-//! Rare situations that must have happened: a simulator that never meets them proves nothing about them.
+//! Coverage points: rare situations that a long campaign must reach. A simulator that never reaches one proves nothing about it.
 
 macro_rules! points {
     ($($(#[$doc:meta])* $name:ident = $sentence:literal,)*) => {
-        /// A situation worth meeting.
+        /// A coverage point.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Point {
             $(#[doc = $sentence] $name,)*
         }
 
         impl Point {
-            /// All of them.
+            /// All points.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// What happened.
+            /// The situation.
             #[must_use]
             pub const fn sentence(self) -> &'static str {
                 match self {
@@ -24,94 +24,94 @@ macro_rules! points {
 }
 
 points! {
-    CrashLost = "a power loss took records that were not synced",
-    CrashKept = "a power loss left records that were not synced",
-    Killed = "the process alone died, and what it had written still read well",
-    TornTail = "a torn tail was found and cut",
-    NeverBegun = "a segment made ahead was found empty",
-    CrashInBoot = "the power went while the broker was starting",
-    CrashInSnapshot = "the power went while a snapshot was being written",
-    CrashInRotation = "the power went between the end of a segment and the next",
-    CrashInRename = "the power went after a rename and before it was durable",
-    SnapshotUsed = "a start began from a snapshot",
-    SegmentsRemoved = "segments that nothing needed were removed",
-    ClosedCleanly = "the broker was stopped in an orderly way and found so",
+    CrashLost = "a crash lost unsynced records",
+    CrashKept = "a crash kept unsynced records",
+    Killed = "only the process died and its unsynced writes stayed readable",
+    TornTail = "recovery found and cut a torn tail",
+    UnusedSegment = "recovery found an unused preallocated segment",
+    CrashInBoot = "a crash hit during recovery",
+    CrashInSnapshot = "a crash hit while a snapshot was written",
+    CrashInRotation = "a crash hit during segment rotation",
+    CrashInRename = "a crash hit between a rename and its directory sync",
+    SnapshotUsed = "recovery started from a snapshot",
+    SegmentsRemoved = "obsolete segments were removed",
+    ClosedCleanly = "recovery recognised a clean shutdown",
     SyncFailed = "a sync failed",
-    WriteFailed = "a write failed or fell short",
-    SilentAfterFailure = "a command was refused because the log had failed",
+    WriteFailed = "a write failed or was short",
+    RefusedAfterFailure = "a command was refused because the log had failed",
     DiskFull = "a command was refused because the disk was full",
-    LogBusy = "a command was refused while the log prepared room",
-    FullAtBoot = "a start found no room",
-    DamageDetected = "damage was noticed and the start refused",
-    DamageHarmless = "damage was done to what nobody needs",
-    DamageInWindow = "damage fell where nothing proves that it had been synced",
-    ReadRefused = "a start met a sector it could not read, and refused",
-    ClockBack = "the broker's clock was set back",
-    ClockForward = "the broker's clock leapt ahead",
-    LateCall = "a call arrived late, after a restart",
-    CallTwice = "a call arrived twice",
-    SlowReader = "a delivery's lease ended while it stood unread in a socket",
-    DuplicateProduce = "a produce was answered with its first one's place",
-    DuplicateAfterCrash = "that happened across a crash",
+    LogBusy = "a command was refused while the log allocated space",
+    FullAtBoot = "recovery found the disk full",
+    DamageDetected = "recovery detected damage and refused to start",
+    DamageHarmless = "damage hit data that recovery does not need",
+    DamageInWindow = "damage hit data that nothing proves to be synced",
+    ReadRefused = "recovery hit an unreadable sector and refused to start",
+    ClockBack = "the clock was set back",
+    ClockForward = "the clock was set forward",
+    LateCall = "a request arrived after a restart",
+    CallTwice = "a request arrived twice",
+    SlowReader = "a lease expired while its delivery was unread in a socket",
+    DuplicateProduce = "a duplicate produce returned the first offset",
+    DuplicateAfterCrash = "a duplicate produce returned an offset from before a restart",
     StaleToken = "a stale token was refused",
-    NotOwner = "a stranger was refused",
-    LateAck = "an ack came after the lease had ended",
+    NotOwner = "a claim of another owner was refused",
+    LateAck = "an ack arrived after its lease expired",
     AckOutOfOrder = "an ack left a gap below it",
-    GapAfterCrash = "a gap below an ack was found again after a crash",
-    Extended = "a lease was made longer",
-    Released = "a message was given back unharmed",
-    ReleasedByLeaving = "a stream's leases ended with it",
-    Expired = "a lease ended in silence",
+    GapAfterCrash = "a gap below an ack was recovered",
+    Extended = "a lease was extended",
+    Released = "a delivery was released",
+    ReleasedByUnsubscribe = "closing a stream released its leases",
+    Expired = "a lease expired without ack, nack or extend",
     Retried = "a message was delivered again",
-    BackedOff = "a message waited for its retry",
-    DeadByAttempts = "a message became a dead letter at its last attempt",
-    DeadByDeadline = "a message became a dead letter past its deadline",
+    BackedOff = "a message waited for its backoff",
+    DeadByAttempts = "a message was dead-lettered at its last attempt",
+    DeadByDeadline = "a message was dead-lettered past its deadline",
     DeadLetterDelivered = "a dead letter was delivered",
-    Redriven = "a dead letter was made live again",
-    RedrivenTwice = "a message was made live again for the second time",
-    PriorityFirst = "a message overtook another by its priority",
+    Redriven = "a dead letter was redriven",
+    RedrivenTwice = "a message was redriven twice",
+    PriorityFirst = "a message overtook another by priority",
     Delayed = "a delayed message was delivered",
-    Routed = "a router's choice was followed",
-    RouteSetAside = "a router's choice was set aside",
+    Routed = "a router's decision was applied",
+    RouteIgnored = "a router's decision was ignored",
     Backpressure = "a produce was refused because the partition was full",
-    DeadLettersFull = "a produce was refused because its dead letters were too many",
-    IdentitiesFull = "a produce was refused because too many identities were remembered",
-    IdentityExpired = "an identity left its window and was used anew",
-    InFlightLimit = "a group was handed nothing more at its in-flight limit",
-    NoCredit = "a group was handed nothing because nobody had credit",
-    DeliveriesMax = "a stream got all the deliveries it wanted",
-    Sought = "a group's progress was set",
-    SoughtBack = "a message that was done came back by a seek",
-    Paused = "a paused group was handed nothing",
-    GroupDeleted = "a group was deleted with leases running",
-    TopicDeleted = "a topic was deleted with streams connected",
-    Retained = "a done message was kept",
-    RetainedOut = "a done message grew too old or too many",
-    TakenByNewerDelivery = "an effect was taken over by a newer delivery while its lease was running",
-    TakenAfterExpiry = "an effect was taken over after its lease had ended in silence",
-    Reacquired = "an effect that had failed was reacquired",
-    InProgress = "an effect was not granted because somebody was running it",
-    Retryable = "an effect that had failed or fallen silent was reported, not granted",
-    ReplayAfterCrash = "what had come of an effect was told across a crash",
-    PinnedPastWindow = "an effect outlived its window because its message could still come",
-    EffectForgotten = "an effect left its window and was forgotten",
-    FinishAfterAck = "an effect's end was told after the ack of its message",
-    OtherOutcome = "an effect that had ended was to end otherwise, and did not",
-    OtherRequest = "a key was used for another request and refused",
-    Quota = "an effect was refused because its tenant had too many",
-    Rerun = "an effect was run more than once",
-    Skipped = "a message was done undelivered because another of its identity was",
-    SkipLifted = "a message was delivered although another of its identity was done, because a group was sought",
-    StepCompleted = "a step was completed with messages for the next",
-    StepMadeDuplicate = "a completed step made a message that was there already",
-    StepRefused = "a step was refused because there was no room for what it makes",
-    StepRepeated = "a completed step was answered once more",
-    StepRepeatedAfterCrash = "that happened across a crash",
-    StepForgotten = "a step was completed once more after its answer was forgotten, and refused",
-    ManyBatches = "a batch was decided while another was being synced",
+    DeadLettersFull = "a produce was refused because the dead-letter partition was full",
+    IdentitiesFull = "a produce was refused because the dedupe table was full",
+    IdentityExpired = "an identity was reused after its dedupe window",
+    InFlightLimit = "a group reached its in-flight limit",
+    NoCredit = "a group had no stream with credit",
+    DeliveriesMax = "a stream reached its delivery limit",
+    Sought = "a group was sought",
+    RedeliveredBySeek = "a seek redelivered an acked message",
+    Paused = "a paused group received nothing",
+    GroupDeleted = "a group with running leases was deleted",
+    TopicDeleted = "a topic with open streams was deleted",
+    Retained = "retention kept an acked message",
+    RetentionExpired = "retention removed an acked message",
+    TakenByNewerDelivery = "a newer delivery took over a running effect",
+    TakenAfterExpiry = "an effect was taken over after its lease expired",
+    Reacquired = "a failed effect was reacquired",
+    InProgress = "an effect was refused because another grant was running",
+    Retryable = "a failed or expired effect was reported, not granted",
+    ReplayAfterCrash = "an outcome was replayed after a crash",
+    PinnedPastWindow = "a pending message kept an effect past its window",
+    EffectExpired = "an effect expired",
+    FinishAfterAck = "an outcome was recorded after the ack of its message",
+    OtherOutcome = "a conflicting outcome was refused",
+    HashMismatch = "a key was refused for another request",
+    Quota = "an effect was refused because its tenant was at its quota",
+    Rerun = "an effect ran more than once",
+    Skipped = "a message was skipped because its identity was committed",
+    SkipLifted = "a seek delivered a message despite its committed identity",
+    StepCompleted = "a step was completed with outputs",
+    StepOutputDuplicate = "a completed step produced a duplicate",
+    StepRefused = "a step was refused because its outputs did not fit",
+    StepRepeated = "a completed step was repeated",
+    StepRepeatedAfterCrash = "a completed step was repeated after a crash",
+    StepExpired = "a repeated step was refused because its reply had expired",
+    OverlappingBatches = "a batch was decided while another was being synced",
 }
 
-/// How often each was met.
+/// Hit counts of all points.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage([u64; Point::ALL.len()]);
 
@@ -122,30 +122,30 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// It has happened.
+    /// Counts a hit.
     pub fn hit(&mut self, point: Point) {
         self.0[point as usize] += 1;
     }
 
-    /// It has happened, if `condition`.
+    /// Counts a hit if `condition` holds.
     pub fn hit_if(&mut self, condition: bool, point: Point) {
         self.0[point as usize] += u64::from(condition);
     }
 
-    /// How often.
+    /// The hit count.
     #[must_use]
     pub fn count(&self, point: Point) -> u64 {
         self.0[point as usize]
     }
 
-    /// Takes in what another world has met.
+    /// Adds the counts of another world.
     pub fn add(&mut self, other: &Self) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;
         }
     }
 
-    /// What has never happened.
+    /// The points never hit.
     pub fn never(&self) -> impl Iterator<Item = Point> {
         Point::ALL.iter().copied().filter(|point| self.count(*point) == 0)
     }

@@ -1,8 +1,8 @@
-//! The digest chain: everything that came out of a world, in order, as one number.
+//! The digest chain: a digest of all outputs of a world, in order.
 
 use std::fmt;
 
-/// A running digest. Two runs with the same one did the same, step by step.
+/// A running digest. Two runs with the same chain had the same outputs in the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DigestChain(u64);
 
@@ -16,13 +16,13 @@ impl Default for DigestChain {
 }
 
 impl DigestChain {
-    /// Takes in a number.
+    /// Adds a number.
     pub fn mix(&mut self, number: u64) {
         self.0 = (self.0.rotate_left(23) ^ number).wrapping_mul(PRIME);
         self.0 ^= self.0 >> 29;
     }
 
-    /// Takes in bytes.
+    /// Adds bytes.
     pub fn mix_bytes(&mut self, bytes: &[u8]) {
         self.mix(bytes.len() as u64);
         for chunk in bytes.chunks(8) {

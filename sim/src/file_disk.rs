@@ -44,7 +44,7 @@ pub struct Difference(Rc<OnceCell<String>>);
 impl Difference {
     /// What it was, if there was one.
     #[must_use]
-    pub fn told(&self) -> Option<&str> {
+    pub fn found(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }
 
@@ -269,7 +269,7 @@ mod tests {
         disk.append(FILE, WriteAt { epoch: 1, position: 0 }, b"synced").expect("room");
         disk.sync(FILE).expect("no fault");
         disk.append(FILE, WriteAt { epoch: 1, position: 6 }, b"not yet").expect("room");
-        assert_eq!(disk.difference().told(), None);
+        assert_eq!(disk.difference().found(), None);
         (disk, folder.join(FILE.to_string()))
     }
 
@@ -285,7 +285,7 @@ mod tests {
         let mut buffer = [1; 8];
         assert_eq!(disk.read(FILE, 0, &mut buffer), Ok(8));
         assert_eq!(&buffer, b"synced\0\0");
-        assert_eq!(disk.difference().told(), None);
+        assert_eq!(disk.difference().found(), None);
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
             bytes[7] ^= 1;
             fs::write(&path, bytes).expect("written behind its back");
             touch(&mut disk);
-            assert!(disk.difference().told().is_some(), "{name}");
+            assert!(disk.difference().found().is_some(), "{name}");
         }
     }
 
@@ -313,11 +313,11 @@ mod tests {
         let (mut disk, path) = written(folder.path());
         fs::copy(&path, folder.path().join(FileId::Segment(2).to_string())).expect("copied");
         assert!(disk.list().is_ok());
-        assert!(disk.difference().told().is_some());
+        assert!(disk.difference().found().is_some());
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut disk, path) = written(folder.path());
         fs::remove_file(path).expect("removed");
         disk.crash(Loss::Nothing);
-        assert!(disk.difference().told().is_some());
+        assert!(disk.difference().found().is_some());
     }
 }

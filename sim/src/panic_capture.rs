@@ -1,44 +1,45 @@
-//! Panics of a broker on trial are findings, not noise: the terminal stays quiet, and where it happened is kept.
+//! Captures panics of the broker under test, with their location, and keeps them off the terminal.
 //!
-//! Only panics that happen while a life is lived are hushed. One of the simulator's own tools is told as usual.
+//! Only panics inside [`catch`] are captured. All others are printed as usual.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::thread;
 
 thread_local! {
-    static LIVING: Cell<bool> = const { Cell::new(false) };
-    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+    static CAPTURING: Cell<bool> = const { Cell::new(false) };
+    static LOCATION: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// From now on, panics inside [`catch`] are not printed. To be called once, by a program; tests do without.
+/// Installs the panic hook that keeps panics inside [`catch`] off the terminal. Called once, by the program; tests do without.
 pub fn install() {
-    let usual = panic::take_hook();
+    let default_hook = panic::take_hook();
     panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
-        if LIVING.get() {
-            let place = info.location().map(ToString::to_string);
-            PLACE.with_borrow_mut(|kept| *kept = place);
+        if CAPTURING.get() {
+            let location = info.location().map(ToString::to_string);
+            LOCATION.with_borrow_mut(|stored| *stored = location);
         } else {
-            usual(info);
+            default_hook(info);
         }
     }));
 }
 
-/// Runs `living`, and says what it panicked with if it did.
+/// Runs `body` and captures its panic.
 ///
 /// # Errors
-/// The words of the panic, and where it happened if that is known.
-pub fn catch<T>(living: impl FnOnce() -> T) -> Result<T, String> {
-    PLACE.with_borrow_mut(|kept| *kept = None);
-    let before = LIVING.replace(true);
-    let lived: thread::Result<T> = panic::catch_unwind(AssertUnwindSafe(living));
-    LIVING.set(before);
-    lived.map_err(|panic| {
-        let said = panic.downcast_ref::<String>().cloned();
-        let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
-        match PLACE.with_borrow_mut(Option::take) {
-            Some(place) => format!("{said} ({place})"),
-            None => said,
+/// The panic's message, with its location where the hook is installed.
+pub fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
+    LOCATION.with_borrow_mut(|stored| *stored = None);
+    let before = CAPTURING.replace(true);
+    let result: thread::Result<T> = panic::catch_unwind(AssertUnwindSafe(body));
+    CAPTURING.set(before);
+    result.map_err(|panic| {
+        let message = panic.downcast_ref::<String>().cloned();
+        let message =
+            message.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
+        match LOCATION.with_borrow_mut(Option::take) {
+            Some(location) => format!("{message} ({location})"),
+            None => message,
         }
     })
 }

@@ -1,4 +1,4 @@
-//! What a run says at its end, for people.
+//! The report of a campaign, as text.
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::campaign::Summary;
 use crate::coverage::{Coverage, Point};
 
-/// From how many seeds on every point must have been met.
-pub const SEEDS_THAT_MEET_ALL: u64 = 2_000;
+/// A campaign of at least this many seeds must hit every coverage point.
+pub const FULL_COVERAGE_SEEDS: u64 = 2_000;
 
-/// The figures of a run, a line each.
+/// The figures of a campaign, one per line.
 #[must_use]
 pub fn figures(summary: &Summary, jobs: NonZeroUsize) -> String {
     let Summary { seeds, counters, elapsed, .. } = summary;
@@ -19,7 +19,7 @@ pub fn figures(summary: &Summary, jobs: NonZeroUsize) -> String {
     let simulated = Duration::from_millis(counters.simulated_ms);
     let faster = simulated.as_secs_f64() / seconds;
     let outputs = counters.replies + counters.deliveries;
-    // Streams that are closed are predicted too, and counted nowhere.
+    // Closed streams are predicted too, but not counted as outputs.
     let share = 100.0 * (counters.predicted.min(outputs)) as f64 / outputs.max(1) as f64;
     let mut lines = String::new();
     let mut row = |name: &str, value: String| {
@@ -35,16 +35,16 @@ pub fn figures(summary: &Summary, jobs: NonZeroUsize) -> String {
     row("effects", grouped(counters.effects));
     row("crashes", grouped(counters.crashes));
     row("boots", grouped(counters.boots));
-    row("predicted", format!("{share:.1} % of {} answers and deliveries", grouped(outputs)));
-    row("peak memory", peak_memory_kib().map_or("not known here".to_owned(), |kib| format!("{} MiB", kib / 1_024)));
+    row("predicted", format!("{share:.1} % of {} replies and deliveries", grouped(outputs)));
+    row("peak memory", peak_memory_kib().map_or("unknown".to_owned(), |kib| format!("{} MiB", kib / 1_024)));
     row("digest", summary.chain.to_string());
     lines
 }
 
-/// The invariants that are about effects and completed steps.
+/// The invariants about effects and completed steps.
 const ABOUT_EFFECTS: [u8; 3] = [12, 24, 25];
 
-/// What was granted, run, replayed and skipped, a line each, and whether an effect was ever run again without a reason.
+/// How often effects were granted, run, replayed and skipped, one figure per line, and whether every rerun was justified.
 #[must_use]
 pub fn effects(summary: &Summary) -> String {
     let counters = &summary.counters;
@@ -52,35 +52,35 @@ pub fn effects(summary: &Summary) -> String {
     let mut row = |count: u64, what: &str| {
         let _ = writeln!(lines, "{:>12}  {what}", grouped(count));
     };
-    row(counters.messages, "messages were stored");
-    row(counters.deliveries, "deliveries were made");
-    row(counters.grants, "times the answer was EXECUTE");
-    row(counters.effects, "effects were run, by the workers' ledger");
-    row(counters.reruns, "of them had been run before, each under a grant that allows it");
-    row(counters.replays, "times the answer was REPLAY");
-    row(counters.skips, "messages were done undelivered, because another of their identity was");
-    row(counters.completed, "steps were completed");
-    let broken = |number: u8| {
+    row(counters.messages, "messages stored");
+    row(counters.deliveries, "deliveries");
+    row(counters.grants, "EXECUTE replies");
+    row(counters.effects, "effects run by workers");
+    row(counters.reruns, "of them reruns, each under a grant that allows it");
+    row(counters.replays, "REPLAY replies");
+    row(counters.skips, "messages skipped because their identity was committed");
+    row(counters.completed, "steps completed");
+    let violated = |number: u8| {
         summary
             .failures
             .iter()
             .any(|failure| failure.run.violation.as_ref().is_some_and(|found| found.invariant == number))
     };
-    lines.push_str(match ABOUT_EFFECTS.into_iter().any(broken) {
-        true => "what \"once\" means was BROKEN; the failures below say how\n",
+    lines.push_str(match ABOUT_EFFECTS.into_iter().any(violated) {
+        true => "exactly-once effects: VIOLATED, see the failures below\n",
         false => {
-            "what \"once\" means was held: no effect was run again but under a grant given after a lease had ended, a recorded failure, a \
-             newer delivery, a forget or the end of its window, and none that had succeeded within it; whatever a completed step made is \
-             there exactly once\n"
+            "exactly-once effects: held. An effect ran again only under a grant issued after an expired lease, a recorded failure, a newer \
+             delivery, a forget or the end of its window, and never after a success within it; every output of a completed step is stored \
+             exactly once\n"
         }
     });
     lines
 }
 
-/// How often each rare situation was met.
+/// How often each coverage point was hit.
 #[must_use]
 pub fn coverage_table(coverage: &Coverage) -> String {
-    let mut lines = String::from("sometimes\n");
+    let mut lines = String::from("coverage\n");
     for point in Point::ALL {
         let count = coverage.count(*point);
         let mark = if count == 0 { "  NEVER" } else { "" };
@@ -89,14 +89,14 @@ pub fn coverage_table(coverage: &Coverage) -> String {
     lines
 }
 
-/// What a run that is long enough should have met, and has not.
+/// The coverage points that a long campaign should have hit and did not.
 #[must_use]
 pub fn missed(summary: &Summary) -> Vec<Point> {
-    let is_long = summary.seeds >= SEEDS_THAT_MEET_ALL;
+    let is_long = summary.seeds >= FULL_COVERAGE_SEEDS;
     summary.coverage.never().filter(|_| is_long).collect()
 }
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 #[must_use]
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -110,7 +110,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// A time as people say it.
+/// A duration in readable units.
 #[must_use]
 pub fn span(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -122,7 +122,7 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// The most memory the process has had, where the system tells.
+/// The peak memory of the process, where the system reports it.
 pub(crate) fn peak_memory_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_times_are_readable() {
+    fn numbers_and_durations_are_readable() {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_234_567), "1,234,567");
@@ -145,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn a_point_never_met_is_marked_and_missed_in_a_long_run_only() {
-        let mut summary = Summary { seeds: SEEDS_THAT_MEET_ALL - 1, ..Summary::default() };
+    fn point_never_hit_is_marked_and_missed_only_in_a_long_campaign() {
+        let mut summary = Summary { seeds: FULL_COVERAGE_SEEDS - 1, ..Summary::default() };
         for point in Point::ALL.iter().skip(1) {
             summary.coverage.hit(*point);
         }

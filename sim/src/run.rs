@@ -1,4 +1,4 @@
-//! A whole life of a world: from a seed or a trace to a verdict.
+//! One run of a world, from a seed or a trace to a verdict.
 
 use std::path::Path;
 
@@ -16,35 +16,35 @@ use crate::storage::SimStorage;
 use crate::swarm::{Profile, Swarm};
 use crate::world::{Checks, Counters, World};
 
-/// How a life is lived.
+/// How a run is executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
     /// The bug planted in the broker, if any.
     pub fault: Option<Fault>,
-    /// Who watches.
+    /// Which checkers are active.
     pub checks: Checks,
-    /// What is in fashion, where a life is drawn from a seed.
+    /// The workload profile of a run generated from a seed.
     pub profile: Profile,
 }
 
-/// What a life was like.
+/// The result of one run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The sizes and limits of its world.
+    /// The limits of its world.
     pub setup: Setup,
-    /// What happened, up to the end or the violation.
+    /// The executed actions, up to the end or the violation.
     pub actions: Vec<Action>,
-    /// The promise that was broken, by the last of the steps.
+    /// The invariant violated by the last action.
     pub violation: Option<Violation>,
-    /// Everything that came out, as a number.
+    /// The digest chain of all outputs.
     pub chain: DigestChain,
-    /// What was done.
+    /// What was executed.
     pub counters: Counters,
-    /// What was met.
+    /// Which coverage points were hit.
     pub coverage: Coverage,
 }
 
-/// Lives the life that belongs to a seed.
+/// Runs a seed.
 #[must_use]
 pub fn run_seed(seed: u64, options: RunOptions) -> Run {
     match options.fault {
@@ -53,7 +53,7 @@ pub fn run_seed(seed: u64, options: RunOptions) -> Run {
     }
 }
 
-/// Lives a life that was written down.
+/// Replays recorded actions.
 #[must_use]
 pub fn replay(setup: &Setup, actions: &[Action], options: RunOptions) -> Run {
     match options.fault {
@@ -62,11 +62,10 @@ pub fn replay(setup: &Setup, actions: &[Action], options: RunOptions) -> Run {
     }
 }
 
-/// Lives a life that was written down once more, on the server's own files in a folder that is made for it or is empty. The files
-/// stay there.
+/// Replays recorded actions on the server's own file storage, in a directory that is created or is empty. The files are kept.
 ///
 /// # Errors
-/// [`FileDiskError`] if the folder cannot be used, or if the files behaved otherwise than the simulated disk.
+/// [`FileDiskError`] if the directory cannot be used or the files behave differently from the simulated disk.
 pub fn replay_on_files(
     setup: &Setup,
     actions: &[Action],
@@ -80,8 +79,8 @@ pub fn replay_on_files(
         None => execute(disk, setup, NoFaults, options.checks, |_| actions.next().cloned()),
         Some(fault) => execute(disk, setup, Planted(fault), options.checks, |_| actions.next().cloned()),
     };
-    match difference.told() {
-        Some(told) => Err(FileDiskError::Differ(told.to_owned())),
+    match difference.found() {
+        Some(found) => Err(FileDiskError::Differ(found.to_owned())),
         None => Ok(run),
     }
 }
@@ -105,12 +104,12 @@ fn replay_with<F: Faults>(setup: &Setup, actions: &[Action], faults: F, checks: 
     execute(Disk::new(setup.shows_given_up), setup, faults, checks, |_| actions.next().cloned())
 }
 
-fn execute<F: Faults, M: SimStorage>(
-    disk: M,
+fn execute<F: Faults, S: SimStorage>(
+    disk: S,
     setup: &Setup,
     faults: F,
     checks: Checks,
-    mut next: impl FnMut(&World<F, M>) -> Option<Action>,
+    mut next: impl FnMut(&World<F, S>) -> Option<Action>,
 ) -> Run {
     let mut run = Run {
         setup: setup.clone(),
@@ -120,12 +119,12 @@ fn execute<F: Faults, M: SimStorage>(
         counters: Counters::default(),
         coverage: Coverage::default(),
     };
-    let begun = panic_capture::catch(|| World::over(disk, setup, faults, checks)).map_err(never_panics);
-    let mut world = match begun.and_then(|begun| begun) {
+    let started = panic_capture::catch(|| World::with_storage(disk, setup, faults, checks)).map_err(never_panics);
+    let mut world = match started.and_then(|started| started) {
         Ok(world) => world,
         Err(violation) => return Run { violation: Some(violation), ..run },
     };
-    let lived = panic_capture::catch(|| -> Verdict {
+    let result = panic_capture::catch(|| -> Verdict {
         while let Some(action) = next(&world) {
             run.actions.push(action);
             if let Some(action) = run.actions.last() {
@@ -134,14 +133,14 @@ fn execute<F: Faults, M: SimStorage>(
         }
         Ok(())
     });
-    run.violation = lived.map_err(never_panics).and_then(|verdict| verdict).err();
+    run.violation = result.map_err(never_panics).and_then(|verdict| verdict).err();
     run.chain = world.chain();
     run.counters = world.counters();
     run.coverage = world.coverage();
     run
 }
 
-/// A broker that panics has broken a promise of its own.
-pub(crate) fn never_panics(said: String) -> Violation {
-    catalog::NEVER_PANICS.violated_by(said)
+/// A panic of the broker, as a violation.
+pub(crate) fn never_panics(message: String) -> Violation {
+    catalog::NEVER_PANICS.violated_by(message)
 }

@@ -134,7 +134,7 @@ fn a_planted_bug_in_a_small_world_is_found_shrunk_kept_and_replayed() {
     let again = format!("replay the short trace: cargo run --release -p driftq-sim -- replay {}", path.display());
     assert!(ended.out.contains(&again), "{}", ended.out);
     let trace = Trace::read(&path).expect("the trace was written");
-    let broken = trace.head.violates.expect("the trace says what is broken");
+    let broken = trace.header.violates.expect("the trace says what is broken");
     assert!((trace.actions.len(), broken.invariant) <= (5, 20), "{} steps", trace.actions.len());
     assert_eq!(sim(&["replay", text(&path)]).code, 1);
     assert_eq!(sim(&["replay", text(&path), "--mutant", "none"]).code, 0);
@@ -149,7 +149,7 @@ fn a_planted_bug_is_caught_shrunk_kept_and_replayed() {
     let path = ended.out.lines().find_map(|line| line.trim().strip_prefix(again)).expect("the command is told");
     let trace = Trace::read(Path::new(path)).expect("the trace was written");
     assert!(trace.actions.len() <= 25, "{} steps", trace.actions.len());
-    let broken = trace.head.violates.expect("the trace says what is broken");
+    let broken = trace.header.violates.expect("the trace says what is broken");
     let (number, sentence) = (broken.invariant, broken.sentence);
     assert!(ended.out.contains(&format!("invariant {number}: {sentence}")), "{}", ended.out);
 
@@ -165,7 +165,7 @@ fn a_planted_bug_is_caught_shrunk_kept_and_replayed() {
     let shrunk = sim(&["shrink", path, "--out", text(&short)]);
     assert_eq!(shrunk.code, 1, "{}", shrunk.out);
     assert!(shrunk.last().starts_with("shrunk from "), "{}", shrunk.out);
-    assert_eq!(Trace::read(&short).expect("it was written").head.mutant, Some(Fault::SkipTokenCheck));
+    assert_eq!(Trace::read(&short).expect("it was written").header.mutant, Some(Fault::SkipTokenCheck));
 }
 
 #[test]

@@ -29,8 +29,8 @@ fn explained(trace: &Trace, futures: u64) -> Explanation {
 /// Whether some steps of a trace break the promise that the whole of it does.
 fn breaks_the_same(trace: &Trace, explanation: &Explanation, numbers: &[usize]) -> bool {
     let actions: Vec<Action> = numbers.iter().map(|number| trace.actions[number - 1].clone()).collect();
-    let options = RunOptions { fault: trace.head.mutant, ..RunOptions::default() };
-    let run = replay(&trace.head.setup, &actions, options);
+    let options = RunOptions { fault: trace.header.mutant, ..RunOptions::default() };
+    let run = replay(&trace.header.setup, &actions, options);
     run.violation.is_some_and(|found| explanation.broken.is(&found))
 }
 
@@ -109,7 +109,7 @@ fn where_a_luckier_future_gets_away_until_the_end_only_the_last_step_is_inevitab
 #[test]
 fn a_trace_that_breaks_nothing_has_nothing_to_explain() {
     let mut trace = kept("mutant-skip-token-check");
-    trace.head.mutant = None;
+    trace.header.mutant = None;
     assert_eq!(explain(&trace, options(4, 1)), Err(NotExplained::NothingBroken));
     assert_eq!(explain(&kept("extend-then-redrive"), options(4, 1)), Err(NotExplained::NothingBroken));
 }
@@ -159,10 +159,10 @@ fn no_future_of_a_sound_broker_breaks_a_promise() {
     paths.sort();
     for path in paths {
         let trace = Trace::read(&path).expect("a trace");
-        if trace.head.setup.shows_given_up {
+        if trace.header.setup.shows_given_up {
             continue;
         }
-        let broken = sound_futures_that_break(&trace.head.setup, &trace.actions, 4, 4);
+        let broken = sound_futures_that_break(&trace.header.setup, &trace.actions, 4, 4);
         assert!(broken.is_empty(), "{}: {broken:?}", path.display());
     }
     let run = run_seed(2, RunOptions::default());
@@ -173,7 +173,7 @@ fn no_future_of_a_sound_broker_breaks_a_promise() {
 #[test]
 fn a_future_is_the_same_every_time_and_not_like_the_next() {
     let trace = kept("mutant-skip-token-check");
-    let world = World::new(&trace.head.setup, NoFaults, Checks::default()).expect("a world begins");
+    let world = World::new(&trace.header.setup, NoFaults, Checks::default()).expect("a world begins");
     let sampler = FutureSampler::new(&trace.actions);
     let lived = |number| {
         let mut future = sampler.future(number, 0);

@@ -10,7 +10,7 @@ use driftq_sim::run::{Run, RunOptions, replay, replay_on_files, run_seed};
 use driftq_sim::trace::Trace;
 
 fn kept() -> Vec<(String, Trace)> {
-    regression::kept(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/regressions")))
+    regression::load(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/regressions")))
         .expect("the traces are part of the crate")
 }
 
@@ -33,7 +33,7 @@ fn every_kept_trace_is_the_same_life_on_real_files() {
     assert!(!kept.is_empty());
     let mut crashes = 0;
     for (name, trace) in kept {
-        for fault in [trace.head.mutant, None] {
+        for fault in [trace.header.mutant, None] {
             let run = trace.replay(fault);
             crashes += run.counters.crashes;
             assert_eq!(difference(&run, fault), None, "{name} with {fault:?}");
@@ -59,8 +59,8 @@ fn whole_lives_with_torn_writes_failing_syncs_and_full_disks_are_the_same_on_rea
 
 #[test]
 fn a_life_that_was_another_on_the_simulated_disk_is_noticed() {
-    let (_, trace) = kept().into_iter().find(|(_, trace)| trace.head.mutant.is_some()).expect("one is kept");
-    let bug = trace.replay(trace.head.mutant);
+    let (_, trace) = kept().into_iter().find(|(_, trace)| trace.header.mutant.is_some()).expect("one is kept");
+    let bug = trace.replay(trace.header.mutant);
     assert!(difference(&bug, None).is_some(), "without the bug something else comes out");
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use driftq_core::faults::Fault;
-use driftq_sim::regression::{self, Regression, judge, judge_by};
+use driftq_sim::regression::{self, Regression, check, check_with};
 use driftq_sim::trace::{Trace, ViolatedInvariant};
 
 fn folder() -> PathBuf {
@@ -11,13 +11,13 @@ fn folder() -> PathBuf {
 }
 
 fn kept() -> Vec<(String, Trace)> {
-    regression::kept(&folder()).expect("the traces are part of the crate")
+    regression::load(&folder()).expect("the traces are part of the crate")
 }
 
 /// A planted bug, and a trace that shows it.
 fn one_with_a_mutant() -> (Fault, Trace) {
-    let (_, trace) = kept().into_iter().find(|(_, trace)| trace.head.mutant.is_some()).expect("one is kept");
-    (trace.head.mutant.expect("it was chosen for it"), trace)
+    let (_, trace) = kept().into_iter().find(|(_, trace)| trace.header.mutant.is_some()).expect("one is kept");
+    (trace.header.mutant.expect("it was chosen for it"), trace)
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn every_kept_trace_shows_what_it_was_kept_for() {
     assert!(!kept.is_empty(), "nothing is kept in {}", folder().display());
     let wrong: Vec<String> = kept
         .iter()
-        .filter_map(|(name, trace)| judge(trace).err().map(|regression| format!("{name}: {regression}")))
+        .filter_map(|(name, trace)| check(trace).err().map(|regression| format!("{name}: {regression}")))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -35,7 +35,7 @@ fn every_kept_trace_shows_what_it_was_kept_for() {
 fn kept_traces_are_short_and_say_what_they_are_about() {
     for (name, trace) in kept() {
         assert!(trace.actions.len() <= 25, "{name} has {} steps", trace.actions.len());
-        assert!(trace.head.about.is_some(), "{name} does not say what it is about");
+        assert!(trace.header.about.is_some(), "{name} does not say what it is about");
     }
 }
 
@@ -43,18 +43,18 @@ fn kept_traces_are_short_and_say_what_they_are_about() {
 fn a_mutant_that_breaks_nothing_is_noticed() {
     let (fault, mut trace) = one_with_a_mutant();
     trace.actions.clear();
-    let survived = judge(&trace);
+    let survived = check(&trace);
     assert!(matches!(&survived, Err(Regression::Survived { fault: found, .. }) if *found == fault), "{survived:?}");
 }
 
 #[test]
 fn a_mutant_that_breaks_another_promise_is_noticed() {
     let (_, mut trace) = one_with_a_mutant();
-    trace.head.violates = Some(ViolatedInvariant { invariant: 99, sentence: "nobody promised this".to_owned() });
-    let another = judge(&trace);
+    trace.header.violates = Some(ViolatedInvariant { invariant: 99, sentence: "nobody promised this".to_owned() });
+    let another = check(&trace);
     assert!(matches!(another, Err(Regression::Another { .. })), "{another:?}");
-    trace.head.violates = None;
-    assert_eq!(judge(&trace), Err(Regression::Unsaid));
+    trace.header.violates = None;
+    assert_eq!(check(&trace), Err(Regression::Unspecified));
 }
 
 #[test]
@@ -62,11 +62,11 @@ fn a_bug_that_is_back_is_noticed() {
     let (fault, trace) = one_with_a_mutant();
     // As if the planted bug were the broker's own.
     let broken = |_| trace.replay(Some(fault)).violation;
-    let of_a_mutant = judge_by(&trace, broken);
+    let of_a_mutant = check_with(&trace, broken);
     assert!(matches!(of_a_mutant, Err(Regression::Violated(_))), "{of_a_mutant:?}");
     let mut real = trace.clone();
-    real.head.mutant = None;
-    let of_a_real_one = judge_by(&real, broken);
+    real.header.mutant = None;
+    let of_a_real_one = check_with(&real, broken);
     assert!(matches!(of_a_real_one, Err(Regression::Violated(_))), "{of_a_real_one:?}");
-    assert_eq!(judge(&real), Ok(()), "the broker as it is has no such bug");
+    assert_eq!(check(&real), Ok(()), "the broker as it is has no such bug");
 }

@@ -2,14 +2,14 @@
 
 use driftq_sim::campaign::{Extent, Plan, run};
 use driftq_sim::parallel::cores;
-use driftq_sim::report::{SEEDS_THAT_MEET_ALL, missed};
+use driftq_sim::report::{FULL_COVERAGE_SEEDS, missed};
 use driftq_sim::run::RunOptions;
 
 #[test]
 fn two_thousand_lives_keep_every_promise_and_meet_every_situation() {
     let plan = Plan {
         start: 0,
-        extent: Extent::Seeds(SEEDS_THAT_MEET_ALL),
+        extent: Extent::Seeds(FULL_COVERAGE_SEEDS),
         jobs: cores(),
         options: RunOptions::default(),
         failures_max: 1,

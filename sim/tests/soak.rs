@@ -113,8 +113,8 @@ fn what_a_planted_bug_breaks_is_kept_short_and_replayable_and_more_of_the_same_i
     for path in soaked.traces() {
         let trace = Trace::read(&path).expect("a trace");
         assert!(!path.to_string_lossy().contains("whole") && trace.actions.len() <= 40, "{}", path.display());
-        assert_eq!(path.file_name(), Some(format!("seed-{}.jsonl", trace.head.seed.expect("its seed")).as_ref()));
-        assert_eq!(driftq_sim::regression::judge(&trace), Ok(()), "{}", path.display());
+        assert_eq!(path.file_name(), Some(format!("seed-{}.jsonl", trace.header.seed.expect("its seed")).as_ref()));
+        assert_eq!(driftq_sim::regression::check(&trace), Ok(()), "{}", path.display());
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Ending, Misuse, say};
 use crate::mutants::{Effort, Row, convict, insert, tables};
 use crate::parallel::{cores, in_order};
 use crate::progress::Progress;
-use crate::regression::judge;
+use crate::regression::check;
 use crate::report::span;
 
 pub(super) fn mutants(args: &Mutants) -> Result<Ending, Misuse> {
@@ -48,7 +48,7 @@ pub(super) fn mutants(args: &Mutants) -> Result<Ending, Misuse> {
     if let Some(folder) = &args.traces {
         let shortest = rows.iter().filter_map(|row| row.shortest.as_ref().map(|shortest| (row.fault, shortest)));
         // A bug that makes lives unrepeatable has no trace that shows it every time.
-        for shortest in shortest.filter(|(_, shortest)| (0..3).all(|_| judge(&shortest.trace).is_ok())) {
+        for shortest in shortest.filter(|(_, shortest)| (0..3).all(|_| check(&shortest.trace).is_ok())) {
             let path = folder.join(format!("mutant-{}.jsonl", shortest.0.name()));
             shortest.1.trace.write(&path).map_err(|cause| Misuse::Write { path, cause })?;
         }

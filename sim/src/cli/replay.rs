@@ -35,7 +35,7 @@ pub(super) fn replay(args: &Replay) -> Result<Ending, Misuse> {
     );
     tell_violation(&run);
     if let (Source::Trace(trace), None) = (&source, &run.violation)
-        && let Some(before) = &trace.head.violates
+        && let Some(before) = &trace.header.violates
     {
         say!(
             "no promise is broken; when the trace was written, invariant {} was: {}",

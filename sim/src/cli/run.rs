@@ -6,7 +6,7 @@ use driftq_core::faults::Fault;
 
 use super::args::Run;
 use super::{Ending, Misuse, say};
-use crate::campaign::{Extent, Failure, Plan, REPEATABLE, check_determinism};
+use crate::campaign::{DETERMINISTIC, Extent, Failure, Plan, check_determinism};
 use crate::parallel::cores;
 use crate::progress::Progress;
 use crate::report::{coverage_table, effects, figures, grouped, missed, span};
@@ -30,7 +30,7 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
     match check_determinism(plan.start, plan.options) {
         Ok(chain) => say!("seed {} lived twice and replayed once: the same life, digest {chain}", plan.start),
         Err(differing) => {
-            say!("invariant 22 is broken: {REPEATABLE}\n  found: {differing}\nFAILED");
+            say!("invariant 22 is broken: {DETERMINISTIC}\n  found: {differing}\nFAILED");
             return Ok(Ending::Failed);
         }
     }

@@ -21,8 +21,8 @@ pub(super) fn shrink(args: &Shrink) -> Result<Ending, Misuse> {
         return Ok(Ending::Passed);
     };
     let mut trace = Trace::of(&shrunk.run, source.seed(), fault);
-    trace.head.about = match (&source, fault) {
-        (Source::Trace(before), _) if before.head.about.is_some() => before.head.about.clone(),
+    trace.header.about = match (&source, fault) {
+        (Source::Trace(before), _) if before.header.about.is_some() => before.header.about.clone(),
         (_, fault) => fault.map(|fault| fault.sentence().to_owned()),
     };
     match &args.out {

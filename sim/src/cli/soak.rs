@@ -10,7 +10,7 @@ use signal_hook::flag;
 
 use super::args::Soak;
 use super::{Ending, Misuse, say};
-use crate::campaign::{REPEATABLE, check_determinism};
+use crate::campaign::{DETERMINISTIC, check_determinism};
 use crate::parallel::cores;
 use crate::report::{grouped, peak_memory_kib, span};
 use crate::run::RunOptions;
@@ -39,7 +39,7 @@ pub(super) fn soak(args: &Soak) -> Result<Ending, Misuse> {
     let (seed, before) = (state.next_seed, state.clone());
     let options = RunOptions { fault: state.mutant, profile: state.profile_of(seed), ..RunOptions::default() };
     if let Err(differing) = check_determinism(seed, options) {
-        say!("invariant 22 is broken: {REPEATABLE}\n  found: {differing}\nFAILED");
+        say!("invariant 22 is broken: {DETERMINISTIC}\n  found: {differing}\nFAILED");
         return Ok(Ending::Failed);
     }
     let plan = Plan { jobs, every: args.every, time: args.time, stop: &stop };

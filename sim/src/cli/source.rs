@@ -23,7 +23,7 @@ impl Source {
         let source = Self::named(&subject.source, subject.profile)?;
         let fault = match (subject.mutant, &source) {
             (Some(Choice(fault)), _) => fault,
-            (None, Self::Trace(trace)) => trace.head.mutant,
+            (None, Self::Trace(trace)) => trace.header.mutant,
             (None, Self::Seed(..)) => None,
         };
         Ok((source, fault))
@@ -53,7 +53,7 @@ impl Source {
     pub(super) fn seed(&self) -> Option<u64> {
         match self {
             Self::Seed(seed, _) => Some(*seed),
-            Self::Trace(trace) => trace.head.seed,
+            Self::Trace(trace) => trace.header.seed,
         }
     }
 
@@ -64,7 +64,7 @@ impl Source {
             Self::Seed(seed, profile) => format!("seed {seed} of the profile {}", profile.name()),
             Self::Trace(trace) => {
                 // What is kept for a planted bug is about that bug, which is told anyway.
-                let about = trace.head.about.as_deref().filter(|_| fault.is_none() || fault != trace.head.mutant);
+                let about = trace.header.about.as_deref().filter(|_| fault.is_none() || fault != trace.header.mutant);
                 let about = about.map(|about| format!(", about: {about}")).unwrap_or_default();
                 format!("trace of {} steps{about}", trace.actions.len())
             }

@@ -52,7 +52,7 @@ pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
 
 /// How it came to the broken promise, if one was broken: the curve above the axis.
 fn explained(mut trace: Trace, fault: Option<Fault>) -> Option<Explained> {
-    trace.head.mutant = fault;
+    trace.header.mutant = fault;
     let options = Options { futures: FUTURES, jobs: cores() };
     explain(&trace, options).ok().map(|explanation| explanation.explained)
 }

@@ -141,7 +141,7 @@ impl Case<'_> {
 /// # Errors
 /// [`NotExplained`].
 pub fn explain(trace: &Trace, options: Options) -> Result<Explanation, NotExplained> {
-    let fault = trace.head.mutant;
+    let fault = trace.header.mutant;
     let run = trace.replay(fault);
     let violation = run.violation.as_ref().ok_or(NotExplained::NothingBroken)?;
     let mut case = Case {

@@ -55,10 +55,10 @@ fn a_way_out_later_on_means_that_it_was_not_inevitable_before() {
 #[test]
 fn a_future_that_breaks_without_the_bug_does_not_count_and_is_told() {
     let trace = kept("mutant-segment-removed-early");
-    let fault = trace.head.mutant.expect("it is of a mutant");
-    let wanted = trace.head.violates.clone().expect("it says what it breaks");
+    let fault = trace.header.mutant.expect("it is of a mutant");
+    let wanted = trace.header.violates.clone().expect("it says what it breaks");
     let actions = &trace.actions;
-    let case = Case { setup: &trace.head.setup, actions, fault: Some(fault), wanted, is_innocent: true };
+    let case = Case { setup: &trace.header.setup, actions, fault: Some(fault), wanted, is_innocent: true };
     let options = Options { futures: 16, jobs: NonZeroUsize::MIN };
     // The last step breaks the promise, and would break the forged broker too; what comes before does not.
     let honest = curve(&case, Planted(fault), NoFaults, options).expect("it does not break before its last step");
@@ -68,5 +68,5 @@ fn a_future_that_breaks_without_the_bug_does_not_count_and_is_told() {
     assert!(forged.points.iter().all(|point| point.after == actions.len() || point.same + point.another == 0));
     let shown = forged.sound_breaks.expect("a future that breaks without the bug is told");
     assert!(shown.replay(Some(fault)).violation.is_some(), "and can be replayed");
-    assert_eq!(shown.head.mutant, None);
+    assert_eq!(shown.header.mutant, None);
 }

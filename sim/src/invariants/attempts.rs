@@ -7,10 +7,10 @@ use super::catalog::{self, sentence};
 use super::tracker::model::{GroupModel, Seen};
 use super::verdict::Verdict;
 
-#[doc = sentence!(attempts_rise)]
+#[doc = sentence!(attempts_increment)]
 ///
 /// Where a crash has passed, deliveries may have gone unseen, and it may be by more.
-pub(super) fn attempts_rise(book: &GroupModel, delivery: &Delivery) -> Verdict {
+pub(super) fn attempts_increment(book: &GroupModel, delivery: &Delivery) -> Verdict {
     let (attempts, failures) = (delivery.attempts, delivery.failures);
     let before = book.seen.get(&delivery.offset);
     let rising = match before {
@@ -18,11 +18,11 @@ pub(super) fn attempts_rise(book: &GroupModel, delivery: &Delivery) -> Verdict {
         Some(seen) => attempts == seen.attempts + 1 && failures >= seen.failures,
         None => attempts == 1 || book.crashed,
     };
-    catalog::ATTEMPTS_RISE.holds(rising && failures < attempts, || format!("{delivery:?}, before {before:?}"))
+    catalog::ATTEMPTS_INCREMENT.holds(rising && failures < attempts, || format!("{delivery:?}, before {before:?}"))
 }
 
-#[doc = sentence!(error_is_kept)]
-pub(super) fn error_is_kept(book: &GroupModel, delivery: &Delivery) -> Verdict {
+#[doc = sentence!(last_error_reported)]
+pub(super) fn last_error_reported(book: &GroupModel, delivery: &Delivery) -> Verdict {
     let before = book.seen.get(&delivery.offset);
     let good = match (before, &delivery.last_error) {
         (Some(seen), _) if seen.vague || seen.unsure || seen.crashed => true,
@@ -35,11 +35,11 @@ pub(super) fn error_is_kept(book: &GroupModel, delivery: &Delivery) -> Verdict {
         (_, LastError::Nothing) => before.is_none_or(|seen| seen.reasons.is_empty()),
         (None, _) => false,
     };
-    catalog::ERROR_IS_KEPT.holds(good, || format!("{delivery:?}, before {before:?}"))
+    catalog::LAST_ERROR_REPORTED.holds(good, || format!("{delivery:?}, before {before:?}"))
 }
 
-#[doc = sentence!(attempts_kept)]
-pub(super) fn attempts_kept(entry: Option<&Entry>, seen: &Seen) -> Verdict {
+#[doc = sentence!(attempts_recovered)]
+pub(super) fn attempts_recovered(entry: Option<&Entry>, seen: &Seen) -> Verdict {
     let good = entry.is_none_or(|entry| entry.attempts >= seen.attempts && entry.token >= seen.token);
-    catalog::ATTEMPTS_KEPT.holds(good, || format!("{entry:?}, seen {seen:?}"))
+    catalog::ATTEMPTS_RECOVERED.holds(good, || format!("{entry:?}, seen {seen:?}"))
 }

@@ -25,116 +25,116 @@ macro_rules! catalog {
 catalog! {
     0 NEVER_PANICS never_panics: "the broker never panics";
 
-    1 ACCEPTED_IS_KEPT accepted_is_kept: "a message whose producer was told of it is stored";
-    1 ONE_PLACE one_place: "a stored message is kept or trimmed, never both, never neither";
-    1 OFFSETS_RISE offsets_rise: "offsets rise within a partition, below the topic's next one";
-    1 ONE_PHASE one_phase: "for a group a message is done, or held, or waiting, or ready: exactly one of them";
-    1 END_IS_JUSTIFIED end_is_justified: "a message is done for a group only by ack, skip, death, seek or start";
-    1 SKIPPED_IS_DONE skipped_is_done: "a message that is passed over because its identity is done is done as well";
-    1 GONE_IS_GONE gone_is_gone: "what is trimmed does not come back";
-    1 UNDONE_IS_KEPT undone_is_kept: "what a group is not done with is not trimmed";
-    1 DONE_IS_LET_GO done_is_let_go: "what every group is done with is trimmed, unless done messages are to be kept";
-    1 UNREAD_IS_KEPT unread_is_kept: "where nobody consumes, only a redrive takes a message away";
+    1 ACCEPTED_IS_STORED accepted_is_stored: "an acknowledged produce is stored";
+    1 STORED_OR_TRIMMED stored_or_trimmed: "every position is either stored or trimmed";
+    1 OFFSETS_ASCEND offsets_ascend: "offsets ascend within a partition and stay below the topic's next offset";
+    1 ONE_MESSAGE_STATE one_message_state: "in a group a message is in exactly one state: ready, delayed, in flight or acked";
+    1 ACK_IS_JUSTIFIED ack_is_justified: "a message is acked in a group only by ack, complete, skip, dead letter, seek or group start";
+    1 SKIPPED_IS_ACKED skipped_is_acked: "a message skipped because its identity is committed is acked";
+    1 TRIMMED_STAYS_TRIMMED trimmed_stays_trimmed: "a trimmed message does not reappear";
+    1 UNACKED_IS_STORED unacked_is_stored: "a message that a group has not acked is not trimmed";
+    1 ACKED_IS_TRIMMED acked_is_trimmed: "a message acked by every group is trimmed unless retention keeps it";
+    1 UNCONSUMED_IS_STORED unconsumed_is_stored: "in a topic without groups only a redrive removes a message";
 
-    2 GROUP_ADDS_UP group_adds_up: "a group's counts are those of what is leased, waiting and not yet begun";
-    2 DONE_IN_ADDS_UP done_in_adds_up: "a message counts the groups that are done with it, and is open until all are";
-    2 LOAD_ADDS_UP load_adds_up: "a partition's load is that of its open messages, counted one by one";
-    2 COUNTS_ARE_TRUE counts_are_true: "what a topic says of itself is what is in it, counted one by one";
+    2 GROUP_COUNTS_MATCH group_counts_match: "the counters of a group equal a recount of its messages";
+    2 ACK_COUNT_MATCHES ack_count_matches: "a message counts the groups that acked it and is open until all have";
+    2 LOAD_MATCHES load_matches: "the load of a partition equals a recount of its open messages and bytes";
+    2 DESCRIPTION_MATCHES description_matches: "the description of a topic equals a recount of its messages";
 
-    3 WAS_ACCEPTED was_accepted: "nothing is delivered that was not accepted, byte for byte";
-    3 WAS_SENT was_sent: "nothing is stored that was not produced, byte for byte";
+    3 DELIVERED_WAS_ACCEPTED delivered_was_accepted: "every delivery is an accepted message, byte for byte";
+    3 STORED_WAS_PRODUCED stored_was_produced: "every stored message was produced, byte for byte";
 
-    4 ONE_BODY one_body: "an offset never names another body, partition or position";
-    4 PEEKED_IS_STORED peeked_is_stored: "an offset never shows another body";
+    4 OFFSET_IS_STABLE offset_is_stable: "an offset keeps its body, partition and position";
+    4 PEEK_MATCHES peek_matches: "a peek returns the stored body of an offset";
 
-    5 ACKED_STAYS_AWAY acked_stays_away: "nothing comes back after a confirmed ack, but by seek";
-    5 ACKED_IS_DONE acked_is_done: "what was confirmed as acked is done";
+    5 ACKED_NOT_REDELIVERED acked_not_redelivered: "a message is not delivered again after a confirmed ack, except after a seek";
+    5 CONFIRMED_ACK_HOLDS confirmed_ack_holds: "a confirmed ack stays in effect, except after a seek";
 
-    6 STALE_CHANGES_NOTHING stale_changes_nothing: "a claim that is not the newest delivery's changes nothing";
-    6 ENDED_IS_ENDED ended_is_ended: "a lease that has ended is not made longer";
+    6 STALE_CLAIM_IS_NOOP stale_claim_is_noop: "a claim that does not match the newest delivery changes nothing";
+    6 EXPIRED_NOT_EXTENDED expired_not_extended: "an expired lease is not extended";
 
-    7 TOKENS_RISE tokens_rise: "tokens rise, across all crashes";
+    7 TOKENS_INCREASE tokens_increase: "lease tokens increase, across all crashes";
 
-    8 ONE_HOLDER one_holder: "a message has one live holder in a group";
+    8 ONE_LEASE_HOLDER one_lease_holder: "a message has at most one lease holder in a group";
 
-    9 SEEN_IN_FLIGHT seen_in_flight: "no more is in flight than the limit, by what workers saw";
-    9 LEASED_IN_FLIGHT leased_in_flight: "no more is in flight than the limit, inside";
-    9 WITHIN_PREFETCH within_prefetch: "no stream holds more than its prefetch, nor gets more than it asked for in all";
-    9 STREAM_IS_THERE stream_is_there: "nothing is delivered to a stream that is gone";
+    9 OBSERVED_IN_FLIGHT observed_in_flight: "messages in flight stay within the limit, as seen by workers";
+    9 LEASED_IN_FLIGHT leased_in_flight: "messages in flight stay within the limit, in the broker's state";
+    9 WITHIN_PREFETCH within_prefetch: "a stream stays within its prefetch and its delivery limit";
+    9 STREAM_IS_OPEN stream_is_open: "nothing is delivered to a closed stream";
 
-    10 FIRSTS_ASCEND firsts_ascend: "first deliveries of equal priority ascend within a partition";
-    10 PRIORITY_FIRST priority_first: "what is ready and has a higher priority goes first";
+    10 FIRST_DELIVERIES_ASCEND first_deliveries_ascend: "first deliveries of equal priority ascend within a partition";
+    10 PRIORITY_FIRST priority_first: "a ready message of higher priority is delivered first";
 
-    11 ONE_OFFSET one_offset: "one identity has one offset inside its window";
-    11 WINDOW_ENDS window_ends: "outside its window an identity is new";
+    11 DEDUPED_WITHIN_WINDOW deduped_within_window: "within its dedupe window an identity has one offset";
+    11 NEW_AFTER_WINDOW new_after_window: "after its dedupe window an identity is accepted as new";
 
-    12 RUNS_FOR_A_REASON runs_for_a_reason: "an effect is run again only under a grant given after a lease ended, a failure, a newer delivery, or the end of its window";
-    12 MADE_ONCE made_once: "a message made by a completed step is stored exactly once";
+    12 RERUN_IS_JUSTIFIED rerun_is_justified: "an effect runs again only under a grant issued after an expired lease, a failure, a newer delivery or the end of its window";
+    12 OUTPUT_STORED_ONCE output_stored_once: "an output of a completed step is stored exactly once";
 
-    13 ATTEMPTS_RISE attempts_rise: "attempts rise by one for every delivery";
-    13 ATTEMPTS_KEPT attempts_kept: "attempts and tokens are never behind what a worker saw";
-    13 ERROR_IS_KEPT error_is_kept: "a delivery tells the last reason a worker gave";
+    13 ATTEMPTS_INCREMENT attempts_increment: "attempts increment with every delivery";
+    13 ATTEMPTS_RECOVERED attempts_recovered: "recovered attempts and tokens are not behind those delivered";
+    13 LAST_ERROR_REPORTED last_error_reported: "a delivery reports the last failure reason";
 
-    14 DEAD_STAYS_AWAY dead_stays_away: "a dead letter is never delivered to its group again";
-    14 SPENT_STAYS_AWAY spent_stays_away: "what has failed as often as it may is delivered no more";
-    14 DEAD_ONCE dead_once: "a message enters the dead letters of a group once, and is done for it then";
-    14 DEAD_AT_THE_LIMIT dead_at_the_limit: "a message dies at its last attempt or past its deadline, not before";
-    14 DEAD_UNCHANGED dead_unchanged: "a dead letter is the message, unchanged but for what must not act";
-    14 REDRIVE_NAMES_ORIGIN redrive_names_origin: "a redriven message names the dead letter it was, which is gone then";
-    14 ORIGIN_SEES_ALONE origin_sees_alone: "a redriven message is seen by the group that failed it alone";
-    14 ORIGIN_GETS_ALONE origin_gets_alone: "a redriven message is delivered to the group that failed it alone";
-    14 REDRIVE_BOUNDED redrive_bounded: "a redrive makes no more live than it was asked to";
+    14 DEAD_NOT_REDELIVERED dead_not_redelivered: "a dead-lettered message is not delivered to its group again";
+    14 EXHAUSTED_NOT_REDELIVERED exhausted_not_redelivered: "a message whose attempts are exhausted is not delivered again";
+    14 DEAD_LETTERED_ONCE dead_lettered_once: "a message is dead-lettered once per group and acked there";
+    14 DEAD_LETTERED_AT_LIMIT dead_lettered_at_limit: "a message is dead-lettered at its last attempt or past its deadline, not before";
+    14 DEAD_LETTER_UNCHANGED dead_letter_unchanged: "a dead letter is the original message, except for fields that must not act";
+    14 REDRIVE_NAMES_ORIGIN redrive_names_origin: "a redriven message names its dead letter, which is removed";
+    14 REDRIVEN_VISIBLE_TO_ORIGIN redriven_visible_to_origin: "a redriven message is visible only to the group that failed it";
+    14 REDRIVEN_DELIVERED_TO_ORIGIN redriven_delivered_to_origin: "a redriven message is delivered only to the group that failed it";
+    14 REDRIVE_WITHIN_LIMIT redrive_within_limit: "a redrive moves no more messages than its limit";
 
-    15 NOT_EARLY not_early: "nothing is delivered before its delay, backoff or schedule";
-    15 NOT_LATE not_late: "nothing is delivered past its deadline";
-    15 TIME_RISES time_rises: "time inside never runs backwards";
+    15 NOT_BEFORE_DUE not_before_due: "nothing is delivered before its delay, backoff or schedule";
+    15 NOT_AFTER_DEADLINE not_after_deadline: "nothing is delivered after its deadline";
+    15 TIME_IS_MONOTONIC time_is_monotonic: "time inside the broker is monotonic";
 
-    16 ONLY_WITH_ROOM only_with_room: "a message is accepted only where there is room, and there alone";
-    16 REFUSED_WHEN_FULL refused_when_full: "a message is refused for want of room only where there is none";
-    16 REFUSED_IS_NOTHING refused_is_nothing: "a refusal has no effect";
-    16 LOOKING_IS_NOTHING looking_is_nothing: "looking changes nothing";
-    16 RETAINED_BYTES retained_bytes: "no more done bytes are kept than asked for";
-    16 RETAINED_WHILE_ASKED retained_while_asked: "done messages are kept as long as asked for";
-    16 GONE_IN_TIME gone_in_time: "done messages that grew too old are let go of";
+    16 ACCEPTED_WITHIN_LIMITS accepted_within_limits: "a message is accepted only into its partition and within the limits";
+    16 REFUSED_ONLY_WHEN_FULL refused_only_when_full: "a produce is refused for backpressure only when the partition is full";
+    16 REFUSAL_IS_NOOP refusal_is_noop: "a refused command writes no record";
+    16 QUERY_IS_NOOP query_is_noop: "a query writes no record";
+    16 RETAINED_BYTES retained_bytes: "retained messages stay within the retention size";
+    16 RETAINED_AS_CONFIGURED retained_as_configured: "acked messages are kept as long as retention requires";
+    16 RETENTION_ENDS retention_ends: "acked messages older than the retention age are removed";
 
-    17 SYNCED_FIRST synced_first: "nothing seen by a client lies beyond what the disk has synced";
-    17 NOTHING_LOST nothing_lost: "nothing that the disk has synced is missing after a start";
+    17 SYNCED_BEFORE_RELEASE synced_before_release: "nothing is released to a client before its records are synced";
+    17 NO_SYNCED_LOSS no_synced_loss: "recovery finds everything that was synced";
 
-    18 LIVE_IS_LOG live_is_log: "the live state is what its log says, by digest";
-    18 RECOVERED_IS_LIVE recovered_is_live: "what is recovered is the state that was, by digest";
-    18 CLOSE_ENDS close_ends: "an orderly stop brings the log to rest";
-    18 CLOSED_IS_FOUND closed_is_found: "a log closed in an orderly way is found so";
+    18 STATE_MATCHES_LOG state_matches_log: "the live state equals a replay of its log, by digest";
+    18 RECOVERED_MATCHES_LOG recovered_matches_log: "the recovered state equals a replay of the written log, by digest";
+    18 CLOSE_COMPLETES close_completes: "a clean shutdown completes";
+    18 CLOSE_IS_RECOGNISED close_is_recognised: "recovery recognises a clean shutdown";
 
-    19 TWICE_THE_SAME twice_the_same: "recovering twice changes nothing";
-    19 DYING_CHANGES_NOTHING dying_changes_nothing: "dying while recovering changes nothing";
+    19 RECOVERY_IS_IDEMPOTENT recovery_is_idempotent: "recovering twice gives the same result";
+    19 RECOVERY_CRASH_IS_HARMLESS recovery_crash_is_harmless: "a crash during recovery changes nothing";
 
-    20 NEVER_REFUSED never_refused: "a disk that kept its promises is never refused";
-    20 DAMAGE_IS_NOTICED damage_is_noticed: "damage to what is proven to have been synced is refused, or does no harm";
-    20 UNREAD_IS_REFUSED unread_is_refused: "a sector that cannot be read is not the end of a file";
+    20 SOUND_LOG_ACCEPTED sound_log_accepted: "recovery accepts every disk that honoured its contract";
+    20 DAMAGE_IS_DETECTED damage_is_detected: "damage to data proven synced is refused or harmless";
+    20 READ_ERROR_IS_REFUSED read_error_is_refused: "an unreadable sector is not taken for the end of a file";
 
-    21 MODEL_KNOWS model_knows: "every answer is the one a naive model of the specification gives";
+    21 MATCHES_ORACLE matches_oracle: "every output equals the oracle's prediction";
 
-    22 REPEAT check_determinism: "the same seed or trace gives the same life, by digest chain";
+    22 DETERMINISTIC check_determinism: "the same seed or trace gives the same run, by digest chain";
 
-    23 FAILED_IS_SILENT failed_is_silent: "after a failed log nothing is released but what was durable before";
-    23 FAILED_REFUSES failed_refuses: "what is asked after the log has failed is refused for that";
-    23 ANSWERED_ONCE answered_once: "every command is answered once; after a failed log, only with that";
+    23 SILENT_AFTER_FAILURE silent_after_failure: "after a log failure only what was durable before is released";
+    23 REFUSED_AFTER_FAILURE refused_after_failure: "a command after a log failure is refused with that failure";
+    23 ONE_REPLY one_reply: "every command gets one reply; after a log failure, only that failure";
 
-    24 GRANT_IS_NEW grant_is_new: "a grant has a token that no other had";
-    24 ONE_GRANT one_grant: "an effect has one live grant";
-    24 ENDED_STAYS ended_stays: "an effect that has ended for good is not granted again before it may be forgotten";
-    24 NEWEST_ENDS newest_ends: "only the newest grant says how an effect has ended";
-    24 SAME_REQUEST same_request: "the request behind an effect never changes";
-    24 REPLAY_IS_TRUE replay_is_true: "a replay tells how the effect has ended";
+    24 GRANT_TOKEN_IS_NEW grant_token_is_new: "every grant has a new token";
+    24 ONE_LIVE_GRANT one_live_grant: "an effect has at most one live grant";
+    24 FINAL_NOT_REGRANTED final_not_regranted: "an effect with a final outcome is not granted again before it may be forgotten";
+    24 NEWEST_GRANT_FINISHES newest_grant_finishes: "only the newest grant records an outcome";
+    24 REQUEST_HASH_IS_STABLE request_hash_is_stable: "the request hash of an effect does not change";
+    24 REPLAY_MATCHES_OUTCOME replay_matches_outcome: "a replay returns the recorded outcome";
 
-    25 WHOLE_STEP whole_step: "a completed step is all there: its message done, its effect ended, its messages stored";
-    25 NO_PART_OF_A_STEP no_part_of_a_step: "of a step that was not completed nothing is there";
-    25 SAME_ANSWER same_answer: "who has completed a step is given the same answer again";
+    25 STEP_IS_ATOMIC step_is_atomic: "a completed step is whole: its message acked, its effect ended, its outputs stored";
+    25 REFUSED_STEP_LEAVES_NOTHING refused_step_leaves_nothing: "a step that was not completed leaves no output";
+    25 STEP_REPLY_REPEATS step_reply_repeats: "repeating a completed step returns the same reply";
 
-    26 NOT_STUCK not_stuck: "what can be delivered is not left lying";
-    26 NEVER_SPINS never_spins: "a broker that is told the time has done at some time";
-    26 WORK_ENDS work_ends: "work that the broker asks for comes to an end";
-    26 DRAINS drains: "with nothing in the way, everything is delivered and done in the end";
+    26 NOT_STUCK not_stuck: "a deliverable message is delivered";
+    26 TIMERS_QUIESCE timers_quiesce: "repeated timeouts at one time come to an end";
+    26 IO_QUIESCES io_quiesces: "repeated I/O at one time comes to an end";
+    26 DRAINS drains: "without faults every message is delivered and acked";
 }
 
 pub(super) use sentence;

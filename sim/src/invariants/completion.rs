@@ -20,26 +20,26 @@ pub(crate) struct Traces {
     pub(crate) stored: usize,
 }
 
-#[doc = sentence!(made_once)]
-pub(super) fn made_once(number: u64, stored: usize, may_be_missing: bool) -> Verdict {
+#[doc = sentence!(output_stored_once)]
+pub(super) fn output_stored_once(number: u64, stored: usize, may_be_missing: bool) -> Verdict {
     let good = stored == 1 || stored == 0 && may_be_missing;
-    catalog::MADE_ONCE.holds(good, || format!("message {number} is stored {stored} times"))
+    catalog::OUTPUT_STORED_ONCE.holds(good, || format!("message {number} is stored {stored} times"))
 }
 
-#[doc = sentence!(whole_step)]
-pub(super) fn whole_step(traces: Traces) -> Verdict {
+#[doc = sentence!(step_is_atomic)]
+pub(super) fn step_is_atomic(traces: Traces) -> Verdict {
     let whole = traces.done && traces.ended != Some(false) && traces.missing == 0;
-    catalog::WHOLE_STEP.holds(whole, || format!("{traces:?}"))
+    catalog::STEP_IS_ATOMIC.holds(whole, || format!("{traces:?}"))
 }
 
-#[doc = sentence!(no_part_of_a_step)]
-pub(super) fn no_part_of_a_step(stored: usize) -> Verdict {
-    catalog::NO_PART_OF_A_STEP.holds(stored == 0, || format!("{stored} of its messages are stored"))
+#[doc = sentence!(refused_step_leaves_nothing)]
+pub(super) fn refused_step_leaves_nothing(stored: usize) -> Verdict {
+    catalog::REFUSED_STEP_LEAVES_NOTHING.holds(stored == 0, || format!("{stored} of its messages are stored"))
 }
 
-#[doc = sentence!(same_answer)]
-pub(super) fn same_answer(first: Option<&Arc<[StepOutput]>>, again: &Arc<[StepOutput]>) -> Verdict {
-    catalog::SAME_ANSWER.holds(first.is_none_or(|first| first == again), || format!("{again:?} after {first:?}"))
+#[doc = sentence!(step_reply_repeats)]
+pub(super) fn step_reply_repeats(first: Option<&Arc<[StepOutput]>>, again: &Arc<[StepOutput]>) -> Verdict {
+    catalog::STEP_REPLY_REPEATS.holds(first.is_none_or(|first| first == again), || format!("{again:?} after {first:?}"))
 }
 
 #[cfg(test)]
@@ -52,21 +52,21 @@ mod tests {
     #[test]
     fn a_part_of_a_step_is_no_step() {
         let whole = Traces { done: true, ended: Some(true), missing: 0, stored: 2 };
-        fine(whole_step(whole));
-        fine(whole_step(Traces { ended: None, ..whole }));
-        breaks(catalog::WHOLE_STEP, whole_step(Traces { done: false, ..whole }));
-        breaks(catalog::WHOLE_STEP, whole_step(Traces { ended: Some(false), ..whole }));
-        breaks(catalog::WHOLE_STEP, whole_step(Traces { missing: 1, ..whole }));
-        fine(no_part_of_a_step(0));
-        breaks(catalog::NO_PART_OF_A_STEP, no_part_of_a_step(1));
+        fine(step_is_atomic(whole));
+        fine(step_is_atomic(Traces { ended: None, ..whole }));
+        breaks(catalog::STEP_IS_ATOMIC, step_is_atomic(Traces { done: false, ..whole }));
+        breaks(catalog::STEP_IS_ATOMIC, step_is_atomic(Traces { ended: Some(false), ..whole }));
+        breaks(catalog::STEP_IS_ATOMIC, step_is_atomic(Traces { missing: 1, ..whole }));
+        fine(refused_step_leaves_nothing(0));
+        breaks(catalog::REFUSED_STEP_LEAVES_NOTHING, refused_step_leaves_nothing(1));
     }
 
     #[test]
     fn what_a_step_makes_is_there_once() {
-        fine(made_once(7, 1, false));
-        fine(made_once(7, 0, true));
-        breaks(catalog::MADE_ONCE, made_once(7, 0, false));
-        breaks(catalog::MADE_ONCE, made_once(7, 2, true));
+        fine(output_stored_once(7, 1, false));
+        fine(output_stored_once(7, 0, true));
+        breaks(catalog::OUTPUT_STORED_ONCE, output_stored_once(7, 0, false));
+        breaks(catalog::OUTPUT_STORED_ONCE, output_stored_once(7, 2, true));
     }
 
     #[test]
@@ -75,8 +75,8 @@ mod tests {
             let (topic, partition, offset) = (topic("t0"), PartitionId(0), Offset(offset));
             Arc::from([StepOutput { topic, partition, offset, duplicate: false }])
         };
-        fine(same_answer(None, &answer(1)));
-        fine(same_answer(Some(&answer(1)), &answer(1)));
-        breaks(catalog::SAME_ANSWER, same_answer(Some(&answer(1)), &answer(2)));
+        fine(step_reply_repeats(None, &answer(1)));
+        fine(step_reply_repeats(Some(&answer(1)), &answer(1)));
+        breaks(catalog::STEP_REPLY_REPEATS, step_reply_repeats(Some(&answer(1)), &answer(2)));
     }
 }

@@ -9,33 +9,33 @@ use super::catalog::{self, sentence};
 use super::tracker::model::Known;
 use super::verdict::Verdict;
 
-#[doc = sentence!(accepted_is_kept)]
+#[doc = sentence!(accepted_is_stored)]
 ///
 /// Unless it was passed over at once, because another of its identity is done.
-pub(super) fn accepted_is_kept(
+pub(super) fn accepted_is_stored(
     produced: &Produced,
     number: Option<u64>,
     stored: Option<&Known>,
     is_skipped: bool,
 ) -> Verdict {
     let good = stored.map_or(is_skipped, |known| Some(known.number) == number);
-    catalog::ACCEPTED_IS_KEPT.holds(good, || format!("{produced:?} of produce {number:?} is {stored:?}"))
+    catalog::ACCEPTED_IS_STORED.holds(good, || format!("{produced:?} of produce {number:?} is {stored:?}"))
 }
 
-#[doc = sentence!(was_accepted)]
-pub(super) fn was_accepted(delivery: &Delivery, known: Option<&Known>) -> Verdict {
+#[doc = sentence!(delivered_was_accepted)]
+pub(super) fn delivered_was_accepted(delivery: &Delivery, known: Option<&Known>) -> Verdict {
     let same = known.is_some_and(|known| {
         (known.partition, known.produced_at) == (delivery.partition, delivery.produced_at)
             && known.body == delivery.body
     });
-    catalog::WAS_ACCEPTED.holds(same, || format!("{delivery:?}, known {known:?}"))
+    catalog::DELIVERED_WAS_ACCEPTED.holds(same, || format!("{delivery:?}, known {known:?}"))
 }
 
-#[doc = sentence!(was_sent)]
+#[doc = sentence!(stored_was_produced)]
 ///
 /// Routing may choose the place, and a delay becomes a moment; nothing else is added or taken away. What became a dead
 /// letter or comes from one is judged by the laws about those: here it is enough that somebody has sent it.
-pub(super) fn was_sent(message: &Message, sent: Option<&Produce>) -> Verdict {
+pub(super) fn stored_was_produced(message: &Message, sent: Option<&Produce>) -> Verdict {
     let same = sent.is_some_and(|sent| {
         let meta = message.body.metadata();
         if meta.dead_letter.is_some() || meta.redrive.is_some() {
@@ -53,11 +53,11 @@ pub(super) fn was_sent(message: &Message, sent: Option<&Produce>) -> Verdict {
             && meta.envelope == envelope
             && meta.trace == sent.trace
     });
-    catalog::WAS_SENT.holds(same, || format!("{message:?} of {sent:?}"))
+    catalog::STORED_WAS_PRODUCED.holds(same, || format!("{message:?} of {sent:?}"))
 }
 
-#[doc = sentence!(one_body)]
-pub(super) fn one_body(
+#[doc = sentence!(offset_is_stable)]
+pub(super) fn offset_is_stable(
     message: &Message,
     place: (PartitionId, Position),
     seen_by: Option<GroupId>,
@@ -67,13 +67,13 @@ pub(super) fn one_body(
         && known.visible_to == seen_by
         && known.produced_at == message.produced_at
         && known.body == message.body;
-    catalog::ONE_BODY.holds(same, || format!("{message:?} at {place:?} for {seen_by:?} was {known:?}"))
+    catalog::OFFSET_IS_STABLE.holds(same, || format!("{message:?} at {place:?} for {seen_by:?} was {known:?}"))
 }
 
-#[doc = sentence!(peeked_is_stored)]
-pub(super) fn peeked_is_stored(peeked: &Peeked, known: Option<&Known>) -> Verdict {
+#[doc = sentence!(peek_matches)]
+pub(super) fn peek_matches(peeked: &Peeked, known: Option<&Known>) -> Verdict {
     let same = known.is_some_and(|known| known.body == peeked.body);
-    catalog::PEEKED_IS_STORED.holds(same, || format!("peeked {peeked:?}, known {known:?}"))
+    catalog::PEEK_MATCHES.holds(same, || format!("peeked {peeked:?}, known {known:?}"))
 }
 
 #[cfg(test)]
@@ -86,20 +86,20 @@ mod tests {
 
     #[test]
     fn a_delivery_of_other_bytes_at_another_time_or_elsewhere_was_not_accepted() {
-        fine(was_accepted(&delivery(), Some(&known())));
-        breaks(catalog::WAS_ACCEPTED, was_accepted(&delivery(), None));
+        fine(delivered_was_accepted(&delivery(), Some(&known())));
+        breaks(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&delivery(), None));
         let other = Delivery { body: Body::bare(b"", b"8"), ..delivery() };
-        breaks(catalog::WAS_ACCEPTED, was_accepted(&other, Some(&known())));
+        breaks(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
         let other = Delivery { produced_at: Timestamp(51), ..delivery() };
-        breaks(catalog::WAS_ACCEPTED, was_accepted(&other, Some(&known())));
+        breaks(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
         let other = Delivery { partition: PartitionId(1), ..delivery() };
-        breaks(catalog::WAS_ACCEPTED, was_accepted(&other, Some(&known())));
+        breaks(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
     }
 
     #[test]
     fn a_peek_that_shows_another_body_shows_what_was_never_stored() {
         let peeked = |value| Peeked { offset: Offset(3), produced_at: Timestamp(50), body: Body::bare(b"", value) };
-        fine(peeked_is_stored(&peeked(b"7"), Some(&known())));
-        breaks(catalog::PEEKED_IS_STORED, peeked_is_stored(&peeked(b"8"), Some(&known())));
+        fine(peek_matches(&peeked(b"7"), Some(&known())));
+        breaks(catalog::PEEK_MATCHES, peek_matches(&peeked(b"8"), Some(&known())));
     }
 }

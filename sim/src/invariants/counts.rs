@@ -10,8 +10,8 @@ use super::catalog::{self, sentence};
 use super::tracker::model::PartitionView;
 use super::verdict::Verdict;
 
-#[doc = sentence!(group_adds_up)]
-pub(super) fn group_adds_up(partition_view: &PartitionView<'_>, group: &Group, progress: &Progress) -> Verdict {
+#[doc = sentence!(group_counts_match)]
+pub(super) fn group_counts_match(partition_view: &PartitionView<'_>, group: &Group, progress: &Progress) -> Verdict {
     let sums = Sums {
         entries: progress.entries().count() as u64,
         leased: leased(progress),
@@ -20,7 +20,7 @@ pub(super) fn group_adds_up(partition_view: &PartitionView<'_>, group: &Group, p
         waiting: progress.waiting(),
         lag: progress.done().undone_before(partition_view.partition.next_position()),
     };
-    catalog::GROUP_ADDS_UP
+    catalog::GROUP_COUNTS_MATCH
         .holds(sums.add_up(), || format!("{partition_view} {}: {sums:?} in {progress:?}", group.name()))
 }
 
@@ -44,8 +44,8 @@ impl Sums {
     }
 }
 
-#[doc = sentence!(done_in_adds_up)]
-pub(super) fn done_in_adds_up(
+#[doc = sentence!(ack_count_matches)]
+pub(super) fn ack_count_matches(
     partition_view: &PartitionView<'_>,
     position: Position,
     message: &Message,
@@ -53,21 +53,21 @@ pub(super) fn done_in_adds_up(
 ) -> Verdict {
     let is_open = partition_view.partition.is_open(position);
     let good = message.done_in as usize == done_in && is_open != partition_view.is_done_everywhere(done_in);
-    catalog::DONE_IN_ADDS_UP
+    catalog::ACK_COUNT_MATCHES
         .holds(good, || format!("{partition_view}: {message:?} is done in {done_in}, open: {is_open}"))
 }
 
-#[doc = sentence!(load_adds_up)]
-pub(super) fn load_adds_up(partition_view: &PartitionView<'_>, messages: u64, bytes: u64) -> Verdict {
+#[doc = sentence!(load_matches)]
+pub(super) fn load_matches(partition_view: &PartitionView<'_>, messages: u64, bytes: u64) -> Verdict {
     let load = partition_view.partition.open();
     let good = (load.messages, load.bytes) == (messages, bytes);
-    catalog::LOAD_ADDS_UP.holds(good, || format!("{partition_view}: {load:?}, counted {messages} and {bytes} bytes"))
+    catalog::LOAD_MATCHES.holds(good, || format!("{partition_view}: {load:?}, counted {messages} and {bytes} bytes"))
 }
 
-#[doc = sentence!(counts_are_true)]
-pub(super) fn counts_are_true(info: &TopicInfo, counted: &Counted) -> Verdict {
+#[doc = sentence!(description_matches)]
+pub(super) fn description_matches(info: &TopicInfo, counted: &Counted) -> Verdict {
     let said = Counted::said(info);
-    catalog::COUNTS_ARE_TRUE.holds(said == *counted, || format!("{said:?}, counted {counted:?}"))
+    catalog::DESCRIPTION_MATCHES.holds(said == *counted, || format!("{said:?}, counted {counted:?}"))
 }
 
 /// A topic counted message by message.
@@ -189,9 +189,9 @@ mod tests {
             }),
             groups: Vec::new(),
         };
-        fine(counts_are_true(&info, &of(&world)));
+        fine(description_matches(&info, &of(&world)));
         let action = serde_json::from_str(r#"{"ask":{"produce":{"message":"m0","topic":"t0"}}}"#).expect("a step");
         world.apply(&action).expect("a good step");
-        breaks(catalog::COUNTS_ARE_TRUE, counts_are_true(&info, &of(&world)));
+        breaks(catalog::DESCRIPTION_MATCHES, description_matches(&info, &of(&world)));
     }
 }

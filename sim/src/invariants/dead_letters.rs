@@ -10,24 +10,24 @@ use super::tracker::deliveries::Handed;
 use super::tracker::model::{GroupModel, Known, Waiting};
 use super::verdict::Verdict;
 
-#[doc = sentence!(dead_stays_away)]
-pub(super) fn dead_stays_away(book: &GroupModel, delivery: &Delivery, at: Timestamp) -> Verdict {
+#[doc = sentence!(dead_not_redelivered)]
+pub(super) fn dead_not_redelivered(book: &GroupModel, delivery: &Delivery, at: Timestamp) -> Verdict {
     let dead = book.died(delivery.offset).filter(|(since, _)| !book.sought_since(*since));
     let good = dead.is_none_or(|(_, died)| at <= died);
-    catalog::DEAD_STAYS_AWAY.holds(good, || format!("at {at}, died {dead:?}: {delivery:?}"))
+    catalog::DEAD_NOT_REDELIVERED.holds(good, || format!("at {at}, died {dead:?}: {delivery:?}"))
 }
 
-#[doc = sentence!(spent_stays_away)]
-pub(super) fn spent_stays_away(handed: &Handed<'_>) -> Verdict {
+#[doc = sentence!(exhausted_not_redelivered)]
+pub(super) fn exhausted_not_redelivered(handed: &Handed<'_>) -> Verdict {
     let policy = handed.envelope.retry_policy;
     let most = policy.map_or(0, |policy| policy.max_attempts);
     // What is a dead letter already has nothing left to fail.
     let good = handed.is_dead_letter || most == 0 || handed.delivery.failures < most;
-    catalog::SPENT_STAYS_AWAY.holds(good, || format!("{policy:?}: {:?}", handed.delivery))
+    catalog::EXHAUSTED_NOT_REDELIVERED.holds(good, || format!("{policy:?}: {:?}", handed.delivery))
 }
 
-#[doc = sentence!(dead_unchanged)]
-pub(super) fn dead_unchanged(letter: &Message, dead: &DeadLetter, source: &Known, was: &Metadata) -> Verdict {
+#[doc = sentence!(dead_letter_unchanged)]
+pub(super) fn dead_letter_unchanged(letter: &Message, dead: &DeadLetter, source: &Known, was: &Metadata) -> Verdict {
     let (envelope, kept) = (letter.body.metadata().envelope, &dead.kept);
     let cleared = Envelope { deliver_at: None, ..was.envelope.clone() };
     let again = Envelope {
@@ -43,35 +43,40 @@ pub(super) fn dead_unchanged(letter: &Message, dead: &DeadLetter, source: &Known
         || envelope.partition_override.is_some();
     let same = (source.body.key(), source.body.value()) == (letter.body.key(), letter.body.value());
     let good = same && again == cleared && !acts && dead.original_partition == source.partition;
-    catalog::DEAD_UNCHANGED.holds(good, || format!("{dead:?} in {envelope:?} of {was:?}"))
+    catalog::DEAD_LETTER_UNCHANGED.holds(good, || format!("{dead:?} in {envelope:?} of {was:?}"))
 }
 
-#[doc = sentence!(dead_at_the_limit)]
-pub(super) fn dead_at_the_limit(dead: &DeadLetter, was: &Envelope) -> Verdict {
+#[doc = sentence!(dead_lettered_at_limit)]
+pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, was: &Envelope) -> Verdict {
     let good = match dead.reason {
         DeadReason::MaxAttempts => {
             was.retry_policy.is_some_and(|policy| policy.max_attempts > 0 && dead.attempts >= policy.max_attempts)
         }
         DeadReason::DeadlineExceeded => was.deadline.as_ref().is_some_and(|deadline| deadline.at <= dead.routed_at),
     };
-    catalog::DEAD_AT_THE_LIMIT.holds(good, || format!("{dead:?} under {:?}", was.retry_policy))
+    catalog::DEAD_LETTERED_AT_LIMIT.holds(good, || format!("{dead:?} under {:?}", was.retry_policy))
 }
 
-#[doc = sentence!(dead_once)]
+#[doc = sentence!(dead_lettered_once)]
 ///
 /// `before` is when it last died, as far as is known.
-pub(super) fn dead_once(book: &GroupModel, dead: &DeadLetter, before: Option<(Lsn, Timestamp)>, done: bool) -> Verdict {
+pub(super) fn dead_lettered_once(
+    book: &GroupModel,
+    dead: &DeadLetter,
+    before: Option<(Lsn, Timestamp)>,
+    done: bool,
+) -> Verdict {
     let sought = before.is_none_or(|(since, _)| book.sought_since(since));
-    catalog::DEAD_ONCE.holds(sought, || format!("{dead:?} again, before {before:?}"))?;
+    catalog::DEAD_LETTERED_ONCE.holds(sought, || format!("{dead:?} again, before {before:?}"))?;
     // A dead letter first seen after a restart may be old, its group sought since.
-    catalog::DEAD_ONCE.holds(done || book.crashed, || format!("{dead:?} is not done for its group"))
+    catalog::DEAD_LETTERED_ONCE.holds(done || book.crashed, || format!("{dead:?} is not done for its group"))
 }
 
-/// The second half of [`dead_once`], for a message that is not done: unless by a seek, it must not have died.
+/// The second half of [`dead_lettered_once`], for a message that is not done: unless by a seek, it must not have died.
 pub(super) fn dead_stays_done(waiting: &Waiting<'_>, offset: Offset, known: &Known) -> Verdict {
     let book = waiting.book;
     let dead = book.died(offset).is_some_and(|(since, _)| !book.sought_since(since));
-    catalog::DEAD_ONCE
+    catalog::DEAD_LETTERED_ONCE
         .holds(!dead || waiting.is_sought, || format!("{known:?} is dead but not done for {}", waiting.group.name()))
 }
 
@@ -101,22 +106,26 @@ pub(super) fn redrive_names_origin(revived: &Revived<'_>) -> Verdict {
     catalog::REDRIVE_NAMES_ORIGIN.holds(good, || format!("{redrive:?} of produce {number} from {letter:?}"))
 }
 
-#[doc = sentence!(origin_sees_alone)]
-pub(super) fn origin_sees_alone(redrive: Redrive, seen_by: Option<GroupId>, failed: Option<GroupId>) -> Verdict {
-    catalog::ORIGIN_SEES_ALONE
+#[doc = sentence!(redriven_visible_to_origin)]
+pub(super) fn redriven_visible_to_origin(
+    redrive: Redrive,
+    seen_by: Option<GroupId>,
+    failed: Option<GroupId>,
+) -> Verdict {
+    catalog::REDRIVEN_VISIBLE_TO_ORIGIN
         .holds(seen_by == failed, || format!("{redrive:?} is seen by {seen_by:?}, not {failed:?}"))
 }
 
-#[doc = sentence!(origin_gets_alone)]
-pub(super) fn origin_gets_alone(handed: &Handed<'_>) -> Verdict {
+#[doc = sentence!(redriven_delivered_to_origin)]
+pub(super) fn redriven_delivered_to_origin(handed: &Handed<'_>) -> Verdict {
     let (known, group) = (handed.known, handed.stream.group);
     let alone = known.visible_to.is_none_or(|origin| origin == group);
-    catalog::ORIGIN_GETS_ALONE.holds(alone, || format!("to {group:?}: {known:?}"))
+    catalog::REDRIVEN_DELIVERED_TO_ORIGIN.holds(alone, || format!("to {group:?}: {known:?}"))
 }
 
-#[doc = sentence!(redrive_bounded)]
-pub(super) fn redrive_bounded(count: u64, limit: u64) -> Verdict {
-    catalog::REDRIVE_BOUNDED.holds(count <= limit, || format!("{count} of {limit}"))
+#[doc = sentence!(redrive_within_limit)]
+pub(super) fn redrive_within_limit(count: u64, limit: u64) -> Verdict {
+    catalog::REDRIVE_WITHIN_LIMIT.holds(count <= limit, || format!("{count} of {limit}"))
 }
 
 #[cfg(test)]
@@ -133,11 +142,11 @@ mod tests {
     #[test]
     fn what_died_and_was_not_sought_stays_away() {
         let mut book = book();
-        fine(dead_stays_away(&book, &delivery(), Timestamp(100)));
+        fine(dead_not_redelivered(&book, &delivery(), Timestamp(100)));
         book.dead.insert(Offset(3), vec![(Lsn(4), Timestamp(90))]);
-        breaks(catalog::DEAD_STAYS_AWAY, dead_stays_away(&book, &delivery(), Timestamp(100)));
+        breaks(catalog::DEAD_NOT_REDELIVERED, dead_not_redelivered(&book, &delivery(), Timestamp(100)));
         book.starts.push((Lsn(5), Lsn(6), Start::Below(Offset(0))));
-        fine(dead_stays_away(&book, &delivery(), Timestamp(100)));
+        fine(dead_not_redelivered(&book, &delivery(), Timestamp(100)));
     }
 
     #[test]
@@ -145,10 +154,10 @@ mod tests {
         let policy = |max_attempts| Some(RetryPolicy { max_attempts, ..RetryPolicy::default() });
         let under = |retry_policy| Envelope { retry_policy, ..Envelope::default() };
         let (spent, late) = (dead(DeadReason::MaxAttempts), dead(DeadReason::DeadlineExceeded));
-        fine(dead_at_the_limit(&spent, &under(policy(2))));
-        breaks(catalog::DEAD_AT_THE_LIMIT, dead_at_the_limit(&spent, &under(policy(3))));
-        breaks(catalog::DEAD_AT_THE_LIMIT, dead_at_the_limit(&spent, &under(None)));
-        breaks(catalog::DEAD_AT_THE_LIMIT, dead_at_the_limit(&late, &under(None)));
+        fine(dead_lettered_at_limit(&spent, &under(policy(2))));
+        breaks(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&spent, &under(policy(3))));
+        breaks(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&spent, &under(None)));
+        breaks(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&late, &under(None)));
     }
 
     #[test]
@@ -157,13 +166,13 @@ mod tests {
         let label = || [(Text::from("k"), Text::from("v"))].into_iter().collect::<BTreeMap<_, _>>();
         let (plain, labelled) = (was(Default::default()), was(label()));
         let letter = dead(DeadReason::MaxAttempts);
-        fine(dead_unchanged(&message(&labelled), &letter, &known(), &labelled));
-        breaks(catalog::DEAD_UNCHANGED, dead_unchanged(&message(&plain), &letter, &known(), &labelled));
+        fine(dead_letter_unchanged(&message(&labelled), &letter, &known(), &labelled));
+        breaks(catalog::DEAD_LETTER_UNCHANGED, dead_letter_unchanged(&message(&plain), &letter, &known(), &labelled));
         let acting = Envelope { partition_override: Some(PartitionId(0)), ..Envelope::default() };
         let acting = Metadata { envelope: acting, ..Metadata::default() };
-        breaks(catalog::DEAD_UNCHANGED, dead_unchanged(&message(&acting), &letter, &known(), &acting));
+        breaks(catalog::DEAD_LETTER_UNCHANGED, dead_letter_unchanged(&message(&acting), &letter, &known(), &acting));
         let other = Known { body: Body::bare(b"", b"8"), ..known() };
-        breaks(catalog::DEAD_UNCHANGED, dead_unchanged(&message(&plain), &letter, &other, &plain));
+        breaks(catalog::DEAD_LETTER_UNCHANGED, dead_letter_unchanged(&message(&plain), &letter, &other, &plain));
     }
 
     #[test]
@@ -186,15 +195,15 @@ mod tests {
         breaks(catalog::REDRIVE_NAMES_ORIGIN, made(redrive(1, 4), 7, true));
         breaks(catalog::REDRIVE_NAMES_ORIGIN, made(redrive(1, 3), 8, true));
         breaks(catalog::REDRIVE_NAMES_ORIGIN, made(redrive(1, 3), 7, false));
-        fine(redrive_bounded(2, 2));
-        breaks(catalog::REDRIVE_BOUNDED, redrive_bounded(3, 2));
+        fine(redrive_within_limit(2, 2));
+        breaks(catalog::REDRIVE_WITHIN_LIMIT, redrive_within_limit(3, 2));
     }
 
     #[test]
     fn a_redriven_message_goes_to_its_origin_alone() {
         let handed = |known: &Known| {
             let (delivery, stream, envelope) = (delivery(), stream(), Envelope::default());
-            origin_gets_alone(&Handed {
+            redriven_delivered_to_origin(&Handed {
                 delivery: &delivery,
                 consumer: ConsumerId(0),
                 stream: &stream,
@@ -205,6 +214,6 @@ mod tests {
             })
         };
         fine(handed(&Known { visible_to: Some(GroupId(0)), ..known() }));
-        breaks(catalog::ORIGIN_GETS_ALONE, handed(&Known { visible_to: Some(GroupId(1)), ..known() }));
+        breaks(catalog::REDRIVEN_DELIVERED_TO_ORIGIN, handed(&Known { visible_to: Some(GroupId(1)), ..known() }));
     }
 }

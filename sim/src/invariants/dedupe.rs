@@ -24,8 +24,8 @@ impl fmt::Display for Repeated<'_> {
     }
 }
 
-#[doc = sentence!(one_offset)]
-pub(super) fn one_offset(repeated: Repeated<'_>) -> Verdict {
+#[doc = sentence!(deduped_within_window)]
+pub(super) fn deduped_within_window(repeated: Repeated<'_>) -> Verdict {
     let Repeated { known, at, produced, .. } = repeated;
     let good = match known {
         Some(Identity::Accepted { partition, offset, expires_at }) if expires_at > at => {
@@ -33,17 +33,17 @@ pub(super) fn one_offset(repeated: Repeated<'_>) -> Verdict {
         }
         _ => true,
     };
-    catalog::ONE_OFFSET.holds(good, || repeated.to_string())
+    catalog::DEDUPED_WITHIN_WINDOW.holds(good, || repeated.to_string())
 }
 
-#[doc = sentence!(window_ends)]
-pub(super) fn window_ends(repeated: Repeated<'_>) -> Verdict {
+#[doc = sentence!(new_after_window)]
+pub(super) fn new_after_window(repeated: Repeated<'_>) -> Verdict {
     let good = match repeated.known {
         Some(Identity::Accepted { expires_at, .. }) if expires_at > repeated.at => true,
         Some(Identity::Maybe) => true,
         _ => !repeated.produced.duplicate,
     };
-    catalog::WINDOW_ENDS.holds(good, || repeated.to_string())
+    catalog::NEW_AFTER_WINDOW.holds(good, || repeated.to_string())
 }
 
 #[cfg(test)]
@@ -62,9 +62,9 @@ mod tests {
             Some(Identity::Accepted { partition: PartitionId(0), offset: Offset(3), expires_at: Timestamp(expires_at) })
         };
         let said = |known| Repeated { name: None, known, at: Timestamp(100), produced: &produced };
-        fine(window_ends(said(accepted(101))));
-        fine(window_ends(said(Some(Identity::Maybe))));
-        breaks(catalog::WINDOW_ENDS, window_ends(said(accepted(100))));
-        breaks(catalog::WINDOW_ENDS, window_ends(said(None)));
+        fine(new_after_window(said(accepted(101))));
+        fine(new_after_window(said(Some(Identity::Maybe))));
+        breaks(catalog::NEW_AFTER_WINDOW, new_after_window(said(accepted(100))));
+        breaks(catalog::NEW_AFTER_WINDOW, new_after_window(said(None)));
     }
 }

@@ -9,17 +9,17 @@ use super::tracker::deliveries::Handed;
 use super::tracker::model::{GroupModel, PartitionView, Seen, Stream};
 use super::verdict::Verdict;
 
-#[doc = sentence!(stream_is_there)]
-pub(super) fn stream_is_there(consumer: ConsumerId, stream: Option<&Stream>) -> Verdict {
+#[doc = sentence!(stream_is_open)]
+pub(super) fn stream_is_open(consumer: ConsumerId, stream: Option<&Stream>) -> Verdict {
     let there = stream.is_some_and(|stream| !stream.gone);
-    catalog::STREAM_IS_THERE.holds(there, || format!("{consumer}: {stream:?}"))
+    catalog::STREAM_IS_OPEN.holds(there, || format!("{consumer}: {stream:?}"))
 }
 
-#[doc = sentence!(seen_in_flight)]
-pub(super) fn seen_in_flight(book: &GroupModel, handed: &Handed<'_>, limits: &Limits) -> Verdict {
+#[doc = sentence!(observed_in_flight)]
+pub(super) fn observed_in_flight(book: &GroupModel, handed: &Handed<'_>, limits: &Limits) -> Verdict {
     let partition = handed.delivery.partition;
     let here = held(book, handed.at).filter(|seen| seen.partition == partition).count();
-    catalog::SEEN_IN_FLIGHT.holds((here as u32) < limits.in_flight_max, || {
+    catalog::OBSERVED_IN_FLIGHT.holds((here as u32) < limits.in_flight_max, || {
         format!("{here} held at {}, then {:?}", handed.at, handed.delivery)
     })
 }
@@ -58,9 +58,9 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_gone_or_never_was_gets_nothing() {
-        fine(stream_is_there(ConsumerId(0), Some(&stream())));
+        fine(stream_is_open(ConsumerId(0), Some(&stream())));
         let gone = Stream { gone: true, ..stream() };
-        breaks(catalog::STREAM_IS_THERE, stream_is_there(ConsumerId(0), Some(&gone)));
-        breaks(catalog::STREAM_IS_THERE, stream_is_there(ConsumerId(0), None));
+        breaks(catalog::STREAM_IS_OPEN, stream_is_open(ConsumerId(0), Some(&gone)));
+        breaks(catalog::STREAM_IS_OPEN, stream_is_open(ConsumerId(0), None));
     }
 }

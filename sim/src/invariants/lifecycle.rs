@@ -13,12 +13,12 @@ use super::catalog::{self, sentence};
 use super::tracker::model::{GroupModel, Known, PartitionView, Start, Waiting};
 use super::verdict::Verdict;
 
-#[doc = sentence!(one_place)]
-pub(super) fn one_place(partition_view: &PartitionView<'_>) -> Verdict {
+#[doc = sentence!(stored_or_trimmed)]
+pub(super) fn stored_or_trimmed(partition_view: &PartitionView<'_>) -> Verdict {
     let (trimmed, end) = (partition_view.partition.trimmed(), partition_view.partition.next_position().0);
     let kept = partition_view.partition.messages().map(|(position, _)| position.0);
     let odd = misplaced(kept, |position| trimmed.contains(Position(position)), trimmed.floor().0, end);
-    catalog::ONE_PLACE
+    catalog::STORED_OR_TRIMMED
         .holds(odd.is_none(), || format!("{partition_view}: position {odd:?} of {end}, trimmed {trimmed:?}"))
 }
 
@@ -35,60 +35,61 @@ fn misplaced(kept: impl Iterator<Item = u64>, is_trimmed: impl Fn(u64) -> bool, 
     odd.or_else(|| kept.next())
 }
 
-#[doc = sentence!(offsets_rise)]
-pub(super) fn offsets_rise(partition_view: &PartitionView<'_>) -> Verdict {
+#[doc = sentence!(offsets_ascend)]
+pub(super) fn offsets_ascend(partition_view: &PartitionView<'_>) -> Verdict {
     let offsets = || partition_view.partition.messages().map(|(_, message)| message.offset);
     let below = partition_view
         .partition
         .last_message()
         .is_none_or(|(_, last)| last.offset < partition_view.topic.next_offset());
-    catalog::OFFSETS_RISE.holds(offsets().is_sorted() && below, || {
+    catalog::OFFSETS_ASCEND.holds(offsets().is_sorted() && below, || {
         format!("{partition_view}: offsets {:?}", offsets().collect::<Vec<_>>())
     })
 }
 
-#[doc = sentence!(one_phase)]
-pub(super) fn one_phase(partition_view: &PartitionView<'_>, group: &Group, progress: &Progress) -> Verdict {
+#[doc = sentence!(one_message_state)]
+pub(super) fn one_message_state(partition_view: &PartitionView<'_>, group: &Group, progress: &Progress) -> Verdict {
     let odd = progress.entries().find(|(position, entry)| {
         let message = partition_view.partition.message(*position);
         progress.done().contains(*position) || message.is_none_or(|message| message.offset != entry.offset)
     });
-    catalog::ONE_PHASE.holds(odd.is_none(), || format!("{partition_view} {}: {odd:?} in {progress:?}", group.name()))
+    catalog::ONE_MESSAGE_STATE
+        .holds(odd.is_none(), || format!("{partition_view} {}: {odd:?} in {progress:?}", group.name()))
 }
 
-#[doc = sentence!(undone_is_kept)]
-pub(super) fn undone_is_kept(partition_view: &PartitionView<'_>, group: &Group, progress: &Progress) -> Verdict {
+#[doc = sentence!(unacked_is_stored)]
+pub(super) fn unacked_is_stored(partition_view: &PartitionView<'_>, group: &Group, progress: &Progress) -> Verdict {
     let (trimmed, done) = (partition_view.partition.trimmed(), progress.done());
     // Below its floor the group is done with everything.
     let mut above = (done.floor().0..partition_view.partition.next_position().0 + 2).map(Position);
     let lost = above.find(|position| trimmed.contains(*position) && !done.contains(*position));
-    catalog::UNDONE_IS_KEPT
+    catalog::UNACKED_IS_STORED
         .holds(lost.is_none(), || format!("{partition_view} {}: {lost:?} of {progress:?}", group.name()))
 }
 
-#[doc = sentence!(done_is_let_go)]
-pub(super) fn done_is_let_go(
+#[doc = sentence!(acked_is_trimmed)]
+pub(super) fn acked_is_trimmed(
     partition_view: &PartitionView<'_>,
     message: &Message,
     is_done_everywhere: bool,
 ) -> Verdict {
     let good = !is_done_everywhere || partition_view.topic.retention().keeps_done();
-    catalog::DONE_IS_LET_GO.holds(good, || format!("{partition_view}: {message:?} stays"))
+    catalog::ACKED_IS_TRIMMED.holds(good, || format!("{partition_view}: {message:?} stays"))
 }
 
-#[doc = sentence!(gone_is_gone)]
-pub(super) fn gone_is_gone(known: &Known) -> Verdict {
-    catalog::GONE_IS_GONE.holds(known.gone.is_none(), || format!("{known:?}"))
+#[doc = sentence!(trimmed_stays_trimmed)]
+pub(super) fn trimmed_stays_trimmed(known: &Known) -> Verdict {
+    catalog::TRIMMED_STAYS_TRIMMED.holds(known.gone.is_none(), || format!("{known:?}"))
 }
 
-#[doc = sentence!(unread_is_kept)]
-pub(super) fn unread_is_kept(topic: &Topic, known: &Known, is_kept: bool) -> Verdict {
+#[doc = sentence!(unconsumed_is_stored)]
+pub(super) fn unconsumed_is_stored(topic: &Topic, known: &Known, is_kept: bool) -> Verdict {
     let taken = topic.group_count() > 0 || is_kept || known.redriven.is_some();
-    catalog::UNREAD_IS_KEPT.holds(taken, || format!("{known:?} though nobody consumes {}", topic.name()))
+    catalog::UNCONSUMED_IS_STORED.holds(taken, || format!("{known:?} though nobody consumes {}", topic.name()))
 }
 
-#[doc = sentence!(end_is_justified)]
-pub(super) fn end_is_justified(waiting: &Waiting<'_>, offset: Offset, known: &Known) -> Verdict {
+#[doc = sentence!(ack_is_justified)]
+pub(super) fn ack_is_justified(waiting: &Waiting<'_>, offset: Offset, known: &Known) -> Verdict {
     let book = waiting.book;
     let word = book.acked.contains(&offset) || book.maybe.contains(&offset) || waiting.acks.contains(&offset);
     let start = match book.start() {
@@ -98,30 +99,30 @@ pub(super) fn end_is_justified(waiting: &Waiting<'_>, offset: Offset, known: &Kn
     let other = known.visible_to.is_some_and(|group| group != waiting.group.id());
     let skipped = book.skipped.contains(&offset);
     let fine = word || start || other || skipped || book.dead.contains_key(&offset) || known.redriven.is_some();
-    catalog::END_IS_JUSTIFIED.holds(fine, || format!("{known:?} for {}: {book:?}", waiting.group.name()))
+    catalog::ACK_IS_JUSTIFIED.holds(fine, || format!("{known:?} for {}: {book:?}", waiting.group.name()))
 }
 
-#[doc = sentence!(skipped_is_done)]
+#[doc = sentence!(skipped_is_acked)]
 ///
 /// Unless a seek has brought it back since, or the group is gone.
-pub(crate) fn skipped_is_done(state: &State, message_ref: &MessageRef) -> Verdict {
+pub(crate) fn skipped_is_acked(state: &State, message_ref: &MessageRef) -> Verdict {
     let group = state.topic(message_ref.topic).and_then(|topic| topic.group(message_ref.group));
     let progress = group.and_then(|group| group.progress(message_ref.partition));
     let is_done = |progress: &Progress| {
         message_ref.position < progress.replayed_below() || progress.done().contains(message_ref.position)
     };
-    catalog::SKIPPED_IS_DONE.holds(progress.is_none_or(is_done), || format!("{message_ref:?} in {progress:?}"))
+    catalog::SKIPPED_IS_ACKED.holds(progress.is_none_or(is_done), || format!("{message_ref:?} in {progress:?}"))
 }
 
-#[doc = sentence!(acked_is_done)]
-pub(super) fn acked_is_done(waiting: &Waiting<'_>, offset: Offset, known: &Known) -> Verdict {
+#[doc = sentence!(confirmed_ack_holds)]
+pub(super) fn confirmed_ack_holds(waiting: &Waiting<'_>, offset: Offset, known: &Known) -> Verdict {
     let acked = waiting.book.acked.contains(&offset) && !waiting.is_sought;
-    catalog::ACKED_IS_DONE.holds(!acked, || format!("{known:?} for {}", waiting.group.name()))
+    catalog::CONFIRMED_ACK_HOLDS.holds(!acked, || format!("{known:?} for {}", waiting.group.name()))
 }
 
-#[doc = sentence!(acked_stays_away)]
-pub(super) fn acked_stays_away(book: &GroupModel, delivery: &Delivery) -> Verdict {
-    catalog::ACKED_STAYS_AWAY.holds(!book.acked.contains(&delivery.offset), || format!("{delivery:?}"))
+#[doc = sentence!(acked_not_redelivered)]
+pub(super) fn acked_not_redelivered(book: &GroupModel, delivery: &Delivery) -> Verdict {
+    catalog::ACKED_NOT_REDELIVERED.holds(!book.acked.contains(&delivery.offset), || format!("{delivery:?}"))
 }
 
 #[cfg(test)]
@@ -153,7 +154,7 @@ mod tests {
         let full = state.topic_named(&topic("t0")).expect("made");
         let empty = state.topic_named(&topic("t1")).expect("made");
         let (id, partition) = full.partitions().find(|(_, p)| p.last_message().is_some()).expect("stored");
-        fine(offsets_rise(&PartitionView::new(full, id, partition)));
-        breaks(catalog::OFFSETS_RISE, offsets_rise(&PartitionView::new(empty, id, partition)));
+        fine(offsets_ascend(&PartitionView::new(full, id, partition)));
+        breaks(catalog::OFFSETS_ASCEND, offsets_ascend(&PartitionView::new(empty, id, partition)));
     }
 }

@@ -10,28 +10,28 @@ use super::catalog::{self, sentence};
 use super::tracker::model::{Asked, Known, PartitionView};
 use super::verdict::Verdict;
 
-#[doc = sentence!(only_with_room)]
-pub(super) fn only_with_room(asked: &Asked, produced: &Produced) -> Verdict {
+#[doc = sentence!(accepted_within_limits)]
+pub(super) fn accepted_within_limits(asked: &Asked, produced: &Produced) -> Verdict {
     let place = asked.produce.as_ref();
     let good = place.is_some_and(|place| (place.fits || !asked.quiet) && place.partition == produced.partition);
-    catalog::ONLY_WITH_ROOM.holds(good, || format!("{produced:?}, to be {place:?}"))
+    catalog::ACCEPTED_WITHIN_LIMITS.holds(good, || format!("{produced:?}, to be {place:?}"))
 }
 
-#[doc = sentence!(refused_when_full)]
-pub(super) fn refused_when_full(asked: &Asked, refusal: &Refusal) -> Verdict {
+#[doc = sentence!(refused_only_when_full)]
+pub(super) fn refused_only_when_full(asked: &Asked, refusal: &Refusal) -> Verdict {
     let backlog = matches!(refusal, Refusal::Overloaded { reason: Overload::Backlog, .. });
     let fits = asked.produce.as_ref().is_some_and(|place| place.fits);
-    catalog::REFUSED_WHEN_FULL.holds(!(backlog && asked.quiet && fits), || format!("{:?}", asked.produce))
+    catalog::REFUSED_ONLY_WHEN_FULL.holds(!(backlog && asked.quiet && fits), || format!("{:?}", asked.produce))
 }
 
-#[doc = sentence!(refused_is_nothing)]
-pub(super) fn refused_is_nothing(asked: &Asked, refusal: &Refusal) -> Verdict {
-    catalog::REFUSED_IS_NOTHING.holds(asked.left_no_record(), || format!("{refusal:?} to {:?}", asked.command))
+#[doc = sentence!(refusal_is_noop)]
+pub(super) fn refusal_is_noop(asked: &Asked, refusal: &Refusal) -> Verdict {
+    catalog::REFUSAL_IS_NOOP.holds(asked.left_no_record(), || format!("{refusal:?} to {:?}", asked.command))
 }
 
-#[doc = sentence!(looking_is_nothing)]
-pub(super) fn looking_is_nothing(asked: &Asked) -> Verdict {
-    catalog::LOOKING_IS_NOTHING.holds(!asked.only_looks() || asked.left_no_record(), || format!("{:?}", asked.command))
+#[doc = sentence!(query_is_noop)]
+pub(super) fn query_is_noop(asked: &Asked) -> Verdict {
+    catalog::QUERY_IS_NOOP.holds(!asked.only_looks() || asked.left_no_record(), || format!("{:?}", asked.command))
 }
 
 #[doc = sentence!(retained_bytes)]
@@ -41,24 +41,24 @@ pub(super) fn retained_bytes(partition_view: &PartitionView<'_>, bytes: u64) -> 
         .holds(within, || format!("{partition_view}: {bytes}, {:?}", partition_view.topic.retention()))
 }
 
-#[doc = sentence!(retained_while_asked)]
+#[doc = sentence!(retained_as_configured)]
 ///
 /// Of those that went from a partition at once, the last was the youngest and the last to be let go of.
-pub(super) fn retained_while_asked(topic: &Topic, partition: &Partition, last: &Known, now: Timestamp) -> Verdict {
+pub(super) fn retained_as_configured(topic: &Topic, partition: &Partition, last: &Known, now: Timestamp) -> Verdict {
     let retention = topic.retention();
     let too_old = retention.age.is_some_and(|age| last.produced_at.after(age) <= now);
     let kept = partition.retained().filter_map(|at| partition.message(at)).map(|kept| kept.body.payload_len());
     let with_it = kept.sum::<u64>() + last.body.payload_len();
     let too_much = retention.bytes.is_some_and(|most| with_it > most);
     let fine = !retention.keeps_done() || too_old || too_much;
-    catalog::RETAINED_WHILE_ASKED.holds(fine, || format!("{last:?} at {now}, {retention:?}"))
+    catalog::RETAINED_AS_CONFIGURED.holds(fine, || format!("{last:?} at {now}, {retention:?}"))
 }
 
-#[doc = sentence!(gone_in_time)]
-pub(super) fn gone_in_time(topic: &Topic, id: PartitionId, partition: &Partition, now: Timestamp) -> Verdict {
+#[doc = sentence!(retention_ends)]
+pub(super) fn retention_ends(topic: &Topic, id: PartitionId, partition: &Partition, now: Timestamp) -> Verdict {
     let oldest = partition.oldest_retained().zip(topic.retention().age);
     let good = oldest.is_none_or(|((_, message), age)| message.produced_at.after(age) > now);
-    catalog::GONE_IN_TIME.holds(good, || format!("{} {id} at {now}: {oldest:?}", topic.name()))
+    catalog::RETENTION_ENDS.holds(good, || format!("{} {id} at {now}: {oldest:?}", topic.name()))
 }
 
 #[cfg(test)]
@@ -79,16 +79,16 @@ mod tests {
         breaks(catalog::RETAINED_BYTES, retained_bytes(&partition_view, 11));
         // Of ten bytes and a second, seven bytes were let go of at once.
         let last = Known { produced_at: Timestamp(5_000), ..known() };
-        breaks(catalog::RETAINED_WHILE_ASKED, retained_while_asked(topic, partition, &last, Timestamp(5_999)));
-        fine(retained_while_asked(topic, partition, &last, Timestamp(6_000)));
+        breaks(catalog::RETAINED_AS_CONFIGURED, retained_as_configured(topic, partition, &last, Timestamp(5_999)));
+        fine(retained_as_configured(topic, partition, &last, Timestamp(6_000)));
     }
 
     #[test]
     fn looking_leaves_no_record_and_neither_does_a_refusal() {
         let looked = Asked { after: Lsn(6), ..asked(Command::ListTopics) };
-        fine(looking_is_nothing(&asked(Command::ListTopics)));
-        fine(looking_is_nothing(&Asked { quiet: false, ..looked.clone() }));
-        breaks(catalog::LOOKING_IS_NOTHING, looking_is_nothing(&looked));
-        breaks(catalog::REFUSED_IS_NOTHING, refused_is_nothing(&looked, &Refusal::StorageFull));
+        fine(query_is_noop(&asked(Command::ListTopics)));
+        fine(query_is_noop(&Asked { quiet: false, ..looked.clone() }));
+        breaks(catalog::QUERY_IS_NOOP, query_is_noop(&looked));
+        breaks(catalog::REFUSAL_IS_NOOP, refusal_is_noop(&looked, &Refusal::StorageFull));
     }
 }

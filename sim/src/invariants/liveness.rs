@@ -27,24 +27,24 @@ pub(super) fn not_stuck(
     catalog::NOT_STUCK.holds(lying.is_none(), || format!("{partition_view} at {now}: {lying:?} for {hungry:?}"))
 }
 
-#[doc = sentence!(never_spins)]
+#[doc = sentence!(timers_quiesce)]
 ///
 /// To be asked before every call of those that are made at one moment.
-pub(crate) fn never_spins(calls: usize, now: Timestamp) -> Verdict {
+pub(crate) fn timers_quiesce(calls: usize, now: Timestamp) -> Verdict {
     if calls < CALLS_MAX {
         return Ok(());
     }
-    Err(catalog::NEVER_SPINS.violated_by(format!("{calls} calls at {now}, and more wanted")))
+    Err(catalog::TIMERS_QUIESCE.violated_by(format!("{calls} calls at {now}, and more wanted")))
 }
 
-#[doc = sentence!(work_ends)]
+#[doc = sentence!(io_quiesces)]
 ///
 /// To be asked before every piece of I/O of those that are done at once.
-pub(crate) fn work_ends(pieces: usize) -> Verdict {
+pub(crate) fn io_quiesces(pieces: usize) -> Verdict {
     if pieces < PIECES_MAX {
         return Ok(());
     }
-    Err(catalog::WORK_ENDS.violated_by(format!("{pieces} pieces of I/O, and more wanted")))
+    Err(catalog::IO_QUIESCES.violated_by(format!("{pieces} pieces of I/O, and more wanted")))
 }
 
 #[doc = sentence!(drains)]
@@ -70,9 +70,9 @@ mod tests {
 
     #[test]
     fn what_never_ends_is_told() {
-        fine(never_spins(999, Timestamp(0)));
-        breaks(catalog::NEVER_SPINS, never_spins(1_000, Timestamp(0)));
-        fine(work_ends(9_999));
-        breaks(catalog::WORK_ENDS, work_ends(10_000));
+        fine(timers_quiesce(999, Timestamp(0)));
+        breaks(catalog::TIMERS_QUIESCE, timers_quiesce(1_000, Timestamp(0)));
+        fine(io_quiesces(9_999));
+        breaks(catalog::IO_QUIESCES, io_quiesces(10_000));
     }
 }

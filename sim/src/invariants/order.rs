@@ -19,8 +19,8 @@ pub(super) fn priority_first(book: &GroupModel, handed: &Handed<'_>) -> Verdict 
         .holds(overtaken.is_none(), || format!("{overtaken:?}, then at {} {:?}", handed.at, handed.delivery))
 }
 
-#[doc = sentence!(firsts_ascend)]
-pub(super) fn firsts_ascend(before: Option<Offset>, handed: &Handed<'_>) -> Verdict {
+#[doc = sentence!(first_deliveries_ascend)]
+pub(super) fn first_deliveries_ascend(before: Option<Offset>, handed: &Handed<'_>) -> Verdict {
     let rising = before.is_none_or(|before| before < handed.delivery.offset);
-    catalog::FIRSTS_ASCEND.holds(rising, || format!("{before:?}, then {:?}", handed.delivery))
+    catalog::FIRST_DELIVERIES_ASCEND.holds(rising, || format!("{before:?}, then {:?}", handed.delivery))
 }

@@ -4,7 +4,7 @@ use driftq_core::types::{Lsn, Ticket};
 use driftq_core::{Output, Refusal};
 
 use super::catalog::{self, sentence};
-use super::durability::synced_first;
+use super::durability::synced_before_release;
 use super::verdict::Verdict;
 
 /// What an output may rest on.
@@ -20,21 +20,21 @@ impl Ground {
     /// Whether something that rests on the log up to `lsn` may be seen.
     pub(crate) fn bears(self, lsn: Lsn, what: impl FnOnce() -> String) -> Verdict {
         match self.failed_from {
-            None => synced_first(self, lsn, what),
-            Some(_) => failed_is_silent(self, lsn, what),
+            None => synced_before_release(self, lsn, what),
+            Some(_) => silent_after_failure(self, lsn, what),
         }
     }
 }
 
-#[doc = sentence!(failed_is_silent)]
-fn failed_is_silent(ground: Ground, lsn: Lsn, what: impl FnOnce() -> String) -> Verdict {
-    catalog::FAILED_IS_SILENT.holds(lsn <= ground.durable, || {
+#[doc = sentence!(silent_after_failure)]
+fn silent_after_failure(ground: Ground, lsn: Lsn, what: impl FnOnce() -> String) -> Verdict {
+    catalog::SILENT_AFTER_FAILURE.holds(lsn <= ground.durable, || {
         format!("{}, which rests on {lsn}, where the disk has {}", what(), ground.durable)
     })
 }
 
-#[doc = sentence!(failed_refuses)]
-pub(crate) fn failed_refuses(ground: Ground, output: &Output) -> Verdict {
+#[doc = sentence!(refused_after_failure)]
+pub(crate) fn refused_after_failure(ground: Ground, output: &Output) -> Verdict {
     let since = |ticket: &Ticket| ground.failed_from.is_some_and(|first| *ticket >= first);
     let good = match output {
         Output::Reply { result: Err(Refusal::LogFailed), .. } => true,
@@ -42,12 +42,12 @@ pub(crate) fn failed_refuses(ground: Ground, output: &Output) -> Verdict {
         // Nobody has asked for it; what it may rest on is judged elsewhere.
         Output::Deliver { .. } | Output::Closed { .. } => true,
     };
-    catalog::FAILED_REFUSES.holds(good, || format!("{output:?}"))
+    catalog::REFUSED_AFTER_FAILURE.holds(good, || format!("{output:?}"))
 }
 
-#[doc = sentence!(answered_once)]
-pub(super) fn answered_once<T>(asked: Option<&T>, ticket: Ticket, answer: &impl std::fmt::Debug) -> Verdict {
-    catalog::ANSWERED_ONCE.holds(asked.is_some(), || format!("{ticket}: {answer:?}"))
+#[doc = sentence!(one_reply)]
+pub(super) fn one_reply<T>(asked: Option<&T>, ticket: Ticket, answer: &impl std::fmt::Debug) -> Verdict {
+    catalog::ONE_REPLY.holds(asked.is_some(), || format!("{ticket}: {answer:?}"))
 }
 
 #[cfg(test)]
@@ -59,11 +59,11 @@ mod tests {
 
     #[test]
     fn an_answer_to_nobody_and_one_after_the_log_has_failed_are_wrong() {
-        fine(answered_once(Some(&()), Ticket(1), &"done"));
-        breaks(catalog::ANSWERED_ONCE, answered_once::<()>(None, Ticket(1), &"done"));
+        fine(one_reply(Some(&()), Ticket(1), &"done"));
+        breaks(catalog::ONE_REPLY, one_reply::<()>(None, Ticket(1), &"done"));
         let done = |ticket| Output::Reply { ticket: Ticket(ticket), result: Ok(Reply::Done) };
         let ground = Ground { durable: Lsn(9), failed_from: Some(Ticket(5)) };
-        fine(failed_refuses(ground, &done(4)));
-        breaks(catalog::FAILED_REFUSES, failed_refuses(ground, &done(5)));
+        fine(refused_after_failure(ground, &done(4)));
+        breaks(catalog::REFUSED_AFTER_FAILURE, refused_after_failure(ground, &done(5)));
     }
 }

@@ -7,13 +7,13 @@ use super::tracker::deliveries::Handed;
 use super::tracker::model::GroupModel;
 use super::verdict::Verdict;
 
-#[doc = sentence!(time_rises)]
-pub(crate) fn time_rises(latest: Timestamp, inside: Timestamp) -> Verdict {
-    catalog::TIME_RISES.holds(latest <= inside, || format!("{inside} after {latest}"))
+#[doc = sentence!(time_is_monotonic)]
+pub(crate) fn time_is_monotonic(latest: Timestamp, inside: Timestamp) -> Verdict {
+    catalog::TIME_IS_MONOTONIC.holds(latest <= inside, || format!("{inside} after {latest}"))
 }
 
-#[doc = sentence!(not_early)]
-pub(super) fn not_early(book: &GroupModel, handed: &Handed<'_>) -> Verdict {
+#[doc = sentence!(not_before_due)]
+pub(super) fn not_before_due(book: &GroupModel, handed: &Handed<'_>) -> Verdict {
     let (delivery, at) = (handed.delivery, handed.at);
     let scheduled = handed.envelope.deliver_at.unwrap_or_default();
     let before = book.seen.get(&delivery.offset).filter(|seen| !seen.unsure);
@@ -23,15 +23,16 @@ pub(super) fn not_early(book: &GroupModel, handed: &Handed<'_>) -> Verdict {
         false => seen.not_before,
     });
     let earliest = scheduled.max(retried);
-    catalog::NOT_EARLY
+    catalog::NOT_BEFORE_DUE
         .holds(earliest <= at, || format!("at {at}, not before {earliest}: {delivery:?}, before {before:?}"))
 }
 
-#[doc = sentence!(not_late)]
-pub(super) fn not_late(handed: &Handed<'_>) -> Verdict {
+#[doc = sentence!(not_after_deadline)]
+pub(super) fn not_after_deadline(handed: &Handed<'_>) -> Verdict {
     let late = handed.envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= handed.at);
     // A dead letter is past its time, and delivered to whoever looks after those.
-    catalog::NOT_LATE.holds(!late || handed.is_dead_letter, || format!("at {}: {:?}", handed.at, handed.envelope))
+    catalog::NOT_AFTER_DEADLINE
+        .holds(!late || handed.is_dead_letter, || format!("at {}: {:?}", handed.at, handed.envelope))
 }
 
 /// The least a retry must wait after the `failures`-th failure.
@@ -49,7 +50,7 @@ mod tests {
 
     #[test]
     fn time_does_not_run_backwards() {
-        fine(time_rises(Timestamp(5), Timestamp(5)));
-        breaks(catalog::TIME_RISES, time_rises(Timestamp(5), Timestamp(4)));
+        fine(time_is_monotonic(Timestamp(5), Timestamp(5)));
+        breaks(catalog::TIME_IS_MONOTONIC, time_is_monotonic(Timestamp(5), Timestamp(4)));
     }
 }

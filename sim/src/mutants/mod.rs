@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use driftq_core::faults::Fault;
 
 pub use self::matrix::{MarkerError, insert, tables};
-use crate::campaign::REPEATABLE;
+use crate::campaign::DETERMINISTIC;
 use crate::invariants::verdict::Violation;
 use crate::run::{Run, RunOptions, run_seed};
 use crate::shrink::shrink;
@@ -148,7 +148,7 @@ fn kill(seed: u64, fault: Fault, checks: Checks) -> Option<Run> {
 fn unrepeatable(seed: u64, run: &Run, options: RunOptions) -> Option<Violation> {
     let again = run_seed(seed, options);
     let found = || format!("digest {}, then {}", run.chain, again.chain);
-    (again.chain != run.chain).then(|| Violation { invariant: 22, sentence: REPEATABLE, found: found() })
+    (again.chain != run.chain).then(|| Violation { invariant: 22, sentence: DETERMINISTIC, found: found() })
 }
 
 /// What comes most often; of equals, the first in the list of invariants.
@@ -169,7 +169,7 @@ fn shorten(fault: Fault, first: &ViolatedInvariant, kills: &[(u64, Run)]) -> Opt
     let options = RunOptions { fault: Some(fault), ..RunOptions::default() };
     let shrunk = shrink(&run.setup, &run.actions, options)?;
     let mut trace = Trace::of(&shrunk.run, Some(*seed), Some(fault));
-    trace.head.about = Some(fault.sentence().to_owned());
+    trace.header.about = Some(fault.sentence().to_owned());
     Some(Shortest { trace, before: shrunk.before, time: begun.elapsed() })
 }
 

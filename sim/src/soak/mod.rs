@@ -176,11 +176,11 @@ fn live_on(
 fn shorten(folder: &Folder, whole: PathBuf) -> Result<News<'static>, FolderError> {
     // A trace that cannot be read was not written by a soak; it is somebody else's, and none of our business.
     let Ok(trace) = Trace::read(&whole) else { return Ok(News::NotShrunk(whole)) };
-    let options = RunOptions { fault: trace.head.mutant, ..RunOptions::default() };
-    let Some(shrunk) = shrink(&trace.head.setup, &trace.actions, options) else {
+    let options = RunOptions { fault: trace.header.mutant, ..RunOptions::default() };
+    let Some(shrunk) = shrink(&trace.header.setup, &trace.actions, options) else {
         return Ok(News::NotShrunk(whole));
     };
-    let short = Trace::of(&shrunk.run, trace.head.seed, trace.head.mutant);
+    let short = Trace::of(&shrunk.run, trace.header.seed, trace.header.mutant);
     let path = folder.shorten(&whole, &short)?;
     Ok(News::Shrunk { path, before: trace.actions.len(), after: short.actions.len() })
 }

@@ -4,7 +4,7 @@ use driftq_core::faults::Fault;
 use serde::{Deserialize, Serialize};
 
 use crate::swarm::Profile;
-use crate::trace::{ViolatedInvariant, by_name};
+use crate::trace::{ViolatedInvariant, fault_name};
 
 /// The version of the format that this program writes, and the only one it reads.
 pub const VERSION: u64 = 1;
@@ -31,7 +31,7 @@ pub struct State {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
     /// The bug that is planted, if one is.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "by_name")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "fault_name")]
     pub mutant: Option<Fault>,
     /// What was broken, and how often.
     #[serde(default)]

@@ -40,9 +40,9 @@ pub(super) fn record<F: Faults>(coverage: &mut Coverage, broker: Option<&Pipelin
         Event::Released { .. } => coverage.hit(Point::Released),
         Event::Expired { .. } => coverage.hit(Point::Expired),
         Event::GroupSought { .. } => coverage.hit(Point::Sought),
-        Event::RetainedOut { .. } => coverage.hit(Point::RetainedOut),
+        Event::RetainedOut { .. } => coverage.hit(Point::RetentionExpired),
         Event::Skipped { .. } => coverage.hit(Point::Skipped),
-        Event::EffectsExpired { .. } => coverage.hit(Point::EffectForgotten),
+        Event::EffectsExpired { .. } => coverage.hit(Point::EffectExpired),
         Event::Acked { message_ref, .. } => {
             let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), message_ref)) else {
                 return;
@@ -125,7 +125,7 @@ fn replied(coverage: &mut Coverage, reply: &Reply) {
         Reply::Produced(produced) => {
             coverage.hit_if(produced.duplicate, Point::DuplicateProduce);
             coverage.hit_if(produced.router == RouterUse::Followed, Point::Routed);
-            coverage.hit_if(produced.router == RouterUse::SetAside, Point::RouteSetAside);
+            coverage.hit_if(produced.router == RouterUse::SetAside, Point::RouteIgnored);
         }
         Reply::Extended { .. } => coverage.hit(Point::Extended),
         Reply::Completed(made) => coverage.hit_if(!made.is_empty(), Point::StepCompleted),
@@ -158,7 +158,7 @@ fn refused(coverage: &mut Coverage, refusal: &Refusal) {
         Refusal::Overloaded { reason: Overload::Effects, .. } => Point::Quota,
         Refusal::InProgress { .. } => Point::InProgress,
         Refusal::OtherOutcome => Point::OtherOutcome,
-        Refusal::HashMismatch => Point::OtherRequest,
+        Refusal::HashMismatch => Point::HashMismatch,
         _ => return,
     });
 }

@@ -26,7 +26,7 @@ impl<F: Faults, M: SimStorage> World<F, M> {
     pub(super) fn first_boot(&mut self) -> Verdict {
         let (setup, now) = (self.setup.pipeline(), self.clock());
         let opened = Pipeline::open(&mut self.disk, setup, Some(LOG_ID), now, self.faults);
-        let (broker, _) = never_refused(opened)?;
+        let (broker, _) = sound_log_accepted(opened)?;
         self.started(broker)
     }
 
@@ -56,7 +56,7 @@ impl<F: Faults, M: SimStorage> World<F, M> {
             oracle.close();
         }
         self.settle()?;
-        close_ends(self.broker.as_ref().is_some_and(Pipeline::is_closed))?;
+        close_completes(self.broker.as_ref().is_some_and(Pipeline::is_closed))?;
         self.crash(Loss::All);
         self.boot()
     }
@@ -77,8 +77,8 @@ impl<F: Faults, M: SimStorage> World<F, M> {
             self.coverage.hit(Point::FullAtBoot);
             return Ok(());
         }
-        let (broker, recovered) = never_refused(opened)?;
-        twice_the_same(&found, &recovered)?;
+        let (broker, recovered) = sound_log_accepted(opened)?;
+        recovery_is_idempotent(&found, &recovered)?;
         self.judge_recovery(&state, &found)?;
         self.started(broker)
     }
@@ -102,13 +102,13 @@ impl<F: Faults, M: SimStorage> World<F, M> {
         self.disk.crash(loss);
         self.coverage.hit(Point::CrashInBoot);
         let (again, found) = self.survey()?;
-        nothing_lost(found.last_lsn, self.shadow.durable())?;
-        dying_changes_nothing((&before, state.digest()), (&found, again.digest()), settled)
+        no_synced_loss(found.last_lsn, self.shadow.durable())?;
+        recovery_crash_is_harmless((&before, state.digest()), (&found, again.digest()), settled)
     }
 
     /// What a start would find; nothing is touched.
     fn survey(&self) -> Result<(State, Recovered), Violation> {
-        never_refused(self.disk.survey(&self.faults))
+        sound_log_accepted(self.disk.survey(&self.faults))
     }
 
     /// A look at what a start would find if the power went now and took everything that was not synced.
@@ -118,32 +118,32 @@ impl<F: Faults, M: SimStorage> World<F, M> {
     pub fn survives(&self) -> Verdict {
         let mut disk = self.disk.model().clone();
         disk.crash(Loss::All);
-        let (state, found) = never_refused(disk.survey(&self.faults))?;
-        nothing_lost(found.last_lsn, self.shadow.durable())?;
-        recovered_is_live(self.shadow.last_record(), self.shadow.digest(), state.digest(), &found)
+        let (state, found) = sound_log_accepted(disk.survey(&self.faults))?;
+        no_synced_loss(found.last_lsn, self.shadow.durable())?;
+        recovered_matches_log(self.shadow.last_record(), self.shadow.digest(), state.digest(), &found)
     }
 
     /// What was found, against what was written.
     fn judge_recovery(&mut self, state: &State, found: &Recovered) -> Verdict {
         let durable = self.shadow.durable();
-        nothing_lost(found.last_lsn, durable)?;
+        no_synced_loss(found.last_lsn, durable)?;
         self.shadow.rewind(found.last_lsn);
         let (written, last) = (self.shadow.digest(), self.shadow.last_record());
-        recovered_is_live(last, written, state.digest(), found)?;
+        recovered_matches_log(last, written, state.digest(), found)?;
         if let Some(died) = self.died.take() {
             if died.appended == last {
-                live_is_log(last, died.digest, written)?;
+                state_matches_log(last, died.digest, written)?;
             }
             self.coverage.hit_if(died.appended > last, Point::CrashLost);
             self.coverage.hit_if(last > durable, Point::CrashKept);
             self.coverage.hit_if(died.closed && found.clean, Point::ClosedCleanly);
-            closed_is_found(died.closed, found)?;
+            close_is_recognised(died.closed, found)?;
         }
         self.coverage.hit_if(found.snapshot.is_some(), Point::SnapshotUsed);
         for notice in &found.notices {
             match notice {
                 Notice::TornTail { .. } => self.coverage.hit(Point::TornTail),
-                Notice::NeverBegun { .. } => self.coverage.hit(Point::NeverBegun),
+                Notice::NeverBegun { .. } => self.coverage.hit(Point::UnusedSegment),
                 _ => {}
             }
         }

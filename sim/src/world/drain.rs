@@ -13,7 +13,7 @@ use super::World;
 use super::network::Asked;
 use crate::actions::Loss;
 use crate::invariants::Verdict;
-use crate::invariants::liveness::{drains, never_spins};
+use crate::invariants::liveness::{drains, timers_quiesce};
 use crate::names::Worker;
 use crate::storage::SimStorage;
 
@@ -66,7 +66,7 @@ impl<F: Faults, M: SimStorage> World<F, M> {
             if self.until_timeout().is_none_or(|wait| wait > 0) {
                 break;
             }
-            never_spins(calls, self.clock())?;
+            timers_quiesce(calls, self.clock())?;
             self.wake()?;
         }
         Ok(())

@@ -10,8 +10,8 @@ use driftq_core::{Job, JobClass as CoreLane};
 use super::{LOG_ID, World, coverage};
 use crate::actions::{IoFault, JobClass};
 use crate::coverage::Point;
-use crate::invariants::lifecycle::skipped_is_done;
-use crate::invariants::liveness::work_ends;
+use crate::invariants::lifecycle::skipped_is_acked;
+use crate::invariants::liveness::io_quiesces;
 use crate::invariants::{Verdict, Violation};
 use crate::storage::SimStorage;
 
@@ -63,7 +63,7 @@ impl<F: Faults, M: SimStorage> World<F, M> {
         let mut pieces = 0;
         while self.piece(JobClass::Log, None)? || self.piece(JobClass::Background, None)? {
             pieces += 1;
-            work_ends(pieces)?;
+            io_quiesces(pieces)?;
         }
         self.collect()
     }
@@ -119,11 +119,11 @@ impl<F: Faults, M: SimStorage> World<F, M> {
                     coverage::record(&mut self.coverage, self.broker.as_ref(), record);
                     self.counters.count(&record.event);
                     if let (Event::Skipped { message_ref }, Some(broker)) = (&record.event, &self.broker) {
-                        skipped_is_done(broker.state(), message_ref)?;
+                        skipped_is_acked(broker.state(), message_ref)?;
                     }
                 }
                 let deciding = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
-                self.coverage.hit_if(deciding && self.lanes[0].is_some(), Point::ManyBatches);
+                self.coverage.hit_if(deciding && self.lanes[0].is_some(), Point::OverlappingBatches);
             }
             (Piece::Sync { .. } | Piece::SyncFolder, Ok(())) => self.shadow.settle(self.disk.model()),
             (Piece::Remove { file: FileId::Segment(_) }, Ok(())) => self.coverage.hit(Point::SegmentsRemoved),

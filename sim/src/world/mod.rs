@@ -30,10 +30,10 @@ use crate::actions::Action;
 use crate::coverage::{Coverage, Point};
 use crate::digest_chain::DigestChain;
 use crate::disk::Disk;
-use crate::invariants::durability::live_is_log;
-use crate::invariants::liveness::never_spins;
+use crate::invariants::durability::state_matches_log;
+use crate::invariants::liveness::timers_quiesce;
 use crate::invariants::oracle::model_counts;
-use crate::invariants::time::time_rises;
+use crate::invariants::time::time_is_monotonic;
 use crate::invariants::{Observer, Verdict, Violation};
 use crate::names::Message;
 use crate::oracle::Oracle;
@@ -169,7 +169,7 @@ impl<F: Faults> World<F> {
     /// # Errors
     /// A promise that was broken at once.
     pub fn new(setup: &Setup, faults: F, checks: Checks) -> Result<Self, Violation> {
-        World::over(Disk::new(setup.shows_given_up), setup, faults, checks)
+        World::with_storage(Disk::new(setup.shows_given_up), setup, faults, checks)
     }
 }
 
@@ -178,7 +178,7 @@ impl<F: Faults, M: SimStorage> World<F, M> {
     ///
     /// # Errors
     /// A promise that was broken at once.
-    pub fn over(disk: M, setup: &Setup, faults: F, checks: Checks) -> Result<Self, Violation> {
+    pub fn with_storage(disk: M, setup: &Setup, faults: F, checks: Checks) -> Result<Self, Violation> {
         let limits = setup.limits();
         let mut world = Self {
             setup: setup.clone(),
@@ -436,7 +436,7 @@ impl<F: Faults, M: SimStorage> World<F, M> {
             if self.broker.as_ref().and_then(Pipeline::poll_timeout).is_none_or(|at| at > now) {
                 break;
             }
-            never_spins(calls, now)?;
+            timers_quiesce(calls, now)?;
             self.tell(now)?;
         }
         Ok(())
@@ -447,7 +447,7 @@ impl<F: Faults, M: SimStorage> World<F, M> {
     fn look(&mut self, short: bool) -> Verdict {
         let Some(broker) = &self.broker else { return Ok(()) };
         let inside = broker.broker().now();
-        time_rises(self.latest, inside)?;
+        time_is_monotonic(self.latest, inside)?;
         self.latest = inside;
         self.observer.looked(broker)?;
         if short {
@@ -467,7 +467,7 @@ impl<F: Faults, M: SimStorage> World<F, M> {
         let Some(broker) = &self.broker else { return Ok(()) };
         let (last, digest) = self.shadow.digest_written();
         if last == broker.broker().appended() {
-            live_is_log(last, broker.state().digest(), digest)?;
+            state_matches_log(last, broker.state().digest(), digest)?;
         }
         Ok(())
     }

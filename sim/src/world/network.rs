@@ -15,7 +15,7 @@ use super::{World, coverage};
 use crate::actions::{EffectRef, GrantRef};
 use crate::coverage::Point;
 use crate::invariants::Verdict;
-use crate::invariants::oracle::model_knows;
+use crate::invariants::oracle::matches_oracle;
 use crate::invariants::outputs::Ground;
 use crate::names::{Call, Group, Message, Topic, Worker};
 use crate::storage::SimStorage;
@@ -357,10 +357,10 @@ impl<F: Faults, M: SimStorage> World<F, M> {
         self.observer.said(output, ground)?;
         if self.failed_from.is_some() {
             let refused = matches!(output, Output::Reply { result: Err(Refusal::LogFailed), .. });
-            self.coverage.hit_if(refused, Point::SilentAfterFailure);
+            self.coverage.hit_if(refused, Point::RefusedAfterFailure);
         } else if let Some(oracle) = &mut self.oracle {
             self.counters.predicted += 1;
-            model_knows(oracle.judge(output))?;
+            matches_oracle(oracle.judge(output))?;
         }
         Ok(())
     }
@@ -389,7 +389,7 @@ impl<F: Faults, M: SimStorage> World<F, M> {
                 self.network.deliver(consumer, &delivery);
                 let stream = self.network.streams.get(&consumer);
                 self.coverage.hit_if(stream.is_some_and(|stream| stream.left == Some(0)), Point::DeliveriesMax);
-                let dead = stream.is_some_and(|stream| stream.topic.dead);
+                let dead = stream.is_some_and(|stream| stream.topic.is_dlq);
                 self.coverage.hit_if(dead, Point::DeadLetterDelivered);
             }
             Output::Closed { consumer, cause } => {
@@ -403,7 +403,7 @@ impl<F: Faults, M: SimStorage> World<F, M> {
     /// A stream was told to go.
     pub(super) fn gone(&mut self, consumer: ConsumerId) {
         if let Some(stream) = self.network.closed(consumer) {
-            self.coverage.hit_if(stream.releases, Point::ReleasedByLeaving);
+            self.coverage.hit_if(stream.releases, Point::ReleasedByUnsubscribe);
         }
     }
 

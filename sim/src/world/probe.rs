@@ -11,7 +11,7 @@ use super::World;
 use crate::actions::{Damage, Loss};
 use crate::coverage::Point;
 use crate::invariants::Verdict;
-use crate::invariants::durability::{damage_is_noticed, never_refused, unread_is_refused};
+use crate::invariants::durability::{damage_is_detected, read_error_is_refused, sound_log_accepted};
 use crate::storage::SimStorage;
 
 impl<F: Faults, M: SimStorage> World<F, M> {
@@ -20,7 +20,7 @@ impl<F: Faults, M: SimStorage> World<F, M> {
         self.counters.events += 1;
         let mut disk = self.disk.model().clone();
         disk.crash(loss);
-        let (state, sound) = never_refused(inspect(&mut disk.clone(), None, &self.faults))?;
+        let (state, sound) = sound_log_accepted(inspect(&mut disk.clone(), None, &self.faults))?;
         let Some((file, hit)) = disk.damage(damage) else { return Ok(()) };
         let unread = matches!(damage, Damage::Unreadable { .. });
         let (after, found) = match inspect(&mut disk, None, &self.faults) {
@@ -35,9 +35,9 @@ impl<F: Faults, M: SimStorage> World<F, M> {
             return Ok(());
         }
         let story = (damage, file, &hit);
-        unread_is_refused(unread, story)?;
+        read_error_is_refused(unread, story)?;
         let proven = self.proven(&disk, file, &hit, sound.last_lsn);
-        damage_is_noticed(found.last_lsn, proven, story)?;
+        damage_is_detected(found.last_lsn, proven, story)?;
         self.coverage.hit(Point::DamageInWindow);
         Ok(())
     }

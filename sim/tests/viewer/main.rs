@@ -16,7 +16,7 @@ use driftq_sim::world::{Checks, World};
 
 /// Every kept trace, by its file's name.
 fn kept() -> Vec<(String, Trace)> {
-    regression::kept(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/regressions")))
+    regression::load(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/regressions")))
         .expect("the traces are part of the crate")
 }
 
@@ -28,7 +28,7 @@ fn kept_as(name: &str) -> Trace {
 /// The story in eight steps that the picture in `docs/` shows, and how it came to it.
 fn eight_actions() -> Timeline {
     let trace = kept_as("mutant-skip-token-check");
-    let mut timeline = timeline_of(&trace, trace.head.mutant);
+    let mut timeline = timeline_of(&trace, trace.header.mutant);
     timeline.title = "mutant-skip-token-check".to_owned();
     let shares = [0.08, 0.17, 0.22, 0.47, 0.64, 0.75, 0.73, 0.88, 1.0];
     timeline.explained = Some(Explained {
@@ -45,7 +45,7 @@ fn long_trace(actions: usize) -> Trace {
     let setup = swarm.setup().clone();
     let mut world = World::new(&setup, NoFaults, Checks { oracle: false }).expect("a world begins");
     let mut trace = kept_as("mutant-skip-token-check");
-    (trace.head.mutant, trace.head.violates, trace.head.about, trace.head.setup) = (None, None, None, setup);
+    (trace.header.mutant, trace.header.violates, trace.header.about, trace.header.setup) = (None, None, None, setup);
     trace.actions.clear();
     for _ in 0..actions {
         let action = swarm.next(&world);

@@ -16,7 +16,7 @@ fn timeline_in(page: &str) -> serde_json::Value {
 #[test]
 fn a_page_needs_nothing_but_itself() {
     for (name, trace) in kept() {
-        let page = page(&timeline_of(&trace, trace.head.mutant));
+        let page = page(&timeline_of(&trace, trace.header.mutant));
         for elsewhere in
             ["http://", "https://", "src=", "href=", "@import", "url(", "fetch(", "XMLHttpRequest", "import("]
         {

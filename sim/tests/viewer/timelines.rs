@@ -32,8 +32,8 @@ fn is_well_formed(name: &str, timeline: &Timeline) {
 #[test]
 fn every_kept_trace_is_told_step_by_step_with_its_broken_promise_where_it_broke() {
     for (name, trace) in kept() {
-        let timeline = timeline_of(&trace, trace.head.mutant);
-        let run = trace.replay(trace.head.mutant);
+        let timeline = timeline_of(&trace, trace.header.mutant);
+        let run = trace.replay(trace.header.mutant);
         assert_eq!(timeline.steps.len(), run.actions.len(), "{name}");
         is_well_formed(&name, &timeline);
         let told = timeline
@@ -42,7 +42,7 @@ fn every_kept_trace_is_told_step_by_step_with_its_broken_promise_where_it_broke(
             .map(|violation| (violation.step + 1, violation.invariant, violation.sentence.as_str()));
         let found = run.violation.as_ref().map(|found| (run.actions.len(), found.invariant, found.sentence));
         assert_eq!(told, found, "{name}");
-        assert_eq!(timeline_of(&trace, trace.head.mutant), timeline, "{name} is told twice the same");
+        assert_eq!(timeline_of(&trace, trace.header.mutant), timeline, "{name} is told twice the same");
     }
 }
 
@@ -63,7 +63,7 @@ fn whole_lives_are_told_and_listening_changes_nothing() {
 #[test]
 fn the_story_of_a_token_that_is_not_compared_reads_like_one() {
     let trace = kept_as("mutant-skip-token-check");
-    let timeline = timeline_of(&trace, trace.head.mutant);
+    let timeline = timeline_of(&trace, trace.header.mutant);
     assert_eq!(
         labels(&timeline),
         [
@@ -98,7 +98,7 @@ fn with_actions(actions: &[&str]) -> Trace {
     let head = kept_as("mutant-skip-token-check").to_jsonl();
     let head = head.lines().next().expect("a head").to_owned();
     let mut trace = Trace::from_jsonl(&format!("{head}\n{}\n", actions.join("\n"))).expect("a trace");
-    trace.head.mutant = None;
+    trace.header.mutant = None;
     trace
 }
 

@@ -43,7 +43,7 @@ impl Observer {
         match asked.rightful {
             Some(true) => self.step_completed(asked, complete, outputs)?,
             Some(false) => {
-                same_answer(self.steps.get(&token), outputs)?;
+                step_reply_repeats(self.steps.get(&token), outputs)?;
                 self.coverage.hit(Point::StepRepeated);
                 self.coverage.hit_if(token.boot < self.boot, Point::StepRepeatedAfterCrash);
             }
@@ -57,7 +57,7 @@ impl Observer {
         let mut missing = 0;
         for (output, produce) in outputs.iter().zip(&complete.produce) {
             let StepOutput { partition, offset, duplicate, .. } = *output;
-            self.coverage.hit_if(duplicate, Point::StepMadeDuplicate);
+            self.coverage.hit_if(duplicate, Point::StepOutputDuplicate);
             let produced = Produced { partition, offset, duplicate, router: RouterUse::NotAsked };
             self.accepted(asked.at, produce, &produced)?;
             if duplicate {
@@ -66,12 +66,12 @@ impl Observer {
             let number = number(&produce.value).unwrap_or_default();
             let stored = self.stored(number).count();
             let may_be_missing = asked.skips > 0 && identity(produce).is_some();
-            made_once(number, stored, may_be_missing)?;
+            output_stored_once(number, stored, may_be_missing)?;
             missing += usize::from(stored == 0 && !may_be_missing);
             self.stored(number).for_each(|known| known.released = true);
         }
         match asked.step {
-            Some(traces) => whole_step(Traces { missing, ..traces }),
+            Some(traces) => step_is_atomic(Traces { missing, ..traces }),
             None => Ok(()),
         }
     }
@@ -82,12 +82,12 @@ impl Observer {
         let full = matches!(refusal, Refusal::Overloaded { reason: Overload::Backlog, .. });
         self.coverage.hit_if(full, Point::StepRefused);
         let forgotten = *refusal == Refusal::StaleLease && self.steps.contains_key(&token);
-        self.coverage.hit_if(forgotten, Point::StepForgotten);
+        self.coverage.hit_if(forgotten, Point::StepExpired);
         if self.steps.contains_key(&token) || self.perhaps.contains(&token) {
             return Ok(());
         }
         let numbers: Vec<u64> = complete.produce.iter().filter_map(|produce| number(&produce.value)).collect();
-        no_part_of_a_step(numbers.iter().map(|number| self.stored(*number).count()).sum())
+        refused_step_leaves_nothing(numbers.iter().map(|number| self.stored(*number).count()).sum())
     }
 
     /// Messages that a produce of this number has made, gone ones included.
@@ -106,7 +106,7 @@ impl Observer {
         if !self.to_be_made.contains(&number) {
             return Ok(());
         }
-        made_once(number, self.stored(number).count(), false)
+        output_stored_once(number, self.stored(number).count(), false)
     }
 
     /// The power went while a step was decided, and the log was found to reach to `last`.
@@ -132,7 +132,7 @@ impl Observer {
             };
             let stored = complete.produce.iter().filter(|produce| is_there(produce)).count();
             if !torn.survived {
-                no_part_of_a_step(stored)?;
+                refused_step_leaves_nothing(stored)?;
             } else if let Some(traces) = self.traces(state, &torn.asked) {
                 // One with an identity may be a duplicate or have been skipped, and a deadline may have passed.
                 let plain = |produce: &&Produce| identity(produce).is_none() && produce.envelope.deadline.is_none();
@@ -141,7 +141,7 @@ impl Observer {
                 let effect = self.identity_at(&torn.asked, complete.claim.offset);
                 let is_known = effect.is_some_and(|effect| state.store().get(&effect).is_some());
                 let ended = traces.ended.filter(|_| is_known);
-                whole_step(Traces { ended, missing, stored, ..traces })?;
+                step_is_atomic(Traces { ended, missing, stored, ..traces })?;
             }
         }
         Ok(())

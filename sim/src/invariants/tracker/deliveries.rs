@@ -6,14 +6,14 @@ use driftq_core::types::*;
 use super::model::{GroupModel, Known, Seen, Stream};
 use super::observer::Observer;
 use crate::coverage::Point;
-use crate::invariants::attempts::{attempts_rise, error_is_kept};
-use crate::invariants::content::was_accepted;
-use crate::invariants::dead_letters::{dead_stays_away, origin_gets_alone, spent_stays_away};
-use crate::invariants::fencing::{one_holder, tokens_rise};
-use crate::invariants::in_flight::{seen_in_flight, stream_is_there, within_prefetch};
-use crate::invariants::lifecycle::acked_stays_away;
-use crate::invariants::order::{Lane, firsts_ascend, priority_first};
-use crate::invariants::time::{not_early, not_late};
+use crate::invariants::attempts::{attempts_increment, last_error_reported};
+use crate::invariants::content::delivered_was_accepted;
+use crate::invariants::dead_letters::{dead_not_redelivered, exhausted_not_redelivered, redriven_delivered_to_origin};
+use crate::invariants::fencing::{one_lease_holder, tokens_increase};
+use crate::invariants::in_flight::{observed_in_flight, stream_is_open, within_prefetch};
+use crate::invariants::lifecycle::acked_not_redelivered;
+use crate::invariants::order::{Lane, first_deliveries_ascend, priority_first};
+use crate::invariants::time::{not_after_deadline, not_before_due};
 use crate::invariants::verdict::Verdict;
 
 /// A delivery, and what was known of its stream and its message before.
@@ -39,15 +39,15 @@ impl Handed<'_> {
 
 impl Observer {
     pub(super) fn delivered(&mut self, consumer: ConsumerId, delivery: &Delivery) -> Verdict {
-        tokens_rise(self.last_token, delivery.token)?;
+        tokens_increase(self.last_token, delivery.token)?;
         self.last_token = Some(delivery.token);
 
-        stream_is_there(consumer, self.streams.get(&consumer))?;
+        stream_is_open(consumer, self.streams.get(&consumer))?;
         let Some(stream) = self.streams.get_mut(&consumer) else { return Ok(()) };
         stream.given += 1;
         let topic = self.topics.get(&stream.topic);
         let known = topic.and_then(|topic| topic.known.get(&delivery.offset));
-        was_accepted(delivery, known)?;
+        delivered_was_accepted(delivery, known)?;
         let (Some(topic), Some(known)) = (topic, known) else { return Ok(()) };
         let handed = Handed {
             delivery,
@@ -58,21 +58,21 @@ impl Observer {
             is_dead_letter: topic.name.is_dead_letter(),
             at: Timestamp(delivery.lease_until.0.saturating_sub(stream.lease.0)),
         };
-        origin_gets_alone(&handed)?;
+        redriven_delivered_to_origin(&handed)?;
 
         let Some(book) = self.groups.get_mut(&(stream.topic, stream.group)) else { return Ok(()) };
-        self.coverage.hit_if(book.undone.contains(&delivery.offset), Point::SoughtBack);
-        acked_stays_away(book, delivery)?;
-        dead_stays_away(book, delivery, handed.at)?;
-        one_holder(book, delivery, handed.at)?;
-        seen_in_flight(book, &handed, &self.limits)?;
+        self.coverage.hit_if(book.undone.contains(&delivery.offset), Point::RedeliveredBySeek);
+        acked_not_redelivered(book, delivery)?;
+        dead_not_redelivered(book, delivery, handed.at)?;
+        one_lease_holder(book, delivery, handed.at)?;
+        observed_in_flight(book, &handed, &self.limits)?;
         within_prefetch(book, &handed)?;
         book.in_order(&handed)?;
-        attempts_rise(book, delivery)?;
-        error_is_kept(book, delivery)?;
-        not_early(book, &handed)?;
-        not_late(&handed)?;
-        spent_stays_away(&handed)?;
+        attempts_increment(book, delivery)?;
+        last_error_reported(book, delivery)?;
+        not_before_due(book, &handed)?;
+        not_after_deadline(&handed)?;
+        exhausted_not_redelivered(&handed)?;
         book.see(&handed);
         Ok(())
     }
@@ -88,7 +88,7 @@ impl GroupModel {
             return Ok(());
         }
         priority_first(self, handed)?;
-        firsts_ascend(self.firsts.insert(lane, handed.delivery.offset), handed)
+        first_deliveries_ascend(self.firsts.insert(lane, handed.delivery.offset), handed)
     }
 
     fn see(&mut self, handed: &Handed<'_>) {

@@ -225,8 +225,8 @@ impl Observer {
                 self.coverage.hit_if(grant.is_some_and(|(token, _)| token.boot < self.boot), Point::ReplayAfterCrash);
                 let over = end.is_some_and(|end| end.expires_at.is_some_and(|window| window <= asked.at));
                 self.coverage.hit_if(over, Point::PinnedPastWindow);
-                same_request(book, begin.request_hash.as_ref(), is_alive)?;
-                replay_is_true(book.end(), outcome, asked.at)
+                request_hash_is_stable(book, begin.request_hash.as_ref(), is_alive)?;
+                replay_matches_outcome(book.end(), outcome, asked.at)
             }
             (StoreCommand::Finish { identity, token, outcome }, _) => self.finished(asked, identity, *token, outcome),
             (StoreCommand::Renew { identity, .. }, Reply::Store(StoreReply::Renewed { lease_until })) => {
@@ -254,15 +254,15 @@ impl Observer {
         reply: &Reply,
     ) -> Verdict {
         let Reply::Store(StoreReply::Execute { attempt, token, lease_until, .. }) = reply else { return Ok(()) };
-        grant_is_new(self.last_grant, *token)?;
+        grant_token_is_new(self.last_grant, *token)?;
         self.last_grant = Some(*token);
         let book = self.effects.entry(identity.clone()).or_default();
         let grant = Grant { at: asked.at, until: *lease_until, delivery, end: None, failed: false, unsure: false };
         let given = Given { book, token: *token, grant: &grant, undone: &asked.undone };
-        one_grant(given)?;
-        ended_stays(given)?;
+        one_live_grant(given)?;
+        final_not_regranted(given)?;
         let request = begin.and_then(|begin| begin.request_hash.as_ref());
-        same_request(book, request, *attempt > 1)?;
+        request_hash_is_stable(book, request, *attempt > 1)?;
         let before = book.grants.last_key_value().map(|(token, grant)| (*token, grant.clone()));
         if *attempt == 1 {
             book.request = request.cloned();
@@ -286,7 +286,7 @@ impl Observer {
 
     fn finished(&mut self, asked: &Asked, identity: &Identity, shown: TokenClaim, outcome: &Outcome) -> Verdict {
         let book = self.effects.entry(identity.clone()).or_default();
-        newest_ends(book, shown)?;
+        newest_grant_finishes(book, shown)?;
         let lifetime = book.lifetime;
         let Some(grant) = book.newest().filter(|grant| !grant.unsure) else { return Ok(()) };
         // A failure is told once; behind an ack of its message a success may still be told.
@@ -346,7 +346,7 @@ impl Observer {
     /// A worker runs an effect, which was run last under the grant `before`.
     pub(crate) fn ran(&self, identity: &Identity, before: Option<LeaseToken>, token: LeaseToken) -> Verdict {
         let (Some(book), Some(before)) = (self.effects.get(identity), before) else { return Ok(()) };
-        runs_for_a_reason(book, before, token)
+        rerun_is_justified(book, before, token)
     }
 }
 

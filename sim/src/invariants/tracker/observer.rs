@@ -21,9 +21,9 @@ use super::effects::EffectModel;
 use super::model::*;
 use crate::coverage::Coverage;
 use crate::invariants::counts::Counted;
-use crate::invariants::fencing::stale_changes_nothing;
-use crate::invariants::limits::{refused_is_nothing, refused_when_full};
-use crate::invariants::outputs::{Ground, answered_once, failed_refuses};
+use crate::invariants::fencing::stale_claim_is_noop;
+use crate::invariants::limits::{refusal_is_noop, refused_only_when_full};
+use crate::invariants::outputs::{Ground, one_reply, refused_after_failure};
 use crate::invariants::verdict::Verdict;
 use crate::names::Message;
 
@@ -174,7 +174,7 @@ impl Observer {
         asked.at = pipeline.broker().now();
         asked.skips = pipeline.broker().counters().skipped - asked.skips;
         if let Some(before) = asked.untouched {
-            stale_changes_nothing(&asked.command, before, pipeline.state().digest())?;
+            stale_claim_is_noop(&asked.command, before, pipeline.state().digest())?;
         }
         let there_before = asked.group;
         (asked.topic, asked.group) = match (asked.topic, asked.group) {
@@ -265,7 +265,7 @@ impl Observer {
 
     /// Something has come out.
     pub(crate) fn said(&mut self, output: &Output, ground: Ground) -> Verdict {
-        failed_refuses(ground, output)?;
+        refused_after_failure(ground, output)?;
         match output {
             Output::Deliver { consumer, delivery } => self.delivered(*consumer, delivery),
             Output::Closed { consumer, .. } => {
@@ -277,7 +277,7 @@ impl Observer {
             Output::Reply { ticket, result } => {
                 let asked = self.pending.remove(ticket);
                 self.has_heard = true;
-                answered_once(asked.as_ref(), *ticket, result)?;
+                one_reply(asked.as_ref(), *ticket, result)?;
                 let Some(asked) = asked else { return Ok(()) };
                 match result {
                     Err(Refusal::LogFailed) => {
@@ -287,11 +287,11 @@ impl Observer {
                     }
                     Err(refusal) => {
                         ground.bears(asked.before, || format!("{:?}", asked.command))?;
-                        refused_is_nothing(&asked, refusal)?;
+                        refusal_is_noop(&asked, refusal)?;
                         if let Command::Complete(complete) = &asked.command {
                             self.step_refused(complete, refusal)?;
                         }
-                        refused_when_full(&asked, refusal)
+                        refused_only_when_full(&asked, refusal)
                     }
                     Ok(reply) => {
                         let least = if writes(&asked, reply) { asked.before.next() } else { asked.before };

@@ -8,12 +8,12 @@ use driftq_core::{Command, Reply};
 use super::model::*;
 use super::observer::{Observer, identity};
 use crate::coverage::Point;
-use crate::invariants::content::{accepted_is_kept, peeked_is_stored};
-use crate::invariants::counts::counts_are_true;
-use crate::invariants::dead_letters::redrive_bounded;
-use crate::invariants::dedupe::{Repeated, one_offset, window_ends};
-use crate::invariants::fencing::ended_is_ended;
-use crate::invariants::limits::{looking_is_nothing, only_with_room};
+use crate::invariants::content::{accepted_is_stored, peek_matches};
+use crate::invariants::counts::description_matches;
+use crate::invariants::dead_letters::redrive_within_limit;
+use crate::invariants::dedupe::{Repeated, deduped_within_window, new_after_window};
+use crate::invariants::fencing::expired_not_extended;
+use crate::invariants::limits::{accepted_within_limits, query_is_noop};
 use crate::invariants::time::least_backoff;
 use crate::invariants::verdict::{Verdict, Violation};
 
@@ -59,18 +59,18 @@ impl Observer {
             (Command::Peek { .. }, Reply::Peeked(found)) => {
                 let book = asked.topic.and_then(|topic| self.topics.get(&topic));
                 for peeked in found {
-                    peeked_is_stored(peeked, book.and_then(|book| book.known.get(&peeked.offset)))?;
+                    peek_matches(peeked, book.and_then(|book| book.known.get(&peeked.offset)))?;
                 }
             }
             (Command::DescribeTopic { .. }, Reply::Topic(info)) => {
                 if let Some(counted) = &asked.counted {
-                    counts_are_true(info, counted)?;
+                    description_matches(info, counted)?;
                 }
             }
-            (Command::Redrive { limit, .. }, Reply::Redriven { count }) => redrive_bounded(*count, *limit)?,
+            (Command::Redrive { limit, .. }, Reply::Redriven { count }) => redrive_within_limit(*count, *limit)?,
             _ => {}
         }
-        looking_is_nothing(asked)?;
+        query_is_noop(asked)?;
         self.settled_by_word(asked, reply)
     }
 
@@ -78,12 +78,12 @@ impl Observer {
         if !self.accepted(asked.at, produce, produced)? {
             return Ok(());
         }
-        only_with_room(asked, produced)?;
+        accepted_within_limits(asked, produced)?;
         let (topic, number) = (asked.produce.as_ref().map(|place| place.topic), number(&produce.value));
         let book = topic.and_then(|topic| self.topics.get_mut(&topic));
         let stored = book.and_then(|book| book.known.get_mut(&produced.offset));
         let is_skipped = asked.skips > 0 && identity(produce).is_some();
-        accepted_is_kept(produced, number, stored.as_deref(), is_skipped)?;
+        accepted_is_stored(produced, number, stored.as_deref(), is_skipped)?;
         if let Some(known) = stored {
             known.released = true;
         }
@@ -100,8 +100,8 @@ impl Observer {
         let Some(name) = identity(produce) else { return Ok(true) };
         let known = self.identities.get(&name).copied();
         let repeated = Repeated { name: Some(&name), known, at, produced };
-        one_offset(repeated)?;
-        window_ends(repeated)?;
+        deduped_within_window(repeated)?;
+        new_after_window(repeated)?;
         match known {
             Some(Identity::Accepted { expires_at, .. }) if expires_at > at => return Ok(false),
             Some(Identity::Accepted { .. }) => self.coverage.hit(Point::IdentityExpired),
@@ -154,7 +154,7 @@ impl Observer {
         match &asked.command {
             Command::Extend { .. } => {
                 if !redriven {
-                    ended_is_ended(claim, asked.at, seen)?;
+                    expired_not_extended(claim, asked.at, seen)?;
                 }
                 if let Reply::Extended { lease_until } = reply {
                     seen.lease_until = *lease_until;

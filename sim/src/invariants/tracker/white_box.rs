@@ -10,13 +10,13 @@ use driftq_core::{Command, Pipeline};
 
 use super::model::*;
 use super::observer::Observer;
-use crate::invariants::attempts::attempts_kept;
-use crate::invariants::content::{one_body, was_sent};
-use crate::invariants::counts::{done_in_adds_up, group_adds_up, load_adds_up, payload};
+use crate::invariants::attempts::attempts_recovered;
+use crate::invariants::content::{offset_is_stable, stored_was_produced};
+use crate::invariants::counts::{ack_count_matches, group_counts_match, load_matches, payload};
 use crate::invariants::dead_letters::*;
 use crate::invariants::in_flight::leased_in_flight;
 use crate::invariants::lifecycle::*;
-use crate::invariants::limits::{gone_in_time, retained_bytes, retained_while_asked};
+use crate::invariants::limits::{retained_as_configured, retained_bytes, retention_ends};
 use crate::invariants::liveness::not_stuck;
 use crate::invariants::verdict::Verdict;
 
@@ -85,12 +85,12 @@ impl Observer {
             let visible_to = partition.visible_to(position);
             let Some(book) = self.topics.get_mut(&topic.id()) else { continue };
             if let Some(known) = book.known.get(&message.offset) {
-                one_body(message, (id, position), visible_to, known)?;
-                gone_is_gone(known)?;
+                offset_is_stable(message, (id, position), visible_to, known)?;
+                trimmed_stays_trimmed(known)?;
                 continue;
             }
             let number = number(message.body.value());
-            was_sent(message, number.and_then(|number| self.sent.get(&number)))?;
+            stored_was_produced(message, number.and_then(|number| self.sent.get(&number)))?;
             let known = Known {
                 number: number.unwrap_or_default(),
                 partition: id,
@@ -127,14 +127,14 @@ impl Observer {
         let source = self.topics.get(&topic.id()).and_then(|book| book.known.get(&dead.original_offset));
         let Some(source) = source else { return Ok(()) };
         let was = source.body.metadata();
-        dead_unchanged(message, dead, source, &was)?;
-        dead_at_the_limit(dead, &was.envelope)?;
+        dead_letter_unchanged(message, dead, source, &was)?;
+        dead_lettered_at_limit(dead, &was.envelope)?;
 
         let done = group.progress(source.partition).is_some_and(|progress| progress.done().contains(source.position));
         let Some(book) = self.groups.get_mut(&(topic.id(), group.id())) else { return Ok(()) };
         let before = book.died(dead.original_offset);
         book.dead.entry(dead.original_offset).or_default().push((lsn, dead.routed_at));
-        dead_once(book, dead, before, done)
+        dead_lettered_once(book, dead, before, done)
     }
 
     /// A new message made from a dead letter.
@@ -148,7 +148,7 @@ impl Observer {
         letter.redriven = Some(lsn);
         let was = letter.body.metadata();
         let failed = was.dead_letter.as_ref().and_then(|dead| topic.group_named(&dead.group)).map(Group::id);
-        origin_sees_alone(redrive, visible_to, failed)?;
+        redriven_visible_to_origin(redrive, visible_to, failed)?;
         let there = dead.partition(letter.partition).and_then(|partition| partition.message(letter.position));
         let is_letter_gone = there.is_none();
         redrive_names_origin(&Revived { message, number, redrive, letter, was: &was, is_letter_gone })?;
@@ -174,13 +174,13 @@ impl Observer {
             for waiting in &groups {
                 let progress = waiting.group.progress(known.partition);
                 if progress.is_some_and(|progress| progress.done().contains(known.position)) {
-                    end_is_justified(waiting, *offset, known)?;
+                    ack_is_justified(waiting, *offset, known)?;
                 } else {
-                    acked_is_done(waiting, *offset, known)?;
+                    confirmed_ack_holds(waiting, *offset, known)?;
                     dead_stays_done(waiting, *offset, known)?;
                 }
             }
-            unread_is_kept(topic, known, kept.is_some())?;
+            unconsumed_is_stored(topic, known, kept.is_some())?;
         }
         drop(groups);
         if gone.is_empty() {
@@ -192,7 +192,7 @@ impl Observer {
             let Some(last) = here.rev().find(|known| known.redriven.is_none()) else { continue };
             // What was stored and passed over at once was never seen, and may have pushed others out.
             if !has_skipped {
-                retained_while_asked(topic, partition, last, now)?;
+                retained_as_configured(topic, partition, last, now)?;
             }
         }
         if let Some(book) = self.topics.get_mut(&topic.id()) {
@@ -220,7 +220,7 @@ impl Observer {
     pub(crate) fn settled<F: Faults>(&self, pipeline: &Pipeline<F>) -> Verdict {
         let now = pipeline.broker().now();
         for topic in pipeline.state().topics() {
-            topic.partitions().try_for_each(|(id, partition)| gone_in_time(topic, id, partition, now))?;
+            topic.partitions().try_for_each(|(id, partition)| retention_ends(topic, id, partition, now))?;
             for group in topic.groups().filter(|group| !group.is_paused()) {
                 let Some(hungry) = self.hungry(topic, group, now) else { continue };
                 for (id, progress) in group.partitions().filter(|(_, p)| p.in_flight() < self.limits.in_flight_max) {
@@ -261,7 +261,7 @@ impl Observer {
             let Some(group) = state.topic(*topic).and_then(|topic| topic.group(*group)) else { continue };
             for (offset, seen) in &book.seen {
                 let found = group.progress(seen.partition).and_then(|progress| progress.find(*offset));
-                attempts_kept(found.map(|(_, entry)| entry), seen)?;
+                attempts_recovered(found.map(|(_, entry)| entry), seen)?;
             }
         }
         Ok(())
@@ -278,20 +278,20 @@ struct Made {
 
 /// One partition, message by message.
 fn inspect(partition_view: &PartitionView<'_>, limits: &Limits) -> Verdict {
-    one_place(partition_view)?;
-    offsets_rise(partition_view)?;
+    stored_or_trimmed(partition_view)?;
+    offsets_ascend(partition_view)?;
     for (group, progress) in &partition_view.groups {
-        one_phase(partition_view, group, progress)?;
-        undone_is_kept(partition_view, group, progress)?;
-        group_adds_up(partition_view, group, progress)?;
+        one_message_state(partition_view, group, progress)?;
+        unacked_is_stored(partition_view, group, progress)?;
+        group_counts_match(partition_view, group, progress)?;
         leased_in_flight(partition_view, group, progress, limits)?;
     }
     let (mut open, mut open_bytes, mut retained) = (0, 0, 0);
     for (position, message) in partition_view.partition.messages() {
         let done_in = partition_view.done_in(position);
-        done_in_adds_up(partition_view, position, message, done_in)?;
+        ack_count_matches(partition_view, position, message, done_in)?;
         let is_done_everywhere = partition_view.is_done_everywhere(done_in);
-        done_is_let_go(partition_view, message, is_done_everywhere)?;
+        acked_is_trimmed(partition_view, message, is_done_everywhere)?;
         if is_done_everywhere {
             retained += payload(message);
         } else {
@@ -299,6 +299,6 @@ fn inspect(partition_view: &PartitionView<'_>, limits: &Limits) -> Verdict {
             open_bytes += payload(message);
         }
     }
-    load_adds_up(partition_view, open, open_bytes)?;
+    load_matches(partition_view, open, open_bytes)?;
     retained_bytes(partition_view, retained)
 }

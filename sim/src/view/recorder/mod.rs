@@ -94,7 +94,7 @@ impl Recorder {
     }
 
     fn run<F: Faults>(mut self, trace: &Trace, faults: F, fault: Option<Fault>) -> Timeline {
-        let begun = panic_capture::catch(|| World::new(&trace.head.setup, faults, Checks::default()));
+        let begun = panic_capture::catch(|| World::new(&trace.header.setup, faults, Checks::default()));
         let mut violation = None;
         let mut facts = facts(trace, fault);
         match begun.map_err(never_panics).and_then(|begun| begun) {
@@ -127,7 +127,7 @@ impl Recorder {
         });
         Timeline {
             title: format!("A life of {} steps", self.steps.len()),
-            about: trace.head.about.clone().unwrap_or_default(),
+            about: trace.header.about.clone().unwrap_or_default(),
             facts,
             tracks: self.tracks(),
             unit: Unit::Action,
@@ -322,7 +322,7 @@ fn facts(trace: &Trace, fault: Option<Fault>) -> Vec<(String, String)> {
     if let Some(fault) = fault {
         facts.push(("planted bug".to_owned(), fault.name().to_owned()));
     }
-    if let Some(seed) = trace.head.seed {
+    if let Some(seed) = trace.header.seed {
         facts.push(("seed".to_owned(), seed.to_string()));
     }
     facts
