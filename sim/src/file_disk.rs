@@ -1,9 +1,8 @@
-//! The server's own files in the place of the simulated disk.
+//! Real files of the server's storage in the place of the simulated disk.
 //!
-//! Everything the broker writes goes to real files, and everything it reads comes from them. The simulated disk runs beside them, as the
-//! model that says what is to go wrong and what a power loss takes: nobody can make a real disk forget on command, so
-//! after a death the files are made to hold what the model has kept. Wherever the two should be the same they are compared, byte for
-//! byte: at every read and listing, when a file is synced, and all of them before every death.
+//! All writes go to real files and all reads come from them. The simulated disk runs beside them as the model that decides which faults occur and
+//! what a crash loses: a real disk does not lose data on command, so after a crash the files are rewritten to hold what the model kept. Both are
+//! compared byte for byte at every read and listing, after every sync, and completely before every crash.
 
 use std::cell::OnceCell;
 use std::fmt::{Debug, Display};
@@ -20,41 +19,41 @@ use driftq_files::{DataFolder, FileStorage, FolderError};
 
 use crate::actions::Loss;
 use crate::disk::Disk;
-use crate::storage::SimStorage;
+use crate::sim_storage::SimStorage;
 
-/// Why a life cannot be lived on real files, or was another one there.
+/// Why a run on real files is impossible or differed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileDiskError {
-    /// The folder cannot be used.
+    /// The directory cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Somebody's files are in it.
-    #[error("{} is not empty; a world begins with an empty disk", .0.display())]
+    /// The directory is not empty.
+    #[error("{} is not empty; a world starts with an empty disk", .0.display())]
     NotEmpty(PathBuf),
-    /// The files did not behave as the simulated disk did.
-    #[error("the real files are not as the simulated disk: {0}")]
+    /// The files behaved differently from the simulated disk.
+    #[error("the real files differ from the simulated disk: {0}")]
     Differ(String),
 }
 
-/// The first difference between the files and the model, told to whoever holds a clone.
+/// The first difference between the files and the model, shared by all clones.
 #[derive(Clone, Debug, Default)]
 pub struct Difference(Rc<OnceCell<String>>);
 
 impl Difference {
-    /// What it was, if there was one.
+    /// The difference, if there was one.
     #[must_use]
     pub fn found(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }
 
-    fn tell(&self, what: impl Display) {
-        // Whatever differs later differs because of the first.
+    fn set(&self, what: impl Display) {
+        // Later differences follow from the first.
         let _ = self.0.set(what.to_string());
     }
 }
 
-/// Real files, and the model they are compared with.
+/// Real files and the model they are compared with.
 #[derive(Debug)]
 pub struct FileDisk {
     model: Disk,
@@ -64,7 +63,7 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// An empty disk in a folder that is made, or is there and empty.
+    /// An empty disk in a directory that is created or is empty.
     ///
     /// # Errors
     /// [`FileDiskError::NotEmpty`], [`FileDiskError::Folder`].
@@ -80,33 +79,33 @@ impl FileDisk {
         })
     }
 
-    /// Where the first difference will be told.
+    /// A handle to the first difference.
     #[must_use]
     pub fn difference(&self) -> Difference {
         self.difference.clone()
     }
 
-    /// Asks the files as well, unless the model alone could know that it goes wrong, and compares what both say.
-    fn too(
+    /// Repeats an operation on the files, unless its failure exists in the model alone, and compares the results.
+    fn mirror(
         &mut self,
-        said: Result<(), StorageFault>,
+        modelled: Result<(), StorageFault>,
         what: impl Display,
-        ask: impl FnOnce(&mut FileStorage) -> Result<(), StorageFault>,
+        operation: impl FnOnce(&mut FileStorage) -> Result<(), StorageFault>,
     ) -> Result<(), StorageFault> {
-        if !matches!(said, Err(StorageFault::Full | StorageFault::Io(_))) {
-            let real = ask(&mut self.files);
-            self.same(what, &said, &real);
+        if !matches!(modelled, Err(StorageFault::Full | StorageFault::Io(_))) {
+            let real = operation(&mut self.files);
+            self.compare_results(what, &modelled, &real);
         }
-        said
+        modelled
     }
 
-    fn same<T: PartialEq + Debug>(&self, what: impl Display, model: &T, real: &T) {
+    fn compare_results<T: PartialEq + Debug>(&self, what: impl Display, model: &T, real: &T) {
         if model != real {
-            self.difference.tell(format_args!("{what}: {model:?} was expected, and the files say {real:?}"));
+            self.difference.set(format_args!("{what}: expected {model:?}, the files gave {real:?}"));
         }
     }
 
-    /// The bytes a file has by the model, the zeros ahead included.
+    /// The bytes of a file in the model, preallocated zeros included.
     fn expected(&self, info: &FileInfo) -> Vec<u8> {
         let mut bytes = self.model.bytes(info.file).unwrap_or_default().to_vec();
         bytes.resize(usize::try_from(info.len).unwrap_or(usize::MAX), 0);
@@ -118,20 +117,20 @@ impl FileDisk {
         if real != expected {
             let at = real.iter().zip(&expected).take_while(|(a, b)| a == b).count();
             let lengths = (expected.len(), real.len());
-            self.difference.tell(format_args!("{} from byte {at} on, of {lengths:?} bytes", info.file));
+            self.difference.set(format_args!("{} from byte {at} on, lengths {lengths:?}", info.file));
         }
         Ok(())
     }
 
-    /// The names and bytes of everything, against the model.
+    /// Compares names and bytes of all files with the model.
     fn compare_all(&mut self) -> io::Result<()> {
         let (model, real) = (self.model.list(), self.files.list());
-        self.same("listing", &model, &real);
+        self.compare_results("listing", &model, &real);
         model.unwrap_or_default().iter().try_for_each(|info| self.compare(info))
     }
 
-    /// Takes from the files what the model has lost.
-    fn lose(&mut self) -> io::Result<()> {
+    /// Removes from the files what the model lost.
+    fn apply_loss(&mut self) -> io::Result<()> {
         let kept = self.model.list().unwrap_or_default();
         for info in self.files.list().unwrap_or_default() {
             if !kept.iter().any(|kept| kept.file == info.file) {
@@ -150,9 +149,9 @@ impl FileDisk {
         Ok(())
     }
 
-    /// Another process opens the folder.
+    /// Reopens the directory, as another process would.
     fn reopen(&mut self) -> Result<(), FolderError> {
-        // The lock goes with the last handle, so that one goes before the folder is locked anew.
+        // The lock is released with the last handle, which must go before the directory is locked again.
         let without_lock = FileStorage::within(&self.path);
         let failed = |error| FolderError::Io { doing: "opening", path: self.path.clone(), error };
         self.files = without_lock.map_err(failed)?;
@@ -160,9 +159,9 @@ impl FileDisk {
         Ok(())
     }
 
-    fn tell_failure<E: Display>(&self, doing: &str, done: Result<(), E>) {
+    fn note_failure<E: Display>(&self, doing: &str, done: Result<(), E>) {
         if let Err(error) = done {
-            self.difference.tell(format_args!("{doing}: {error}"));
+            self.difference.set(format_args!("{doing}: {error}"));
         }
     }
 }
@@ -177,80 +176,80 @@ impl SimStorage for FileDisk {
     }
 
     fn crash(&mut self, loss: Loss) {
-        let same = self.compare_all();
-        self.tell_failure("before a death", same);
+        let compared = self.compare_all();
+        self.note_failure("before a crash", compared);
         self.model.crash(loss);
-        let lost = self.lose();
-        self.tell_failure("taking what was lost", lost);
+        let lost = self.apply_loss();
+        self.note_failure("applying the loss", lost);
         let opened = self.reopen();
-        self.tell_failure("opening the folder again", opened);
+        self.note_failure("reopening the directory", opened);
     }
 
-    fn survey(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError> {
+    fn inspect_recovery(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError> {
         inspect(&mut self.files.clone(), None, faults)
     }
 }
 
 impl Storage for FileDisk {
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault> {
-        let said = self.model.create(file, capacity);
-        self.too(said, format_args!("creating {file}"), |files| files.create(file, capacity))
+        let modelled = self.model.create(file, capacity);
+        self.mirror(modelled, format_args!("creating {file}"), |files| files.create(file, capacity))
     }
 
     fn append(&mut self, file: FileId, at: WriteAt, bytes: &[u8]) -> Result<(), StorageFault> {
         let end = |model: &Disk| model.bytes(file).map_or(0, <[u8]>::len);
         let before = end(&self.model);
-        let said = self.model.append(file, at, bytes);
-        if let Err(StorageFault::Io(_)) = said {
-            // A short write: so much of it is there.
+        let modelled = self.model.append(file, at, bytes);
+        if let Err(StorageFault::Io(_)) = modelled {
+            // A short write stores a prefix.
             let part = &bytes[..end(&self.model) - before];
             let real = if part.is_empty() { Ok(()) } else { self.files.append(file, at, part) };
-            self.same(format_args!("a short write to {file}"), &Ok(()), &real);
+            self.compare_results(format_args!("a short write to {file}"), &Ok(()), &real);
         }
-        self.too(said, format_args!("appending to {file}"), |files| files.append(file, at, bytes))
+        self.mirror(modelled, format_args!("appending to {file}"), |files| files.append(file, at, bytes))
     }
 
     fn sync(&mut self, file: FileId) -> Result<(), StorageFault> {
-        let said = self.model.sync(file);
-        let said = self.too(said, format_args!("syncing {file}"), |files| files.sync(file));
+        let modelled = self.model.sync(file);
+        let modelled = self.mirror(modelled, format_args!("syncing {file}"), |files| files.sync(file));
         let info = self.model.list()?.into_iter().find(|info| info.file == file);
-        let same = info.map_or(Ok(()), |info| self.compare(&info));
-        self.tell_failure("after a sync", same);
-        said
+        let compared = info.map_or(Ok(()), |info| self.compare(&info));
+        self.note_failure("after a sync", compared);
+        modelled
     }
 
     fn read(&mut self, file: FileId, position: u64, buffer: &mut [u8]) -> Result<usize, StorageFault> {
         let mut expected = vec![0; buffer.len()];
-        let said = self.model.read(file, position, &mut expected);
+        let modelled = self.model.read(file, position, &mut expected);
         let real = self.files.read(file, position, buffer);
-        self.same(format_args!("reading {file} at {position}"), &said, &real);
+        self.compare_results(format_args!("reading {file} at {position}"), &modelled, &real);
         if let Ok(count) = real
             && expected.get(..count) != buffer.get(..count)
         {
-            self.difference.tell(format_args!("{file} reads otherwise at {position}"));
+            self.difference.set(format_args!("{file} reads differently at {position}"));
         }
         real
     }
 
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {
-        let (said, real) = (self.model.list(), self.files.list());
-        self.same("listing", &said, &real);
+        let (modelled, real) = (self.model.list(), self.files.list());
+        self.compare_results("listing", &modelled, &real);
         real
     }
 
     fn rename(&mut self, from: FileId, to: FileId) -> Result<(), StorageFault> {
-        let said = self.model.rename(from, to);
-        self.too(said, format_args!("renaming {from}"), |files| files.rename(from, to))
+        let modelled = self.model.rename(from, to);
+        self.mirror(modelled, format_args!("renaming {from}"), |files| files.rename(from, to))
     }
 
     fn remove(&mut self, file: FileId) -> Result<(), StorageFault> {
-        let said = self.model.remove(file);
-        self.too(said, format_args!("removing {file}"), |files| files.remove(file))
+        let modelled = self.model.remove(file);
+        self.mirror(modelled, format_args!("removing {file}"), |files| files.remove(file))
     }
 
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
-        let said = self.model.sync_folder();
-        self.too(said, "syncing the folder", Storage::sync_folder)
+        let modelled = self.model.sync_folder();
+        self.mirror(modelled, "syncing the directory", Storage::sync_folder)
     }
 }
 
@@ -261,7 +260,7 @@ mod tests {
     const FILE: FileId = FileId::Segment(1);
     const CAPACITY: u64 = 4_096;
 
-    /// A file with a synced beginning and something that was not synced, and its path.
+    /// A file with a synced prefix and unsynced bytes behind it, and its path.
     fn written(folder: &Path) -> (FileDisk, PathBuf) {
         let mut disk = FileDisk::new(folder, false).expect("an empty folder");
         disk.create(FILE, CAPACITY).expect("room");
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_takes_from_the_files_what_the_model_loses() {
+    fn crash_removes_from_files_what_the_model_lost() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut disk, path) = written(folder.path());
         disk.crash(Loss::Nothing);
@@ -289,26 +288,26 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_as_the_model_are_told_of() {
+    fn changed_file_is_reported_at_read_sync_and_crash() {
         type Use = fn(&mut FileDisk);
         let uses: [(&str, Use); 3] = [
             ("read", |disk| drop(disk.read(FILE, 0, &mut [0; 16]))),
             ("sync", |disk| drop(disk.sync(FILE))),
-            ("death", |disk| disk.crash(Loss::All)),
+            ("crash", |disk| disk.crash(Loss::All)),
         ];
         for (name, touch) in uses {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let (mut disk, path) = written(folder.path());
             let mut bytes = fs::read(&path).expect("there");
             bytes[7] ^= 1;
-            fs::write(&path, bytes).expect("written behind its back");
+            fs::write(&path, bytes).expect("written outside the storage");
             touch(&mut disk);
             assert!(disk.difference().found().is_some(), "{name}");
         }
     }
 
     #[test]
-    fn a_file_too_many_or_too_few_is_told_of() {
+    fn extra_or_missing_file_is_reported() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut disk, path) = written(folder.path());
         fs::copy(&path, folder.path().join(FileId::Segment(2).to_string())).expect("copied");

@@ -12,7 +12,7 @@ use crate::file_disk::{FileDisk, FileDiskError};
 use crate::invariants::{Verdict, Violation, catalog};
 use crate::panic_capture;
 use crate::setup::Setup;
-use crate::storage::SimStorage;
+use crate::sim_storage::SimStorage;
 use crate::swarm::{Profile, Swarm};
 use crate::world::{Checks, Counters, World};
 

@@ -1,4 +1,4 @@
-//! What the log asks of the disk, done as far as power, room and luck allow.
+//! The [`Storage`] of the simulated disk, with its injected faults.
 
 use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
 
@@ -42,19 +42,19 @@ impl Storage for Disk {
     }
 
     fn sync(&mut self, file: FileId) -> Result<(), StorageFault> {
-        let begun = self.begin();
-        let powerless = self.fuse == Some(0) && begun.is_err();
+        let started = self.begin();
+        let is_stopped = self.fuse == Some(0) && started.is_err();
         let number = self.number(file)?;
         let content = self.contents.get_mut(&number).ok_or(StorageFault::NotFound)?;
-        if begun.is_err() {
-            if !powerless {
-                // As real systems do it: the pages count as clean now, and nobody will write them again.
-                self.unsynced.retain(|late| late.of(number).is_none());
+        if started.is_err() {
+            if !is_stopped {
+                // As operating systems do: the pages count as clean and will not be written again.
+                self.unsynced.retain(|change| change.of(number).is_none());
                 content.gave_up = true;
             }
-            return begun;
+            return started;
         }
-        self.unsynced.retain(|late| match late.of(number) {
+        self.unsynced.retain(|change| match change.of(number) {
             Some(range) => {
                 content.put(range, |byte| byte);
                 false
@@ -65,11 +65,11 @@ impl Storage for Disk {
     }
 
     fn read(&mut self, file: FileId, position: u64, buffer: &mut [u8]) -> Result<usize, StorageFault> {
-        let wanted = position..position.saturating_add(buffer.len() as u64);
+        let range_read = position..position.saturating_add(buffer.len() as u64);
         if let Some((bad, range)) = &self.unreadable
             && *bad == file
-            && wanted.start < range.end
-            && range.start < wanted.end
+            && range_read.start < range.end
+            && range.start < range_read.end
         {
             return Err(io("injected read failure"));
         }
@@ -112,7 +112,7 @@ impl Storage for Disk {
         let durable = &self.durable_folder;
         self.contents.retain(|number, _| durable.values().any(|kept| kept == number));
         let contents = &self.contents;
-        self.unsynced.retain(|late| matches!(late, Unsynced::Bytes(number, _) if contents.contains_key(number)));
+        self.unsynced.retain(|change| matches!(change, Unsynced::Bytes(number, _) if contents.contains_key(number)));
         Ok(())
     }
 }

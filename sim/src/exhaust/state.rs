@@ -66,7 +66,7 @@ impl<F: Faults> SearchState<F> {
     pub(super) fn beginning(size: Size, faults: F, checks: Checks) -> Result<Self, Violation> {
         let mut world = World::new(&setup(), faults, checks)?;
         prologue().iter().try_for_each(|action| world.apply(action))?;
-        world.forget();
+        world.forget_history();
         Ok(Self { world, size, budget: Budget::default() })
     }
 
@@ -83,7 +83,7 @@ impl<F: Faults> SearchState<F> {
         while let Some(read) = self.unread() {
             self.run_actions(std::iter::once(read).inspect(&mut told))?;
         }
-        self.world.forget();
+        self.world.forget_history();
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl<F: Faults> SearchState<F> {
 
     /// What a start would make of it if the power went now.
     pub(super) fn survives(&self) -> Verdict {
-        panic_capture::catch(|| self.world.survives()).map_err(never_panics).and_then(|verdict| verdict)
+        panic_capture::catch(|| self.world.check_recovery()).map_err(never_panics).and_then(|verdict| verdict)
     }
 
     /// What there is to know, as a number.

@@ -124,7 +124,7 @@ impl Future<'_> {
                 Action::Send { call, request: self.renewed(request, world) }
             }
             Action::Arrive { call } => {
-                let calls: Vec<Call> = world.network().under_way().collect();
+                let calls: Vec<Call> = world.network().in_transit_calls().collect();
                 Action::Arrive { call: if calls.is_empty() { call } else { self.source.pick(&calls) } }
             }
             Action::AdvanceTime { ms } => match world.until_timeout() {

@@ -1,7 +1,7 @@
-//! The list of everything that must always be true: number, name and sentence, each written once.
+//! The catalog of all invariants: number, name and sentence, each written once.
 //!
-//! A law is checked by the function of its name, in one of the files beside this one. The number is that of the invariant in
-//! `SIMULATION.md`; where one sentence is not enough to check an invariant, several laws share its number.
+//! An invariant is checked by the function of its name, in one of the files beside this one. The number is the one in `SIMULATION.md`; where one
+//! sentence is not enough to check a numbered invariant, several entries share its number.
 
 use super::verdict::Invariant;
 
@@ -12,10 +12,10 @@ macro_rules! catalog {
             pub const $constant: Invariant = Invariant { number: $number, name: stringify!($name), sentence: $sentence };
         )*
 
-        /// All laws, by number.
+        /// All invariants, by number.
         pub const ALL: &[Invariant] = &[$($constant),*];
 
-        /// The sentence of a law, for the documentation of the function that checks it.
+        /// The sentence of an invariant, for the documentation of the function that checks it.
         macro_rules! sentence {
             $(($name) => { concat!("**", $number, "**: ", $sentence, ".") };)*
         }

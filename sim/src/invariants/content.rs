@@ -1,4 +1,4 @@
-//! A message is what was sent: byte for byte, under one offset, in one place.
+//! Message content: byte for byte what was produced, under a stable offset.
 
 use driftq_core::command::Produce;
 use driftq_core::reply::{Delivery, Peeked, Produced};
@@ -6,16 +6,16 @@ use driftq_core::state::partition::Message;
 use driftq_core::types::{GroupId, PartitionId, Position};
 
 use super::catalog::{self, sentence};
-use super::tracker::model::Known;
+use super::tracker::model::StoredMessage;
 use super::verdict::Verdict;
 
 #[doc = sentence!(accepted_is_stored)]
 ///
-/// Unless it was passed over at once, because another of its identity is done.
+/// Except for a message that was skipped at once because its identity is committed.
 pub(super) fn accepted_is_stored(
     produced: &Produced,
     number: Option<u64>,
-    stored: Option<&Known>,
+    stored: Option<&StoredMessage>,
     is_skipped: bool,
 ) -> Verdict {
     let good = stored.map_or(is_skipped, |known| Some(known.number) == number);
@@ -23,7 +23,7 @@ pub(super) fn accepted_is_stored(
 }
 
 #[doc = sentence!(delivered_was_accepted)]
-pub(super) fn delivered_was_accepted(delivery: &Delivery, known: Option<&Known>) -> Verdict {
+pub(super) fn delivered_was_accepted(delivery: &Delivery, known: Option<&StoredMessage>) -> Verdict {
     let same = known.is_some_and(|known| {
         (known.partition, known.produced_at) == (delivery.partition, delivery.produced_at)
             && known.body == delivery.body
@@ -33,27 +33,27 @@ pub(super) fn delivered_was_accepted(delivery: &Delivery, known: Option<&Known>)
 
 #[doc = sentence!(stored_was_produced)]
 ///
-/// Routing may choose the place, and a delay becomes a moment; nothing else is added or taken away. What became a dead
-/// letter or comes from one is judged by the laws about those: here it is enough that somebody has sent it.
-pub(super) fn stored_was_produced(message: &Message, sent: Option<&Produce>) -> Verdict {
-    let same = sent.is_some_and(|sent| {
+/// Routing may set the target and a delay becomes a timestamp; nothing else may change. Dead letters and redriven messages have checks of their
+/// own: here it is enough that a message with that number was produced.
+pub(super) fn stored_was_produced(message: &Message, produced_messages: Option<&Produce>) -> Verdict {
+    let same = produced_messages.is_some_and(|produced_messages| {
         let meta = message.body.metadata();
         if meta.dead_letter.is_some() || meta.redrive.is_some() {
             return true;
         }
-        let mut envelope = sent.envelope.clone();
-        if let Some(delay) = sent.delay {
+        let mut envelope = produced_messages.envelope.clone();
+        if let Some(delay) = produced_messages.delay {
             envelope.deliver_at = Some(message.produced_at.after(delay));
         }
-        if sent.routing.is_some() && meta.routing.is_some() {
+        if produced_messages.routing.is_some() && meta.routing.is_some() {
             envelope.target_topic.clone_from(&meta.envelope.target_topic);
             envelope.partition_override = meta.envelope.partition_override;
         }
-        (message.body.key(), message.body.value()) == (&*sent.key, &*sent.value)
+        (message.body.key(), message.body.value()) == (&*produced_messages.key, &*produced_messages.value)
             && meta.envelope == envelope
-            && meta.trace == sent.trace
+            && meta.trace == produced_messages.trace
     });
-    catalog::STORED_WAS_PRODUCED.holds(same, || format!("{message:?} of {sent:?}"))
+    catalog::STORED_WAS_PRODUCED.holds(same, || format!("{message:?} of {produced_messages:?}"))
 }
 
 #[doc = sentence!(offset_is_stable)]
@@ -61,7 +61,7 @@ pub(super) fn offset_is_stable(
     message: &Message,
     place: (PartitionId, Position),
     seen_by: Option<GroupId>,
-    known: &Known,
+    known: &StoredMessage,
 ) -> Verdict {
     let same = (known.partition, known.position) == place
         && known.visible_to == seen_by
@@ -71,7 +71,7 @@ pub(super) fn offset_is_stable(
 }
 
 #[doc = sentence!(peek_matches)]
-pub(super) fn peek_matches(peeked: &Peeked, known: Option<&Known>) -> Verdict {
+pub(super) fn peek_matches(peeked: &Peeked, known: Option<&StoredMessage>) -> Verdict {
     let same = known.is_some_and(|known| known.body == peeked.body);
     catalog::PEEK_MATCHES.holds(same, || format!("peeked {peeked:?}, known {known:?}"))
 }
@@ -85,21 +85,21 @@ mod tests {
     use crate::invariants::tests::fixtures::*;
 
     #[test]
-    fn a_delivery_of_other_bytes_at_another_time_or_elsewhere_was_not_accepted() {
-        fine(delivered_was_accepted(&delivery(), Some(&known())));
-        breaks(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&delivery(), None));
+    fn delivery_with_other_body_time_or_partition_is_a_violation() {
+        holds(delivered_was_accepted(&delivery(), Some(&known())));
+        violates(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&delivery(), None));
         let other = Delivery { body: Body::bare(b"", b"8"), ..delivery() };
-        breaks(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
+        violates(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
         let other = Delivery { produced_at: Timestamp(51), ..delivery() };
-        breaks(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
+        violates(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
         let other = Delivery { partition: PartitionId(1), ..delivery() };
-        breaks(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
+        violates(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
     }
 
     #[test]
-    fn a_peek_that_shows_another_body_shows_what_was_never_stored() {
+    fn peek_of_another_body_is_a_violation() {
         let peeked = |value| Peeked { offset: Offset(3), produced_at: Timestamp(50), body: Body::bare(b"", value) };
-        fine(peek_matches(&peeked(b"7"), Some(&known())));
-        breaks(catalog::PEEK_MATCHES, peek_matches(&peeked(b"8"), Some(&known())));
+        holds(peek_matches(&peeked(b"7"), Some(&known())));
+        violates(catalog::PEEK_MATCHES, peek_matches(&peeked(b"8"), Some(&known())));
     }
 }

@@ -1,4 +1,4 @@
-//! The disk: what a client saw is on it, what is on it is found again, and what was damaged is noticed.
+//! Durability: what a client saw is synced, what is synced is recovered, and damage is detected.
 
 use std::fmt::{Debug, Display};
 
@@ -6,14 +6,12 @@ use driftq_core::log::Recovered;
 use driftq_core::types::Lsn;
 
 use super::catalog::{self, sentence};
-use super::outputs::Ground;
 use super::verdict::{Verdict, Violation};
 
 #[doc = sentence!(synced_before_release)]
-pub(super) fn synced_before_release(ground: Ground, lsn: Lsn, what: impl FnOnce() -> String) -> Verdict {
-    catalog::SYNCED_BEFORE_RELEASE.holds(lsn <= ground.durable, || {
-        format!("{}, which rests on {lsn}, where the disk has {}", what(), ground.durable)
-    })
+pub(super) fn synced_before_release(durable: Lsn, lsn: Lsn, what: impl FnOnce() -> String) -> Verdict {
+    catalog::SYNCED_BEFORE_RELEASE
+        .holds(lsn <= durable, || format!("{} needs LSN {lsn}, but only {durable} is durable", what()))
 }
 
 #[doc = sentence!(no_synced_loss)]
@@ -35,7 +33,7 @@ pub(crate) fn recovered_matches_log(last: Lsn, written: u64, recovered: u64, fou
 
 #[doc = sentence!(close_completes)]
 pub(crate) fn close_completes(is_closed: bool) -> Verdict {
-    catalog::CLOSE_COMPLETES.holds(is_closed, || "the log does not come to rest".to_owned())
+    catalog::CLOSE_COMPLETES.holds(is_closed, || "the log is not closed".to_owned())
 }
 
 #[doc = sentence!(close_is_recognised)]
@@ -51,7 +49,7 @@ pub(crate) fn recovery_is_idempotent(first: &Recovered, then: &Recovered) -> Ver
 
 #[doc = sentence!(recovery_crash_is_harmless)]
 ///
-/// Each with the digest of its state. What was never synced may still go with the power.
+/// Each with the digest of its state. Data that was never synced may still be lost.
 pub(crate) fn recovery_crash_is_harmless(
     before: (&Recovered, u64),
     after: (&Recovered, u64),
@@ -73,7 +71,7 @@ pub(crate) fn damage_is_detected(found: Lsn, proven: Lsn, damage: impl Debug) ->
 
 #[doc = sentence!(read_error_is_refused)]
 pub(crate) fn read_error_is_refused(is_unreadable: bool, damage: impl Debug) -> Verdict {
-    catalog::READ_ERROR_IS_REFUSED.holds(!is_unreadable, || format!("{damage:?} is taken for the end"))
+    catalog::READ_ERROR_IS_REFUSED.holds(!is_unreadable, || format!("{damage:?} is taken for the end of the file"))
 }
 
 #[cfg(test)]
@@ -82,23 +80,23 @@ mod tests {
     use crate::invariants::tests::fixtures::*;
 
     #[test]
-    fn what_was_synced_is_found_as_it_was_every_time() {
-        fine(no_synced_loss(Lsn(9), Lsn(9)));
-        breaks(catalog::NO_SYNCED_LOSS, no_synced_loss(Lsn(8), Lsn(9)));
-        breaks(catalog::CLOSE_COMPLETES, close_completes(false));
-        breaks(catalog::CLOSE_IS_RECOGNISED, close_is_recognised(true, &recovered()));
+    fn recovery_that_loses_or_changes_synced_data_is_a_violation() {
+        holds(no_synced_loss(Lsn(9), Lsn(9)));
+        violates(catalog::NO_SYNCED_LOSS, no_synced_loss(Lsn(8), Lsn(9)));
+        violates(catalog::CLOSE_COMPLETES, close_completes(false));
+        violates(catalog::CLOSE_IS_RECOGNISED, close_is_recognised(true, &recovered()));
         let less = Recovered { last_lsn: Lsn(8), ..recovered() };
-        fine(recovery_is_idempotent(&recovered(), &recovered()));
-        breaks(catalog::RECOVERY_IS_IDEMPOTENT, recovery_is_idempotent(&recovered(), &less));
+        holds(recovery_is_idempotent(&recovered(), &recovered()));
+        violates(catalog::RECOVERY_IS_IDEMPOTENT, recovery_is_idempotent(&recovered(), &less));
         let (found, less) = (&recovered(), &less);
-        fine(recovery_crash_is_harmless((found, 1), (less, 2), false));
-        breaks(catalog::RECOVERY_CRASH_IS_HARMLESS, recovery_crash_is_harmless((found, 1), (less, 1), true));
-        breaks(catalog::RECOVERY_CRASH_IS_HARMLESS, recovery_crash_is_harmless((found, 1), (found, 2), true));
+        holds(recovery_crash_is_harmless((found, 1), (less, 2), false));
+        violates(catalog::RECOVERY_CRASH_IS_HARMLESS, recovery_crash_is_harmless((found, 1), (less, 1), true));
+        violates(catalog::RECOVERY_CRASH_IS_HARMLESS, recovery_crash_is_harmless((found, 1), (found, 2), true));
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_the_end() {
-        fine(read_error_is_refused(false, "a flipped bit"));
-        breaks(catalog::READ_ERROR_IS_REFUSED, read_error_is_refused(true, "a sector"));
+    fn accepted_read_error_is_a_violation() {
+        holds(read_error_is_refused(false, "a flipped bit"));
+        violates(catalog::READ_ERROR_IS_REFUSED, read_error_is_refused(true, "a sector"));
     }
 }

@@ -1,25 +1,25 @@
-//! For tests: one law judges, and all others hold their tongue.
+//! For tests: checks one invariant alone.
 //!
-//! Most bugs break several promises, and only the first is told. To see that a law would notice a bug by itself, the others
-//! must be silent.
+//! Most bugs violate several invariants, and only the first is reported. To show that an invariant detects a bug by itself, all others are
+//! ignored.
 
 use std::cell::Cell;
 
 use super::verdict::Invariant;
 
 thread_local! {
-    static SOLOIST: Cell<Option<Invariant>> = const { Cell::new(None) };
+    static ACTIVE: Cell<Option<Invariant>> = const { Cell::new(None) };
 }
 
-/// Whether the law may say that it is broken.
-pub(super) fn is_heard(invariant: Invariant) -> bool {
-    SOLOIST.get().is_none_or(|soloist| soloist == invariant)
+/// Whether violations of the invariant are reported.
+pub(super) fn is_active(invariant: Invariant) -> bool {
+    ACTIVE.get().is_none_or(|active| active == invariant)
 }
 
-/// Does `something` while only `invariant` is heard. Laws that end a loop are heard in any case.
-pub(super) fn solo<T>(invariant: Invariant, something: impl FnOnce() -> T) -> T {
-    let before = SOLOIST.replace(Some(invariant));
-    let done = something();
-    SOLOIST.set(before);
-    done
+/// Runs `body` with `invariant` alone. Invariants that end a loop stay active.
+pub(super) fn only<T>(invariant: Invariant, body: impl FnOnce() -> T) -> T {
+    let before = ACTIVE.replace(Some(invariant));
+    let result = body();
+    ACTIVE.set(before);
+    result
 }

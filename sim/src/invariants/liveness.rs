@@ -1,4 +1,4 @@
-//! Everything comes to an end: work, waiting, and the messages themselves.
+//! Liveness: timers, I/O and deliveries make progress.
 
 use driftq_core::state::entry::Phase;
 use driftq_core::state::group::Progress;
@@ -6,50 +6,52 @@ use driftq_core::state::partition::Message;
 use driftq_core::types::{Position, Timestamp};
 
 use super::catalog::{self, sentence};
-use super::tracker::model::{PartitionView, Stream};
+use super::tracker::model::{PartitionView, StreamModel};
 use super::verdict::Verdict;
 
-/// How often a broker may ask to be called again at the same moment.
+/// The most timeout calls at one time.
 const CALLS_MAX: usize = 1_000;
-/// How much I/O a broker may ask for at the same moment.
-const PIECES_MAX: usize = 10_000;
+/// The most I/O operations at one time.
+const OPERATIONS_MAX: usize = 10_000;
 
 #[doc = sentence!(not_stuck)]
 ///
-/// For a world at rest, a stream that wants more, and a group that is allowed more.
+/// For an idle world, a stream with credit and a group below its in-flight limit.
 pub(super) fn not_stuck(
     partition_view: &PartitionView<'_>,
     progress: &Progress,
-    hungry: &Stream,
+    with_credit: &StreamModel,
     now: Timestamp,
 ) -> Verdict {
-    let lying = partition_view.partition.messages().find(|(at, message)| is_deliverable(progress, *at, message, now));
-    catalog::NOT_STUCK.holds(lying.is_none(), || format!("{partition_view} at {now}: {lying:?} for {hungry:?}"))
+    let undelivered =
+        partition_view.partition.messages().find(|(at, message)| is_deliverable(progress, *at, message, now));
+    catalog::NOT_STUCK
+        .holds(undelivered.is_none(), || format!("{partition_view} at {now}: {undelivered:?} for {with_credit:?}"))
 }
 
 #[doc = sentence!(timers_quiesce)]
 ///
-/// To be asked before every call of those that are made at one moment.
+/// Called before every timeout call at one time.
 pub(crate) fn timers_quiesce(calls: usize, now: Timestamp) -> Verdict {
     if calls < CALLS_MAX {
         return Ok(());
     }
-    Err(catalog::TIMERS_QUIESCE.violated_by(format!("{calls} calls at {now}, and more wanted")))
+    Err(catalog::TIMERS_QUIESCE.violated_by(format!("{calls} calls at {now}, and another is due")))
 }
 
 #[doc = sentence!(io_quiesces)]
 ///
-/// To be asked before every piece of I/O of those that are done at once.
-pub(crate) fn io_quiesces(pieces: usize) -> Verdict {
-    if pieces < PIECES_MAX {
+/// Called before every I/O operation at one time.
+pub(crate) fn io_quiesces(operations: usize) -> Verdict {
+    if operations < OPERATIONS_MAX {
         return Ok(());
     }
-    Err(catalog::IO_QUIESCES.violated_by(format!("{pieces} pieces of I/O, and more wanted")))
+    Err(catalog::IO_QUIESCES.violated_by(format!("{operations} operations, and another is pending")))
 }
 
 #[doc = sentence!(drains)]
 ///
-/// `left` says what is left lying, and why.
+/// `left` describes the undelivered messages.
 pub(crate) fn drains(left: &[String]) -> Verdict {
     catalog::DRAINS.holds(left.is_empty(), || left.join("; "))
 }
@@ -69,10 +71,10 @@ mod tests {
     use crate::invariants::tests::fixtures::*;
 
     #[test]
-    fn what_never_ends_is_told() {
-        fine(timers_quiesce(999, Timestamp(0)));
-        breaks(catalog::TIMERS_QUIESCE, timers_quiesce(1_000, Timestamp(0)));
-        fine(io_quiesces(9_999));
-        breaks(catalog::IO_QUIESCES, io_quiesces(10_000));
+    fn endless_timers_or_io_are_a_violation() {
+        holds(timers_quiesce(999, Timestamp(0)));
+        violates(catalog::TIMERS_QUIESCE, timers_quiesce(1_000, Timestamp(0)));
+        holds(io_quiesces(9_999));
+        violates(catalog::IO_QUIESCES, io_quiesces(10_000));
     }
 }

@@ -1,30 +1,30 @@
-//! What must always be true, and who watches that it is.
+//! The invariants of the broker, and the checks that detect their violation.
 //!
-//! Every promise is a [`Invariant`]: a number, a name and a sentence, all of them listed in [`catalog`] and in [`ALL`]. Each is checked
-//! by the function of its name, which does nothing else and lives with its kind:
+//! Every [`Invariant`] has a number, a name and a sentence, listed in the [`catalog`]. Each is checked by the function of its name, in one of these
+//! files:
 //!
-//! | file | what it judges |
+//! | file | what it checks |
 //! |---|---|
-//! | `lifecycle` | where a message is, and when it may be gone |
-//! | `content` | that a message is what was sent |
-//! | `counts` | that every count is right |
+//! | `lifecycle` | the state of a message, and when it is trimmed |
+//! | `content` | bodies, byte for byte |
+//! | `counts` | counters, against a recount |
 //! | `fencing` | tokens, leases and their holders |
-//! | `in_flight` | how much is handed out, and to whom |
-//! | `order` | what goes first |
-//! | `attempts` | what is counted and told of failures |
-//! | `identities` | produce identities |
-//! | `effects` | effects, their grants and their ends |
-//! | `completion` | steps that are done at once or not at all |
-//! | `dead_letters` | dying, and coming back by a redrive |
-//! | `time` | not too early, not too late |
-//! | `room` | limits, refusals and retention |
-//! | `durability` | what the disk has, and what a start makes of it |
-//! | `outputs` | what may be said, above all after a failure |
-//! | `liveness` | that everything comes to an end |
-//! | `oracle` | the naive model's word |
+//! | `in_flight` | in-flight limits and prefetch |
+//! | `order` | delivery order and priorities |
+//! | `attempts` | attempts and failure reasons |
+//! | `dedupe` | produce identities |
+//! | `effects` | effects, their grants and outcomes |
+//! | `completion` | atomic workflow steps |
+//! | `dead_letters` | dead letters and redrive |
+//! | `time` | delays, deadlines and the clock |
+//! | `limits` | limits, refusals and retention |
+//! | `durability` | syncs, recovery and damage |
+//! | `outputs` | what is released, above all after a log failure |
+//! | `liveness` | progress |
+//! | `oracle` | agreement with the oracle's predictions |
 //!
-//! What a law needs to know is written down in `tracker`, by an observer that sees what clients see and, where a promise is
-//! about the inside, looks there. The observer judges nothing by itself.
+//! The `tracker` collects what the checks need: what clients asked and saw and, for white-box checks, the state inside the broker. It decides
+//! nothing itself.
 
 mod attempts;
 pub mod catalog;
@@ -53,5 +53,5 @@ mod isolate;
 mod tests;
 
 pub use self::catalog::ALL;
-pub(crate) use self::tracker::observer::Observer;
+pub(crate) use self::tracker::Tracker;
 pub use self::verdict::{Invariant, Verdict, Violation};

@@ -1,4 +1,4 @@
-//! The naive model's word against the broker's.
+//! Agreement of the broker with the oracle.
 
 use std::fmt::Display;
 
@@ -13,8 +13,8 @@ pub(crate) fn matches_oracle(judged: Result<(), impl Display>) -> Verdict {
     }
 }
 
-/// The same of what nobody is told: as many records are `written` as the model has `predicted`.
-pub(crate) fn model_counts(written: u64, predicted: u64) -> Verdict {
+/// The same for what no client sees: as many records are `written` as the oracle `predicted`.
+pub(crate) fn record_count_matches(written: u64, predicted: u64) -> Verdict {
     catalog::MATCHES_ORACLE.holds(written == predicted, || format!("{written} records, {predicted} predicted"))
 }
 
@@ -24,9 +24,9 @@ mod tests {
     use crate::invariants::tests::fixtures::*;
 
     #[test]
-    fn what_the_model_did_not_say_is_told() {
-        fine(matches_oracle(Ok::<(), &str>(())));
-        breaks(catalog::MATCHES_ORACLE, matches_oracle(Err("another answer")));
-        breaks(catalog::MATCHES_ORACLE, model_counts(3, 2));
+    fn mismatch_with_the_oracle_is_a_violation() {
+        holds(matches_oracle(Ok::<(), &str>(())));
+        violates(catalog::MATCHES_ORACLE, matches_oracle(Err("another reply")));
+        violates(catalog::MATCHES_ORACLE, record_count_matches(3, 2));
     }
 }

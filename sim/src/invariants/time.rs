@@ -1,9 +1,9 @@
-//! Not too early, not too late, and never back.
+//! Time: nothing is early, nothing is late, and the clock is monotonic.
 
 use driftq_core::types::{Millis, RetryPolicy, Timestamp};
 
 use super::catalog::{self, sentence};
-use super::tracker::deliveries::Handed;
+use super::tracker::model::DeliveryContext;
 use super::tracker::model::GroupModel;
 use super::verdict::Verdict;
 
@@ -13,13 +13,13 @@ pub(crate) fn time_is_monotonic(latest: Timestamp, inside: Timestamp) -> Verdict
 }
 
 #[doc = sentence!(not_before_due)]
-pub(super) fn not_before_due(book: &GroupModel, handed: &Handed<'_>) -> Verdict {
-    let (delivery, at) = (handed.delivery, handed.at);
-    let scheduled = handed.envelope.deliver_at.unwrap_or_default();
-    let before = book.seen.get(&delivery.offset).filter(|seen| !seen.unsure);
-    let retried = before.map_or(Timestamp(0), |seen| match seen.open {
-        // The lease ended in silence.
-        true => seen.lease_until.after(least_backoff(handed.envelope.retry_policy, delivery.failures)),
+pub(super) fn not_before_due(model: &GroupModel, context: &DeliveryContext<'_>) -> Verdict {
+    let (delivery, at) = (context.delivery, context.at);
+    let scheduled = context.envelope.deliver_at.unwrap_or_default();
+    let before = model.seen.get(&delivery.offset).filter(|seen| !seen.is_uncertain);
+    let retried = before.map_or(Timestamp(0), |seen| match seen.may_be_held {
+        // The lease expired.
+        true => seen.lease_until.after(least_backoff(context.envelope.retry_policy, delivery.failures)),
         false => seen.not_before,
     });
     let earliest = scheduled.max(retried);
@@ -28,14 +28,14 @@ pub(super) fn not_before_due(book: &GroupModel, handed: &Handed<'_>) -> Verdict 
 }
 
 #[doc = sentence!(not_after_deadline)]
-pub(super) fn not_after_deadline(handed: &Handed<'_>) -> Verdict {
-    let late = handed.envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= handed.at);
-    // A dead letter is past its time, and delivered to whoever looks after those.
+pub(super) fn not_after_deadline(context: &DeliveryContext<'_>) -> Verdict {
+    let late = context.envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= context.at);
+    // Dead letters are delivered past their deadline.
     catalog::NOT_AFTER_DEADLINE
-        .holds(!late || handed.is_dead_letter, || format!("at {}: {:?}", handed.at, handed.envelope))
+        .holds(!late || context.is_dead_letter, || format!("at {}: {:?}", context.at, context.envelope))
 }
 
-/// The least a retry must wait after the `failures`-th failure.
+/// The shortest backoff after the `failures`-th failure.
 pub(super) fn least_backoff(policy: Option<RetryPolicy>, failures: u32) -> Millis {
     let Some(policy) = policy else { return Millis(0) };
     let longest = if policy.max_backoff.0 == 0 { 24 * 3_600_000 } else { policy.max_backoff.0 };
@@ -49,8 +49,8 @@ mod tests {
     use crate::invariants::tests::fixtures::*;
 
     #[test]
-    fn time_does_not_run_backwards() {
-        fine(time_is_monotonic(Timestamp(5), Timestamp(5)));
-        breaks(catalog::TIME_IS_MONOTONIC, time_is_monotonic(Timestamp(5), Timestamp(4)));
+    fn time_that_runs_backwards_is_a_violation() {
+        holds(time_is_monotonic(Timestamp(5), Timestamp(5)));
+        violates(catalog::TIME_IS_MONOTONIC, time_is_monotonic(Timestamp(5), Timestamp(4)));
     }
 }

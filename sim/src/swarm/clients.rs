@@ -119,7 +119,7 @@ impl Clients {
                 return Action::Read { worker: self.worker(), count: 1 + self.source.below(3) as u8 };
             }
             ActionKind::Arrive => {
-                let calls: Vec<_> = world.network().under_way().collect();
+                let calls: Vec<_> = world.network().in_transit_calls().collect();
                 return match calls.is_empty() {
                     true => Action::Wake,
                     false => Action::Arrive { call: self.network.pick(&calls) },

@@ -9,7 +9,7 @@ use driftq_core::types::{LeaseToken, Timestamp};
 use super::snapshot::{Hold, Known, Snapshot, Standing, Task};
 use super::timeline::LeaseEnd;
 use crate::report;
-use crate::world::BEGINNING;
+use crate::world::START_TIME;
 
 /// How the broker's moments are told: counted from the beginning of the world, by the world's time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) struct Clock {
 impl Clock {
     /// When that is, in milliseconds from the beginning.
     pub(super) fn ms(self, time: Timestamp) -> u64 {
-        time.0.saturating_sub(BEGINNING.0).saturating_add_signed(self.skew.saturating_neg())
+        time.0.saturating_sub(START_TIME.0).saturating_add_signed(self.skew.saturating_neg())
     }
 
     /// The same for people.
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn moments_are_told_by_the_worlds_time_however_wrong_the_brokers_clock_is() {
-        let time = Timestamp(BEGINNING.0 + 5_000);
+        let time = Timestamp(START_TIME.0 + 5_000);
         assert_eq!(Clock { skew: 3_000 }.ms(time), 2_000);
         assert_eq!(Clock { skew: -3_000 }.ms(time), 8_000);
     }

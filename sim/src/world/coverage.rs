@@ -1,4 +1,4 @@
-//! Taking note of the situations that must have happened.
+//! Detects when a coverage point is hit.
 
 use driftq_core::command::TokenClaim;
 use driftq_core::faults::Faults;
@@ -13,7 +13,7 @@ use driftq_core::{Command, Pipeline, Refusal, Reply};
 
 use crate::coverage::{Coverage, Point};
 
-/// A command is about to be decided.
+/// Before a command is decided.
 pub(super) fn command(coverage: &mut Coverage, state: &State, command: &Command) {
     match command {
         Command::Ack(claim) => {
@@ -34,7 +34,7 @@ pub(super) fn command(coverage: &mut Coverage, state: &State, command: &Command)
     }
 }
 
-/// A record was written.
+/// After a record was written.
 pub(super) fn record<F: Faults>(coverage: &mut Coverage, broker: Option<&Pipeline<F>>, record: &Record) {
     match &record.event {
         Event::Released { .. } => coverage.hit(Point::Released),
@@ -63,22 +63,22 @@ pub(super) fn record<F: Faults>(coverage: &mut Coverage, broker: Option<&Pipelin
     }
 }
 
-/// A broker has started on what it found.
+/// After the broker started.
 pub(super) fn started(coverage: &mut Coverage, state: &State) {
     let progress = state.topics().flat_map(Topic::groups).flat_map(Group::partitions);
     let gap = |progress: &Progress| progress.done().runs().next().is_some();
     coverage.hit_if(progress.into_iter().any(|(_, progress)| gap(progress)), Point::GapAfterCrash);
 }
 
-/// An answer left the broker.
-pub(super) fn answer(coverage: &mut Coverage, result: &Result<Reply, Refusal>) {
+/// When a reply leaves the broker.
+pub(super) fn reply(coverage: &mut Coverage, result: &Result<Reply, Refusal>) {
     match result {
         Ok(reply) => replied(coverage, reply),
         Err(refusal) => refused(coverage, refusal),
     }
 }
 
-/// A message left the broker.
+/// When a delivery leaves the broker.
 pub(super) fn delivery(coverage: &mut Coverage, delivery: &Delivery) {
     coverage.hit_if(delivery.attempts > 1, Point::Retried);
     if !delivery.body.has_metadata() {
@@ -95,7 +95,7 @@ pub(super) fn delivery(coverage: &mut Coverage, delivery: &Delivery) {
     }
 }
 
-/// Whether the group is done with a message of the same identity.
+/// Whether the identity of the message is committed in the group.
 fn is_committed(state: &State, message_ref: &MessageRef) -> bool {
     let effect = || {
         let topic = state.topic(message_ref.topic)?;
@@ -111,7 +111,7 @@ fn find<'a>(state: &'a State, message_ref: &MessageRef) -> Option<(&'a Progress,
     Some((topic.group(message_ref.group)?.progress(message_ref.partition)?, topic.partition(message_ref.partition)?))
 }
 
-/// Whether the message at `position` was handed out before the one at `first`, which is less urgent.
+/// Whether the message at `position` was delivered before the one at `first`, which has a lower priority.
 fn overtakes(progress: &Progress, partition: &Partition, position: Position, first: Position) -> bool {
     let (Some(message), Some(waiting)) = (partition.message(position), partition.message(first)) else { return false };
     first < position

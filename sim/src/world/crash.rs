@@ -1,28 +1,22 @@
-//! Dying and starting: what the disk keeps, and what a start makes of it.
+//! Crashes, starts and shutdowns, and the checks of recovery.
 
 use driftq_core::Pipeline;
 use driftq_core::faults::Faults;
-use driftq_core::log::{IoOp as Piece, Notice, Recovered, StorageFault};
+use driftq_core::log::{IoOp, Notice, Recovered, StorageFault};
 use driftq_core::pipeline::OpenError;
 use driftq_core::state::State;
-use driftq_core::types::{Lsn, Ticket};
+use driftq_core::types::Ticket;
 
-use super::{LOG_ID, World, coverage};
+use super::coverage;
+use super::job::LOG_ID;
+use super::state::{CrashedBroker, World};
 use crate::actions::Loss;
 use crate::coverage::Point;
 use crate::invariants::durability::*;
 use crate::invariants::{Verdict, Violation};
-use crate::storage::SimStorage;
+use crate::sim_storage::SimStorage;
 
-/// A broker that died: how far its log reached, and what its state was.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Died {
-    appended: Lsn,
-    digest: u64,
-    closed: bool,
-}
-
-impl<F: Faults, M: SimStorage> World<F, M> {
+impl<F: Faults, S: SimStorage> World<F, S> {
     pub(super) fn first_boot(&mut self) -> Verdict {
         let (setup, now) = (self.setup.pipeline(), self.clock());
         let opened = Pipeline::open(&mut self.disk, setup, Some(LOG_ID), now, self.faults);
@@ -30,22 +24,22 @@ impl<F: Faults, M: SimStorage> World<F, M> {
         self.started(broker)
     }
 
-    /// The process or the machine dies.
+    /// Crashes the process or the machine.
     pub(super) fn crash(&mut self, loss: Loss) {
         self.counters.events += 1;
         self.counters.crashes += 1;
         if let Some(broker) = self.broker.take() {
             let appended = broker.broker().appended();
             let closed = broker.is_closed();
-            self.died = Some(Died { appended, digest: broker.state().digest(), closed });
+            self.crashed_broker = Some(CrashedBroker { appended, digest: broker.state().digest(), closed });
         }
-        self.met_crash(loss);
-        self.lanes = [None, None];
+        self.cover_crash(loss);
+        self.jobs = [None, None];
         self.network.disconnect();
         self.disk.crash(loss);
     }
 
-    /// An orderly stop, and then the machine is switched off.
+    /// Shuts the broker down cleanly, crashes the machine and starts the broker.
     pub(super) fn close(&mut self) -> Verdict {
         if !self.is_serving() {
             return Ok(());
@@ -55,20 +49,20 @@ impl<F: Faults, M: SimStorage> World<F, M> {
         if let Some(oracle) = &mut self.oracle {
             oracle.close();
         }
-        self.settle()?;
+        self.flush_io()?;
         close_completes(self.broker.as_ref().is_some_and(Pipeline::is_closed))?;
         self.crash(Loss::All);
         self.boot()
     }
 
-    /// The broker is started on what the disk holds.
+    /// Starts the broker on what the disk holds.
     pub(super) fn boot(&mut self) -> Verdict {
         if self.broker.is_some() {
             return Ok(());
         }
         self.counters.events += 1;
         self.counters.boots += 1;
-        let (state, found) = self.survey()?;
+        let (state, found) = self.inspect_recovery()?;
         let (setup, now) = (self.setup.pipeline(), self.clock());
         let opened = Pipeline::open(&mut self.disk, setup, None, now, self.faults);
         if let Err(OpenError::Storage(StorageFault::Full) | OpenError::NoRoom(_)) = opened
@@ -79,11 +73,11 @@ impl<F: Faults, M: SimStorage> World<F, M> {
         }
         let (broker, recovered) = sound_log_accepted(opened)?;
         recovery_is_idempotent(&found, &recovered)?;
-        self.judge_recovery(&state, &found)?;
+        self.compare_recovery(&state, &found)?;
         self.started(broker)
     }
 
-    /// The broker is started, and dies in the middle of it.
+    /// Starts the broker and crashes it after some I/O operations.
     pub(super) fn boot_and_crash(&mut self, after: u8, loss: Loss) -> Verdict {
         if self.broker.is_some() {
             return Ok(());
@@ -91,9 +85,9 @@ impl<F: Faults, M: SimStorage> World<F, M> {
         self.counters.events += 1;
         self.counters.boots += 1;
         self.counters.crashes += 1;
-        let (state, before) = self.survey()?;
-        if let Some(died) = &mut self.died {
-            died.closed = false;
+        let (state, before) = self.inspect_recovery()?;
+        if let Some(crashed_broker) = &mut self.crashed_broker {
+            crashed_broker.closed = false;
         }
         let settled = self.disk.model().at_risk() == (0, 0);
         self.disk.model_mut().set_fuse(Some(u32::from(after)));
@@ -101,87 +95,87 @@ impl<F: Faults, M: SimStorage> World<F, M> {
         drop(Pipeline::open(&mut self.disk, setup, None, now, self.faults));
         self.disk.crash(loss);
         self.coverage.hit(Point::CrashInBoot);
-        let (again, found) = self.survey()?;
-        no_synced_loss(found.last_lsn, self.shadow.durable())?;
-        recovery_crash_is_harmless((&before, state.digest()), (&found, again.digest()), settled)
+        let (again, recovered) = self.inspect_recovery()?;
+        no_synced_loss(recovered.last_lsn, self.shadow.durable())?;
+        recovery_crash_is_harmless((&before, state.digest()), (&recovered, again.digest()), settled)
     }
 
-    /// What a start would find; nothing is touched.
-    fn survey(&self) -> Result<(State, Recovered), Violation> {
-        sound_log_accepted(self.disk.survey(&self.faults))
+    /// What recovery would find. Changes nothing.
+    fn inspect_recovery(&self) -> Result<(State, Recovered), Violation> {
+        sound_log_accepted(self.disk.inspect_recovery(&self.faults))
     }
 
-    /// A look at what a start would find if the power went now and took everything that was not synced.
+    /// Checks on a copy of the disk what recovery would find after a crash that loses all unsynced data.
     ///
     /// # Errors
-    /// The promise that would be broken.
-    pub fn survives(&self) -> Verdict {
+    /// The invariant that would be violated.
+    pub fn check_recovery(&self) -> Verdict {
         let mut disk = self.disk.model().clone();
         disk.crash(Loss::All);
-        let (state, found) = sound_log_accepted(disk.survey(&self.faults))?;
-        no_synced_loss(found.last_lsn, self.shadow.durable())?;
-        recovered_matches_log(self.shadow.last_record(), self.shadow.digest(), state.digest(), &found)
+        let (state, recovered) = sound_log_accepted(disk.inspect_recovery(&self.faults))?;
+        no_synced_loss(recovered.last_lsn, self.shadow.durable())?;
+        recovered_matches_log(self.shadow.last_record(), self.shadow.digest(), state.digest(), &recovered)
     }
 
-    /// What was found, against what was written.
-    fn judge_recovery(&mut self, state: &State, found: &Recovered) -> Verdict {
+    /// Compares what recovery found with what was written.
+    fn compare_recovery(&mut self, state: &State, recovered: &Recovered) -> Verdict {
         let durable = self.shadow.durable();
-        no_synced_loss(found.last_lsn, durable)?;
-        self.shadow.rewind(found.last_lsn);
+        no_synced_loss(recovered.last_lsn, durable)?;
+        self.shadow.rewind(recovered.last_lsn);
         let (written, last) = (self.shadow.digest(), self.shadow.last_record());
-        recovered_matches_log(last, written, state.digest(), found)?;
-        if let Some(died) = self.died.take() {
-            if died.appended == last {
-                state_matches_log(last, died.digest, written)?;
+        recovered_matches_log(last, written, state.digest(), recovered)?;
+        if let Some(crashed_broker) = self.crashed_broker.take() {
+            if crashed_broker.appended == last {
+                state_matches_log(last, crashed_broker.digest, written)?;
             }
-            self.coverage.hit_if(died.appended > last, Point::CrashLost);
+            self.coverage.hit_if(crashed_broker.appended > last, Point::CrashLost);
             self.coverage.hit_if(last > durable, Point::CrashKept);
-            self.coverage.hit_if(died.closed && found.clean, Point::ClosedCleanly);
-            close_is_recognised(died.closed, found)?;
+            self.coverage.hit_if(crashed_broker.closed && recovered.clean, Point::ClosedCleanly);
+            close_is_recognised(crashed_broker.closed, recovered)?;
         }
-        self.coverage.hit_if(found.snapshot.is_some(), Point::SnapshotUsed);
-        for notice in &found.notices {
+        self.coverage.hit_if(recovered.snapshot.is_some(), Point::SnapshotUsed);
+        for notice in &recovered.notices {
             match notice {
                 Notice::TornTail { .. } => self.coverage.hit(Point::TornTail),
                 Notice::NeverBegun { .. } => self.coverage.hit(Point::UnusedSegment),
                 _ => {}
             }
         }
-        self.observer.crashed(last);
+        self.tracker.crashed(last);
         if let Some(oracle) = &mut self.oracle {
             oracle.crash(self.shadow.records());
         }
         Ok(())
     }
 
-    /// The broker runs.
+    /// Takes over a broker that has started.
     fn started(&mut self, broker: Pipeline<F>) -> Verdict {
         let now = self.clock();
         if let Some(oracle) = &mut self.oracle {
             oracle.boot(now);
         }
-        self.observer.restored(broker.state())?;
+        self.tracker.restored(broker.state())?;
         coverage::started(&mut self.coverage, broker.state());
         self.latest = broker.broker().now();
         self.chain.mix(broker.state().digest());
         self.broker = Some(broker);
         (self.next_ticket, self.failed_from) = (Ticket(0), None);
         self.records_before = self.shadow.records();
-        self.look(false)
+        self.check_state(false)
     }
 
-    fn met_crash(&mut self, loss: Loss) {
+    fn cover_crash(&mut self, loss: Loss) {
         if loss == Loss::Nothing {
             self.coverage.hit(Point::Killed);
             return;
         }
-        for running in self.lanes.iter().flatten() {
-            match (running.last_done(), running.next_piece()) {
-                (Some(Piece::Rename { .. }), _) => self.coverage.hit(Point::CrashInRename),
-                (Some(Piece::Append { file, .. }), _) | (_, Some(Piece::Append { file, .. })) => {
+        for running in self.jobs.iter().flatten() {
+            match (running.last_done(), running.next_op()) {
+                (Some(IoOp::Rename { .. }), _) => self.coverage.hit(Point::CrashInRename),
+                (Some(IoOp::Append { file, .. }), _) | (_, Some(IoOp::Append { file, .. })) => {
                     let draft = matches!(file, driftq_core::log::FileId::SnapshotDraft(_));
                     self.coverage.hit_if(draft, Point::CrashInSnapshot);
-                    let begun = matches!(running.next_piece(), Some(Piece::Append { at, .. }) if at.position == 0);
+                    let begun = matches!(running.next_op(), Some(IoOp::Append { at, .. }) if at.position == 0);
                     self.coverage.hit_if(!draft && begun, Point::CrashInRotation);
                 }
                 _ => {}

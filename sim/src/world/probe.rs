@@ -1,4 +1,4 @@
-//! Damage to what was synced: it is noticed, or it does no harm, or nothing could have told.
+//! Probes: recovery from a damaged copy of the disk must refuse to start, or be unaffected, or nothing proves that the data was synced.
 
 use std::ops::Range;
 
@@ -7,20 +7,20 @@ use driftq_core::log::FileId;
 use driftq_core::pipeline::inspect;
 use driftq_core::types::Lsn;
 
-use super::World;
+use super::state::World;
 use crate::actions::{Damage, Loss};
 use crate::coverage::Point;
 use crate::invariants::Verdict;
 use crate::invariants::durability::{damage_is_detected, read_error_is_refused, sound_log_accepted};
-use crate::storage::SimStorage;
+use crate::sim_storage::SimStorage;
 
-impl<F: Faults, M: SimStorage> World<F, M> {
-    /// A look at what would happen if the machine died now and its disk were damaged.
+impl<F: Faults, S: SimStorage> World<F, S> {
+    /// Damages a copy of the disk after a simulated crash and checks recovery.
     pub(super) fn probe(&mut self, loss: Loss, damage: Damage) -> Verdict {
         self.counters.events += 1;
         let mut disk = self.disk.model().clone();
         disk.crash(loss);
-        let (state, sound) = sound_log_accepted(inspect(&mut disk.clone(), None, &self.faults))?;
+        let (state, undamaged) = sound_log_accepted(inspect(&mut disk.clone(), None, &self.faults))?;
         let Some((file, hit)) = disk.damage(damage) else { return Ok(()) };
         let unread = matches!(damage, Damage::Unreadable { .. });
         let (after, found) = match inspect(&mut disk, None, &self.faults) {
@@ -30,21 +30,21 @@ impl<F: Faults, M: SimStorage> World<F, M> {
             }
             Ok(found) => found,
         };
-        if found.last_lsn == sound.last_lsn && after.digest() == state.digest() {
+        if found.last_lsn == undamaged.last_lsn && after.digest() == state.digest() {
             self.coverage.hit(Point::DamageHarmless);
             return Ok(());
         }
-        let story = (damage, file, &hit);
-        read_error_is_refused(unread, story)?;
-        let proven = self.proven(&disk, file, &hit, sound.last_lsn);
-        damage_is_detected(found.last_lsn, proven, story)?;
+        let details = (damage, file, &hit);
+        read_error_is_refused(unread, details)?;
+        let proven = self.proven(&disk, file, &hit, undamaged.last_lsn);
+        damage_is_detected(found.last_lsn, proven, details)?;
         self.coverage.hit(Point::DamageInWindow);
         Ok(())
     }
 
-    /// How far the log is proven to have been synced by what was not hit.
+    /// How far undamaged data proves the log to have been synced.
     fn proven(&self, disk: &crate::disk::Disk, file: FileId, hit: &Range<usize>, last: Lsn) -> Lsn {
-        let whole = |frame: &&crate::shadow::Written| {
+        let whole = |frame: &&crate::shadow::WrittenFrame| {
             frame.lsn <= last && (frame.file != file || frame.range.end <= hit.start || hit.end <= frame.range.start)
         };
         let frames = self.shadow.frames().iter().filter(whole).map(|frame| frame.synced);

@@ -1,51 +1,20 @@
-//! What a world says while it lives, kept for whoever wants to tell of it. Nothing is kept unless somebody listens, and
-//! listening changes nothing.
+//! The tap: recorded traffic between broker and clients, for the viewer. It is off by default and changes no behaviour.
 
 use driftq_core::Output;
-use driftq_core::faults::Faults;
 use driftq_core::types::Ticket;
 
-use super::World;
 use crate::names::Worker;
 
-/// Something that went between the broker and its clients.
+/// One event on the connection between broker and clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TapEvent {
-    /// A question reached the broker; its answer bears the same ticket, until the next start counts anew.
-    Asked(Ticket),
-    /// The broker gave something out.
-    Said {
-        /// To whom, where it is for a worker's stream.
+    /// A command reached the broker. Its reply carries the same ticket; tickets restart with the broker.
+    Command(Ticket),
+    /// The broker released an output.
+    Output {
+        /// The worker whose stream it is for.
         worker: Option<Worker>,
-        /// What.
+        /// The output.
         output: Output,
     },
-}
-
-impl<F: Faults, M> World<F, M> {
-    /// From now on, what goes between the broker and its clients is kept.
-    pub fn listen(&mut self) {
-        self.heard.get_or_insert_default();
-    }
-
-    /// What went between them since it was last asked for, in order.
-    pub fn heard(&mut self) -> Vec<TapEvent> {
-        self.heard.as_mut().map(std::mem::take).unwrap_or_default()
-    }
-
-    /// By how much the broker's clock is ahead of the time, in milliseconds.
-    #[must_use]
-    pub fn skew(&self) -> i64 {
-        self.skew
-    }
-
-    pub(super) fn hear(&mut self, output: &Output) {
-        if let Some(heard) = &mut self.heard {
-            let worker = match output {
-                Output::Deliver { consumer, .. } | Output::Closed { consumer, .. } => self.network.reader_of(*consumer),
-                Output::Reply { .. } => None,
-            };
-            heard.push(TapEvent::Said { worker, output: output.clone() });
-        }
-    }
 }

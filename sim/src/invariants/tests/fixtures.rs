@@ -1,4 +1,4 @@
-//! Situations made up by hand, each good as it stands. A test takes one, spoils one thing in it, and shows it to a law.
+//! Valid situations for the tests of checks. A test changes one thing in one of them and calls the check.
 
 use std::collections::BTreeSet;
 
@@ -13,32 +13,34 @@ use driftq_core::state::partition::Message;
 use driftq_core::types::*;
 
 use crate::actions::Action;
-use crate::invariants::tracker::model::{Asked, GroupModel, Known, Seen, Start, Stream};
+use crate::invariants::tracker::model::{
+    GroupModel, PendingCommand, SeenDelivery, StartPoint, StoredMessage, StreamModel,
+};
 use crate::invariants::verdict::{Invariant, Verdict};
 use crate::setup::Setup;
 use crate::world::{Checks, World};
 
-/// It is this law that is broken.
+/// The verdict is a violation of this invariant.
 #[track_caller]
-pub(in crate::invariants) fn breaks(invariant: Invariant, verdict: Verdict) {
+pub(in crate::invariants) fn violates(invariant: Invariant, verdict: Verdict) {
     let violation = verdict.expect_err(invariant.sentence);
     assert!(invariant.is(&violation), "{violation} instead of {invariant}");
 }
 
-/// Nothing is wrong.
+/// The verdict is no violation.
 #[track_caller]
-pub(in crate::invariants) fn fine(verdict: Verdict) {
-    verdict.expect("nothing is wrong here");
+pub(in crate::invariants) fn holds(verdict: Verdict) {
+    verdict.expect("no violation");
 }
 
 /// A topic's name.
 pub(in crate::invariants) fn topic(name: &str) -> TopicName {
-    TopicName::new(name).expect("a name")
+    TopicName::new(name).expect("valid name")
 }
 
-/// The only group there is.
+/// The only group.
 pub(in crate::invariants) fn group() -> GroupName {
-    GroupName::new("g0").expect("a name")
+    GroupName::new("g0").expect("valid name")
 }
 
 /// A token of the first boot.
@@ -46,7 +48,7 @@ pub(in crate::invariants) fn token(counter: u64) -> LeaseToken {
     LeaseToken { boot: Boot(1), counter }
 }
 
-/// The first delivery of the fourth message, handed out at 100.
+/// The first delivery of the fourth message, at 100.
 pub(in crate::invariants) fn delivery() -> Delivery {
     Delivery {
         partition: PartitionId(0),
@@ -62,81 +64,89 @@ pub(in crate::invariants) fn delivery() -> Delivery {
 }
 
 /// The fourth message, accepted at 50.
-pub(in crate::invariants) fn known() -> Known {
-    Known {
+pub(in crate::invariants) fn known() -> StoredMessage {
+    StoredMessage {
         number: 7,
         partition: PartitionId(0),
         position: Position(3),
         produced_at: Timestamp(50),
         visible_to: None,
         body: Body::bare(b"", b"7"),
-        since: Lsn(9),
-        gone: None,
-        released: true,
+        first_seen: Lsn(9),
+        trimmed_at: None,
+        acknowledged: true,
         redriven: None,
     }
 }
 
-/// The same, as the broker keeps it.
+/// The same, as the broker stores it.
 pub(in crate::invariants) fn message(meta: &Metadata) -> Message {
     Message { offset: Offset(3), produced_at: Timestamp(50), body: Body::pack(meta, b"", b"7"), done_in: 0 }
 }
 
-/// A stream of the only group that wants one message.
-pub(in crate::invariants) fn stream() -> Stream {
-    let asked = Subscribe {
+/// A stream of the only group, with a prefetch of one.
+pub(in crate::invariants) fn stream() -> StreamModel {
+    let pending = Subscribe {
         topic: topic("t0"),
         group: group(),
-        owner: OwnerName::new("w0").expect("a name"),
+        owner: OwnerName::new("w0").expect("valid name"),
         lease: None,
         prefetch: 1,
         deliveries_max: None,
         start: GroupStart::Earliest,
         on_disconnect: OnDisconnect::Keep,
     };
-    Stream { topic: TopicId(0), group: GroupId(0), asked, lease: Millis(100), prefetch: 1, given: 1, gone: false }
+    StreamModel {
+        topic: TopicId(0),
+        group: GroupId(0),
+        request: pending,
+        lease: Millis(100),
+        prefetch: 1,
+        delivered: 1,
+        is_closed: false,
+    }
 }
 
-/// What a worker knows of that delivery.
-pub(in crate::invariants) fn seen() -> Seen {
-    Seen {
+/// What its worker knows of that delivery.
+pub(in crate::invariants) fn seen() -> SeenDelivery {
+    SeenDelivery {
         consumer: ConsumerId(0),
         partition: PartitionId(0),
         attempts: 1,
         failures: 0,
         token: token(1),
         lease_until: Timestamp(200),
-        open: true,
+        may_be_held: true,
         not_before: Timestamp(0),
         reasons: BTreeSet::new(),
-        vague: false,
-        unsure: false,
+        is_unknown: false,
+        is_uncertain: false,
         crashed: false,
     }
 }
 
-/// A group that was made to start at the beginning.
-pub(in crate::invariants) fn book() -> GroupModel {
-    let mut book = GroupModel::new(group(), Lsn(1));
-    book.starts.push((Lsn(0), Lsn(1), Start::Below(Offset(0))));
-    book
+/// A group that starts at the earliest message.
+pub(in crate::invariants) fn model() -> GroupModel {
+    let mut model = GroupModel::new(group(), Lsn(1));
+    model.starts.push((Lsn(0), Lsn(1), StartPoint::Below(Offset(0))));
+    model
 }
 
-/// A command that was decided at 100 and left no record.
-pub(in crate::invariants) fn asked(command: Command) -> Asked {
-    Asked {
+/// A command decided at 100 that wrote no record.
+pub(in crate::invariants) fn pending(command: Command) -> PendingCommand {
+    PendingCommand {
         command,
         at: Timestamp(100),
         before: Lsn(5),
         after: Lsn(5),
-        quiet: true,
+        no_timer_due: true,
         topic: None,
         group: None,
-        untouched: None,
+        stale_digest: None,
         produce: None,
         counted: None,
-        rightful: None,
-        undone: Vec::new(),
+        claim_is_valid: None,
+        unacked_deliveries: Vec::new(),
         skips: 0,
         step: None,
     }
@@ -175,12 +185,12 @@ pub(in crate::invariants) fn recovered() -> Recovered {
     }
 }
 
-/// A world in which these steps were taken.
+/// A world after these actions.
 pub(in crate::invariants) fn world(actions: &str) -> World<NoFaults> {
-    let mut world = World::new(&Setup::default(), NoFaults, Checks::default()).expect("a good start");
+    let mut world = World::new(&Setup::default(), NoFaults, Checks::default()).expect("the broker starts");
     for line in actions.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let action: Action = serde_json::from_str(line).expect("a step");
-        world.apply(&action).expect("a good step");
+        let action: Action = serde_json::from_str(line).expect("valid action");
+        world.apply(&action).expect("no violation");
     }
     world
 }

@@ -1,20 +1,20 @@
-//! Every law against a bug that was planted to break it.
+//! Every invariant against a planted bug that violates it.
 
 use driftq_core::faults::{Fault, Planted};
 
 use crate::invariants::catalog::*;
-use crate::invariants::isolate::solo;
+use crate::invariants::isolate::only;
 use crate::invariants::verdict::{Invariant, Verdict, Violation};
 use crate::panic_capture;
 use crate::run::{RunOptions, run_seed};
 use crate::swarm::{Profile, Swarm};
 use crate::world::{Checks, World};
 
-/// How many seeds a bug has to break its law.
+/// How many seeds a bug has to violate its invariant.
 const SEEDS: u64 = 200;
 const WITHOUT_MODEL: Checks = Checks { oracle: false };
 
-/// Laws that are the first to be broken by a bug, all others listening but the naive model's.
+/// Invariants that a bug violates before any other, with all checks but the oracle active.
 const FIRST: &[(Invariant, Fault)] = &[
     (NEVER_PANICS, Fault::TrimOneTooMany),
     (ONE_MESSAGE_STATE, Fault::TrimOneTooMany),
@@ -59,7 +59,7 @@ const FIRST: &[(Invariant, Fault)] = &[
     (DRAINS, Fault::StuckAfterExpiry),
 ];
 
-/// Laws that notice a bug by themselves, but others notice it sooner.
+/// Invariants that detect a bug by themselves, but later than others.
 const ALONE: &[(Invariant, Fault)] = &[
     (ACCEPTED_IS_STORED, Fault::BodyTruncated),
     (TRIMMED_STAYS_TRIMMED, Fault::OffsetReusedAfterCrash),
@@ -83,38 +83,37 @@ const ALONE: &[(Invariant, Fault)] = &[
     (REPLAY_MATCHES_OUTCOME, Fault::FinishIgnoresToken),
 ];
 
-/// Defence in depth: no planted bug breaks these, and why that is so. The tests beside
-/// each law show that it can fail.
+/// Defence in depth: no planted bug violates these first, for the given reason. Unit tests beside each check show that it can fail.
 const IN_DEPTH: &[(Invariant, &str)] = &[
-    (STORED_OR_TRIMMED, "trimming changes both sides in one place; a bug there breaks the group's side first"),
-    (OFFSETS_ASCEND, "a reused offset names another body before it is out of order"),
+    (STORED_OR_TRIMMED, "one place maintains both; a bug there violates a group's invariant first"),
+    (OFFSETS_ASCEND, "a reused offset refers to another body before it is out of order"),
     (GROUP_COUNTS_MATCH, "a group's counters change where its entries do"),
-    (DESCRIPTION_MATCHES, "it repeats to a client what the counts inside have shown before"),
-    (STREAM_IS_OPEN, "no planted bug keeps a stream that is gone"),
-    (NEW_AFTER_WINDOW, "no planted bug keeps an identity for too long"),
-    (REFUSED_STEP_LEAVES_NOTHING, "a step is one record, and a refused one leaves none"),
-    (STEP_REPLY_REPEATS, "no planted bug forges an answer that is kept"),
-    (DEAD_NOT_REDELIVERED, "what has died and is not done dies again before it is delivered"),
-    (REDRIVE_NAMES_ORIGIN, "a message that has lost its origin is not known to be redriven, and was never sent"),
-    (REDRIVEN_DELIVERED_TO_ORIGIN, "who sees a redriven message is checked when it is stored"),
-    (REDRIVE_WITHIN_LIMIT, "no planted bug redrives more than was asked for"),
-    (TIME_IS_MONOTONIC, "no planted bug turns the clock back"),
-    (QUERY_IS_NOOP, "no planted bug writes when asked to look"),
-    (RETAINED_BYTES, "no planted bug keeps too many bytes"),
-    (NO_SYNCED_LOSS, "a log with a hole is refused, or another state is recovered, before its end is looked at"),
-    (CLOSE_COMPLETES, "no planted bug keeps a log from coming to rest"),
-    (RECOVERY_IS_IDEMPOTENT, "a start that changes what it reads is refused the next time"),
-    (RECOVERY_CRASH_IS_HARMLESS, "the same, in the middle of a start"),
-    (READ_ERROR_IS_REFUSED, "no planted bug takes an error for an end"),
-    (ONE_REPLY, "no planted bug answers twice"),
-    (TIMERS_QUIESCE, "no planted bug wants to be called for ever"),
-    (IO_QUIESCES, "no planted bug asks for work without end"),
-    (MATCHES_ORACLE, "it breaks by nearly every bug, and is off here so that others can be seen"),
-    (DETERMINISTIC, "it compares two lives, before every run and in the tests of determinism"),
+    (DESCRIPTION_MATCHES, "white-box checks find wrong counters before a client asks for them"),
+    (STREAM_IS_OPEN, "no planted bug delivers to a closed stream"),
+    (NEW_AFTER_WINDOW, "no planted bug keeps an identity beyond its window"),
+    (REFUSED_STEP_LEAVES_NOTHING, "a step is one record, and a refused step writes none"),
+    (STEP_REPLY_REPEATS, "no planted bug changes a kept reply"),
+    (DEAD_NOT_REDELIVERED, "a dead-lettered message that is unacked is dead-lettered again before it is delivered"),
+    (REDRIVE_NAMES_ORIGIN, "a message that lost its origin is not recognised as redriven, and was never produced"),
+    (REDRIVEN_DELIVERED_TO_ORIGIN, "visibility is checked when the message is stored"),
+    (REDRIVE_WITHIN_LIMIT, "no planted bug exceeds the limit of a redrive"),
+    (TIME_IS_MONOTONIC, "no planted bug sets the clock back"),
+    (QUERY_IS_NOOP, "no planted bug writes a record for a query"),
+    (RETAINED_BYTES, "no planted bug exceeds the retention size"),
+    (NO_SYNCED_LOSS, "a log with a gap is refused, or recovers to another state, before its end is compared"),
+    (CLOSE_COMPLETES, "no planted bug prevents a clean shutdown"),
+    (RECOVERY_IS_IDEMPOTENT, "a recovery that changes what it reads is refused the next time"),
+    (RECOVERY_CRASH_IS_HARMLESS, "the same, during recovery"),
+    (READ_ERROR_IS_REFUSED, "no planted bug takes a read error for the end of a file"),
+    (ONE_REPLY, "no planted bug replies twice"),
+    (TIMERS_QUIESCE, "no planted bug asks for timeouts without end"),
+    (IO_QUIESCES, "no planted bug asks for I/O without end"),
+    (MATCHES_ORACLE, "nearly every bug violates it; it is off here so that the others are tested"),
+    (DETERMINISTIC, "it compares two runs, at the start of every campaign and in the tests of determinism"),
 ];
 
 #[test]
-fn every_law_is_broken_by_a_bug_or_is_defence_in_depth() {
+fn every_invariant_is_violated_by_a_bug_or_is_defence_in_depth() {
     let listed = FIRST
         .iter()
         .chain(ALONE)
@@ -124,40 +123,40 @@ fn every_law_is_broken_by_a_bug_or_is_defence_in_depth() {
     listed.sort();
     let mut all = ALL.to_vec();
     all.sort();
-    assert_eq!(listed, all, "each law stands in exactly one of the three lists");
+    assert_eq!(listed, all, "each invariant is in exactly one of the three lists");
 }
 
 #[test]
-fn a_planted_bug_breaks_its_law_before_any_other() {
+fn planted_bug_violates_its_invariant_first() {
     for (invariant, fault) in FIRST {
-        let breaks = |seed| run_seed(seed, without_model(*fault)).violation;
-        let seed = (0..SEEDS).find(|seed| breaks(*seed).is_some_and(|violation| invariant.is(&violation)));
-        assert!(seed.is_some(), "{} does not break in {SEEDS} seeds: {invariant}", fault.name());
+        let violates = |seed| run_seed(seed, without_model(*fault)).violation;
+        let seed = (0..SEEDS).find(|seed| violates(*seed).is_some_and(|violation| invariant.is(&violation)));
+        assert!(seed.is_some(), "{} does not violate it in {SEEDS} seeds: {invariant}", fault.name());
     }
 }
 
 #[test]
-fn a_planted_bug_breaks_its_law_where_no_other_is_heard() {
+fn planted_bug_violates_its_invariant_alone() {
     for (invariant, fault) in ALONE {
-        let breaks = |seed| solo(*invariant, || undrained(seed, *fault)).err();
-        let seed = (0..SEEDS).find(|seed| breaks(*seed).is_some_and(|violation| invariant.is(&violation)));
-        assert!(seed.is_some(), "{} does not break in {SEEDS} seeds: {invariant}", fault.name());
+        let violates = |seed| only(*invariant, || undrained(seed, *fault)).err();
+        let seed = (0..SEEDS).find(|seed| violates(*seed).is_some_and(|violation| invariant.is(&violation)));
+        assert!(seed.is_some(), "{} does not violate it in {SEEDS} seeds: {invariant}", fault.name());
     }
 }
 
 #[test]
-fn the_naive_model_knows_of_a_bug_that_no_other_law_sees() {
-    let breaks =
+fn oracle_detects_a_bug_that_no_other_invariant_detects() {
+    let violates =
         |seed| run_seed(seed, RunOptions { fault: Some(Fault::PauseIgnored), ..RunOptions::default() }).violation;
-    let seed = (0..SEEDS).find(|seed| breaks(*seed).is_some_and(|violation| MATCHES_ORACLE.is(&violation)));
-    assert!(seed.is_some(), "a paused group is served and the model does not mind");
+    let seed = (0..SEEDS).find(|seed| violates(*seed).is_some_and(|violation| MATCHES_ORACLE.is(&violation)));
+    assert!(seed.is_some(), "deliveries to a paused group go undetected");
 }
 
 fn without_model(fault: Fault) -> RunOptions {
     RunOptions { fault: Some(fault), checks: WITHOUT_MODEL, profile: Profile::Default }
 }
 
-/// A life without its end: with a bug that nobody tells of, draining takes very long.
+/// A run without its drain, which takes very long with an undetected bug.
 fn undrained(seed: u64, fault: Fault) -> Verdict {
     let lived = panic_capture::catch(|| -> Result<(), Violation> {
         let mut swarm = Swarm::new(seed, Profile::Default);
@@ -168,6 +167,6 @@ fn undrained(seed: u64, fault: Fault) -> Verdict {
         }
         Ok(())
     });
-    // A broker that panics has broken a promise, but not this one.
+    // A panic is a violation, but not of the invariant under test.
     lived.unwrap_or(Ok(()))
 }

@@ -1,76 +1,76 @@
-//! What the observer still knows after the power went.
+//! What the tracker still knows after a crash.
 
 use driftq_core::Command;
 use driftq_core::command::{Begin, Produce, StoreCommand};
 use driftq_core::types::{Lsn, Timestamp};
 
-use super::completions::undoes;
+use super::completions::may_undo_step;
 use super::model::*;
-use super::observer::{Observer, identity};
+use super::state::Tracker;
 
-impl Observer {
-    /// The power went, and the log was found to reach to `last`.
+impl Tracker {
+    /// The broker crashed, and recovery found the log to end at `last`.
     pub(crate) fn crashed(&mut self, last: Lsn) {
-        let pending = std::mem::take(&mut self.pending);
-        // What a later one has undone is neither whole nor torn.
-        if !pending.values().any(undoes) {
-            pending.values().for_each(|asked| self.tear(asked, last));
+        let commands = std::mem::take(&mut self.pending);
+        // A step that a later command undid is neither whole nor torn.
+        if !commands.values().any(may_undo_step) {
+            commands.values().for_each(|pending| self.note_torn(pending, last));
         }
-        for asked in pending.values().filter(|asked| asked.before < last && asked.after > asked.before) {
-            self.lost(asked);
+        for pending in commands.values().filter(|pending| pending.before < last && pending.after > pending.before) {
+            self.reply_lost(pending);
         }
         self.skips = 0;
         self.streams.clear();
-        self.looked_at = None;
-        self.topics.retain(|_, book| book.since <= last);
+        self.observed_at = None;
+        self.topics.retain(|_, model| model.first_seen <= last);
         let mut undone = Vec::new();
-        for (topic, book) in &mut self.topics {
-            book.rewind(last);
-            for (offset, known) in &mut book.known {
+        for (topic, model) in &mut self.topics {
+            model.rewind(last);
+            for (offset, known) in &mut model.messages {
                 if known.redriven.is_some_and(|redriven| redriven > last) {
                     known.redriven = None;
                     undone.push((*topic, *offset));
                 }
             }
         }
-        for ((topic, _), book) in &mut self.groups {
-            // A dead letter that was not made live again after all: whoever held it may hold it still.
+        for ((topic, _), model) in &mut self.groups {
+            // A redrive that was lost: the lease on the dead letter may still be held.
             for (_, offset) in undone.iter().filter(|(of, _)| of == topic) {
-                if let Some(seen) = book.seen.get_mut(offset) {
-                    seen.unsure = true;
+                if let Some(seen) = model.seen.get_mut(offset) {
+                    seen.is_uncertain = true;
                 }
             }
         }
-        self.groups.retain(|_, book| book.since <= last);
-        for book in self.groups.values_mut() {
-            book.starts.retain(|(before, ..)| *before < last);
-            for (_, after, start) in &mut book.starts {
+        self.groups.retain(|_, model| model.first_seen <= last);
+        for model in self.groups.values_mut() {
+            model.starts.retain(|(before, ..)| *before < last);
+            for (_, after, start) in &mut model.starts {
                 if *after > last {
-                    (*after, *start) = (last, Start::Unknown);
+                    (*after, *start) = (last, StartPoint::Unknown);
                 }
             }
-            book.dead.retain(|_, deaths| {
+            model.dead.retain(|_, deaths| {
                 deaths.retain(|(since, _)| *since <= last);
                 !deaths.is_empty()
             });
-            book.crashed = true;
-            book.seen.values_mut().for_each(|seen| seen.crashed = true);
+            model.crashed = true;
+            model.seen.values_mut().for_each(|seen| seen.crashed = true);
         }
     }
 
-    /// A command was decided, but nobody was told what became of it.
-    fn lost(&mut self, asked: &Asked) {
-        match &asked.command {
-            Command::Produce(produce) => self.lost_produce(produce, asked.at),
+    /// A command was decided and its reply was lost.
+    fn reply_lost(&mut self, pending: &PendingCommand) {
+        match &pending.command {
+            Command::Produce(produce) => self.produce_reply_lost(produce, pending.at),
             Command::DeleteTopic { name } => {
                 for ((scope, ..), identity) in &mut self.identities {
                     if scope == name.as_str() {
-                        *identity = Identity::Maybe;
+                        *identity = DedupeEntry::Unknown;
                     }
                 }
-                self.doubt_effects(name, None);
+                self.mark_effects_unknown(name, None);
             }
-            Command::DeleteGroup { topic, group } => self.doubt_effects(topic, Some(group)),
+            Command::DeleteGroup { topic, group } => self.mark_effects_unknown(topic, Some(group)),
             Command::Store(store) => {
                 let (StoreCommand::Begin(Begin { identity, .. })
                 | StoreCommand::Finish { identity, .. }
@@ -78,46 +78,46 @@ impl Observer {
                 | StoreCommand::Renew { identity, .. }
                 | StoreCommand::Get { identity }
                 | StoreCommand::Forget { identity }) = &**store;
-                if let Some(book) = self.effects.get_mut(identity) {
-                    book.doubt();
+                if let Some(model) = self.effects.get_mut(identity) {
+                    model.mark_unknown();
                 }
             }
             Command::Unsubscribe { consumer } => {
-                for seen in self.groups.values_mut().flat_map(|book| book.seen.values_mut()) {
-                    seen.unsure |= seen.consumer == *consumer;
+                for seen in self.groups.values_mut().flat_map(|model| model.seen.values_mut()) {
+                    seen.is_uncertain |= seen.consumer == *consumer;
                 }
             }
             Command::Seek { .. } => {
-                if let Some(book) = self.book_mut(asked) {
-                    book.turn_over(asked.after);
-                    book.crashed = true;
+                if let Some(model) = self.group_model_mut(pending) {
+                    model.on_seek(pending.after);
+                    model.crashed = true;
                 }
             }
             command => {
                 if let Command::Complete(complete) = command {
-                    complete.produce.iter().for_each(|produce| self.lost_produce(produce, asked.at));
+                    complete.produce.iter().for_each(|produce| self.produce_reply_lost(produce, pending.at));
                 }
-                let identity = claim(command).and_then(|claim| self.identity_at(asked, claim.offset));
-                if let Some(book) = identity.and_then(|identity| self.effects.get_mut(&identity)) {
-                    book.doubt();
+                let identity = claim(command).and_then(|claim| self.identity_at(pending, claim.offset));
+                if let Some(model) = identity.and_then(|identity| self.effects.get_mut(&identity)) {
+                    model.mark_unknown();
                 }
-                if let (Some(claim), Some(book)) = (claim(command), self.book_mut(asked)) {
-                    book.maybe.insert(claim.offset);
-                    if let Some(seen) = book.seen.get_mut(&claim.offset) {
-                        seen.unsure = true;
+                if let (Some(claim), Some(model)) = (claim(command), self.group_model_mut(pending)) {
+                    model.maybe_acked.insert(claim.offset);
+                    if let Some(seen) = model.seen.get_mut(&claim.offset) {
+                        seen.is_uncertain = true;
                     }
                 }
             }
         }
     }
 
-    /// A message may have been accepted, and its producer knows nothing of it.
-    fn lost_produce(&mut self, produce: &Produce, at: Timestamp) {
-        let Some(name) = identity(produce) else { return };
+    /// A message may have been accepted without the producer's knowledge.
+    fn produce_reply_lost(&mut self, produce: &Produce, at: Timestamp) {
+        let Some(name) = dedupe_key(produce) else { return };
         let live = matches!(self.identities.get(&name),
-            Some(Identity::Accepted { expires_at, .. }) if *expires_at > at);
+            Some(DedupeEntry::Accepted { expires_at, .. }) if *expires_at > at);
         if !live {
-            self.identities.insert(name, Identity::Maybe);
+            self.identities.insert(name, DedupeEntry::Unknown);
         }
     }
 }

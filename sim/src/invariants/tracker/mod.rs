@@ -1,10 +1,16 @@
-//! The bookkeeping: what was asked, what was seen, what follows from it. Whether it is good is for the laws to say.
+//! The tracker: what clients asked and saw, what follows from it, and the calls of all checks about it. The checks themselves are beside this folder.
 
 mod after_crash;
+mod commands;
 mod completions;
-pub(super) mod deliveries;
-pub(super) mod effects;
+mod deliveries;
+pub(super) mod effect_model;
+mod effects;
 pub(super) mod model;
-pub(super) mod observer;
+mod outputs;
+pub(super) mod recount;
 mod replies;
+mod state;
 mod white_box;
+
+pub(crate) use self::state::Tracker;

@@ -1,9 +1,10 @@
-//! What the observer writes down: what was asked, what was seen, and what follows from it.
+//! The tracker's model of topics, groups, messages, deliveries and streams. Data only: nothing here checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use driftq_core::command::{Claim, StoreCommand, Subscribe};
+use driftq_core::command::{Claim, Produce, StoreCommand, Subscribe};
+use driftq_core::reply::Delivery;
 use driftq_core::state::State;
 use driftq_core::state::group::{Group, Progress};
 use driftq_core::state::partition::Partition;
@@ -11,56 +12,53 @@ use driftq_core::state::topic::Topic;
 use driftq_core::types::*;
 use driftq_core::{Body, Command};
 
-use crate::invariants::completion::Traces;
-use crate::invariants::counts::{Counted, open};
-use crate::invariants::order::Lane;
+use super::recount::{Counted, open};
 
-/// A command on its way, with what was true when it was decided.
+/// A pending command, with what was true when it was decided.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingCommand {
     pub(crate) command: Command,
     pub(crate) at: Timestamp,
-    /// The last record before it was decided, and after.
+    /// The last LSN before the decision, and after it.
     pub(crate) before: Lsn,
     pub(crate) after: Lsn,
-    /// Nothing was due: it was decided against the state as it was.
-    pub(crate) quiet: bool,
-    /// The topic it is about, and the group, as they were numbered then.
+    /// No timer was due, so it was decided on the observed state.
+    pub(crate) no_timer_due: bool,
+    /// The ids of the topic and the group it refers to.
     pub(crate) topic: Option<TopicId>,
     pub(crate) group: Option<GroupId>,
-    /// A claim that gives no right: not the newest delivery's token, or not its worker's name.
-    /// The state's digest is kept: it must stay the same.
-    pub(crate) untouched: Option<u64>,
+    /// For a claim that matches no newest delivery: the digest of the state, which must not change.
+    pub(crate) stale_digest: Option<u64>,
     pub(crate) produce: Option<Destination>,
     pub(crate) counted: Option<Counted>,
-    /// Whether a worker's word counts; nobody can say where timers were due.
-    pub(crate) rightful: Option<bool>,
-    /// Deliveries named for the effect whose messages are not done.
-    pub(crate) undone: Vec<LeaseToken>,
-    /// How many messages were passed over in the same call because others of their identity are done.
+    /// Whether the claim is valid; unknown where timers were due.
+    pub(crate) claim_is_valid: Option<bool>,
+    /// Deliveries of the effect whose messages are unacked.
+    pub(crate) unacked_deliveries: Vec<LeaseToken>,
+    /// Messages skipped in the same call because their identity was committed.
     pub(crate) skips: u64,
-    /// What was there of a step right after it was decided.
-    pub(crate) step: Option<Traces>,
+    /// What was there of a step right after the decision.
+    pub(crate) step: Option<StepEvidence>,
 }
 
-impl Asked {
-    /// Nothing was written for it; where something else was due at the same time, nobody can say.
+impl PendingCommand {
+    /// Whether it wrote no record; also true where timers were due, since their records cannot be told apart.
     pub(crate) fn left_no_record(&self) -> bool {
-        !self.quiet || self.before == self.after
+        !self.no_timer_due || self.before == self.after
     }
 
-    /// It only wants to know something.
-    pub(crate) fn only_looks(&self) -> bool {
+    /// Whether it is a query.
+    pub(crate) fn is_query(&self) -> bool {
         match &self.command {
             Command::Peek { .. } | Command::DescribeTopic { .. } => true,
             Command::ListTopics | Command::ListGroups { .. } => true,
-            Command::Store(asked) => matches!(**asked, StoreCommand::Get { .. }),
+            Command::Store(store) => matches!(**store, StoreCommand::Get { .. }),
             _ => false,
         }
     }
 }
 
-/// Where a produce should go, and whether there was room.
+/// The target of a produce, and whether it had space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) topic: TopicId,
@@ -68,131 +66,144 @@ pub(crate) struct Destination {
     pub(crate) fits: bool,
 }
 
-/// A topic's messages, gone ones included.
+/// All messages of a topic, trimmed ones included.
 #[derive(Clone, Debug)]
 pub(crate) struct TopicModel {
     pub(crate) name: TopicName,
-    pub(crate) since: Lsn,
-    pub(crate) known: BTreeMap<Offset, Known>,
-    /// Those that are not gone.
-    pub(crate) here: BTreeSet<Offset>,
+    pub(crate) first_seen: Lsn,
+    pub(crate) messages: BTreeMap<Offset, StoredMessage>,
+    /// Those that are not trimmed.
+    pub(crate) stored_here: BTreeSet<Offset>,
 }
 
 impl TopicModel {
-    pub(crate) fn new(name: TopicName, since: Lsn) -> Self {
-        Self { name, since, known: BTreeMap::new(), here: BTreeSet::new() }
+    pub(crate) fn new(name: TopicName, first_seen: Lsn) -> Self {
+        Self { name, first_seen, messages: BTreeMap::new(), stored_here: BTreeSet::new() }
     }
 
-    /// A message that was not there before.
-    pub(crate) fn add(&mut self, offset: Offset, known: Known) {
-        self.here.insert(offset);
-        self.known.insert(offset, known);
+    /// Adds a message that was first seen.
+    pub(crate) fn add(&mut self, offset: Offset, known: StoredMessage) {
+        self.stored_here.insert(offset);
+        self.messages.insert(offset, known);
     }
 
-    /// Messages that were there, and were seen to be gone when the log had got to `lsn`.
-    pub(crate) fn gone(&mut self, offsets: &[Offset], lsn: Lsn) {
+    /// Messages were first missing when the log had reached `lsn`.
+    pub(crate) fn mark_trimmed(&mut self, offsets: &[Offset], lsn: Lsn) {
         for offset in offsets {
-            self.here.remove(offset);
-            if let Some(known) = self.known.get_mut(offset) {
-                known.gone = Some(lsn);
+            self.stored_here.remove(offset);
+            if let Some(known) = self.messages.get_mut(offset) {
+                known.trimmed_at = Some(lsn);
             }
         }
     }
 
-    /// The log was found to reach to `last` only.
+    /// Recovery found the log to end at `last`.
     pub(crate) fn rewind(&mut self, last: Lsn) {
-        self.known.retain(|_, known| known.since <= last || known.released);
-        for known in self.known.values_mut() {
-            known.gone = known.gone.filter(|gone| *gone <= last);
+        self.messages.retain(|_, known| known.first_seen <= last || known.acknowledged);
+        for known in self.messages.values_mut() {
+            known.trimmed_at = known.trimmed_at.filter(|trimmed_at| *trimmed_at <= last);
         }
-        self.here = self.known.iter().filter(|(_, known)| known.gone.is_none()).map(|(offset, _)| *offset).collect();
+        self.stored_here =
+            self.messages.iter().filter(|(_, known)| known.trimmed_at.is_none()).map(|(offset, _)| *offset).collect();
     }
 }
 
 /// A message that was stored.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
-    /// The produce it comes from.
+pub(crate) struct StoredMessage {
+    /// The number of its produce.
     pub(crate) number: u64,
     pub(crate) partition: PartitionId,
     pub(crate) position: Position,
     pub(crate) produced_at: Timestamp,
     pub(crate) visible_to: Option<GroupId>,
     pub(crate) body: Body,
-    /// How far the log had got when it was first seen.
-    pub(crate) since: Lsn,
-    /// The same when it was first seen to be gone.
-    pub(crate) gone: Option<Lsn>,
-    /// Its producer was told.
-    pub(crate) released: bool,
-    /// It was a dead letter and was made live again.
+    /// The LSN at which it was first seen.
+    pub(crate) first_seen: Lsn,
+    /// The LSN at which it was first missing.
+    pub(crate) trimmed_at: Option<Lsn>,
+    /// Its produce was acknowledged.
+    pub(crate) acknowledged: bool,
+    /// When it was redriven, if it is a dead letter.
     pub(crate) redriven: Option<Lsn>,
 }
 
-/// From where on a group was to be handed messages.
+/// Where a group starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Start {
-    /// Everything below this offset counts as done.
+pub(crate) enum StartPoint {
+    /// All messages below this offset count as acked.
     Below(Offset),
     /// Lost in a crash.
     Unknown,
 }
 
-/// What a group's workers know, since its creation or its last seek.
+/// What the workers of a group know, since its creation or last seek.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupModel {
     pub(crate) name: GroupName,
-    pub(crate) since: Lsn,
-    /// Where it was made to start, and between which positions of the log that was decided.
-    pub(crate) starts: Vec<(Lsn, Lsn, Start)>,
-    /// Acks that were confirmed.
+    pub(crate) first_seen: Lsn,
+    /// Its starting points, each with the LSNs between which it was set.
+    pub(crate) starts: Vec<(Lsn, Lsn, StartPoint)>,
+    /// Confirmed acks.
     pub(crate) acked: BTreeSet<Offset>,
-    /// What was acked before the last seek.
-    pub(crate) undone: BTreeSet<Offset>,
-    /// Acks whose answer was lost.
-    pub(crate) maybe: BTreeSet<Offset>,
-    /// Done when messages were passed over because others of their identity are done, and perhaps one of these, or dead
-    /// and its dead letter one of these.
+    /// Acked before the last seek.
+    pub(crate) acked_before_seek: BTreeSet<Offset>,
+    /// Acks whose reply was lost.
+    pub(crate) maybe_acked: BTreeSet<Offset>,
+    /// Acked when messages were skipped, and possibly skipped themselves or through their dead letter.
     pub(crate) skipped: BTreeSet<Offset>,
-    /// Dead-lettered, and how far the log had got when that was first seen.
-    /// More than once where a seek came between; a crash may undo the seek.
+    /// Dead-lettered, with the LSN at which that was first seen. Several times if a seek came between; a crash may undo the seek.
     pub(crate) dead: BTreeMap<Offset, Vec<(Lsn, Timestamp)>>,
-    pub(crate) seen: BTreeMap<Offset, Seen>,
-    /// The highest offset first delivered, by partition and priority.
-    pub(crate) firsts: BTreeMap<Lane, Offset>,
-    /// When anything was last delivered, by partition and priority.
-    pub(crate) served: BTreeMap<Lane, Timestamp>,
-    /// A crash has passed since the start of the book: deliveries may have gone unseen.
+    pub(crate) seen: BTreeMap<Offset, SeenDelivery>,
+    /// The highest offset delivered for the first time, by partition and priority.
+    pub(crate) first_deliveries: BTreeMap<OrderKey, Offset>,
+    /// The time of the last delivery, by partition and priority.
+    pub(crate) last_delivered: BTreeMap<OrderKey, Timestamp>,
+    /// A crash happened since, and deliveries may have gone unseen.
     pub(crate) crashed: bool,
 }
 
 impl GroupModel {
-    pub(crate) fn new(name: GroupName, since: Lsn) -> Self {
-        let (starts, acked, undone, maybe, skipped, dead, seen, firsts, served) = Default::default();
-        Self { name, since, starts, acked, undone, maybe, skipped, dead, seen, firsts, served, crashed: false }
+    pub(crate) fn new(name: GroupName, first_seen: Lsn) -> Self {
+        let (starts, acked, acked_before_seek, maybe_acked, skipped, dead, seen, first_deliveries, last_delivered) =
+            Default::default();
+        Self {
+            name,
+            first_seen,
+            starts,
+            acked,
+            acked_before_seek,
+            maybe_acked,
+            skipped,
+            dead,
+            seen,
+            first_deliveries,
+            last_delivered,
+            crashed: false,
+        }
     }
 
-    /// A seek, decided when the log had got to `lsn`: what was done may come back, what was counted starts anew.
-    pub(crate) fn turn_over(&mut self, lsn: Lsn) {
+    /// A seek, decided when the log had reached `lsn`: acked messages may be delivered again and counters restart.
+    pub(crate) fn on_seek(&mut self, lsn: Lsn) {
         let starts = std::mem::take(&mut self.starts);
         let mut dead = std::mem::take(&mut self.dead);
         dead.retain(|_, deaths| {
             deaths.retain(|(since, _)| *since >= lsn);
             !deaths.is_empty()
         });
-        let undone = std::mem::take(&mut self.acked);
-        // Some may have been passed over after the seek was decided and before anybody was told of it.
+        let acked_before_seek = std::mem::take(&mut self.acked);
+        // Messages may have been skipped between the seek and its reply.
         let skipped = std::mem::take(&mut self.skipped);
-        *self = Self { starts, dead, undone, skipped, ..Self::new(self.name.clone(), self.since) };
+        *self = Self { starts, dead, acked_before_seek, skipped, ..Self::new(self.name.clone(), self.first_seen) };
     }
 
-    /// When the message last died for the group, if it did.
+    /// When the message was last dead-lettered in the group, if ever.
     pub(crate) fn died(&self, offset: Offset) -> Option<(Lsn, Timestamp)> {
         self.dead.get(&offset)?.last().copied()
     }
 
-    pub(crate) fn start(&self) -> Start {
-        self.starts.last().map_or(Start::Unknown, |(_, _, start)| *start)
+    pub(crate) fn start(&self) -> StartPoint {
+        self.starts.last().map_or(StartPoint::Unknown, |(_, _, start)| *start)
     }
 
     /// Whether the group was sought after `lsn`.
@@ -203,55 +214,55 @@ impl GroupModel {
 
 /// The newest delivery of a message that a worker has seen.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct SeenDelivery {
     pub(crate) consumer: ConsumerId,
     pub(crate) partition: PartitionId,
     pub(crate) attempts: u32,
     pub(crate) failures: u32,
     pub(crate) token: LeaseToken,
     pub(crate) lease_until: Timestamp,
-    /// As far as the worker knows, it still holds it.
-    pub(crate) open: bool,
-    /// Given back by the worker: not to be handed out before.
+    /// The worker may still hold the lease.
+    pub(crate) may_be_held: bool,
+    /// The earliest redelivery after a nack or release.
     pub(crate) not_before: Timestamp,
-    /// Reasons the worker gave.
+    /// The reasons given in nacks.
     pub(crate) reasons: BTreeSet<String>,
-    /// A reason may have been given of which nobody knows whether it was taken.
-    pub(crate) vague: bool,
-    /// A word about it was lost in a crash.
-    pub(crate) unsure: bool,
-    /// A crash has passed since.
+    /// A nack with another reason may or may not have been accepted.
+    pub(crate) is_unknown: bool,
+    /// The reply to a claim on it was lost in a crash.
+    pub(crate) is_uncertain: bool,
+    /// A crash happened since.
     pub(crate) crashed: bool,
 }
 
-/// A connected stream.
+/// An open stream.
 #[derive(Clone, Debug)]
-pub(crate) struct Stream {
+pub(crate) struct StreamModel {
     pub(crate) topic: TopicId,
     pub(crate) group: GroupId,
-    pub(crate) asked: Subscribe,
+    pub(crate) request: Subscribe,
     pub(crate) lease: Millis,
     pub(crate) prefetch: u32,
-    pub(crate) given: u64,
-    pub(crate) gone: bool,
+    pub(crate) delivered: u64,
+    pub(crate) is_closed: bool,
 }
 
 /// What is known of a produce identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Identity {
+pub(crate) enum DedupeEntry {
     Accepted {
         partition: PartitionId,
         offset: Offset,
         expires_at: Timestamp,
     },
-    /// The answer was lost.
-    Maybe,
+    /// The reply was lost.
+    Unknown,
 }
 
 /// Scope, tenant, key.
-pub(crate) type IdentityName = (String, String, String);
+pub(crate) type DedupeKey = (String, String, String);
 
-/// One partition, and how far each group has got with it.
+/// One partition, with the progress of each group.
 pub(crate) struct PartitionView<'a> {
     pub(crate) topic: &'a Topic,
     pub(crate) id: PartitionId,
@@ -265,12 +276,12 @@ impl<'a> PartitionView<'a> {
         Self { topic, id, partition, groups }
     }
 
-    /// In how many groups the message at `position` is done.
+    /// The number of groups that acked the message at `position`.
     pub(crate) fn done_in(&self, position: Position) -> usize {
         self.groups.iter().filter(|(_, progress)| progress.done().contains(position)).count()
     }
 
-    /// Whether a message that is done in so many groups is done in all.
+    /// Whether a message acked by this many groups is acked by all.
     pub(crate) fn is_done_everywhere(&self, done_in: usize) -> bool {
         !self.groups.is_empty() && done_in == self.groups.len()
     }
@@ -282,17 +293,17 @@ impl fmt::Display for PartitionView<'_> {
     }
 }
 
-/// A group, its book, and those of the commands about it that were decided and not yet answered.
-pub(crate) struct Waiting<'a> {
+/// A group, its model, and the pending commands that concern it.
+pub(crate) struct GroupView<'a> {
     pub(crate) group: &'a Group,
-    pub(crate) book: &'a GroupModel,
-    /// It is being sought.
+    pub(crate) model: &'a GroupModel,
+    /// A seek is pending.
     pub(crate) is_sought: bool,
-    /// What is being acked.
+    /// Offsets with a pending ack.
     pub(crate) acks: Vec<Offset>,
 }
 
-/// The topic and group a command names.
+/// The topic and group that a command names.
 pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName>) {
     match command {
         Command::CreateTopic { name, .. } | Command::DeleteTopic { name } | Command::DescribeTopic { name } => {
@@ -301,8 +312,8 @@ pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName
         Command::Peek { topic, .. } | Command::ListGroups { topic } | Command::Redrive { topic, .. } => {
             (Some(topic), None)
         }
-        Command::Produce(asked) => (Some(&asked.topic), None),
-        Command::Subscribe(asked) => (Some(&asked.topic), Some(&asked.group)),
+        Command::Produce(produce) => (Some(&produce.topic), None),
+        Command::Subscribe(subscribe) => (Some(&subscribe.topic), Some(&subscribe.group)),
         Command::CreateGroup { topic, group, .. }
         | Command::DeleteGroup { topic, group }
         | Command::Seek { topic, group, .. }
@@ -310,7 +321,7 @@ pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName
         | Command::Resume { topic, group } => (Some(topic), Some(group)),
         Command::Ack(claim) | Command::Release(claim) => (Some(&claim.topic), Some(&claim.group)),
         Command::Nack { claim, .. } | Command::Extend { claim, .. } => (Some(&claim.topic), Some(&claim.group)),
-        Command::Complete(asked) => (Some(&asked.claim.topic), Some(&asked.claim.group)),
+        Command::Complete(complete) => (Some(&complete.claim.topic), Some(&complete.claim.group)),
         Command::ListTopics | Command::SetPrefetch { .. } | Command::Unsubscribe { .. } | Command::Finish { .. } => {
             (None, None)
         }
@@ -318,23 +329,23 @@ pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName
     }
 }
 
-/// The claim in a worker's word.
+/// The claim in a command, if it has one.
 pub(crate) fn claim(command: &Command) -> Option<&Claim> {
     match command {
         Command::Ack(claim) | Command::Release(claim) => Some(claim),
         Command::Nack { claim, .. } | Command::Extend { claim, .. } => Some(claim),
-        Command::Complete(asked) => Some(&asked.claim),
+        Command::Complete(complete) => Some(&complete.claim),
         _ => None,
     }
 }
 
-/// The number of the produce a value was made for.
+/// The number of the produce that a value belongs to.
 pub(crate) fn number(value: &[u8]) -> Option<u64> {
     let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&value[..digits]).ok()?.parse().ok()
 }
 
-/// FNV-1a-32 modulo the partitions; the empty key goes to the first.
+/// FNV-1a (32 bit) modulo the number of partitions; an empty key maps to the first.
 fn partition_of(key: &[u8], partitions: u32) -> u32 {
     if key.is_empty() {
         return 0;
@@ -343,14 +354,10 @@ fn partition_of(key: &[u8], partitions: u32) -> u32 {
 }
 
 /// Where a produce should be stored, if anywhere.
-pub(crate) fn destination(
-    state: &State,
-    limits: &Limits,
-    asked: &driftq_core::command::Produce,
-) -> Option<Destination> {
-    let mut name = asked.envelope.target_topic.as_ref().unwrap_or(&asked.topic);
-    let mut wanted = asked.envelope.partition_override;
-    if let Some(router) = &asked.routing {
+pub(crate) fn destination(state: &State, limits: &Limits, produce: &Produce) -> Option<Destination> {
+    let mut name = produce.envelope.target_topic.as_ref().unwrap_or(&produce.topic);
+    let mut wanted = produce.envelope.partition_override;
+    if let Some(router) = &produce.routing {
         let target = router.target_topic.as_ref().unwrap_or(name);
         let count = state.topic_named(target).map(Topic::partition_count);
         let partition = router.partition_override.or(wanted);
@@ -360,9 +367,63 @@ pub(crate) fn destination(
         }
     }
     let topic = state.topic_named(name)?;
-    let partition = wanted.unwrap_or_else(|| PartitionId(partition_of(&asked.key, topic.partition_count())));
+    let partition = wanted.unwrap_or_else(|| PartitionId(partition_of(&produce.key, topic.partition_count())));
     let (messages, bytes) = open(topic, partition);
-    let more = (asked.key.len() + asked.value.len()) as u64;
+    let more = (produce.key.len() + produce.value.len()) as u64;
     let fits = messages < limits.partition_messages_max && bytes + more <= limits.partition_bytes_max;
     (partition.0 < topic.partition_count()).then(|| Destination { topic: topic.id(), partition, fits })
+}
+
+/// A partition and a priority, within which deliveries are ordered.
+pub(crate) type OrderKey = (PartitionId, u8);
+
+/// A delivery, with what was known of its stream and message before.
+pub(crate) struct DeliveryContext<'a> {
+    pub(crate) delivery: &'a Delivery,
+    pub(crate) consumer: ConsumerId,
+    pub(crate) stream: &'a StreamModel,
+    pub(crate) known: &'a StoredMessage,
+    /// The message's envelope, as it was stored.
+    pub(crate) envelope: &'a Envelope,
+    /// Whether it is in a dead-letter topic.
+    pub(crate) is_dead_letter: bool,
+    /// When it was dispatched.
+    pub(crate) at: Timestamp,
+}
+
+impl DeliveryContext<'_> {
+    /// The partition and priority within which it is ordered.
+    pub(crate) fn order_key(&self) -> OrderKey {
+        (self.delivery.partition, self.envelope.priority.unwrap_or_default().level())
+    }
+}
+
+/// What is there of a workflow step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepEvidence {
+    /// Its message is acked.
+    pub(crate) done: bool,
+    /// The effect of its message is committed with a final outcome; `None` if the message has no identity.
+    pub(crate) ended: Option<bool>,
+    /// How many of its outputs are missing.
+    pub(crate) missing: usize,
+    /// How many of its outputs are stored.
+    pub(crate) stored: usize,
+}
+
+/// A step that was pending when the broker crashed.
+#[derive(Clone, Debug)]
+pub(crate) struct TornStep {
+    pub(crate) command: PendingCommand,
+    /// Its record was recovered.
+    pub(crate) is_recovered: bool,
+}
+
+/// The dedupe key of a produce, if it has an identity.
+pub(crate) fn dedupe_key(produce: &Produce) -> Option<DedupeKey> {
+    let envelope = &produce.envelope;
+    let key = envelope.idempotency_key.as_ref().filter(|key| !key.is_empty())?;
+    let scope = envelope.target_topic.as_ref().unwrap_or(&produce.topic);
+    let tenant = envelope.tenant_id.as_ref().filter(|tenant| !tenant.is_empty());
+    Some((scope.to_string(), tenant.map_or("default".to_owned(), ToString::to_string), key.to_string()))
 }

@@ -100,7 +100,7 @@ impl Recorder {
         match begun.map_err(never_panics).and_then(|begun| begun) {
             Err(found) => violation = Some(found),
             Ok(mut world) => {
-                world.listen();
+                world.enable_tap();
                 self.look(&world);
                 for action in &trace.actions {
                     violation = self.action(&mut world, action).err();
@@ -174,7 +174,7 @@ impl Recorder {
         let clock = Clock { skew: world.skew() };
         // A broker that panicked may not bear to be looked at.
         let changed = panic_capture::catch(|| self.changed(world, clock)).unwrap_or_default();
-        let told = self.listen(world.heard(), &mut step, clock);
+        let told = self.listen(world.take_tap_events(), &mut step, clock);
         if let Action::Read { worker, .. } = action {
             read(world, *worker, world.counters().events - events, &mut step);
         }
@@ -207,11 +207,11 @@ impl Recorder {
         let mut told = Told::default();
         for heard in heard {
             let (worker, output) = match heard {
-                TapEvent::Asked(ticket) => {
+                TapEvent::Command(ticket) => {
                     self.tickets.insert(ticket, self.steps.len());
                     continue;
                 }
-                TapEvent::Said { worker, output } => (worker, output),
+                TapEvent::Output { worker, output } => (worker, output),
             };
             // Whoever drains has no lane, unless it is left holding something.
             let known = worker.and_then(|worker| self.workers.iter().position(|known| *known == worker.to_string()));

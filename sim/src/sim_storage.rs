@@ -1,4 +1,4 @@
-//! What a world's log is written to.
+//! The storage under a world's log: the simulated disk, or real files beside it.
 
 use driftq_core::faults::Faults;
 use driftq_core::log::{Recovered, RecoveryError, Storage};
@@ -8,22 +8,22 @@ use driftq_core::state::State;
 use crate::actions::Loss;
 use crate::disk::Disk;
 
-/// A storage that can die, and a model of it that says what it then keeps.
+/// A storage that can crash, with the simulated disk as the model of what a crash keeps.
 pub trait SimStorage: Storage {
-    /// What is written and what is durable.
+    /// The model.
     fn model(&self) -> &Disk;
 
-    /// The same, to make something go wrong with it.
+    /// The model, to inject faults.
     fn model_mut(&mut self) -> &mut Disk;
 
-    /// The process or the machine dies, and what is left can be opened again.
+    /// The process or the machine dies; what is left can be opened again.
     fn crash(&mut self, loss: Loss);
 
-    /// What a start would find; nothing is touched.
+    /// What recovery would find. Changes nothing.
     ///
     /// # Errors
-    /// What it would be refused for.
-    fn survey(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError>;
+    /// Why recovery would refuse.
+    fn inspect_recovery(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError>;
 }
 
 impl SimStorage for Disk {
@@ -39,7 +39,7 @@ impl SimStorage for Disk {
         Disk::crash(self, loss);
     }
 
-    fn survey(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError> {
+    fn inspect_recovery(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError> {
         inspect(&mut self.clone(), None, faults)
     }
 }

@@ -1,8 +1,8 @@
-//! A disk that keeps its promises and not one more, and that can be made to break them.
+//! A simulated disk that honours the storage contract and guarantees nothing beyond it. Faults can be injected.
 //!
-//! What is written and what is on the platter are two things. A power loss takes any part of the difference, sector by
-//! sector and in any order; a failed sync forgets the difference while it still reads well. Every fault is labelled:
-//! those a log must *survive* happen to the world, those it must *detect* happen to copies of the disk.
+//! Written data and data on the platter differ until a sync. A crash loses any part of the difference, sector by sector and in any order; a
+//! failed sync drops the difference while it stays readable. Faults that a log must *survive* are injected into the world's disk, faults it
+//! must *detect* into copies of it.
 
 mod storage;
 
@@ -14,20 +14,20 @@ use driftq_core::log::{FileId, StorageFault};
 
 use crate::actions::{Damage, IoFault, Loss};
 
-/// The unit in which a power loss keeps or loses.
+/// The unit in which a crash keeps or loses data.
 pub const SECTOR_BYTES: usize = 512;
 
-/// What a log can be asked to do about a fault.
+/// What a log must do about a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// Go on, with everything that was acknowledged.
+    /// Continue with everything that was acknowledged.
     Survive,
-    /// Notice, and refuse to start rather than serve less than was acknowledged.
+    /// Detect it and refuse to start, rather than serve less than was acknowledged.
     Detect,
 }
 
 impl Loss {
-    /// Nobody can be promised what was not synced.
+    /// Unsynced data is not guaranteed.
     #[must_use]
     pub const fn duty(self) -> Duty {
         Duty::Survive
@@ -35,7 +35,7 @@ impl Loss {
 }
 
 impl IoFault {
-    /// The log fails, and a restart goes on.
+    /// The log fails, and a restart continues.
     #[must_use]
     pub const fn duty(self) -> Duty {
         Duty::Survive
@@ -43,7 +43,7 @@ impl IoFault {
 }
 
 impl Damage {
-    /// What was synced and is gone cannot be brought back, only missed.
+    /// Lost synced data cannot be restored, only detected.
     #[must_use]
     pub const fn duty(self) -> Duty {
         Duty::Detect
@@ -53,9 +53,9 @@ impl Damage {
 #[derive(Clone, Debug, Default)]
 struct Content {
     written: Vec<u8>,
-    /// What a power loss leaves, beyond whose end are zeros.
+    /// What a crash leaves; zeros beyond its end.
     platter: Vec<u8>,
-    /// A sync has failed, and some of what is written is not on its way any more.
+    /// A sync has failed, and some written data will not reach the platter.
     gave_up: bool,
     capacity: u64,
 }
@@ -82,17 +82,17 @@ enum Change {
     Removed(FileId),
 }
 
-/// Something that was done and that a power loss may still take.
+/// A change that a crash may still lose.
 #[derive(Clone, Debug)]
 enum Unsynced {
-    /// Bytes of a content, written and on their way to the platter.
+    /// Written bytes of a file's content that have not reached the platter.
     Bytes(u64, Range<usize>),
-    /// A change of the folder, and the content it is about.
+    /// A directory change and the content it concerns.
     Folder(Change, u64),
 }
 
 impl Unsynced {
-    /// The bytes, if it is some of this content's.
+    /// The byte range, if it belongs to this content.
     fn of(&self, content: u64) -> Option<Range<usize>> {
         match self {
             Self::Bytes(number, range) if *number == content => Some(range.clone()),
@@ -100,7 +100,7 @@ impl Unsynced {
         }
     }
 
-    /// How many bytes it counts as when what was not synced is cut.
+    /// How many bytes it counts for in [`Loss::Cut`].
     fn len(&self) -> usize {
         match self {
             Self::Bytes(_, range) => range.len(),
@@ -109,75 +109,75 @@ impl Unsynced {
     }
 }
 
-/// Files, and what is true of them.
+/// The simulated disk.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     contents: BTreeMap<u64, Content>,
     next_content: u64,
     folder: BTreeMap<FileId, u64>,
     durable_folder: BTreeMap<FileId, u64>,
-    /// In the order in which it was done.
+    /// In order of execution.
     unsynced: Vec<Unsynced>,
     budget: Option<u64>,
-    /// How many more changes before the power goes.
+    /// How many more changes succeed before the disk stops working.
     fuse: Option<u32>,
-    /// What goes wrong with the next change.
+    /// The fault of the next change.
     fault: Option<IoFault>,
     unreadable: Option<(FileId, Range<u64>)>,
     shows_given_up: bool,
 }
 
 impl Disk {
-    /// An empty disk. One that `shows_given_up` breaks the contract: a restarted process still reads what a failed sync gave
-    /// up, as it would from the cache of a system that was not told to look at the medium.
+    /// An empty disk. With `shows_given_up` it breaks the contract: a restarted process still reads data that a failed sync gave up, as from a page
+    /// cache that is not bypassed.
     #[must_use]
     pub fn new(shows_given_up: bool) -> Self {
         Self { shows_given_up, ..Self::default() }
     }
 
-    /// From now on there is room for so many bytes beyond what is taken; `None` for all.
-    pub fn set_room(&mut self, bytes: Option<u64>) {
+    /// Limits the free space to `bytes` beyond what is in use; `None` lifts the limit.
+    pub fn set_free_space(&mut self, bytes: Option<u64>) {
         self.budget = bytes.map(|bytes| self.used() + bytes);
     }
 
-    /// Whether room is limited.
+    /// Whether free space is limited.
     #[must_use]
     pub fn is_limited(&self) -> bool {
         self.budget.is_some()
     }
 
-    /// After so many more changes nothing works any more; `None` for never.
+    /// Stops the disk after this many changes; `None` for never.
     pub fn set_fuse(&mut self, changes: Option<u32>) {
         self.fuse = changes;
     }
 
-    /// The next change goes wrong.
+    /// Sets the fault of the next change.
     pub fn set_fault(&mut self, fault: Option<IoFault>) {
         self.fault = fault;
     }
 
-    /// How many bytes are taken, reserved room included.
+    /// Bytes in use, preallocated space included.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.folder.values().filter_map(|number| self.contents.get(number)).map(Content::room).sum()
     }
 
-    /// How many changes and bytes a power loss could still take.
+    /// How many directory changes and bytes a crash could still lose.
     #[must_use]
     pub fn at_risk(&self) -> (usize, usize) {
         let kept = |content: &Content| content.written.iter().zip(&content.platter).filter(|(a, b)| a == b).count();
         let bytes = self.contents.values().map(|content| content.written.len() - kept(content)).sum();
-        let changes = self.unsynced.iter().filter(|late| matches!(late, Unsynced::Folder(..))).count();
+        let changes = self.unsynced.iter().filter(|pending| matches!(pending, Unsynced::Folder(..))).count();
         (changes, bytes)
     }
 
-    /// In how many places what is not synced can be [cut](Loss::Cut), its end not counted.
+    /// The number of positions at which unsynced data can be [cut](Loss::Cut), not counting its end.
     #[must_use]
     pub fn unsynced_len(&self) -> usize {
         self.unsynced.iter().map(Unsynced::len).sum()
     }
 
-    /// Whether these bytes of the file are where a power loss cannot take them.
+    /// Whether a crash cannot lose these bytes of the file.
     #[must_use]
     pub fn is_durable(&self, file: FileId, range: Range<usize>) -> bool {
         let content = self.durable_folder.get(&file).and_then(|number| self.contents.get(number));
@@ -198,8 +198,8 @@ impl Disk {
         self.folder.clone_from(&self.durable_folder);
         match loss {
             Loss::Nothing | Loss::All => {}
-            Loss::Partial { seed } => self.keep_some(Luck(seed), &unsynced),
-            Loss::Cut { bytes } => self.keep_first(bytes as usize, unsynced),
+            Loss::Partial { seed } => self.keep_partial(SeededDraw(seed), &unsynced),
+            Loss::Cut { bytes } => self.keep_prefix(bytes as usize, unsynced),
         }
         self.durable_folder.clone_from(&self.folder);
         let folder = &self.folder;
@@ -210,29 +210,29 @@ impl Disk {
         }
     }
 
-    /// Some of it had arrived.
-    fn keep_some(&mut self, luck: Luck, unsynced: &[Unsynced]) {
-        let changes = unsynced.iter().filter_map(|late| match late {
+    /// Keeps a part of the unsynced changes, selected by `draw`.
+    fn keep_partial(&mut self, draw: SeededDraw, unsynced: &[Unsynced]) {
+        let changes = unsynced.iter().filter_map(|pending| match pending {
             Unsynced::Folder(change, number) => Some((*change, *number)),
             Unsynced::Bytes(..) => None,
         });
         for (nth, (change, number)) in changes.enumerate() {
-            if luck.draw(number, nth as u64).is_multiple_of(2) {
+            if draw.draw(number, nth as u64).is_multiple_of(2) {
                 apply(&mut self.folder, change, number);
             }
         }
         for (number, content) in &mut self.contents {
-            luck.keep_some(*number, content, unsynced.iter().filter_map(|late| late.of(*number)));
+            draw.keep_partial(*number, content, unsynced.iter().filter_map(|pending| pending.of(*number)));
         }
     }
 
-    /// The first so many bytes of it had arrived, and nothing behind them.
-    fn keep_first(&mut self, bytes: usize, unsynced: Vec<Unsynced>) {
+    /// Keeps the first `bytes` bytes of the unsynced changes.
+    fn keep_prefix(&mut self, bytes: usize, unsynced: Vec<Unsynced>) {
         let mut left = bytes;
-        for late in unsynced {
-            let len = late.len().min(left);
+        for pending in unsynced {
+            let len = pending.len().min(left);
             left -= len;
-            match late {
+            match pending {
                 _ if len == 0 => {}
                 Unsynced::Bytes(number, range) => {
                     if let Some(content) = self.contents.get_mut(&number) {
@@ -244,15 +244,15 @@ impl Disk {
         }
     }
 
-    /// The process alone has died. What is still on its way to the platter reads well and will get there. What a failed
-    /// sync gave up does neither: whoever opens a storage must see to it that it is read from the platter.
+    /// Only the process died. Unsynced data stays readable and will reach the platter. Data given up by a failed sync does neither: a storage
+    /// must be opened so that it is read from the platter.
     fn reopen(&mut self) {
         if self.shows_given_up {
             return;
         }
         for (number, content) in self.contents.iter_mut().filter(|(_, content)| content.gave_up) {
             let mut seen = content.platter.clone();
-            for range in self.unsynced.iter().filter_map(|late| late.of(*number)) {
+            for range in self.unsynced.iter().filter_map(|pending| pending.of(*number)) {
                 seen.resize(seen.len().max(range.end), 0);
                 seen[range.clone()].copy_from_slice(&content.written[range]);
             }
@@ -261,7 +261,7 @@ impl Disk {
         }
     }
 
-    /// Damages what there is. Says what was hit, or nothing if there was nothing to hit.
+    /// Damages the disk. Returns what was hit, or `None` if nothing changed.
     pub fn damage(&mut self, damage: Damage) -> Option<(FileId, Range<usize>)> {
         match damage {
             Damage::Flip { bit } => {
@@ -294,16 +294,15 @@ impl Disk {
         }
     }
 
-    /// The bytes of a file, without the zeros ahead.
+    /// The bytes of a file, without the zeros preallocated behind them.
     #[must_use]
     pub fn bytes(&self, file: FileId) -> Option<&[u8]> {
         Some(&self.contents.get(self.folder.get(&file)?)?.written)
     }
 
-    /// Writes down which files there are and what of them is not synced, for [a fingerprint](crate::world::Fingerprint).
+    /// Writes the files and their unsynced changes for [a fingerprint](crate::world::Fingerprint).
     ///
-    /// Not what is in them: that follows from the records that were written, and what follows from these is in the
-    /// [shadow's](crate::shadow::Shadow) canonical.
+    /// Contents are left out: they follow from the written records, whose state is part of the [shadow](crate::shadow::Shadow)'s fingerprint.
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self {
             contents,
@@ -319,8 +318,8 @@ impl Disk {
         } = self;
         let name = |number: u64| folder.iter().find(|(_, of)| **of == number).map(|(file, _)| *file);
         write!(out, "{:?} {:?} ", folder.keys(), durable_folder.keys())?;
-        for late in unsynced {
-            match late {
+        for pending in unsynced {
+            match pending {
                 Unsynced::Bytes(number, range) => write!(out, "{:?} {} ", name(*number), range.len())?,
                 Unsynced::Folder(change, _) => write!(out, "{change:?} ")?,
             }
@@ -335,7 +334,7 @@ impl Disk {
         self.folder.iter().filter_map(|(file, number)| Some((*file, &*self.contents.get(number)?.written)))
     }
 
-    /// Byte `nth` of all there are, counted round.
+    /// Byte `nth` of the disk, modulo its size.
     fn byte(&self, nth: usize) -> Option<(FileId, usize)> {
         let total: usize = self.files().map(|(_, bytes)| bytes.len()).sum();
         let mut left = nth.checked_rem(total)?;
@@ -375,10 +374,10 @@ impl Disk {
         if fits { Ok(()) } else { Err(StorageFault::Full) }
     }
 
-    /// Before every change: there is power, and nothing was set to go wrong.
+    /// Before every change: fails after the fuse ran out or if a fault is set.
     fn begin(&mut self) -> Result<(), StorageFault> {
         match &mut self.fuse {
-            Some(0) => return Err(io("the power is gone")),
+            Some(0) => return Err(io("injected power loss")),
             Some(left) => *left -= 1,
             None => {}
         }
@@ -394,11 +393,11 @@ impl Disk {
     }
 }
 
-/// Draws without drawing: a hash of where something stands.
+/// Deterministic draws: a hash of the seed and a location.
 #[derive(Clone, Copy, Debug)]
-struct Luck(u32);
+struct SeededDraw(u32);
 
-impl Luck {
+impl SeededDraw {
     fn draw(self, file: u64, at: u64) -> u64 {
         let mut hash = (u64::from(self.0) << 32) ^ (file << 20) ^ at ^ 0x9e37_79b9_7f4a_7c15;
         for _ in 0..2 {
@@ -407,8 +406,8 @@ impl Luck {
         hash ^ (hash >> 29)
     }
 
-    /// Some sectors of what was on its way had arrived, some had not, and some are neither.
-    fn keep_some(self, number: u64, content: &mut Content, dirty: impl Iterator<Item = Range<usize>>) {
+    /// Keeps some unsynced sectors, loses others and fills others with garbage.
+    fn keep_partial(self, number: u64, content: &mut Content, dirty: impl Iterator<Item = Range<usize>>) {
         for range in dirty {
             let mut at = range.start;
             while at < range.end {
@@ -418,7 +417,7 @@ impl Luck {
                 match draw % 8 {
                     0..=3 => content.put(at..end, |byte| byte),
                     4 => content.put(at..end, |byte| byte ^ (draw >> 8) as u8),
-                    // Torn within the sector, as when it is larger than the disk's own.
+                    // Torn within the sector, as on a disk with smaller physical sectors.
                     5 => content.put(at..at + (draw >> 8) as usize % (end - at), |byte| byte),
                     _ => {}
                 }
@@ -432,7 +431,7 @@ fn io(what: &str) -> StorageFault {
     StorageFault::Io(what.to_owned())
 }
 
-/// By content, not by name, so that any part of a row of changes can be kept.
+/// Applies a change by content, not by name, so that any subsequence of changes can be applied.
 fn apply(folder: &mut BTreeMap<FileId, u64>, change: Change, number: u64) {
     match change {
         Change::Created(file) => {
@@ -456,11 +455,11 @@ mod tests {
     const NEW: FileId = FileId::Segment(2);
 
     fn write(disk: &mut Disk, file: FileId, bytes: &[u8]) {
-        let position = disk.bytes(file).expect("it is there").len() as u64;
-        disk.append(file, WriteAt { epoch: 1, position }, bytes).expect("there is room");
+        let position = disk.bytes(file).expect("the file exists").len() as u64;
+        disk.append(file, WriteAt { epoch: 1, position }, bytes).expect("space is free");
     }
 
-    /// One file with two synced bytes; behind them, not synced: two bytes, a new file, and two bytes in each.
+    /// One file with two synced bytes; then, unsynced: two bytes, a new file, and two bytes in each.
     fn disk() -> Disk {
         let mut disk = Disk::new(false);
         disk.create(OLD, 100).expect("a new file");
@@ -475,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_keeps_exactly_what_was_written_first_bytes_and_changes_of_the_folder_alike() {
+    fn cut_keeps_a_prefix_of_bytes_and_directory_changes() {
         let expected: [(&[u8], Option<&[u8]>); 8] = [
             (b"ab", None),
             (b"abc", None),
@@ -496,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_a_cut_are_losing_all_and_losing_nothing() {
+    fn cut_at_its_ends_equals_losing_all_and_losing_nothing() {
         let after = |loss| {
             let mut disk = disk();
             disk.crash(loss);
