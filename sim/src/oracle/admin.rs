@@ -1,4 +1,4 @@
-//! Topics and groups: made, deleted, sought, paused.
+//! Topics and groups: create, delete, seek, pause.
 
 use driftq_core::command::SeekTo;
 use driftq_core::record::{GroupStart, Retention};
@@ -51,7 +51,7 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    /// Makes a group of the topic, if it has none of that name.
+    /// Creates a group of the topic, if it does not exist.
     pub(super) fn create_group(&mut self, t: usize, name: &GroupName, start: GroupStart) -> Result<(), Stop> {
         if self.topics[t].group_named(name).is_some() {
             return Ok(());
@@ -66,12 +66,12 @@ impl Model {
         let sees = |only_for: Option<_>| start == GroupStart::Earliest && only_for.is_none();
         let progress = topic.messages.iter().map(|message| match sees(message.only_for) {
             true => Progress::Ready,
-            false => Progress::Done,
+            false => Progress::Acked,
         });
         let (progress, name) = (progress.collect(), name.clone());
         let (last_served, last_partition, replayed_below) = Default::default();
         topic.groups.push(Group { id, name, paused: false, progress, last_served, last_partition, replayed_below });
-        self.tidy(t);
+        self.reclaim(t);
         Ok(())
     }
 
@@ -80,23 +80,23 @@ impl Model {
         self.record()?;
         let group = self.topics[t].groups.remove(g);
         self.forget_effects(topic, Some(&group.name));
-        self.tidy(t);
+        self.reclaim(t);
         self.close_streams(self.topics[t].id, group.id, CloseCause::GroupDeleted);
         Ok(Reply::Done)
     }
 
     fn close_streams(&mut self, topic: TopicId, group: GroupId, cause: CloseCause) {
-        let said = &mut self.said;
+        let outputs = &mut self.outputs;
         self.streams.retain(|stream| {
             let stays = (stream.topic, stream.group) != (topic, group);
             if !stays {
-                said.push_back(Expected::Closed { consumer: stream.id, cause });
+                outputs.push_back(Expected::Closed { consumer: stream.id, cause });
             }
             stays
         });
     }
 
-    /// From the target on everything the group may see is as if it had never been delivered; all before is done.
+    /// From the target on, every message the group sees is as if it had never been delivered; all earlier ones are acked.
     pub(super) fn seek(&mut self, topic: &TopicName, group: &GroupName, to: SeekTo) -> Result<Reply, Stop> {
         let (t, g) = self.group(topic, group)?;
         self.record()?;
@@ -111,9 +111,9 @@ impl Model {
                 SeekTo::Time(moment) => message.produced_at >= moment,
             };
             let sees = message.only_for.is_none_or(|only| only == group.id);
-            *progress = if wanted && sees { Progress::Ready } else { Progress::Done };
+            *progress = if wanted && sees { Progress::Ready } else { Progress::Acked };
         }
-        self.tidy(t);
+        self.reclaim(t);
         Ok(Reply::Done)
     }
 

@@ -1,4 +1,4 @@
-//! Dead letters: into their topic, and back.
+//! Dead letters and redrive.
 
 use driftq_core::command::RedriveSelection;
 use driftq_core::record::Retention;
@@ -10,7 +10,7 @@ use super::model::{EndOfLog, Model, Stop};
 use super::topic::{Content, Progress, Topic};
 
 impl Model {
-    /// One record makes the message a dead letter, the topic for it where there is none, and the source done.
+    /// One record stores the dead letter, creates its topic if there is none, and acks the source.
     pub(super) fn dead_letter_message(
         &mut self,
         t: usize,
@@ -36,7 +36,7 @@ impl Model {
             original_partition: message.partition,
             original_offset: message.offset,
             group: group.name.clone(),
-            attempts: if let Progress::Begun(begun) = &group.progress[m] { begun.attempts } else { 0 },
+            attempts: if let Progress::Attempted(attempted) = &group.progress[m] { attempted.attempts } else { 0 },
             last_error: last_error.into(),
             reason,
             routed_at: self.now,
@@ -44,13 +44,13 @@ impl Model {
         }));
         let content = Content::new(&message.content.key, &message.content.value, metadata);
         let partition = message.partition;
-        let name = topic.dead_name.clone().expect("dead letters do not die again");
+        let name = topic.dlq_name.clone().expect("dead letters are not dead-lettered again");
         let partitions = topic.partitions();
         let dead = self.find(&name).unwrap_or_else(|| self.add_topic(name, partitions, Retention::default()));
         let dead = &mut self.topics[dead];
         dead.store(self.now, PartitionId(partition.0 % dead.partitions()), None, content);
         self.unpin((t, g, m));
-        self.finish(t, g, m);
+        self.mark_acked(t, g, m);
         Ok(())
     }
 
@@ -62,17 +62,17 @@ impl Model {
 
     pub(super) fn redrive(&mut self, topic: &TopicName, which: &RedriveSelection, limit: u64) -> Result<Reply, Stop> {
         let t = self.topic(topic)?;
-        let Some(name) = self.topics[t].dead_name.clone() else {
+        let Some(name) = self.topics[t].dlq_name.clone() else {
             return Err(Refusal::Invalid("a dead-letter topic has no dead letters of its own").into());
         };
         let mut count = 0;
-        for (d, offset) in self.asked_for(&name, which) {
+        for (d, offset) in self.selected(&name, which) {
             if count == limit {
                 break;
             }
             match self.redrive_one(t, d, offset) {
                 Ok(redriven) => count += u64::from(redriven),
-                // What could be done was done.
+                // A partial redrive is a success.
                 Err(Stop::Refused(_)) if count > 0 => break,
                 Err(stop) => return Err(stop),
             }
@@ -80,8 +80,8 @@ impl Model {
         Ok(Reply::Redriven { count })
     }
 
-    /// The open messages of the dead-letter topic that were asked for, oldest first, with the topic's index.
-    fn asked_for(&self, name: &TopicName, which: &RedriveSelection) -> Vec<(usize, Offset)> {
+    /// The selected open messages of the dead-letter topic, oldest first, with the topic's index.
+    fn selected(&self, name: &TopicName, which: &RedriveSelection) -> Vec<(usize, Offset)> {
         let Some(d) = self.find(name) else { return Vec::new() };
         let dead = &self.topics[d];
         let wanted = |offset| match which {
@@ -92,17 +92,17 @@ impl Model {
         open.map(|(_, message)| (d, message.offset)).filter(|(_, offset)| wanted(*offset)).collect()
     }
 
-    /// One record takes a dead letter away and makes a new message of it, which the group that failed it alone sees.
-    /// False if it is none, or if the group is gone.
+    /// One record removes a dead letter and stores it as a new message, visible only to the group that failed it. `false` if it is no dead letter or
+    /// the group does not exist.
     fn redrive_one(&mut self, t: usize, d: usize, offset: Offset) -> Result<bool, Stop> {
-        let m = self.topics[d].message(offset).expect("one redrive does not take another's dead letter");
+        let m = self.topics[d].message(offset).expect("a redrive removes each dead letter once");
         let content = self.topics[d].messages[m].content.clone();
         let Some(letter) = &content.metadata.dead_letter else { return Ok(false) };
         let topic = &self.topics[t];
         let Some(g) = topic.group_named(&letter.group) else { return Ok(false) };
         let partition = PartitionId(letter.original_partition.0 % topic.partitions());
-        match self.check_room(t, partition, self.topics[d].messages[m].bytes()) {
-            // Too many dead letters is what a redrive is good for.
+        match self.check_space(t, partition, self.topics[d].messages[m].bytes()) {
+            // A redrive relieves a full dead-letter partition.
             Ok(()) | Err(Refusal::Overloaded { reason: Overload::DeadLetters, .. }) => {}
             Err(refusal) => return Err(refusal.into()),
         }

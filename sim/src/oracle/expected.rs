@@ -1,4 +1,4 @@
-//! What is expected, and whether it came.
+//! Expected outputs, and their comparison with actual ones.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,67 +8,69 @@ use driftq_core::state::entry::LastError;
 use driftq_core::types::{ConsumerId, LeaseToken, Offset, PartitionId, Ticket, Timestamp};
 use driftq_core::{Body, Output, Refusal, Reply};
 
-use super::effects::Effect;
-use super::topic::{Content, FailureText};
+use super::effect::Effect;
+use super::topic::{Content, LastErrorText};
 
-/// The broker said something else than it had to.
+/// The broker's output differs from the prediction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, found {found}")]
 pub struct Mismatch {
-    /// What had to come next.
+    /// The expected output.
     pub expected: String,
-    /// What came.
+    /// The actual output.
     pub found: String,
 }
 
-/// An output to come.
+/// An expected output.
 #[derive(Clone, Debug)]
 pub(super) enum Expected {
-    Reply { ticket: Ticket, result: Result<Answer, Refusal> },
-    Deliver(Handed),
+    Reply { ticket: Ticket, result: Result<ExpectedReply, Refusal> },
+    Deliver(ExpectedDelivery),
     Closed { consumer: ConsumerId, cause: CloseCause },
 }
 
-/// A success. Messages and effects looked at are compared by what they say, not by how they are kept.
+/// A successful reply. Messages and effects are compared by content, not by representation.
 #[derive(Clone, Debug)]
-pub(super) enum Answer {
+pub(super) enum ExpectedReply {
     Plain(Reply),
-    Peeked(Vec<Glimpse>),
+    Peeked(Vec<ExpectedPeek>),
     Effect(Box<Effect>),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Glimpse {
+pub(super) struct ExpectedPeek {
     pub(super) offset: Offset,
     pub(super) produced_at: Timestamp,
     pub(super) content: Arc<Content>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Handed {
+pub(super) struct ExpectedDelivery {
     pub(super) consumer: ConsumerId,
     pub(super) partition: PartitionId,
     pub(super) offset: Offset,
     pub(super) attempts: u32,
     pub(super) failures: u32,
-    pub(super) error: FailureText,
+    pub(super) error: LastErrorText,
     pub(super) token: LeaseToken,
     pub(super) lease_until: Timestamp,
     pub(super) produced_at: Timestamp,
     pub(super) content: Arc<Content>,
 }
 
-pub(super) fn judge(expected: Option<Expected>, output: &Output) -> Result<(), Mismatch> {
+pub(super) fn compare(expected: Option<Expected>, output: &Output) -> Result<(), Mismatch> {
     let right = match (&expected, output) {
         (Some(Expected::Reply { ticket, result }), Output::Reply { ticket: of, result: found }) => {
             ticket == of
                 && match (result, found) {
-                    (Ok(answer), Ok(reply)) => answer.is(reply),
+                    (Ok(expected_reply), Ok(reply)) => expected_reply.is(reply),
                     (Err(refusal), Err(found)) => refusal == found,
                     _ => false,
                 }
         }
-        (Some(Expected::Deliver(handed)), Output::Deliver { consumer, delivery }) => handed.is(*consumer, delivery),
+        (Some(Expected::Deliver(expected_delivery)), Output::Deliver { consumer, delivery }) => {
+            expected_delivery.is(*consumer, delivery)
+        }
         (Some(Expected::Closed { consumer, cause }), Output::Closed { consumer: of, cause: found }) => {
             (consumer, cause) == (of, found)
         }
@@ -77,15 +79,15 @@ pub(super) fn judge(expected: Option<Expected>, output: &Output) -> Result<(), M
     if right {
         return Ok(());
     }
-    // A body tells only its lengths; what it says may be just what differs.
-    let said = |body: &Body| {
+    // The debug output of a body contains only its lengths, but its content may be what differs.
+    let content_of = |body: &Body| {
         let (key, value) = (String::from_utf8_lossy(body.key()), String::from_utf8_lossy(body.value()));
         format!("{value:?} under {key:?} with {:?}", body.metadata())
     };
     let found = match output {
-        Output::Deliver { delivery, .. } => format!("{output:?} of {}", said(&delivery.body)),
+        Output::Deliver { delivery, .. } => format!("{output:?} of {}", content_of(&delivery.body)),
         Output::Reply { result: Ok(Reply::Peeked(found)), .. } => {
-            let bodies: Vec<_> = found.iter().map(|peeked| said(&peeked.body)).collect();
+            let bodies: Vec<_> = found.iter().map(|peeked| content_of(&peeked.body)).collect();
             format!("{output:?} of {}", bodies.join(", "))
         }
         output => format!("{output:?}"),
@@ -94,7 +96,7 @@ pub(super) fn judge(expected: Option<Expected>, output: &Output) -> Result<(), M
     Err(Mismatch { expected, found })
 }
 
-impl Answer {
+impl ExpectedReply {
     fn is(&self, reply: &Reply) -> bool {
         match (self, reply) {
             (Self::Plain(expected), found) => expected == found,
@@ -111,11 +113,11 @@ impl Answer {
     }
 }
 
-impl Handed {
+impl ExpectedDelivery {
     fn is(&self, consumer: ConsumerId, found: &Delivery) -> bool {
         let error = match (&self.error, &found.last_error) {
-            (FailureText::None, LastError::Nothing) | (FailureText::Timeout, LastError::AckTimeout) => true,
-            (FailureText::Said(expected), LastError::Reason(found)) => expected == found,
+            (LastErrorText::None, LastError::Nothing) | (LastErrorText::Timeout, LastError::AckTimeout) => true,
+            (LastErrorText::Reason(expected), LastError::Reason(found)) => expected == found,
             _ => false,
         };
         error
@@ -127,14 +129,14 @@ impl Handed {
 }
 
 impl Content {
-    /// Whether the body says this, byte for byte and field for field.
+    /// Whether the body has this content, byte for byte and field for field.
     fn is(&self, body: &Body) -> bool {
-        if self.seen.get().is_some_and(|seen| seen == body) {
+        if self.equal_body.get().is_some_and(|equal| equal == body) {
             return true;
         }
         let same = self.key == body.key() && self.value == body.value() && self.metadata == body.metadata();
         if same {
-            self.seen.get_or_init(|| body.clone());
+            self.equal_body.get_or_init(|| body.clone());
         }
         same
     }
@@ -143,11 +145,11 @@ impl Content {
 impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Reply { ticket, result: Ok(Answer::Plain(reply)) } => write!(f, "{reply:?} to {ticket}"),
-            Self::Reply { ticket, result: Ok(Answer::Peeked(found)) } => write!(f, "{found:?} to {ticket}"),
-            Self::Reply { ticket, result: Ok(Answer::Effect(effect)) } => write!(f, "{effect:?} to {ticket}"),
+            Self::Reply { ticket, result: Ok(ExpectedReply::Plain(reply)) } => write!(f, "{reply:?} to {ticket}"),
+            Self::Reply { ticket, result: Ok(ExpectedReply::Peeked(found)) } => write!(f, "{found:?} to {ticket}"),
+            Self::Reply { ticket, result: Ok(ExpectedReply::Effect(effect)) } => write!(f, "{effect:?} to {ticket}"),
             Self::Reply { ticket, result: Err(refusal) } => write!(f, "the refusal {refusal:?} of {ticket}"),
-            Self::Deliver(handed) => write!(f, "{handed:?}"),
+            Self::Deliver(expected_delivery) => write!(f, "{expected_delivery:?}"),
             Self::Closed { consumer, cause } => write!(f, "the end of stream {consumer}: {cause:?}"),
         }
     }

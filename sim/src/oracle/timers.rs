@@ -1,37 +1,19 @@
-//! What happens because time passes: leases end, done messages grow too old, produce identities leave their window.
+//! Timers: expired leases, retention and the expiry of identities, effects and replies.
 //!
-//! Retries and delayed messages that come due need nothing done: whoever hands out looks at the clock.
+//! Due retries and delayed messages need no timer: dispatch reads the clock.
 
-use driftq_core::idempotency::Realm;
 use driftq_core::types::{Millis, PartitionId, Timestamp, TopicName};
 
-use super::model::{EndOfLog, Model};
-use super::topic::{Begun, Phase, Progress};
+use super::model::{EndOfLog, Model, Sweep, SweepKind};
+use super::topic::{Attempted, Phase, Progress};
 
-/// Identities and answers of steps are forgotten this long after the oldest has left its window.
+/// How long after the expiry of the oldest entry a sweep runs.
 const SLACK: Millis = Millis(1_000);
 
-/// The most identities, or messages, that one record lets go of.
+/// The most entries or messages that one record removes.
 const PER_RECORD: usize = 1_024;
 
-/// Something is to be looked through at a moment.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Sweep {
-    pub(super) at: Timestamp,
-    pub(super) what: Swept,
-}
-
-/// What time lets go of, in the order in which it is looked through at the same moment.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Swept {
-    /// Produce identities of a scope.
-    Identities(TopicName),
-    Effects(Realm),
-    /// Answers of completed steps.
-    Steps,
-}
-
-/// Something due, by its indices.
+/// A due timer, by indices.
 enum Due {
     Lease { topic: usize, group: usize, message: usize },
     Retention { topic: usize, partition: PartitionId },
@@ -43,21 +25,21 @@ impl Model {
         self.record()?;
         self.boot = self.boot.next();
         self.quiet_until = Timestamp(0);
-        let scopes = self.scopes.iter().map(|scope| Swept::Identities(scope.topic.clone()));
-        let effects = self.effects.iter().map(|effect| Swept::Effects(effect.realm()));
-        let all: Vec<_> = scopes.chain(effects).chain([Swept::Steps]).collect();
+        let scopes = self.scopes.iter().map(|scope| SweepKind::Identities(scope.topic.clone()));
+        let effects = self.effects.iter().map(|effect| SweepKind::Effects(effect.realm()));
+        let all: Vec<_> = scopes.chain(effects).chain([SweepKind::Steps]).collect();
         all.into_iter().for_each(|what| self.plan_sweep(what));
         Ok(())
     }
 
-    /// Time goes on, never back, and what is due by now happens: leases and retention by moment, then sweeps.
+    /// Advances the clock, never back, and fires what is due: leases and retention by time, then sweeps.
     pub(super) fn advance(&mut self, now: Timestamp) -> Result<(), EndOfLog> {
         self.now = self.now.max(now);
         loop {
             if let Some(due) = self.first_due() {
                 match due {
-                    Due::Lease { topic, group, message } => self.lease_ended(topic, group, message)?,
-                    Due::Retention { topic, partition } => self.retain_out(topic, partition)?,
+                    Due::Lease { topic, group, message } => self.lease_expired(topic, group, message)?,
+                    Due::Retention { topic, partition } => self.expire_retained(topic, partition)?,
                 }
             } else if let Some(what) = self.take_sweep() {
                 self.sweep(what)?;
@@ -67,7 +49,7 @@ impl Model {
         }
     }
 
-    /// The earliest of what is due; of what is due at the same moment leases come first, then the lower numbers.
+    /// The earliest due timer; at the same time leases come first, then lower ids.
     fn first_due(&mut self) -> Option<Due> {
         if self.quiet_until > self.now {
             return None;
@@ -77,7 +59,9 @@ impl Model {
         for (t, topic) in self.topics.iter().enumerate() {
             for (g, group) in topic.groups.iter().enumerate() {
                 for (m, progress) in group.progress.iter().enumerate() {
-                    let Progress::Begun(Begun { phase: Phase::Leased { until, .. }, .. }) = progress else { continue };
+                    let Progress::Attempted(Attempted { phase: Phase::Leased { until, .. }, .. }) = progress else {
+                        continue;
+                    };
                     if *until > self.now {
                         next = next.min(*until);
                         continue;
@@ -111,19 +95,19 @@ impl Model {
         first.map(|(_, due)| due)
     }
 
-    fn lease_ended(&mut self, topic: usize, group: usize, message: usize) -> Result<(), EndOfLog> {
-        let Progress::Begun(begun) = &self.topics[topic].groups[group].progress[message] else {
-            unreachable!("a lease that ends was running")
+    fn lease_expired(&mut self, topic: usize, group: usize, message: usize) -> Result<(), EndOfLog> {
+        let Progress::Attempted(attempted) = &self.topics[topic].groups[group].progress[message] else {
+            unreachable!("an expiring lease was running")
         };
-        let error = begun.error.after_silence();
+        let error = attempted.error.after_expiry();
         self.failed(topic, group, message, error, None)
     }
 
-    /// Done messages of a partition are older than the topic keeps them.
-    fn retain_out(&mut self, topic: usize, partition: PartitionId) -> Result<(), EndOfLog> {
+    /// Acked messages of a partition exceed the retention age.
+    fn expire_retained(&mut self, topic: usize, partition: PartitionId) -> Result<(), EndOfLog> {
         let now = self.now;
         let kept = &self.topics[topic];
-        let age = kept.retention.age.expect("only topics with an age let go by age");
+        let age = kept.retention.age.expect("only a topic with a retention age expires messages");
         let mut old: Vec<_> = (0..kept.messages.len())
             .filter(|at| kept.messages[*at].partition == partition && kept.is_closed(*at))
             .take_while(|at| kept.messages[*at].produced_at.after(age) <= now)
@@ -136,7 +120,7 @@ impl Model {
         Ok(())
     }
 
-    fn take_sweep(&mut self) -> Option<Swept> {
+    fn take_sweep(&mut self) -> Option<SweepKind> {
         if self.sweeps.is_empty() {
             return None;
         }
@@ -145,11 +129,11 @@ impl Model {
         Some(self.sweeps.remove(at).what)
     }
 
-    fn sweep(&mut self, what: Swept) -> Result<(), EndOfLog> {
+    fn sweep(&mut self, what: SweepKind) -> Result<(), EndOfLog> {
         match &what {
-            Swept::Identities(scope) => self.sweep_identities(scope)?,
-            Swept::Effects(realm) => self.sweep_effects(realm)?,
-            Swept::Steps => {
+            SweepKind::Identities(scope) => self.sweep_identities(scope)?,
+            SweepKind::Effects(realm) => self.sweep_effects(realm)?,
+            SweepKind::Steps => {
                 let past = self.steps.iter().take_while(|step| step.until <= self.now).take(PER_RECORD).count();
                 if past > 0 {
                     self.record()?;
@@ -175,15 +159,15 @@ impl Model {
         Ok(())
     }
 
-    /// Plans the next look, if there is something to look at and none is planned sooner.
-    pub(super) fn plan_sweep(&mut self, what: Swept) {
+    /// Plans the next sweep, if there is anything to sweep and none is planned earlier.
+    pub(super) fn plan_sweep(&mut self, what: SweepKind) {
         let at = match &what {
-            Swept::Identities(scope) => {
+            SweepKind::Identities(scope) => {
                 let known = self.scopes.iter().find(|known| known.topic == *scope);
                 known.and_then(|known| known.identities.first()).map(|oldest| oldest.expires_at.after(SLACK))
             }
-            Swept::Effects(realm) => self.first_look(realm),
-            Swept::Steps => self.steps.first().map(|oldest| oldest.until.after(SLACK)),
+            SweepKind::Effects(realm) => self.next_sweep(realm),
+            SweepKind::Steps => self.steps.first().map(|oldest| oldest.until.after(SLACK)),
         };
         let Some(at) = at else { return };
         match self.sweeps.iter_mut().find(|sweep| sweep.what == what) {

@@ -28,7 +28,7 @@ impl<F: Faults> World<F> {
     /// Forgets the part of its history that can no longer matter, so that worlds do not differ by it. Behaviour does not change.
     pub fn forget_history(&mut self) {
         if let Some(oracle) = &mut self.oracle {
-            oracle.set_down(self.shadow.records());
+            oracle.checkpoint(self.shadow.records());
         }
     }
 

@@ -90,7 +90,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.coverage.hit_if(refused, Point::RefusedAfterFailure);
         } else if let Some(oracle) = &mut self.oracle {
             self.counters.predicted += 1;
-            matches_oracle(oracle.judge(output))?;
+            matches_oracle(oracle.compare(output))?;
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ fn started() -> Oracle {
         [Reply::TopicCreated { partitions: 1 }, Reply::Subscribed { consumer: ConsumerId(1) }].into_iter().enumerate()
     {
         let output = Output::Reply { ticket: Ticket(ticket as u64), result: Ok(reply) };
-        oracle.judge(&output).expect("the next output");
+        oracle.compare(&output).expect("the next output");
     }
     assert_eq!((oracle.records(), oracle.pending()), (3, 0));
     oracle
@@ -58,7 +58,7 @@ fn an_output_that_is_not_the_next_one_is_named_beside_the_one_that_is() {
     let mut oracle = started();
     oracle.command(NOW, Ticket(2), &produce());
     assert_eq!((oracle.records(), oracle.pending()), (5, 2), "a reply and a delivery, a record each");
-    let mismatch = oracle.judge(&produced(2, 7)).expect_err("another offset");
+    let mismatch = oracle.compare(&produced(2, 7)).expect_err("another offset");
     assert!(mismatch.expected.contains("offset: Offset(0)"), "{mismatch}");
     assert!(mismatch.found.contains("offset: Offset(7)"), "{mismatch}");
 }
@@ -66,7 +66,7 @@ fn an_output_that_is_not_the_next_one_is_named_beside_the_one_that_is() {
 #[test]
 fn an_output_beyond_the_last_is_one_too_many() {
     let mut oracle = started();
-    let mismatch = oracle.judge(&produced(2, 0)).expect_err("nothing was asked");
+    let mismatch = oracle.compare(&produced(2, 0)).expect_err("nothing was asked");
     assert_eq!(mismatch.expected, "nothing");
 }
 
@@ -83,12 +83,12 @@ fn a_crash_keeps_the_first_records_of_a_command_and_takes_back_the_rest() {
         assert_eq!(oracle.pending(), 1 + usize::from(attempts.is_some()), "{survived} records survived");
         let consumer = ConsumerId(1);
         let output = Output::Reply { ticket: Ticket(0), result: Ok(Reply::Subscribed { consumer }) };
-        oracle.judge(&output).expect("streams are counted anew");
+        oracle.compare(&output).expect("streams are counted anew");
         let mut oracle = oracle.clone();
         oracle.crash(oracle.records());
         oracle.boot(NOW);
         oracle.command(NOW, Ticket(0), &produce());
-        oracle.judge(&produced(0, next_offset)).expect("the next offset follows from what survived");
+        oracle.compare(&produced(0, next_offset)).expect("the next offset follows from what survived");
     }
 }
 
@@ -98,7 +98,7 @@ fn a_closed_broker_refuses_and_does_nothing_by_itself() {
     oracle.close();
     oracle.command(NOW, Ticket(2), &produce());
     oracle.timeout(Timestamp(9_000));
-    oracle.judge(&Output::Reply { ticket: Ticket(2), result: Err(Refusal::ShuttingDown) }).expect("a refusal");
+    oracle.compare(&Output::Reply { ticket: Ticket(2), result: Err(Refusal::ShuttingDown) }).expect("a refusal");
     assert_eq!((oracle.records(), oracle.pending()), (3, 0));
 }
 

@@ -48,7 +48,7 @@ impl Told {
             Self::Close => oracle.close(),
             Self::Durable(records) => oracle.durable(*records),
             Self::Crash(survived) => oracle.crash(*survived),
-            Self::TapEvent(output) => oracle.judge(output).map_err(|mismatch| mismatch.to_string())?,
+            Self::TapEvent(output) => oracle.compare(output).map_err(|mismatch| mismatch.to_string())?,
         }
         Ok(())
     }
