@@ -1,54 +1,51 @@
-//! What can be done in a small world.
+//! The transitions of a small world.
 
-use driftq_core::faults::Faults;
-
-use super::state::SearchState;
 use crate::actions::{Action, DeliveryRef, JobClass, Loss, NewMessage, Request, RetryPolicy, Subscription};
 use crate::names::{Group, Message, Topic, Worker};
 
-/// Where everything happens.
+/// The only topic.
 const TOPIC: Topic = Topic::new(0);
 
-/// One move.
+/// One transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// A message is sent, or one that has an identity once more.
+    /// A message is sent; one with an identity may be sent again.
     Produce(u8),
-    /// A worker connects.
+    /// A worker subscribes.
     Subscribe(u8),
-    /// It goes.
-    Leave(u8),
-    /// It says something about a message, by one of the deliveries it was given.
-    Say {
-        /// Who.
+    /// A worker unsubscribes.
+    Unsubscribe(u8),
+    /// A worker settles or extends a delivery it has read.
+    Settle {
+        /// The worker.
         worker: u8,
-        /// About which.
+        /// The message.
         message: u8,
-        /// By which delivery of it, counted back from the newest.
+        /// Which delivery of it, counted back from the newest.
         back: u8,
-        /// What.
-        verb: SettleOp,
+        /// The operation.
+        op: SettleOp,
     },
-    /// One piece of I/O.
+    /// One I/O operation.
     Io(JobClass),
-    /// Time passes until the broker wants to be told.
-    Pass(u32),
-    /// It is told.
+    /// Time advances to the next timeout.
+    AdvanceTime(u32),
+    /// The timeout handler is called.
     Wake,
-    /// The process or the machine dies, and is started.
+    /// A crash and a start.
     Crash(Loss),
 }
 
-/// What a worker can say of a message.
+/// An operation on a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettleOp {
-    /// It is done.
+    /// Ack.
     Ack,
-    /// It has failed.
+    /// Nack.
     Nack,
-    /// It takes longer.
+    /// Extend.
     Extend,
-    /// It is given back.
+    /// Release.
     Release,
 }
 
@@ -56,27 +53,27 @@ impl SettleOp {
     pub(super) const ALL: [Self; 4] = [Self::Ack, Self::Nack, Self::Extend, Self::Release];
 }
 
-/// What happens before anything is counted.
-pub(super) fn prologue() -> Vec<Action> {
+/// The actions before the initial state.
+pub(super) fn setup_actions() -> Vec<Action> {
     let create = Request::CreateTopic { topic: TOPIC, partitions: None, keep_ms: None, keep_bytes: None };
-    // The log has said that it is idle, so that nothing is due until somebody asks for something.
+    // The log has written its idle mark, so nothing is due until a request arrives.
     vec![Action::Request(create), Action::FlushIo, Action::AdvanceTime { ms: 100 }, Action::Wake, Action::FlushIo]
 }
 
 impl Transition {
-    /// As steps of a trace.
+    /// The actions of a trace.
     pub(super) fn actions(self) -> impl Iterator<Item = Action> {
         let (first, then) = match self {
             Self::Produce(nth) => (Action::Request(Request::Produce(new_message(nth))), None),
-            Self::Subscribe(nth) => (Action::Request(Request::Subscribe(stream(nth))), None),
-            Self::Leave(nth) => (Action::Request(Request::Unsubscribe { worker: Worker(nth) }), None),
-            Self::Say { worker, message, back, verb } => {
+            Self::Subscribe(nth) => (Action::Request(Request::Subscribe(subscription(nth))), None),
+            Self::Unsubscribe(nth) => (Action::Request(Request::Unsubscribe { worker: Worker(nth) }), None),
+            Self::Settle { worker, message, back, op } => {
                 let message = Message(u32::from(message));
                 let delivery = DeliveryRef { worker: Worker(worker), message, back, ..DeliveryRef::default() };
-                (Action::Request(said(delivery, verb)), None)
+                (Action::Request(settle_request(delivery, op)), None)
             }
             Self::Io(class) => (Action::Io { class, fault: None }, None),
-            Self::Pass(ms) => (Action::AdvanceTime { ms }, None),
+            Self::AdvanceTime(ms) => (Action::AdvanceTime { ms }, None),
             Self::Wake => (Action::Wake, None),
             Self::Crash(loss) => (Action::Crash { loss }, Some(Action::Boot)),
         };
@@ -84,8 +81,8 @@ impl Transition {
     }
 }
 
-/// The first message of two has an identity and is tried twice, with a pause; the second dies of its first failure. They differ
-/// in length, so that they can be told apart wherever they are.
+/// Messages with even numbers have an identity and are tried twice, with a backoff; the others are dead-lettered at the first failure. They differ in
+/// length, so that they can be told apart.
 fn new_message(nth: u8) -> NewMessage {
     let is_first = has_identity(nth);
     let policy = match is_first {
@@ -102,77 +99,22 @@ fn new_message(nth: u8) -> NewMessage {
     }
 }
 
-/// Whether a message can be sent twice and is stored once.
-fn has_identity(nth: u8) -> bool {
+/// Whether a message may be sent again.
+pub(super) fn has_identity(nth: u8) -> bool {
     nth.is_multiple_of(2)
 }
 
-/// One message at a time. Leases outlive the stream.
-fn stream(nth: u8) -> Subscription {
+/// A stream with a prefetch of one, whose leases outlive it.
+fn subscription(nth: u8) -> Subscription {
     let worker = Worker(nth);
     Subscription { worker, topic: TOPIC, group: Group(0), owner: worker, prefetch: 1, ..Subscription::default() }
 }
 
-fn said(delivery: DeliveryRef, verb: SettleOp) -> Request {
-    match verb {
+fn settle_request(delivery: DeliveryRef, op: SettleOp) -> Request {
+    match op {
         SettleOp::Ack => Request::Ack(delivery),
         SettleOp::Nack => Request::Nack { delivery, reason: 1, delay_ms: None },
         SettleOp::Extend => Request::Extend { delivery, lease_ms: None },
         SettleOp::Release => Request::Release(delivery),
-    }
-}
-
-impl<F: Faults> SearchState<F> {
-    /// What can be done here. Some of it may change nothing.
-    pub(super) fn transitions(&self) -> Vec<Transition> {
-        let (world, budget) = (&self.world, &self.budget);
-        let network = world.network();
-        let mut all = Vec::new();
-        for nth in 0..self.size.messages {
-            // Who has sent a message waits for the answer, and sends it again only where it is stored once.
-            if !budget.has_sent(nth) || has_identity(nth) && !world.is_producing(Message(u32::from(nth))) {
-                all.push(Transition::Produce(nth));
-            }
-        }
-        for nth in 0..self.size.consumers {
-            let worker = Worker(nth);
-            if !network.is_connected(worker) {
-                // Workers are alike: whoever comes first is the first.
-                if nth == 0 || budget.has_come(nth - 1) {
-                    all.push(Transition::Subscribe(nth));
-                }
-            } else if network.stream_of(worker).is_some() && !budget.has_left(nth) {
-                all.push(Transition::Leave(nth));
-            }
-            if world.is_claiming(&worker.name()) {
-                // It waits for an answer.
-                continue;
-            }
-            for message in 0..self.size.messages {
-                let count = network.read_by(worker).filter(|held| held.message.0 == u32::from(message)).count();
-                for back in 0..count as u8 {
-                    all.extend(SettleOp::ALL.map(|verb| Transition::Say { worker: nth, message, back, verb }));
-                }
-            }
-        }
-        let may_crash = budget.crashes() < self.size.crashes;
-        all.push(Transition::Io(JobClass::Log));
-        if may_crash {
-            // Nobody but a start can tell how far the segment is that is made ahead.
-            all.push(Transition::Io(JobClass::Background));
-        }
-        match world.until_timeout() {
-            Some(0) => all.push(Transition::Wake),
-            Some(wait) => all.extend(u32::try_from(wait).ok().map(Transition::Pass)),
-            None => {}
-        }
-        if may_crash {
-            let all_of_it = world.disk().unsynced_len() as u32;
-            all.extend((0..=all_of_it).map(|bytes| Transition::Crash(Loss::Cut { bytes })));
-            if all_of_it > 0 {
-                all.push(Transition::Crash(Loss::Nothing));
-            }
-        }
-        all
     }
 }

@@ -1,9 +1,8 @@
-//! From a long life that breaks a promise to a short one that breaks the same.
+//! Shrinking: from a long run that violates an invariant to a short one that violates the same.
 //!
-//! Any part of a trace is a trace, so commands and faults are dropped alike: first everything of one kind or about one
-//! message or worker, then ever smaller chunks, then pairs. What is left is made simpler step by step, and at last the
-//! world it happens in. A change is kept if the same sentence is still broken and, where a bug was planted, only because of
-//! it. No clock is read: the same life always shrinks to the same.
+//! Any subsequence of a trace is a trace, so requests and faults are dropped alike: first all of one kind or about one message or worker, then ever
+//! smaller chunks, then pairs. The remaining actions are simplified one by one, and then the setup. A change is kept if the same invariant is violated
+//! and, with a planted bug, only because of it. No clock is read: the same run always shrinks to the same result.
 
 pub(crate) mod json;
 mod simpler;
@@ -15,50 +14,50 @@ use crate::run::{Run, RunOptions, replay};
 use crate::setup::Setup;
 use crate::trace::ViolatedInvariant;
 
-/// How many rounds of all passes at most. Two or three are usual.
+/// The most rounds of all passes. Two or three are usual.
 const ROUNDS: usize = 6;
-/// How many events may be lived through in search of something shorter: some ten seconds on one core.
+/// The most events executed in search of a shorter run: about ten seconds on one core.
 const EVENTS_MAX: u64 = 1_500_000;
-/// Of so many parts of a life each is tried to be dropped before anything else.
+/// The first pass drops each of this many parts of a run.
 const LARGE_CHUNKS: usize = 32;
-/// From how many steps on it is too costly to try to drop every pair.
+/// With more actions than this, dropping every pair costs too much.
 const PAIRS_UP_TO: usize = 36;
-/// How often one step is made simpler in one round.
+/// How often one action is simplified in one round.
 const SIMPLER_MAX: usize = 40;
 
-/// What shrinking has come to.
+/// The result of shrinking.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
-    /// The short life, which ends in the violation.
+    /// The short run, which ends with the violation.
     pub run: Run,
-    /// How many steps it had before.
+    /// The number of actions before.
     pub before: usize,
-    /// How many lives were tried.
+    /// The number of runs tried.
     pub tries: u64,
-    /// Whether nothing was left to try. Else patience ended first.
+    /// Whether no further change helps; otherwise the budget ran out.
     pub is_finished: bool,
 }
 
-/// Shrinks a life, or gives nothing if no promise is broken in it.
+/// Shrinks a run; `None` if it violates no invariant.
 #[must_use]
 pub fn shrink(setup: &Setup, actions: &[Action], options: RunOptions) -> Option<Shrunk> {
     let run = replay(setup, actions, options);
     let wanted = ViolatedInvariant::from(run.violation.as_ref()?);
-    let mut search = Search { options, wanted, is_innocent: true, run, tries: 1, events: 0 };
-    search.is_innocent = search.is_innocent(setup, actions);
+    let mut search = Search { options, wanted, passes_without_fault: true, run, tries: 1, events: 0 };
+    search.passes_without_fault = search.passes_without_fault(setup, actions);
     let mut is_finished = false;
     for _ in 0..ROUNDS {
         let before = (search.run.actions.clone(), search.run.setup.clone());
-        // What is long is halved first: a life has hundreds of messages, and each is one more thing to drop.
+        // Long runs are halved first: they have hundreds of messages, each of which is another candidate to drop.
         search.drop_chunks(search.run.actions.len().div_ceil(LARGE_CHUNKS));
-        search.drop_alike();
+        search.drop_by_subject();
         search.drop_chunks(1);
         search.drop_pairs();
-        search.join_passes();
+        search.join_time_advances();
         search.simplify_actions();
         search.rename();
         search.simplify_setup();
-        if search.is_tired() {
+        if search.is_over_budget() {
             break;
         }
         if before == (search.run.actions.clone(), search.run.setup.clone()) {
@@ -72,30 +71,30 @@ pub fn shrink(setup: &Setup, actions: &[Action], options: RunOptions) -> Option<
 struct Search {
     options: RunOptions,
     wanted: ViolatedInvariant,
-    /// Without the planted bug nothing was broken, and shall not be.
-    is_innocent: bool,
-    /// The best so far.
+    /// Nothing is violated without the planted bug, and this must stay so.
+    passes_without_fault: bool,
+    /// The best run so far.
     run: Run,
     tries: u64,
     events: u64,
 }
 
 impl Search {
-    fn is_tired(&self) -> bool {
+    fn is_over_budget(&self) -> bool {
         self.events > EVENTS_MAX
     }
 
-    /// Lives a candidate, and keeps it if it breaks the same promise.
+    /// Runs a candidate and keeps it if it violates the same invariant.
     fn attempt(&mut self, setup: &Setup, actions: &[Action]) -> bool {
-        if self.is_tired() {
+        if self.is_over_budget() {
             return false;
         }
         let run = self.run(setup, actions, self.options);
         if !run.violation.as_ref().is_some_and(|violation| self.wanted.is(violation)) {
             return false;
         }
-        // The life ends with the violation, which may have come earlier than before.
-        if self.is_innocent && !self.is_innocent(setup, &run.actions) {
+        // The run ends with the violation, which may come earlier than before.
+        if self.passes_without_fault && !self.passes_without_fault(setup, &run.actions) {
             return false;
         }
         self.run = run;
@@ -107,8 +106,8 @@ impl Search {
         self.attempt(&setup, actions)
     }
 
-    /// Whether nothing is broken when no bug is planted.
-    fn is_innocent(&mut self, setup: &Setup, actions: &[Action]) -> bool {
+    /// Whether nothing is violated without a planted bug.
+    fn passes_without_fault(&mut self, setup: &Setup, actions: &[Action]) -> bool {
         let without = RunOptions { fault: None, ..self.options };
         self.options.fault.is_some() && self.run(setup, actions, without).violation.is_none()
     }
@@ -120,8 +119,8 @@ impl Search {
         run
     }
 
-    /// Drops all steps of one kind, or about the same message, worker, group, topic or call.
-    fn drop_alike(&mut self) {
+    /// Drops all actions of one kind, or about the same message, worker, group, topic or call.
+    fn drop_by_subject(&mut self) {
         let subjects = |action: &Action| json::subjects(&json::of(action));
         let all: BTreeSet<String> = self.run.actions.iter().flat_map(subjects).collect();
         for subject in all {
@@ -133,7 +132,7 @@ impl Search {
         }
     }
 
-    /// Drops chunks of at least so many steps, half as long every time, from the end, since what comes later needs what was before.
+    /// Drops chunks of at least this many actions, halving their size, from the end, since later actions depend on earlier ones.
     fn drop_chunks(&mut self, least: usize) {
         let mut len = self.run.actions.len().div_ceil(2);
         while len >= least.max(1) {
@@ -149,7 +148,7 @@ impl Search {
         }
     }
 
-    /// Drops two at a time: a crash and its start, a call sent and its arrival.
+    /// Drops two actions at a time, such as a crash and its start, or a sent request and its arrival.
     fn drop_pairs(&mut self) {
         if self.run.actions.len() > PAIRS_UP_TO {
             return;
@@ -167,8 +166,8 @@ impl Search {
         }
     }
 
-    /// Lets time pass once instead of twice.
-    fn join_passes(&mut self) {
+    /// Joins two consecutive advances of time.
+    fn join_time_advances(&mut self) {
         let mut at = 0;
         while at + 1 < self.run.actions.len() {
             let (Action::AdvanceTime { ms: first }, Action::AdvanceTime { ms: second }) =
@@ -186,7 +185,7 @@ impl Search {
         }
     }
 
-    /// Makes every step as simple as it can be.
+    /// Simplifies every action as far as possible.
     fn simplify_actions(&mut self) {
         let mut at = 0;
         while at < self.run.actions.len() {
@@ -208,7 +207,7 @@ impl Search {
         })
     }
 
-    /// Counts messages, workers, groups, topics and calls from 0.
+    /// Renumbers messages, workers, groups, topics and calls from 0.
     fn rename(&mut self) {
         for kind in json::KINDS {
             let renamed = json::renamed(&self.run.actions, *kind);
@@ -218,8 +217,8 @@ impl Search {
         }
     }
 
-    /// Gives every size and limit its default where that changes nothing. Where it does, what matters is that the number is
-    /// small, and the smaller it is the sooner it is met, which makes steps needless in the next round.
+    /// Resets every limit to its default where that changes nothing. Elsewhere a smaller limit is reached sooner, which makes actions unnecessary in the
+    /// next round.
     fn simplify_setup(&mut self) {
         let actions = self.run.actions.clone();
         if self.run.setup == Setup::default() || self.attempt(&Setup::default(), &actions) {

@@ -1,4 +1,4 @@
-//! What a step could be instead and be simpler, the boldest change first. Every change leads downwards, so this ends.
+//! Simpler variants of an action, the largest simplification first. Every variant is strictly simpler, so simplification ends.
 
 use serde_json::{Number, Value};
 
@@ -6,24 +6,23 @@ use super::json;
 use crate::actions::{Action, Loss};
 use crate::setup::Setup;
 
-/// What tells two messages or two calls apart. A trace in which all have one name would be shorter to write and harder to read;
-/// they are counted anew in the end.
+/// Fields that identify messages and calls. If all shared one name the trace would be shorter but harder to read; they are renumbered at the end.
 const IDENTITIES: &[&str] = &["message", "call"];
 
-/// Simpler steps than this one.
+/// Simpler actions than this one.
 pub(super) fn than(action: &Action) -> Vec<Action> {
     let mut simpler = of_another_kind(action);
-    let changed = variants(&json::of(action)).into_iter().filter_map(json::back::<Action>);
+    let changed = variants(&json::of(action)).into_iter().filter_map(json::parse::<Action>);
     simpler.extend(changed.filter(|changed| changed != action));
     simpler
 }
 
-/// Setups in which one field has its default or is smaller. None is 0: a limit of nothing is no world to be in.
+/// Setups with the default or a smaller value in one field. Never 0: no broker runs with a limit of 0.
 pub(super) fn setups(setup: &Setup, field: &str) -> Vec<Setup> {
     let with = |value: Value| {
         let mut changed = json::of(setup);
         changed[field] = value;
-        json::back(changed)
+        json::parse(changed)
     };
     let usual = json::of(&Setup::default())[field].clone();
     let now = json::of(setup)[field].as_u64().unwrap_or_default();
@@ -31,7 +30,7 @@ pub(super) fn setups(setup: &Setup, field: &str) -> Vec<Setup> {
     std::iter::once(usual).chain(fewer).filter_map(with).collect()
 }
 
-/// A fault that does not happen, a call that is not late, all I/O instead of a piece of it.
+/// Without the fault, without the network delay, all I/O instead of one operation.
 fn of_another_kind(action: &Action) -> Vec<Action> {
     match action {
         Action::Send { request, .. } => vec![Action::Request(request.clone())],
@@ -43,7 +42,7 @@ fn of_another_kind(action: &Action) -> Vec<Action> {
     }
 }
 
-/// The value with one thing left out, or one number or name smaller.
+/// The value with one field dropped, or one number or name smaller.
 fn variants(value: &Value) -> Vec<Value> {
     match value {
         Value::Object(fields) => {
@@ -77,7 +76,7 @@ fn variants(value: &Value) -> Vec<Value> {
     }
 }
 
-/// The list without one of its items, or with a simpler one.
+/// The list without one item, or with a simpler one.
 fn items_of(items: &[Value]) -> Vec<Value> {
     let without = (0..items.len()).map(|at| {
         let mut items = items.to_vec();
@@ -95,7 +94,7 @@ fn items_of(items: &[Value]) -> Vec<Value> {
     all
 }
 
-/// Everything is the simplest loss, nothing the next; then a shorter beginning, or less luck.
+/// Losing everything is the simplest, losing nothing the next; then a shorter prefix or a smaller seed.
 fn losses(loss: &Value) -> Vec<Value> {
     match loss {
         Value::String(text) if text == "all" => Vec::new(),
@@ -119,7 +118,7 @@ fn numbers(number: &Number) -> Vec<Value> {
     }
 }
 
-/// Some numbers below, the smallest first: round ones, then ever closer, so that a threshold is found exactly.
+/// Some smaller numbers, the smallest first: powers of ten, then ever closer, so that a threshold is found exactly.
 fn smaller(number: u64) -> Vec<u64> {
     let mut below: Vec<u64> = vec![0];
     below.extend(std::iter::successors(Some(1_u64), |ten| ten.checked_mul(10)).take_while(|ten| *ten < number));
@@ -138,7 +137,7 @@ mod tests {
     use crate::names::{Message, Topic};
 
     #[test]
-    fn what_is_simpler_leads_down_and_ends() {
+    fn simplification_ends_for_every_action() {
         let new_message = NewMessage {
             message: Message(7),
             topic: Topic::new(1),
@@ -155,11 +154,11 @@ mod tests {
             Action::JumpClock { ms: -600 },
         ];
         for first in actions {
-            // However one goes down, one arrives.
+            // Whichever variants are chosen, simplification ends.
             for part in [0, 1, 2, 4] {
                 let mut action = first.clone();
                 for turn in 0.. {
-                    assert!(turn < 5_000, "{first:?} never ends, at {action:?}");
+                    assert!(turn < 5_000, "{first:?} does not end, at {action:?}");
                     let all = than(&action);
                     assert!(!all.contains(&action));
                     let Some(next) = all.get(all.len() * part / 5) else { break };
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_becomes_a_loss_of_all_or_a_shorter_one() {
+    fn cut_becomes_a_loss_of_all_or_a_shorter_cut() {
         let losses: Vec<_> = than(&Action::Crash { loss: Loss::Cut { bytes: 3 } })
             .into_iter()
             .filter_map(|action| if let Action::Crash { loss } = action { Some(loss) } else { None })
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_is_dropped_whole_before_it_is_made_smaller() {
+    fn optional_field_is_dropped_before_it_is_reduced() {
         let new_message = NewMessage { delay_ms: Some(8), ..NewMessage::default() };
         let all = than(&Action::Request(Request::Produce(new_message)));
         let delays: Vec<_> = all

@@ -1,23 +1,23 @@
-//! Producers and workers: what they ask for next.
+//! Producers and workers: their next request.
 
 use std::collections::BTreeSet;
 
 use driftq_core::faults::Faults;
 use driftq_core::types::LeaseToken;
 
-use super::effects::Users;
 use super::kinds::ActionKind;
 use super::random::{Source, Stream};
+use super::store_users::StoreUsers;
 use crate::actions::{
     Action, DeliveryRef, NewMessage, Request, RetryPolicy, RouterDecision, SeekTarget, Subscription, Tampering,
 };
 use crate::names::{Call, Group, Message, Topic, Worker};
 use crate::world::{HeldDelivery, World};
 
-/// How many sent messages a producer may send again.
+/// How many recent messages a producer may send again.
 const RESENDABLE: usize = 8;
 
-/// What the clients of one world are like.
+/// The clients of one world.
 #[derive(Debug)]
 pub(super) struct Clients {
     source: Source,
@@ -27,7 +27,7 @@ pub(super) struct Clients {
     groups: u8,
     workers: u8,
     owners: u8,
-    /// A worker that never succeeds, in some worlds.
+    /// A worker that nacks everything, in some worlds.
     always_fails: Option<Worker>,
     retention: bool,
     features: Features,
@@ -35,14 +35,14 @@ pub(super) struct Clients {
     sent: Vec<NewMessage>,
     next_message: u32,
     next_call: u32,
-    /// Deliveries that are settled, as far as their workers know.
+    /// Deliveries that their workers have acked, nacked or released.
     settled: BTreeSet<LeaseToken>,
-    /// Users of the idempotency store, and whether some of them are workers.
-    pub(super) users: Users,
-    works: bool,
+    /// The users of the idempotency store, and whether workers are among them.
+    pub(super) store_users: StoreUsers,
+    workers_use_store: bool,
 }
 
-/// What messages of this world can have.
+/// Which message features this world uses.
 #[derive(Debug)]
 struct Features {
     keys: bool,
@@ -58,7 +58,7 @@ struct Features {
 }
 
 impl Clients {
-    pub(super) fn new(seed: u64, shape: &mut Source, users: Users, works: bool) -> Self {
+    pub(super) fn new(seed: u64, shape: &mut Source, store_users: StoreUsers, workers_use_store: bool) -> Self {
         let mut half = || shape.one_in(2);
         let features = Features {
             keys: half(),
@@ -89,11 +89,11 @@ impl Clients {
             next_message: 0,
             next_call: 0,
             settled: BTreeSet::new(),
-            users,
-            works,
+            store_users,
+            workers_use_store,
         };
         for number in (0..clients.workers).rev() {
-            let stream = clients.connection(Worker(number));
+            let stream = clients.subscription(Worker(number));
             clients.prelude.push(Action::Request(Request::Subscribe(stream)));
         }
         for number in (0..clients.topics).rev() {
@@ -103,13 +103,13 @@ impl Clients {
         clients
     }
 
-    /// What every world begins with, and what was drawn ahead.
+    /// The first actions of a world, and actions scheduled ahead.
     pub(super) fn prelude(&mut self) -> Option<Action> {
         self.prelude.pop()
     }
 
-    /// What happens after the step that is being drawn.
-    pub(super) fn next_is(&mut self, action: Action) {
+    /// Schedules an action right after the one being generated.
+    pub(super) fn schedule(&mut self, action: Action) {
         self.prelude.push(action);
     }
 
@@ -118,25 +118,29 @@ impl Clients {
             ActionKind::Read => {
                 return Action::Read { worker: self.worker(), count: 1 + self.source.below(3) as u8 };
             }
-            ActionKind::Arrive => {
+            ActionKind::RequestArrives => {
                 let calls: Vec<_> = world.network().in_transit_calls().collect();
                 return match calls.is_empty() {
                     true => Action::Wake,
                     false => Action::Arrive { call: self.network.pick(&calls) },
                 };
             }
-            ActionKind::Send => {
+            ActionKind::SendRequest => {
                 let kinds = [
                     ActionKind::Produce,
                     ActionKind::Ack,
                     ActionKind::Nack,
                     ActionKind::Extend,
                     ActionKind::Subscribe,
-                    ActionKind::Odd,
+                    ActionKind::InvalidClaim,
                 ];
-                // Users of the store send what they would ask.
-                if self.works && self.network.one_in(2) {
-                    let kind = self.network.pick(&[ActionKind::Work, ActionKind::OddEffect, ActionKind::Complete]);
+                // Users of the store send what they would request directly.
+                if self.workers_use_store && self.network.one_in(2) {
+                    let kind = self.network.pick(&[
+                        ActionKind::ContinueDelivery,
+                        ActionKind::InvalidEffect,
+                        ActionKind::Complete,
+                    ]);
                     return match self.use_store(kind, world) {
                         Some(Action::Request(request)) => self.send(request),
                         other => other.unwrap_or(Action::Wake),
@@ -145,7 +149,10 @@ impl Clients {
                 let kind = self.network.pick(&kinds);
                 return self.request(kind, world).map_or(Action::Wake, |request| self.send(request));
             }
-            ActionKind::Work | ActionKind::Effect | ActionKind::OddEffect | ActionKind::Complete => {
+            ActionKind::ContinueDelivery
+            | ActionKind::StandaloneEffect
+            | ActionKind::InvalidEffect
+            | ActionKind::Complete => {
                 return self.use_store(kind, world).unwrap_or(Action::Wake);
             }
             kind => self.request(kind, world),
@@ -162,7 +169,7 @@ impl Clients {
     fn request<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Option<Request> {
         Some(match kind {
             ActionKind::Produce => Request::Produce(self.new_message(world.elapsed())),
-            ActionKind::Resend => Request::Produce(self.again()?),
+            ActionKind::Resend => Request::Produce(self.resend()?),
             ActionKind::Ack => {
                 let delivery = self.delivery_ref(world)?;
                 match self.always_fails == Some(delivery.worker) {
@@ -180,12 +187,12 @@ impl Clients {
                 lease_ms: self.source.one_in(2).then(|| 1 + self.source.below(500) as u32),
             },
             ActionKind::Release => Request::Release(self.delivery_ref(world)?),
-            ActionKind::Odd => self.odd(world)?,
+            ActionKind::InvalidClaim => self.invalid_request(world)?,
             ActionKind::Subscribe => {
                 let worker = self.worker();
-                Request::Subscribe(self.connection(worker))
+                Request::Subscribe(self.subscription(worker))
             }
-            ActionKind::Leave => Request::Unsubscribe { worker: self.worker() },
+            ActionKind::Unsubscribe => Request::Unsubscribe { worker: self.worker() },
             ActionKind::Prefetch => Request::SetPrefetch { worker: self.worker(), to: self.source.below(4) as u32 },
             ActionKind::Describe => Request::DescribeTopic { topic: self.any_topic() },
             ActionKind::Peek => Request::Peek {
@@ -204,9 +211,9 @@ impl Clients {
             ActionKind::CreateGroup => {
                 Request::CreateGroup { topic: self.any_topic(), group: self.group(), latest: self.source.one_in(3) }
             }
-            ActionKind::DeleteGroup => Request::DeleteGroup { topic: self.used_topic(), group: self.group() },
+            ActionKind::DeleteGroup => Request::DeleteGroup { topic: self.subscribed_topic(), group: self.group() },
             ActionKind::Seek => Request::Seek {
-                topic: self.used_topic(),
+                topic: self.subscribed_topic(),
                 group: self.group(),
                 to: match self.source.below(4) {
                     0 => SeekTarget::Latest,
@@ -228,7 +235,7 @@ impl Clients {
         })
     }
 
-    /// A message nobody has sent before.
+    /// A message that was not sent before.
     fn new_message(&mut self, now: u64) -> NewMessage {
         let source = &mut self.source;
         let Features { keys, priority, delay, deadline, policy, identity, tenant, target, partition, router } =
@@ -261,9 +268,9 @@ impl Clients {
                 max_backoff_ms: source.pick(&[0, 100, 2_000]),
             });
         }
-        if self.works {
-            if self.source.one_in(self.users.identity_one_in) {
-                new_message.identity = Some(self.users.key());
+        if self.workers_use_store {
+            if self.source.one_in(self.store_users.identity_one_in) {
+                new_message.identity = Some(self.store_users.key());
             }
         } else if rare(identity, &mut self.source) {
             new_message.identity = Some(self.source.below(5) as u8);
@@ -292,20 +299,20 @@ impl Clients {
         new_message
     }
 
-    /// The same, and nobody will send it again but whoever completes the same step once more.
+    /// The same, but never sent again by a producer; only a repeated step sends it again.
     pub(super) fn new_message_once(&mut self, now: u64) -> NewMessage {
         let new_message = self.new_message(now);
         self.sent.pop();
         new_message
     }
 
-    /// A message whose producer does not know what became of it, or does not care.
-    fn again(&mut self) -> Option<NewMessage> {
+    /// A recent message, sent again.
+    fn resend(&mut self) -> Option<NewMessage> {
         let nth = self.source.below(self.sent.len() as u64) as usize;
         self.sent.get(nth).cloned()
     }
 
-    /// By which delivery a worker speaks: mostly one it has not settled yet.
+    /// A delivery that a worker has read, mostly one it has not settled.
     fn delivery_ref<F: Faults>(&mut self, world: &World<F>) -> Option<DeliveryRef> {
         let worker = self.worker();
         let open: Vec<&HeldDelivery> =
@@ -317,19 +324,19 @@ impl Clients {
         Some(self.settle(worker, held, world))
     }
 
-    /// The right that a delivery gives, which the worker has used then.
+    /// A delivery, which counts as settled by its worker from now on.
     pub(super) fn settle<F: Faults>(&mut self, worker: Worker, held: &HeldDelivery, world: &World<F>) -> DeliveryRef {
         self.settled.insert(held.token);
         delivery_ref(worker, held, world)
     }
 
-    /// Whether a worker thinks that it is through with a delivery.
+    /// Whether a worker has settled a delivery.
     pub(super) fn is_settled(&self, token: LeaseToken) -> bool {
         self.settled.contains(&token)
     }
 
-    /// A worker that says what it has no right to say.
-    fn odd<F: Faults>(&mut self, world: &World<F>) -> Option<Request> {
+    /// A claim that deviates from the delivery it refers to, or repeats an old one.
+    fn invalid_request<F: Faults>(&mut self, world: &World<F>) -> Option<Request> {
         let worker = self.worker();
         let read: Vec<&HeldDelivery> = world.network().read_by(worker).collect();
         if read.is_empty() {
@@ -358,9 +365,9 @@ impl Clients {
         })
     }
 
-    fn connection(&mut self, worker: Worker) -> Subscription {
+    fn subscription(&mut self, worker: Worker) -> Subscription {
         let source = &mut self.source;
-        // Mostly to the first topic: workers that share a group are worth more than workers that are alone in one.
+        // Mostly to the first topic: workers that share a group exercise more than workers alone in one.
         let topic = Topic::new(if source.one_in(3) { source.below(u64::from(self.topics)) as u8 } else { 0 });
         Subscription {
             worker,
@@ -398,8 +405,8 @@ impl Clients {
         Topic::new(self.source.below(u64::from(self.topics)) as u8)
     }
 
-    /// A topic that is mostly there, mostly with somebody connected to it.
-    fn used_topic(&mut self) -> Topic {
+    /// A topic that mostly exists and has streams.
+    fn subscribed_topic(&mut self) -> Topic {
         if self.source.one_in(3) { self.any_topic() } else { Topic::new(0) }
     }
 
@@ -409,7 +416,7 @@ impl Clients {
     }
 }
 
-/// The right that a delivery gives, in words that need no token.
+/// A delivery by worker, message and age, without its token.
 pub(crate) fn delivery_ref<F: Faults>(worker: Worker, held: &HeldDelivery, world: &World<F>) -> DeliveryRef {
     let same = world.network().read_by(worker).filter(|other| other.message == held.message);
     let back = same.take_while(|other| other.token != held.token).count();

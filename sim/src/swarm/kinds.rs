@@ -1,83 +1,87 @@
-//! The kinds of things that happen, and how often each does in one world.
+//! The kinds of actions, and how often each occurs in one world.
 
-use super::Profile;
+use super::profile::Profile;
 use super::random::Source;
 
 macro_rules! families {
-    ($($name:ident: $need:ident $most:literal,)*) => {
-        /// A kind of step.
+    ($($name:ident: $presence:ident $weight_max:literal,)*) => {
+        /// A kind of action.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum ActionKind {
             $($name,)*
-            /// A worker that follows the contract of the idempotency store goes on.
-            Work,
-            /// Somebody uses the store beside the queue.
-            Effect,
-            /// Somebody uses it as one should not.
-            OddEffect,
+            /// A worker continues by the protocol of the idempotency store.
+            ContinueDelivery,
+            /// A client uses the store without the queue.
+            StandaloneEffect,
+            /// A client uses the store incorrectly.
+            InvalidEffect,
             /// A worker completes a step.
             Complete,
         }
 
-        const ALL: &[(ActionKind, Need, u32)] = &[$((ActionKind::$name, Need::$need, $most),)*];
+        const ALL: &[(ActionKind, Presence, u32)] = &[$((ActionKind::$name, Presence::$presence, $weight_max),)*];
     };
 }
 
-/// Whether a world can do without.
+/// Whether a world can do without a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
-    /// Nothing would happen without it.
+enum Presence {
+    /// Present in every world.
     Always,
-    /// Half of all worlds never see it.
-    Maybe,
+    /// Absent from half of all worlds.
+    Optional,
 }
 
 families! {
     Produce: Always 24,
-    Resend: Maybe 8,
+    Resend: Optional 8,
     Read: Always 16,
     Ack: Always 20,
-    Nack: Maybe 16,
-    Extend: Maybe 6,
-    Release: Maybe 6,
-    Odd: Maybe 6,
+    Nack: Optional 16,
+    Extend: Optional 6,
+    Release: Optional 6,
+    InvalidClaim: Optional 6,
     Subscribe: Always 6,
-    Leave: Maybe 10,
-    Prefetch: Maybe 2,
-    Describe: Maybe 4,
-    Peek: Maybe 3,
-    List: Maybe 1,
-    CreateTopic: Maybe 2,
-    DeleteTopic: Maybe 1,
-    CreateGroup: Maybe 3,
-    DeleteGroup: Maybe 4,
-    Seek: Maybe 9,
-    Pause: Maybe 2,
-    Redrive: Maybe 4,
-    Send: Maybe 6,
-    Arrive: Maybe 8,
-    Pass: Always 14,
-    PassLong: Maybe 1,
+    Unsubscribe: Optional 10,
+    Prefetch: Optional 2,
+    Describe: Optional 4,
+    Peek: Optional 3,
+    List: Optional 1,
+    CreateTopic: Optional 2,
+    DeleteTopic: Optional 1,
+    CreateGroup: Optional 3,
+    DeleteGroup: Optional 4,
+    Seek: Optional 9,
+    Pause: Optional 2,
+    Redrive: Optional 4,
+    SendRequest: Optional 6,
+    RequestArrives: Optional 8,
+    AdvanceTime: Always 14,
+    AdvanceTimeFar: Optional 1,
     Wake: Always 14,
-    Jump: Maybe 2,
+    JumpClock: Optional 2,
     LogIo: Always 24,
     BackgroundIo: Always 10,
-    Settle: Maybe 8,
-    Snapshot: Maybe 3,
-    IoFault: Maybe 1,
-    Room: Maybe 1,
-    Probe: Maybe 5,
-    Crash: Maybe 2,
-    Kill: Maybe 1,
-    Close: Maybe 1,
-    BootAndCrash: Maybe 1,
+    FlushIo: Optional 8,
+    Snapshot: Optional 3,
+    IoFault: Optional 1,
+    SetFreeSpace: Optional 1,
+    Probe: Optional 5,
+    Crash: Optional 2,
+    Kill: Optional 1,
+    Close: Optional 1,
+    BootAndCrash: Optional 1,
 }
 
-/// What only users of the idempotency store do, and how often at most.
-const STORE: &[(ActionKind, u32)] =
-    &[(ActionKind::Work, 40), (ActionKind::Effect, 16), (ActionKind::OddEffect, 10), (ActionKind::Complete, 20)];
+/// Kinds of store users, with their largest weights.
+const STORE: &[(ActionKind, u32)] = &[
+    (ActionKind::ContinueDelivery, 40),
+    (ActionKind::StandaloneEffect, 16),
+    (ActionKind::InvalidEffect, 10),
+    (ActionKind::Complete, 20),
+];
 
-/// How often each kind of thing happens in one world.
+/// The weight of each kind in one world.
 #[derive(Clone, Debug)]
 pub(super) struct Weights {
     on: Vec<(ActionKind, u32)>,
@@ -87,20 +91,20 @@ pub(super) struct Weights {
 impl Weights {
     pub(super) fn draw(source: &mut Source, store: &mut Source, profile: Profile) -> Self {
         let mut on = Vec::new();
-        for (kind, need, most) in ALL {
-            if *need == Need::Maybe && source.one_in(2) {
+        for (kind, presence, weight_max) in ALL {
+            if *presence == Presence::Optional && source.one_in(2) {
                 continue;
             }
-            // In eighths of the most, so that even the rarest can be rarer.
-            on.push((*kind, *most * (1 + source.below(8) as u32)));
+            // In eighths of the largest weight, so that rare kinds can be rarer still.
+            on.push((*kind, *weight_max * (1 + source.below(8) as u32)));
         }
-        // A third of all worlds know nothing of the store.
+        // A third of all worlds do not use the store.
         if profile == Profile::Effects || !store.one_in(3) {
-            for (kind, most) in STORE {
+            for (kind, weight_max) in STORE {
                 match profile {
-                    Profile::Effects => on.push((*kind, *most * (4 + store.below(5) as u32))),
+                    Profile::Effects => on.push((*kind, *weight_max * (4 + store.below(5) as u32))),
                     Profile::Default if store.one_in(4) => {}
-                    Profile::Default => on.push((*kind, *most * (1 + store.below(8) as u32))),
+                    Profile::Default => on.push((*kind, *weight_max * (1 + store.below(8) as u32))),
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The sizes and limits of a world: mostly small, often 1.
+//! The limits of a world: mostly small, often 1.
 
 use driftq_core::log::HEADER_BYTES;
 
@@ -6,9 +6,9 @@ use super::random::Source;
 use crate::setup::Setup;
 
 pub(super) fn setup(source: &mut Source, effects: &mut Source) -> Setup {
-    // In most worlds the log never runs out of room, so that the naive model can follow to the end.
-    let roomy = !source.one_in(5);
-    let segment = if roomy { 1 << 14 } else { source.pick(&[700, 1_200, 2_000, 4_000]) };
+    // In most worlds the log does not run out of space, so that the oracle can follow to the end.
+    let has_space = !source.one_in(5);
+    let segment = if has_space { 1 << 14 } else { source.pick(&[700, 1_200, 2_000, 4_000]) };
     Setup {
         in_flight_max: source.pick(&[1, 2, 3, 8, 1_000]),
         messages_max: source.pick(&[1, 2, 4, 12, 40]),

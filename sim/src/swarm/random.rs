@@ -1,10 +1,10 @@
-//! Random numbers, each subsystem's from a stream of its own.
+//! Random numbers, with a stream for each subsystem.
 
 use rand::Rng;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// Who draws.
+/// The subsystem that draws.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stream {
     Shape,
@@ -18,7 +18,7 @@ pub(crate) enum Stream {
     Futures,
 }
 
-/// A stream of numbers that a seed fixes for ever.
+/// A stream of random numbers, determined by a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Source(ChaCha8Rng);
 
@@ -29,16 +29,16 @@ impl Source {
         Self(rng)
     }
 
-    /// A number below `end`, or 0 if there is none.
+    /// A number below `end`, or 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         if end == 0 {
             return 0;
         }
-        // A multiplication instead of a division; the bias of one in 2^32 or less is of no matter here.
+        // A multiplication instead of a division; the bias of at most one in 2^32 does not matter here.
         (u64::from(self.0.next_u32()) * end) >> 32
     }
 
-    /// True once in `times`.
+    /// True in one of `times` cases.
     pub(crate) fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -53,10 +53,9 @@ impl Source {
 mod tests {
     use super::*;
 
-    /// A seed must mean the same for ever: were this to change, every seed anybody has written down would mean another
-    /// life.
+    /// Seeds must stay stable: if this changed, every recorded seed would stand for another run.
     #[test]
-    fn seeds_mean_what_they_always_meant() {
+    fn seeds_are_stable_across_versions() {
         let mut shape = Source::new(7, Stream::Shape);
         let mut power = Source::new(7, Stream::Power);
         let drawn: Vec<_> = (0..4).map(|_| (shape.below(1_000), power.below(1_000))).collect();
