@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use driftq_core::faults::Fault;
-use driftq_sim::mutants::{Effort, convict};
+use driftq_sim::mutants::{Effort, measure};
 use driftq_sim::trace::Trace;
 
 /// A run of the program that has ended.
@@ -228,7 +228,7 @@ fn planted_bugs_are_counted_and_a_survivor_is_a_failure() {
     let killed = sim(&["mutants", "--only", "skip-token-check", "--starts", "2", "--survey", "3"]);
     assert_eq!((killed.code, killed.last()), (0, "1 killed, 0 survived"), "{}", killed.out);
     let one = Effort { seeds: 1, starts: 1, survey: 0 };
-    let lucky = Fault::ALL.iter().find(|fault| !convict(**fault, one).is_killed()).expect("one seed does not kill all");
+    let lucky = Fault::ALL.iter().find(|fault| !measure(**fault, one).is_killed()).expect("one seed does not kill all");
     let survived = sim(&["mutants", "--only", lucky.name(), "--seeds", "1", "--starts", "1", "--survey", "0"]);
     assert_eq!((survived.code, survived.last()), (1, "0 killed, 1 survived"), "{}", survived.out);
     assert!(survived.out.contains("SURVIVED"), "{}", survived.out);

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use driftq_core::faults::{Fault, NoFaults};
 use driftq_sim::actions::Action;
-use driftq_sim::explain::futures::{FutureSampler, go_on};
-use driftq_sim::explain::slice::Without;
+use driftq_sim::explain::futures::{FutureSampler, run_future};
+use driftq_sim::explain::slice::WithoutAction;
 use driftq_sim::explain::{Explanation, NotExplained, Options, explain};
 use driftq_sim::run::{RunOptions, replay, run_seed};
 use driftq_sim::setup::Setup;
@@ -43,7 +43,7 @@ fn slice_is_sound(name: &str, trace: &Trace, explanation: &Explanation) {
         let mut others = slice.clone();
         others.remove(at);
         assert!(!breaks_the_same(trace, explanation, &others), "{name}: {slice:?} without {}", needed.number);
-        assert!(matches!(needed.without, Without::Nothing | Without::Another(_)), "{name}: {needed:?}");
+        assert!(matches!(needed.without, WithoutAction::Nothing | WithoutAction::Another(_)), "{name}: {needed:?}");
     }
 }
 
@@ -69,7 +69,7 @@ fn kept_traces_end_in_certainty_and_their_slices_are_all_that_it_takes() {
         assert_eq!(curve.len(), explanation.actions + 1, "{name}: every step of a short trace is looked at");
         assert!(curve.iter().all(|(_, share)| (0.0..=1.0).contains(share)), "{name}: {curve:?}");
         assert!(explanation.inevitable() <= explanation.actions, "{name}");
-        assert!(explanation.sound_breaks.is_none(), "{name}: {:?}", explanation.sound_breaks);
+        assert!(explanation.violation_without_fault.is_none(), "{name}: {:?}", explanation.violation_without_fault);
         slice_is_sound(name, &trace, &explanation);
     }
 }
@@ -142,9 +142,9 @@ fn sound_futures_that_break(setup: &Setup, actions: &[Action], every: usize, fut
         if after % every == 0 {
             for number in 0..futures {
                 let mut future = sampler.future(number, after);
-                let lived = go_on(&world, |world| future.next(world));
-                assert!(lived.actions.len() > 16 || lived.violation.is_some());
-                broken.extend(lived.violation.map(|found| format!("{number} after {after}: {found}")));
+                let result = run_future(&world, |world| future.next(world));
+                assert!(result.actions.len() > 16 || result.violation.is_some());
+                broken.extend(result.violation.map(|found| format!("{number} after {after}: {found}")));
             }
         }
         world.apply(action).expect("the trace breaks nothing");
@@ -175,11 +175,11 @@ fn a_future_is_the_same_every_time_and_not_like_the_next() {
     let trace = kept("mutant-skip-token-check");
     let world = World::new(&trace.header.setup, NoFaults, Checks::default()).expect("a world begins");
     let sampler = FutureSampler::new(&trace.actions);
-    let lived = |number| {
+    let result = |number| {
         let mut future = sampler.future(number, 0);
-        go_on(&world, |world| future.next(world)).actions
+        run_future(&world, |world| future.next(world)).actions
     };
-    assert_eq!(lived(3), lived(3));
-    assert_ne!(lived(3), lived(4));
-    assert_eq!(lived(3).last(), Some(&Action::Drain));
+    assert_eq!(result(3), result(3));
+    assert_ne!(result(3), result(4));
+    assert_eq!(result(3).last(), Some(&Action::Drain));
 }

@@ -1,9 +1,10 @@
-//! The command line. Exit codes: 0 passed, 1 a promise was broken (or a planted bug survived), 2 misuse.
+//! The command line. Exit codes: 0 passed, 1 an invariant was violated (or a planted bug survived), 2 misuse.
 
 mod args;
 mod check;
 mod exhaust;
 mod explain;
+mod files;
 mod mutants;
 mod replay;
 mod run;
@@ -22,7 +23,7 @@ use self::args::{Cli, Command};
 use crate::panic_capture;
 use crate::trace::TraceError;
 
-/// Prints a line. Nobody listening is no reason to fail: `driftq-sim … | head` is fine.
+/// Prints a line. A closed pipe is no error: `driftq-sim … | head` is fine.
 macro_rules! say {
     ($($words:tt)*) => {{
         use std::io::Write as _;
@@ -31,16 +32,16 @@ macro_rules! say {
 }
 use say;
 
-/// How a command ends when it could do what it was asked.
+/// The result of a command that could be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// No promise was broken.
+    /// No invariant was violated.
     Passed,
-    /// One was.
+    /// An invariant was violated.
     Failed,
 }
 
-/// Why a command could not do what it was asked.
+/// Why a command could not be executed.
 #[derive(Debug, thiserror::Error)]
 enum Misuse {
     #[error("\"{0}\" is neither a seed, a number from 0 to 18446744073709551615, nor a file with a trace")]
@@ -57,11 +58,11 @@ enum Misuse {
     Markers { path: PathBuf, cause: crate::mutants::MarkerError },
     #[error("{}: {cause}", path.display())]
     History { path: PathBuf, cause: crate::history::ReadError },
-    #[error("{} cannot be held against the history: {cause}", path.display())]
+    #[error("{} cannot be compared with the history: {cause}", path.display())]
     Log { path: PathBuf, cause: crate::history::CompareError },
     #[error(transparent)]
     Soak(#[from] crate::soak::folder::FolderError),
-    #[error("signals cannot be listened for: {0}")]
+    #[error("cannot register signal handlers: {0}")]
     Signals(std::io::Error),
     #[error("{}: {cause}", path.display())]
     Wal { path: PathBuf, cause: crate::wal::WalError },

@@ -15,7 +15,7 @@ use crate::shrink::shrink;
 use crate::swarm::Profile;
 use crate::trace::Trace;
 
-/// How many seeds are lived where nobody says.
+/// The default number of seeds.
 const SEEDS: u64 = 1_000;
 
 pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
@@ -28,9 +28,9 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
     };
     say!("{}", command(args, &plan));
     match check_determinism(plan.start, plan.options) {
-        Ok(chain) => say!("seed {} lived twice and replayed once: the same life, digest {chain}", plan.start),
-        Err(differing) => {
-            say!("invariant 22 is broken: {DETERMINISTIC}\n  found: {differing}\nFAILED");
+        Ok(chain) => say!("seed {} run twice and replayed once: deterministic, digest {chain}", plan.start),
+        Err(difference) => {
+            say!("invariant 22 violated: {DETERMINISTIC}\n  found: {difference}\nFAILED");
             return Ok(Ending::Failed);
         }
     }
@@ -46,19 +46,19 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
         say!("{}", effects(&summary));
     }
     for failure in &summary.failures {
-        tell(failure, args)?;
+        report(failure, args)?;
     }
-    // A planted bug changes what can be met.
+    // A planted bug changes which points can be hit.
     let missed = if args.mutant.is_some() { Vec::new() } else { missed(&summary) };
     for point in &missed {
-        say!("never met in {} seeds: {}", grouped(summary.seeds), point.sentence());
+        say!("never hit in {} seeds: {}", grouped(summary.seeds), point.sentence());
     }
     let passed = summary.failures.is_empty() && missed.is_empty();
     say!("{}", if passed { "PASSED" } else { "FAILED" });
     Ok(if passed { Ending::Passed } else { Ending::Failed })
 }
 
-/// The command with everything that was not said.
+/// The command line with all options.
 fn command(args: &Run, plan: &Plan) -> String {
     let extent = match plan.extent {
         Extent::Seeds(seeds) => format!("--seeds {seeds}"),
@@ -76,16 +76,16 @@ fn option(mutant: Option<Fault>) -> String {
     mutant.map(|fault| format!(" --mutant {}", fault.name())).unwrap_or_default()
 }
 
-/// What was broken, made short, kept, and how to see it again.
-fn tell(failure: &Failure, args: &Run) -> Result<(), Misuse> {
+/// Reports a violation: shrinks it, writes its trace and prints the commands that replay it.
+fn report(failure: &Failure, args: &Run) -> Result<(), Misuse> {
     let Failure { seed, run } = failure;
     let Some(violation) = &run.violation else { return Ok(()) };
-    say!("seed {seed} broke a promise at step {}", run.actions.len());
+    say!("seed {seed} violated an invariant at action {}", run.actions.len());
     say!("  invariant {}: {}", violation.invariant, violation.sentence);
     say!("  found: {}", violation.found);
-    let begun = Instant::now();
+    let started = Instant::now();
     let options = RunOptions { fault: args.mutant, ..RunOptions::default() };
-    let again = "cargo run --release -p driftq-sim -- replay";
+    let command = "cargo run --release -p driftq-sim -- replay";
     if let Some(shrunk) = shrink(&run.setup, &run.actions, options) {
         let path = args.out_dir.join(match args.mutant {
             None => format!("seed-{seed}.jsonl"),
@@ -93,13 +93,13 @@ fn tell(failure: &Failure, args: &Run) -> Result<(), Misuse> {
         });
         let trace = Trace::of(&shrunk.run, Some(*seed), args.mutant);
         trace.write(&path).map_err(|cause| Misuse::Write { path: path.clone(), cause })?;
-        say!("  shrunk to {} steps in {}", shrunk.run.actions.len(), span(begun.elapsed()));
-        say!("  replay the short trace: {again} {}", path.display());
+        say!("  shrunk to {} actions in {}", shrunk.run.actions.len(), span(started.elapsed()));
+        say!("  replay the shrunk trace: {command} {}", path.display());
     }
     let profile = match args.profile {
         Profile::Default => String::new(),
         profile => format!(" --profile {}", profile.name()),
     };
-    say!("  replay the seed: {again} {seed}{profile}{}", option(args.mutant));
+    say!("  replay the seed: {command} {seed}{profile}{}", option(args.mutant));
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::args::Shrink;
-use super::replay::tell_violation;
+use super::replay::print_violation;
 use super::source::Source;
 use super::{Ending, Misuse, say};
 use crate::report::span;
@@ -14,10 +14,10 @@ pub(super) fn shrink(args: &Shrink) -> Result<Ending, Misuse> {
     let (source, fault) = Source::read(&args.subject)?;
     say!("{}", source.describe(fault));
     let run = source.run(fault);
-    let begun = Instant::now();
+    let started = Instant::now();
     let options = RunOptions { fault, ..RunOptions::default() };
     let Some(shrunk) = crate::shrink::shrink(&run.setup, &run.actions, options) else {
-        say!("no promise is broken: there is nothing to shrink");
+        say!("no invariant is violated: there is nothing to shrink");
         return Ok(Ending::Passed);
     };
     let mut trace = Trace::of(&shrunk.run, source.seed(), fault);
@@ -32,11 +32,11 @@ pub(super) fn shrink(args: &Shrink) -> Result<Ending, Misuse> {
             say!("written to {}", path.display());
         }
     }
-    tell_violation(&shrunk.run);
+    print_violation(&shrunk.run);
     if !shrunk.is_finished {
-        say!("it may become shorter still: shrink the result once more");
+        say!("the search budget ran out: shrink the result again");
     }
-    let (actions, time) = (shrunk.run.actions.len(), span(begun.elapsed()));
-    say!("shrunk from {} steps to {actions} in {time}, after {} tries", shrunk.before, shrunk.tries);
+    let (actions, time) = (shrunk.run.actions.len(), span(started.elapsed()));
+    say!("shrunk from {} actions to {actions} in {time}, after {} tries", shrunk.before, shrunk.tries);
     Ok(Ending::Failed)
 }

@@ -1,4 +1,4 @@
-//! What a command is about: a seed, or a trace in a file.
+//! The subject of a command: a seed, or a trace in a file.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::run::{Run, RunOptions, run_seed};
 use crate::swarm::Profile;
 use crate::trace::Trace;
 
-/// A life to look at.
+/// A run to examine.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Seed(u64, Profile),
@@ -18,7 +18,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// What is named, and the bug to plant in it: the one that was named, else the one in the trace.
+    /// The subject and the bug to plant: the one on the command line, else the one in the trace.
     pub(super) fn read(subject: &Subject) -> Result<(Self, Option<Fault>), Misuse> {
         let source = Self::named(&subject.source, subject.profile)?;
         let fault = match (subject.mutant, &source) {
@@ -57,16 +57,16 @@ impl Source {
         }
     }
 
-    /// What it is, in a few words.
+    /// A short description.
     pub(super) fn describe(&self, fault: Option<Fault>) -> String {
         let what = match self {
             Self::Seed(seed, Profile::Default) => format!("seed {seed}"),
             Self::Seed(seed, profile) => format!("seed {seed} of the profile {}", profile.name()),
             Self::Trace(trace) => {
-                // What is kept for a planted bug is about that bug, which is told anyway.
+                // The trace of a planted bug describes that bug, which is printed anyway.
                 let about = trace.header.about.as_deref().filter(|_| fault.is_none() || fault != trace.header.mutant);
                 let about = about.map(|about| format!(", about: {about}")).unwrap_or_default();
-                format!("trace of {} steps{about}", trace.actions.len())
+                format!("trace of {} actions{about}", trace.actions.len())
             }
         };
         match fault {

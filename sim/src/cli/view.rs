@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use driftq_core::faults::Fault;
 
 use super::args::View;
+use super::files::write;
 use super::source::Source;
 use super::{Ending, Misuse, say, wal};
 use crate::explain::{FUTURES, Options, explain};
@@ -32,7 +33,7 @@ pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
     timeline.title.clone_from(&name);
     if timeline.about.is_empty() {
         timeline.about = match &source {
-            Source::Seed(..) => format!("The life of {}", source.describe(fault)),
+            Source::Seed(..) => format!("The run of {}", source.describe(fault)),
             Source::Trace(_) => format!("A {}", source.describe(fault)),
         };
     }
@@ -41,34 +42,26 @@ pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
     match &timeline.violation {
         Some(violation) => {
             let (invariant, action) = (violation.invariant, violation.step + 1);
-            say!("invariant {invariant} is broken in step {action}: {}", violation.sentence);
+            say!("invariant {invariant} violated by action {action}: {}", violation.sentence);
         }
-        None => say!("no promise is broken in {} steps", timeline.steps.len()),
+        None => say!("no invariant is violated in {} actions", timeline.steps.len()),
     }
     say!("written to {}", out.display());
     say!("open it in any browser, such as: xdg-open {}", out.display());
     Ok(Ending::Passed)
 }
 
-/// How it came to the broken promise, if one was broken: the curve above the axis.
+/// The explanation of the violation, if there is one: the curve above the axis.
 fn explained(mut trace: Trace, fault: Option<Fault>) -> Option<Explained> {
     trace.header.mutant = fault;
     let options = Options { futures: FUTURES, jobs: cores() };
     explain(&trace, options).ok().map(|explanation| explanation.explained)
 }
 
-/// What the page is called: the name of the file or folder without its ending, or the seed.
+/// The name of the page: the file or directory name without extension, or the seed.
 fn name(source: &Path) -> String {
     match source.file_stem().filter(|_| source.exists()) {
         Some(stem) => stem.to_string_lossy().into_owned(),
         None => format!("seed-{}", source.display()),
     }
-}
-
-/// Writes a page, making the folder it is to be in.
-pub(super) fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(path, text)
 }

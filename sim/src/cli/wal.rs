@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::args::Wal as Args;
-use super::view::write;
+use super::files::write;
 use super::{Ending, Misuse, say};
 use crate::report::{grouped, span};
 use crate::view::page;

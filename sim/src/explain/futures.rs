@@ -1,6 +1,5 @@
-//! What could come next. A future goes on from a clone of a world: partly with what is still to come in the trace, partly with
-//! steps like those of the trace, drawn anew. Nothing happens in it that could not have happened in the trace: the same topics,
-//! groups and workers, the same kinds of calls and faults, about as often.
+//! Futures: sampled continuations of a run. A future continues a clone of a world, partly with the remaining actions of the trace, partly with new
+//! actions like those of the trace. It uses the same topics, groups and workers and the same kinds of requests and faults, about as often.
 
 use std::collections::VecDeque;
 
@@ -15,27 +14,27 @@ use crate::swarm::delivery_ref;
 use crate::swarm::random::{Source, Stream};
 use crate::world::World;
 
-/// How many steps a future has before everything is drained: as many as the trace had left, but no fewer and no more than these.
-/// One that went on for long would find its own way into the same trouble, and say nothing about the steps before it.
+/// The number of actions of a future before its drain: as many as the trace had left, within these bounds. A longer future would run into the same
+/// violation on its own and say nothing about the actions before it.
 const STEPS: std::ops::RangeInclusive<usize> = 16..=256;
-/// Of so many futures the first knows nothing of what the trace still had in store, and the last hardly anything else.
-const LOYALTIES: u64 = 8;
+/// Futures cycle through this many degrees of fidelity: the first ignores the rest of the trace, the last follows almost nothing else.
+const FIDELITIES: u64 = 8;
 
-/// What the futures of one trace are drawn from.
+/// Samples the futures of one trace.
 #[derive(Clone, Debug)]
 pub struct FutureSampler<'a> {
     actions: &'a [Action],
-    /// What can be drawn at any moment. Every future ends with a drain, so none is drawn.
-    alike: Vec<&'a Action>,
+    /// The actions to sample from. Every future ends with a drain, so drains are left out.
+    templates: Vec<&'a Action>,
     next_message: u32,
     next_call: u32,
 }
 
 impl<'a> FutureSampler<'a> {
-    /// The steps of a trace, as a source of others.
+    /// A sampler of actions like those of a trace.
     #[must_use]
     pub fn new(actions: &'a [Action]) -> Self {
-        // Whatever is new must not have the name of something old.
+        // New names must differ from those in the trace.
         let next = |kind: char| {
             let named = |action: &Action| json::subjects(&json::of(action));
             let names = actions.iter().flat_map(named);
@@ -43,21 +42,21 @@ impl<'a> FutureSampler<'a> {
                 names.filter_map(|name| json::name(&name).filter(|(_, found, _)| *found == kind).map(|n| n.2));
             numbers.max().map_or(0, |most| most.saturating_add(1))
         };
-        let alike = actions.iter().filter(|action| **action != Action::Drain).collect();
-        Self { actions, alike, next_message: next('m'), next_call: next('c') }
+        let templates = actions.iter().filter(|action| **action != Action::Drain).collect();
+        Self { actions, templates, next_message: next('m'), next_call: next('c') }
     }
 
-    /// The future of that number after so many steps of the trace: the same one every time.
+    /// A future of the first `after` actions. The same number always gives the same future.
     #[must_use]
     pub fn future(&self, number: u64, after: usize) -> Future<'_> {
-        let coming: VecDeque<&Action> =
+        let remaining: VecDeque<&Action> =
             self.actions[after..].iter().filter(|action| **action != Action::Drain).collect();
         Future {
             source: Source::new(number, Stream::Futures),
-            loyalty: number % LOYALTIES,
-            left: coming.len().clamp(*STEPS.start(), *STEPS.end()),
-            coming,
-            alike: &self.alike,
+            fidelity: number % FIDELITIES,
+            left: remaining.len().clamp(*STEPS.start(), *STEPS.end()),
+            remaining,
+            templates: &self.templates,
             next_message: self.next_message,
             next_call: self.next_call,
             drained: false,
@@ -65,86 +64,86 @@ impl<'a> FutureSampler<'a> {
     }
 }
 
-/// One way things could go on.
+/// One continuation.
 #[derive(Clone, Debug)]
 pub struct Future<'a> {
     source: Source,
-    /// Of [`LOYALTIES`] steps, how many are the trace's own.
-    loyalty: u64,
+    /// Out of [`FIDELITIES`] actions, how many come from the trace.
+    fidelity: u64,
     left: usize,
-    coming: VecDeque<&'a Action>,
-    alike: &'a [&'a Action],
+    remaining: VecDeque<&'a Action>,
+    templates: &'a [&'a Action],
     next_message: u32,
     next_call: u32,
     drained: bool,
 }
 
 impl Future<'_> {
-    /// What happens next in that world; nothing when it is over.
+    /// The next action in that world; `None` at the end.
     pub fn next<F: Faults>(&mut self, world: &World<F>) -> Option<Action> {
         if self.left == 0 {
             return (!std::mem::replace(&mut self.drained, true)).then_some(Action::Drain);
         }
         self.left -= 1;
-        if self.source.below(LOYALTIES) < self.loyalty
-            && let Some(action) = self.coming()
+        if self.source.below(FIDELITIES) < self.fidelity
+            && let Some(action) = self.remaining()
         {
             return Some(action);
         }
-        Some(self.fresh(world))
+        Some(self.sample(world))
     }
 
-    /// What the trace has in store: mostly as it stands there, sometimes later, sometimes never.
-    fn coming(&mut self) -> Option<Action> {
-        let mut action = self.coming.pop_front()?;
+    /// The next action of the trace: mostly in place, sometimes later, sometimes dropped.
+    fn remaining(&mut self) -> Option<Action> {
+        let mut action = self.remaining.pop_front()?;
         match self.source.below(8) {
-            0 => action = self.coming.pop_front()?,
-            1 if !self.coming.is_empty() => {
-                let later = self.source.below(self.coming.len() as u64) as usize;
-                std::mem::swap(&mut action, &mut self.coming[later]);
+            0 => action = self.remaining.pop_front()?,
+            1 if !self.remaining.is_empty() => {
+                let later = self.source.below(self.remaining.len() as u64) as usize;
+                std::mem::swap(&mut action, &mut self.remaining[later]);
             }
             _ => {}
         }
         Some(action.clone())
     }
 
-    /// Something like what happens in the trace, where it makes sense now.
-    fn fresh<F: Faults>(&mut self, world: &World<F>) -> Action {
-        // A broker that is down stays down only for a while, whether or not the trace has a start in store.
+    /// A new action like one of the trace, adapted to the world.
+    fn sample<F: Faults>(&mut self, world: &World<F>) -> Action {
+        // A broker that is down is soon restarted, even if the trace has no start left.
         if !world.is_serving() && self.source.one_in(2) {
             return if world.broker().is_some() { Action::Crash { loss: Loss::Nothing } } else { Action::Boot };
         }
-        let nth = self.source.below(self.alike.len() as u64) as usize;
-        let Some(action) = self.alike.get(nth).map(|action| (*action).clone()) else { return Action::Wake };
+        let nth = self.source.below(self.templates.len() as u64) as usize;
+        let Some(action) = self.templates.get(nth).map(|action| (*action).clone()) else { return Action::Wake };
         match action {
-            Action::Request(request) => Action::Request(self.renewed(request, world)),
+            Action::Request(request) => Action::Request(self.adapt(request, world)),
             Action::Send { request, .. } => {
                 let call = Call(self.next_call);
                 self.next_call += 1;
-                Action::Send { call, request: self.renewed(request, world) }
+                Action::Send { call, request: self.adapt(request, world) }
             }
             Action::Arrive { call } => {
                 let calls: Vec<Call> = world.network().in_transit_calls().collect();
                 Action::Arrive { call: if calls.is_empty() { call } else { self.source.pick(&calls) } }
             }
             Action::AdvanceTime { ms } => match world.until_timeout() {
-                // As long as the broker waits for, which is when something happens.
+                // Up to the next timeout, which is when something happens.
                 Some(due) if self.source.one_in(2) => Action::AdvanceTime { ms: due.clamp(1, 30_000) as u32 },
                 _ => Action::AdvanceTime { ms },
             },
-            Action::Crash { loss } => Action::Crash { loss: self.luck(loss) },
+            Action::Crash { loss } => Action::Crash { loss: self.reseed(loss) },
             Action::BootAndCrash { after, loss } => {
                 let after = if self.source.one_in(2) { self.source.below(9) as u8 } else { after };
-                Action::BootAndCrash { after, loss: self.luck(loss) }
+                Action::BootAndCrash { after, loss: self.reseed(loss) }
             }
-            Action::Probe { loss, damage } => Action::Probe { loss: self.luck(loss), damage: self.place(damage) },
+            Action::Probe { loss, damage } => Action::Probe { loss: self.reseed(loss), damage: self.relocate(damage) },
             other => other,
         }
     }
 
-    fn renewed<F: Faults>(&mut self, request: Request, world: &World<F>) -> Request {
+    fn adapt<F: Faults>(&mut self, request: Request, world: &World<F>) -> Request {
         match request {
-            // Now and then a producer sends the very same again.
+            // Sometimes a producer sends the same message again.
             Request::Produce(new_message) if self.source.one_in(4) => Request::Produce(new_message),
             Request::Produce(new_message) => Request::Produce(self.new_message(new_message, world)),
             Request::Ack(delivery) => Request::Ack(self.delivery_ref(delivery, world)),
@@ -169,7 +168,7 @@ impl Future<'_> {
         }
     }
 
-    /// A message like that one, which nobody has sent before.
+    /// A message like that one, with a new name.
     fn new_message<F: Faults>(&mut self, mut new_message: NewMessage, world: &World<F>) -> NewMessage {
         new_message.message = Message(self.next_message);
         self.next_message += 1;
@@ -178,7 +177,7 @@ impl Future<'_> {
         new_message
     }
 
-    /// The same worker speaks by a delivery that it has read: by the newest, or by any.
+    /// A delivery that the same worker has read: the newest, or any.
     fn delivery_ref<F: Faults>(&mut self, before: DeliveryRef, world: &World<F>) -> DeliveryRef {
         let read: Vec<_> = world.network().read_by(before.worker).collect();
         let nth = if self.source.one_in(2) { 0 } else { self.source.below(read.len() as u64) as usize };
@@ -188,15 +187,15 @@ impl Future<'_> {
         }
     }
 
-    fn luck(&mut self, loss: Loss) -> Loss {
+    fn reseed(&mut self, loss: Loss) -> Loss {
         match loss {
             Loss::Partial { .. } => Loss::Partial { seed: self.source.below(1 << 20) as u32 },
             other => other,
         }
     }
 
-    /// The same kind of damage, somewhere.
-    fn place(&mut self, damage: Damage) -> Damage {
+    /// The same kind of damage elsewhere.
+    fn relocate(&mut self, damage: Damage) -> Damage {
         let mut any = || self.source.below(1 << 30) as u32;
         match damage {
             Damage::Flip { .. } => Damage::Flip { bit: any() },
@@ -207,19 +206,19 @@ impl Future<'_> {
     }
 }
 
-/// How a future went.
+/// The result of a future.
 #[derive(Clone, Debug)]
-pub struct Lived {
-    /// What happened in it, up to its end or the violation.
+pub struct FutureResult {
+    /// Its actions, up to the end or the violation.
     pub actions: Vec<Action>,
-    /// The promise that was broken, by the last of the steps.
+    /// The invariant violated by the last action.
     pub violation: Option<Violation>,
 }
 
-/// Goes on from a world with whatever `next` says, until it says nothing or a promise is broken.
-pub fn go_on<F: Faults>(world: &World<F>, mut next: impl FnMut(&World<F>) -> Option<Action>) -> Lived {
+/// Continues a clone of a world with the actions from `next`, until there are none or an invariant is violated.
+pub fn run_future<F: Faults>(world: &World<F>, mut next: impl FnMut(&World<F>) -> Option<Action>) -> FutureResult {
     let mut actions = Vec::new();
-    let lived = panic_capture::catch(|| {
+    let result = panic_capture::catch(|| {
         let mut world = world.clone();
         while let Some(action) = next(&world) {
             actions.push(action);
@@ -229,6 +228,7 @@ pub fn go_on<F: Faults>(world: &World<F>, mut next: impl FnMut(&World<F>) -> Opt
         }
         Ok(())
     });
-    let violation = lived.map_err(|said| catalog::NEVER_PANICS.violated_by(said)).and_then(|verdict| verdict).err();
-    Lived { actions, violation }
+    let violation =
+        result.map_err(|message| catalog::NEVER_PANICS.violated_by(message)).and_then(|verdict| verdict).err();
+    FutureResult { actions, violation }
 }
