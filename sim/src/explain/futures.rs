@@ -6,9 +6,10 @@ use std::collections::VecDeque;
 use driftq_core::faults::Faults;
 
 use crate::actions::{Action, Damage, DeliveryRef, EffectBegin, Loss, NewMessage, Request};
-use crate::invariants::{Violation, catalog};
+use crate::invariants::Violation;
 use crate::names::{Call, Message};
 use crate::panic_capture;
+use crate::run::never_panics;
 use crate::shrink::json;
 use crate::swarm::delivery_ref;
 use crate::swarm::random::{Source, Stream};
@@ -228,7 +229,6 @@ pub fn run_future<F: Faults>(world: &World<F>, mut next: impl FnMut(&World<F>) -
         }
         Ok(())
     });
-    let violation =
-        result.map_err(|message| catalog::NEVER_PANICS.violated_by(message)).and_then(|verdict| verdict).err();
+    let violation = result.map_err(never_panics).and_then(|verdict| verdict).err();
     FutureResult { actions, violation }
 }

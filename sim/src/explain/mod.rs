@@ -22,7 +22,7 @@ use crate::actions::Action;
 use crate::invariants::{Verdict, Violation};
 use crate::panic_capture;
 use crate::parallel::in_order;
-use crate::run::{Run, RunOptions, replay};
+use crate::run::{Run, RunOptions, never_panics, replay};
 use crate::setup::Setup;
 use crate::trace::{Trace, ViolatedInvariant};
 use crate::view::timeline::Explained;
@@ -279,9 +279,7 @@ fn forks<F: Faults, S: Faults>(
         Ok(())
     };
     let result = panic_capture::catch(&mut fork);
-    result
-        .map_err(|message| crate::invariants::catalog::NEVER_PANICS.violated_by(message))
-        .and_then(|verdict| verdict)?;
+    result.map_err(never_panics).and_then(|verdict| verdict)?;
     Ok(forks)
 }
 

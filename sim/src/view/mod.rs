@@ -1,5 +1,4 @@
-//! What happened, to be looked at: a life is told as a [story], and a story is [shown](page()) in one file that needs nothing
-//! else.
+//! The viewer: records a run as a [timeline] and writes it as a self-contained HTML [page](page()).
 
 mod diff;
 mod format;

@@ -1,5 +1,5 @@
-//! What can be seen of a broker between two steps: where every message stands with every group, who holds what, what is known
-//! about effects, how far the log reaches. Small, and made to be compared.
+//! A snapshot of a broker between two actions: the state of every message in every group, leases, effects and the log. Small, and made to be
+//! compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,20 +13,20 @@ use driftq_core::state::partition::Message;
 use driftq_core::state::topic::Topic;
 use driftq_core::types::{LeaseToken, PartitionId, Position, Timestamp};
 
-/// A message, as one group is to work on it.
+/// A message in a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Task {
+pub(super) struct MessageInGroup {
     pub(super) topic: String,
     pub(super) group: String,
     pub(super) partition: u32,
     pub(super) offset: u64,
-    /// The name by which traces know it.
+    /// Its name in traces.
     pub(super) message: String,
 }
 
-/// A lease that is running.
+/// A running lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Hold {
+pub(super) struct RunningLease {
     pub(super) owner: String,
     pub(super) until: Timestamp,
     pub(super) token: LeaseToken,
@@ -34,45 +34,45 @@ pub(super) struct Hold {
     pub(super) failures: u32,
 }
 
-/// How a message stands with a group.
+/// The state of a message in a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum MessageStatus {
     Ready,
     Delayed { until: Timestamp },
-    HeldDelivery(Hold),
-    Waiting { not_before: Timestamp, token: LeaseToken, attempts: u32, failures: u32, reason: String },
-    Done,
+    InFlight(RunningLease),
+    Queued { not_before: Timestamp, token: LeaseToken, attempts: u32, failures: u32, reason: String },
+    Acked,
 }
 
-impl Standing {
-    /// How often it was delivered, as far as the group remembers.
+impl MessageStatus {
+    /// The number of deliveries.
     pub(super) fn attempts(&self) -> u32 {
         match self {
-            Self::HeldDelivery(Hold { attempts, .. }) | Self::Waiting { attempts, .. } => *attempts,
+            Self::InFlight(RunningLease { attempts, .. }) | Self::Queued { attempts, .. } => *attempts,
             _ => 0,
         }
     }
 
-    /// How many of those deliveries failed.
+    /// The number of failed deliveries.
     pub(super) fn failures(&self) -> u32 {
         match self {
-            Self::HeldDelivery(Hold { failures, .. }) | Self::Waiting { failures, .. } => *failures,
+            Self::InFlight(RunningLease { failures, .. }) | Self::Queued { failures, .. } => *failures,
             _ => 0,
         }
     }
 
-    /// The newest delivery's token.
+    /// The token of the newest delivery.
     pub(super) fn token(&self) -> Option<LeaseToken> {
         match self {
-            Self::HeldDelivery(Hold { token, .. }) | Self::Waiting { token, .. } => Some(*token),
+            Self::InFlight(RunningLease { token, .. }) | Self::Queued { token, .. } => Some(*token),
             _ => None,
         }
     }
 }
 
-/// What is known about an effect.
+/// The record of an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct EffectRecord {
     pub(super) status: EffectStatus,
     pub(super) attempt: u32,
     pub(super) owner: Option<String>,
@@ -80,26 +80,26 @@ pub(super) struct Known {
     pub(super) committed: bool,
 }
 
-/// A broker, seen from outside.
+/// A snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Snapshot {
-    /// The moment inside.
+    /// The time inside the broker.
     pub(super) now: Timestamp,
     pub(super) boot: u32,
     pub(super) failed: Option<String>,
     pub(super) appended: u64,
     pub(super) synced: u64,
     pub(super) snapshots: Vec<u64>,
-    /// How many partitions each topic has, and the offset it gives next.
+    /// The number of partitions and the next offset of each topic.
     pub(super) topics: BTreeMap<String, (u32, u64)>,
     /// Whether each group is paused.
     pub(super) groups: BTreeMap<(String, String), bool>,
-    /// The messages that are kept, by topic, partition and offset.
-    pub(super) kept: BTreeMap<(String, u32, u64), String>,
-    pub(super) tasks: BTreeMap<Task, Standing>,
-    /// What died: where it lay, and for which group.
+    /// The stored messages, by topic, partition and offset.
+    pub(super) stored: BTreeMap<(String, u32, u64), String>,
+    pub(super) messages_in_groups: BTreeMap<MessageInGroup, MessageStatus>,
+    /// Dead-lettered messages: their original place and the group.
     pub(super) dead: BTreeSet<(String, u32, u64, String)>,
-    pub(super) effects: BTreeMap<String, Known>,
+    pub(super) effects: BTreeMap<String, EffectRecord>,
 }
 
 impl Snapshot {
@@ -116,12 +116,12 @@ impl Snapshot {
             ..Self::default()
         };
         for topic in state.topics() {
-            snapshot.look_at(topic);
+            snapshot.add_topic(topic);
         }
         snapshot
     }
 
-    fn look_at(&mut self, topic: &Topic) {
+    fn add_topic(&mut self, topic: &Topic) {
         let name = topic.name().as_str();
         self.topics.insert(name.to_owned(), (topic.partition_count(), topic.next_offset().0));
         for group in topic.groups() {
@@ -130,55 +130,60 @@ impl Snapshot {
         for (id, partition) in topic.partitions() {
             for (position, message) in partition.messages() {
                 let called = name_of(message);
-                self.kept.insert((name.to_owned(), id.0, message.offset.0), called.clone());
+                self.stored.insert((name.to_owned(), id.0, message.offset.0), called.clone());
                 if name.starts_with("dlq.")
-                    && let Some(letter) = message.body.metadata().dead_letter
+                    && let Some(dead_letter) = message.body.metadata().dead_letter
                 {
-                    let topic = letter.original_topic.as_str().to_owned();
-                    let group = letter.group.as_str().to_owned();
-                    self.dead.insert((topic, letter.original_partition.0, letter.original_offset.0, group));
+                    let topic = dead_letter.original_topic.as_str().to_owned();
+                    let group = dead_letter.group.as_str().to_owned();
+                    self.dead.insert((topic, dead_letter.original_partition.0, dead_letter.original_offset.0, group));
                 }
                 let seen_by = partition.visible_to(position);
                 for group in topic.groups().filter(|group| seen_by.is_none_or(|only| only == group.id())) {
-                    let task = Task {
+                    let message_key = MessageInGroup {
                         topic: name.to_owned(),
                         group: group.name().as_str().to_owned(),
                         partition: id.0,
                         offset: message.offset.0,
                         message: called.clone(),
                     };
-                    let standing = standing(group, id, position, message, self.now);
-                    self.tasks.insert(task, standing);
+                    let status_of = status_of(group, id, position, message, self.now);
+                    self.messages_in_groups.insert(message_key, status_of);
                 }
             }
         }
     }
 
-    /// Whether the message died for the group.
-    pub(super) fn is_dead(&self, task: &Task) -> bool {
-        self.dead.contains(&(task.topic.clone(), task.partition, task.offset, task.group.clone()))
+    /// Whether the message was dead-lettered in the group.
+    pub(super) fn is_dead(&self, message_key: &MessageInGroup) -> bool {
+        self.dead.contains(&(
+            message_key.topic.clone(),
+            message_key.partition,
+            message_key.offset,
+            message_key.group.clone(),
+        ))
     }
 
-    /// Whether the group is there.
-    pub(super) fn has_group_of(&self, task: &Task) -> bool {
-        self.groups.contains_key(&(task.topic.clone(), task.group.clone()))
+    /// Whether the group exists.
+    pub(super) fn has_group_of(&self, message_key: &MessageInGroup) -> bool {
+        self.groups.contains_key(&(message_key.topic.clone(), message_key.group.clone()))
     }
 
-    /// Whether the message was ever stored, as far as this broker knows.
-    pub(super) fn knows(&self, task: &Task) -> bool {
-        self.topics.get(&task.topic).is_some_and(|(_, next)| task.offset < *next)
+    /// Whether the message was ever stored.
+    pub(super) fn was_stored(&self, message_key: &MessageInGroup) -> bool {
+        self.topics.get(&message_key.topic).is_some_and(|(_, next)| message_key.offset < *next)
     }
 }
 
-fn standing(group: &Group, id: PartitionId, position: Position, message: &Message, now: Timestamp) -> Standing {
-    let Some(progress) = group.progress(id) else { return Standing::Ready };
+fn status_of(group: &Group, id: PartitionId, position: Position, message: &Message, now: Timestamp) -> MessageStatus {
+    let Some(progress) = group.progress(id) else { return MessageStatus::Ready };
     if progress.done().contains(position) {
-        return Standing::Done;
+        return MessageStatus::Acked;
     }
     if let Some(entry) = progress.entry(position) {
         let (token, attempts, failures) = (entry.token, entry.attempts, entry.failures);
         return match entry.phase {
-            Phase::Leased { until } => Standing::HeldDelivery(Hold {
+            Phase::Leased { until } => MessageStatus::InFlight(RunningLease {
                 owner: entry.owner.as_str().to_owned(),
                 until,
                 token,
@@ -187,15 +192,15 @@ fn standing(group: &Group, id: PartitionId, position: Position, message: &Messag
             }),
             Phase::Queued { not_before } => {
                 let reason = entry.last_error.as_str().to_owned();
-                Standing::Waiting { not_before, token, attempts, failures, reason }
+                MessageStatus::Queued { not_before, token, attempts, failures, reason }
             }
         };
     }
     let delay = message.body.flags().has_delay.then(|| message.body.metadata().envelope.deliver_at).flatten();
-    delay.filter(|until| *until > now).map_or(Standing::Ready, |until| Standing::Delayed { until })
+    delay.filter(|until| *until > now).map_or(MessageStatus::Ready, |until| MessageStatus::Delayed { until })
 }
 
-/// A message is known by the number its value begins with.
+/// The name of a message, from the number at the start of its value.
 pub(super) fn name_of(message: &Message) -> String {
     name_in(message.body.value())
 }
@@ -206,16 +211,16 @@ pub(super) fn name_in(value: &[u8]) -> String {
     format!("m{}", if digits.is_empty() { "?" } else { &digits })
 }
 
-fn effects(state: &State) -> BTreeMap<String, Known> {
+fn effects(state: &State) -> BTreeMap<String, EffectRecord> {
     let tables = state.store().tables();
     let all = tables.flat_map(|(realm, table)| {
-        table.effects().map(move |(key, effect)| (effect_name(&realm.identity(key)), known(effect)))
+        table.effects().map(move |(key, effect)| (effect_name(&realm.identity(key)), effect_record(effect)))
     });
     all.collect()
 }
 
-fn known(effect: &Effect) -> Known {
-    Known {
+fn effect_record(effect: &Effect) -> EffectRecord {
+    EffectRecord {
         status: effect.status,
         attempt: effect.attempt,
         owner: effect.owner.as_ref().map(|owner| owner.as_str().to_owned()),
@@ -224,7 +229,7 @@ fn known(effect: &Effect) -> Known {
     }
 }
 
-/// An effect's name, for people.
+/// The name of an effect.
 pub(super) fn effect_name(identity: &Identity) -> String {
     let key = if identity.key().is_empty() { "without a key" } else { identity.key() };
     let scope = match &identity.scope {

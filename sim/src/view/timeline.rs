@@ -1,164 +1,163 @@
-//! What a viewer is given: something that happened, moment by moment, whoever it happened to. A simulated life is told as
-//! one, and so is a real log.
+//! The data of the viewer's page: a timeline of actions or records on tracks. Recorded from a simulated run or from a server's log.
 
 use serde::Serialize;
 
-/// What happened.
+/// A timeline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Timeline {
-    /// What it is called, such as the file it was read from.
+    /// The title, such as a file name.
     pub title: String,
-    /// What it is about, in a sentence or two.
+    /// A description in a sentence or two.
     pub about: String,
-    /// What is worth knowing about it as a whole, such as the planted bug or the number of crashes; a name and a value each.
+    /// Facts about the whole, such as the planted bug or the number of crashes: names and values.
     pub facts: Vec<(String, String)>,
-    /// To whom things happen, from top to bottom.
+    /// The tracks, from top to bottom.
     pub tracks: Vec<Track>,
-    /// What a moment is.
+    /// What a step is.
     pub unit: Unit,
-    /// What happens, in order.
+    /// The steps, in order.
     pub steps: Vec<TimelineStep>,
-    /// Who held what, and how it ended.
+    /// All leases.
     pub leases: Vec<Lease>,
-    /// The promise that was broken.
+    /// The violated invariant.
     pub violation: Option<TimelineViolation>,
-    /// How it came to that.
+    /// The explanation of the violation.
     pub explained: Option<Explained>,
 }
 
-/// What a moment is.
+/// What a step of the timeline is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// A step of a trace.
+    /// An action of a trace.
     #[default]
     Action,
     /// A record of a log.
     Record,
 }
 
-/// To whom things happen.
+/// A track: one participant.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Track {
-    /// What it is.
+    /// Its kind.
     pub kind: TrackKind,
-    /// What it is called.
+    /// Its name.
     pub name: String,
 }
 
-/// What a lane is.
+/// The kind of a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrackKind {
-    /// Whoever produces and administers.
+    /// Producers and administrators.
     Producers,
-    /// The broker: its timers, its deaths and its starts.
+    /// The broker: its timers, crashes and starts.
     Broker,
-    /// The log and its disk.
+    /// The log and the disk.
     Disk,
     /// One worker.
     Worker,
 }
 
-/// One step of a trace, or one record of a log.
+/// One action of a trace, or one record of a log.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TimelineStep {
-    /// The number people know it by: of the step, from 1, or the LSN.
+    /// Its number: of the action, from 1, or the LSN.
     pub number: u64,
-    /// When, in milliseconds from the beginning.
+    /// The time since the start, in milliseconds.
     pub at_ms: u64,
-    /// To whom, as an index into the lanes.
+    /// The index of its track.
     pub track: usize,
-    /// Whom else it concerns: where a delivery goes, whose call it was.
+    /// The indices of other tracks it concerns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<usize>,
-    /// What it looks like.
+    /// Its symbol.
     pub glyph: Glyph,
-    /// A few words.
+    /// A short label.
     pub label: String,
-    /// All of it, as it stands in the trace or the log.
+    /// The action or record in full.
     pub detail: String,
-    /// What was answered and delivered.
+    /// Replies and deliveries.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
-    /// What it changed, a line for each thing.
+    /// State changes, one per line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub diff: Vec<String>,
-    /// The topics it is about.
+    /// The topics it concerns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub topics: Vec<String>,
-    /// The groups it is about.
+    /// The groups it concerns.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
-    /// The messages it is about, by the names the leases use.
+    /// The messages it concerns, by the names that leases use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<String>,
 }
 
-/// What a moment looks like.
+/// The symbol of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Glyph {
-    /// A call.
+    /// A request.
     Call,
-    /// A call that was sent and has not arrived.
+    /// A request that was sent and has not arrived.
     Sent,
-    /// A call that arrives once more.
+    /// A request that arrives again.
     Duplicate,
     /// A message was stored.
     Produce,
-    /// A delivery was read, or made.
+    /// A delivery was read or dispatched.
     Delivery,
-    /// A message is done.
+    /// A message was acked.
     Ack,
-    /// A message has failed.
+    /// A message was nacked.
     Nack,
-    /// A message is dead.
+    /// A message was dead-lettered.
     Dead,
-    /// An effect was run, granted or finished.
+    /// An effect was granted, run or finished.
     Effect,
-    /// Time passes, or the broker is told of it.
+    /// Time passed or a timer fired.
     Time,
     /// The clock was set.
     ClockJump,
-    /// Something was written or synced.
+    /// Data was written or synced.
     Io,
-    /// A write or a sync went wrong.
+    /// A write or a sync failed.
     IoFault,
-    /// A write was torn: part of it is there.
+    /// A write was torn.
     Torn,
     /// A snapshot.
     Snapshot,
-    /// The process or the machine died.
+    /// A crash.
     Crash,
     /// A start.
     Boot,
-    /// A look at what damage would do.
+    /// A probe of damage.
     Probe,
     /// Everything else.
     Other,
 }
 
-/// A message in somebody's hands.
+/// A lease.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lease {
-    /// In whose, as an index into the lanes.
+    /// The index of its worker's track.
     pub track: usize,
-    /// Which message.
+    /// The message.
     pub message: String,
-    /// Of which topic.
+    /// The topic.
     pub topic: String,
-    /// For which group.
+    /// The group.
     pub group: String,
-    /// By which token.
+    /// The token.
     pub token: String,
-    /// Which attempt it is.
+    /// The attempt.
     pub attempt: u32,
-    /// The moment in which it was made, as an index into the moments.
+    /// The index of the step in which it was granted.
     pub from: usize,
-    /// The moment in which it ended, if it did.
+    /// The index of the step in which it ended, if it did.
     pub to: Option<usize>,
-    /// When it would have ended by itself, in milliseconds from the beginning.
+    /// When it expires, in milliseconds since the start.
     pub until_ms: u64,
     /// How it ended.
     pub end: LeaseEnd,
@@ -168,44 +167,44 @@ pub struct Lease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseEnd {
-    /// Not yet.
+    /// It is running.
     Open,
-    /// With the message done.
+    /// The message was acked.
     Acked,
-    /// By a failure that its worker told.
+    /// The message was nacked.
     Nacked,
-    /// Nobody said anything.
+    /// It expired.
     Expired,
-    /// It was given back.
+    /// It was released.
     Released,
-    /// Its message is dead.
+    /// The message was dead-lettered.
     Dead,
-    /// A crash undid it: nobody had been told.
+    /// A crash undid it before it was released to a worker.
     Undone,
-    /// Something else took it: a seek, a deletion.
+    /// A seek or a deletion ended it.
     Taken,
 }
 
-/// A promise that was broken.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TimelineViolation {
-    /// In which moment, as an index into the moments.
+    /// The index of the violating step.
     pub step: usize,
     /// The invariant's number.
     pub invariant: u8,
     /// Its sentence.
     pub sentence: String,
-    /// What was found instead.
+    /// What was found.
     pub found: String,
 }
 
-/// How it came to a broken promise.
+/// The explanation of a violation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Explained {
-    /// After so many steps, this share of all futures breaks the same promise: from 0 to 1. By steps, which rise.
+    /// After this many actions, this share of all futures violates the same invariant, from 0 to 1. By actions, ascending.
     pub curve: Vec<(usize, f64)>,
-    /// After so many steps every future does.
+    /// After this many actions every future does.
     pub inevitable: Option<usize>,
-    /// The steps, counted from 1, without which it does not happen.
+    /// The actions, from 1, that the violation depends on.
     pub slice: Vec<usize>,
 }

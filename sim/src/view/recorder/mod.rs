@@ -1,4 +1,4 @@
-//! Lives a trace step by step, and writes down what there is to be seen.
+//! Records a timeline: replays a trace and notes what can be seen after every action.
 
 mod timeline_step;
 
@@ -11,23 +11,24 @@ use driftq_core::types::{LeaseToken, Ticket};
 use self::timeline_step::read;
 use super::diff::{Changes, Clock, Ended, changes, short, span};
 use super::format;
-use super::snapshot::{Snapshot, Standing, Task, name_in};
+use super::snapshot::{MessageInGroup, MessageStatus, Snapshot, name_in};
 use super::timeline::{Glyph, Lease, LeaseEnd, Timeline, TimelineStep, TimelineViolation, Track, TrackKind, Unit};
 use crate::actions::{Action, Request};
-use crate::invariants::{Violation, catalog};
+use crate::invariants::Violation;
 use crate::names::{Call, Message, Worker};
 use crate::panic_capture;
+use crate::run::never_panics;
 use crate::trace::Trace;
 use crate::world::{Checks, TapEvent, World};
 
-/// The lanes there always are. Those of the workers come after them.
+/// The fixed tracks. Those of the workers follow.
 const PRODUCERS: usize = 0;
 const BROKER: usize = 1;
 const DISK: usize = 2;
 const FIRST_WORKER: usize = 3;
 
-/// Lives a trace under the given bug, with all checks, and tells it: one moment for every step up to the end, or to the broken
-/// promise. The same trace gives the same story.
+/// Replays a trace with the given bug and all checks, and returns its timeline, up to the end or the violation. The same trace gives the same
+/// timeline.
 #[must_use]
 pub fn timeline_of(trace: &Trace, fault: Option<Fault>) -> Timeline {
     match fault {
@@ -36,40 +37,40 @@ pub fn timeline_of(trace: &Trace, fault: Option<Fault>) -> Timeline {
     }
 }
 
-/// A moment that is being told. Its lanes are named, since nobody knows yet how many there will be.
+/// The outputs of a step.
 #[derive(Default)]
-struct Told {
+struct StepOutputs {
     also: BTreeSet<usize>,
     outputs: Vec<String>,
     delivered: Vec<String>,
 }
 
 struct Recorder {
-    /// The workers that have a lane, by name.
+    /// The workers that have a track, by name.
     workers: Vec<String>,
     steps: Vec<TimelineStep>,
     leases: Vec<Lease>,
-    /// The leases that are running, by message and token.
-    running: BTreeMap<(Task, LeaseToken), usize>,
-    /// What was last seen of a broker that runs or ran.
-    seen: Snapshot,
-    /// The moment in which the broker died, while it is dead.
-    died: Option<usize>,
-    /// Which moment a ticket belongs to.
+    /// The indices of running leases, by message and token.
+    running: BTreeMap<(MessageInGroup, LeaseToken), usize>,
+    /// The last snapshot of the broker.
+    snapshot: Snapshot,
+    /// The step in which the broker crashed, while it is down.
+    crashed_at: Option<usize>,
+    /// The step of each ticket.
     tickets: BTreeMap<Ticket, usize>,
-    /// Calls that the network keeps, and whether they have arrived before.
+    /// Requests held by the network, and whether they have arrived before.
     calls: BTreeMap<Call, (Request, bool)>,
     produced: BTreeSet<Message>,
-    torn: u64,
+    torn_tails: u64,
 }
 
 impl Recorder {
     fn new(trace: &Trace) -> Self {
         let mut workers = BTreeSet::new();
-        for action in &trace.actions {
-            match action {
+        for record in &trace.actions {
+            match record {
                 Action::Request(request) | Action::Send { request, .. } => {
-                    workers.extend(format::asker(request));
+                    workers.extend(format::worker_of(request));
                     if let Request::Subscribe(stream) = request {
                         workers.insert(stream.owner);
                     }
@@ -84,12 +85,12 @@ impl Recorder {
             steps: Vec::new(),
             leases: Vec::new(),
             running: BTreeMap::new(),
-            seen: Snapshot::default(),
-            died: None,
+            snapshot: Snapshot::default(),
+            crashed_at: None,
             tickets: BTreeMap::new(),
             calls: BTreeMap::new(),
             produced: BTreeSet::new(),
-            torn: 0,
+            torn_tails: 0,
         }
     }
 
@@ -101,9 +102,9 @@ impl Recorder {
             Err(found) => violation = Some(found),
             Ok(mut world) => {
                 world.enable_tap();
-                self.look(&world);
-                for action in &trace.actions {
-                    violation = self.action(&mut world, action).err();
+                self.take_first_snapshot(&world);
+                for record in &trace.actions {
+                    violation = self.record(&mut world, record).err();
                     if violation.is_some() {
                         break;
                     }
@@ -116,7 +117,7 @@ impl Recorder {
             }
         }
         if violation.is_none() {
-            facts.push(("promises".to_owned(), "all kept".to_owned()));
+            facts.push(("invariants".to_owned(), "all hold".to_owned()));
         }
         let step = self.steps.len().saturating_sub(1);
         let violation = violation.map(|violation| TimelineViolation {
@@ -126,7 +127,7 @@ impl Recorder {
             found: violation.found,
         });
         Timeline {
-            title: format!("A life of {} steps", self.steps.len()),
+            title: format!("A run of {} actions", self.steps.len()),
             about: trace.header.about.clone().unwrap_or_default(),
             facts,
             tracks: self.tracks(),
@@ -149,7 +150,7 @@ impl Recorder {
         tracks
     }
 
-    /// The lane of a worker; one that nobody named before, such as the one that drains, gets its own.
+    /// The track of a worker; a new one is added, such as for the worker that drains.
     fn track_of(&mut self, worker: &str) -> usize {
         let known = self.workers.iter().position(|known| known == worker);
         FIRST_WORKER
@@ -159,38 +160,38 @@ impl Recorder {
             })
     }
 
-    /// What there is before the first step.
-    fn look<F: Faults>(&mut self, world: &World<F>) {
+    /// Takes the first snapshot.
+    fn take_first_snapshot<F: Faults>(&mut self, world: &World<F>) {
         if let Some(broker) = world.broker() {
-            self.seen = Snapshot::of(broker);
+            self.snapshot = Snapshot::of(broker);
         }
     }
 
-    fn action<F: Faults>(&mut self, world: &mut World<F>, action: &Action) -> Result<(), Violation> {
+    fn record<F: Faults>(&mut self, world: &mut World<F>, record: &Action) -> Result<(), Violation> {
         let events = world.counters().events;
-        let mut step = self.step_of(world, action);
-        let lived = panic_capture::catch(|| world.apply(action)).map_err(never_panics).and_then(|verdict| verdict);
+        let mut step = self.step_of(world, record);
+        let lived = panic_capture::catch(|| world.apply(record)).map_err(never_panics).and_then(|verdict| verdict);
         step.at_ms = world.elapsed();
         let clock = Clock { skew: world.skew() };
-        // A broker that panicked may not bear to be looked at.
-        let changed = panic_capture::catch(|| self.changed(world, clock)).unwrap_or_default();
-        let told = self.listen(world.take_tap_events(), &mut step, clock);
-        if let Action::Read { worker, .. } = action {
+        // A broker that panicked may panic again.
+        let diff = panic_capture::catch(|| self.diff_since_snapshot(world, clock)).unwrap_or_default();
+        let outputs = self.collect_outputs(world.take_tap_events(), &mut step, clock);
+        if let Action::Read { worker, .. } = record {
             read(world, *worker, world.counters().events - events, &mut step);
         }
-        self.note_leases(&changed, clock);
-        self.tell(&mut step, action, &changed, &told, world.counters().events > events);
-        if self.is_torn(world, action) {
+        self.note_leases(&diff, clock);
+        self.finish_label(&mut step, record, &diff, &outputs, world.counters().events > events);
+        if self.is_torn(world, record) {
             step.glyph = Glyph::Torn;
-            step.label.push_str("; a torn end of the log is cut off");
+            step.label.push_str("; a torn tail is cut");
         }
-        step.topics.extend(changed.topics);
-        step.groups.extend(changed.groups);
-        step.messages.extend(changed.messages);
-        step.diff = changed.lines;
-        step.outputs = told.outputs;
+        step.topics.extend(diff.topics);
+        step.groups.extend(diff.groups);
+        step.messages.extend(diff.messages);
+        step.diff = diff.lines;
+        step.outputs = outputs.outputs;
         let track = step.track;
-        step.also.extend(told.also);
+        step.also.extend(outputs.also);
         step.also.retain(|also| *also != track);
         for names in [&mut step.topics, &mut step.groups, &mut step.messages] {
             names.sort();
@@ -202,117 +203,118 @@ impl Recorder {
         lived
     }
 
-    /// What was asked, answered and delivered in this step.
-    fn listen(&mut self, heard: Vec<TapEvent>, step: &mut TimelineStep, clock: Clock) -> Told {
-        let mut told = Told::default();
-        for heard in heard {
-            let (worker, output) = match heard {
+    /// The requests, replies and deliveries of this step.
+    fn collect_outputs(&mut self, events: Vec<TapEvent>, step: &mut TimelineStep, clock: Clock) -> StepOutputs {
+        let mut outputs = StepOutputs::default();
+        for events in events {
+            let (worker, output) = match events {
                 TapEvent::Command(ticket) => {
                     self.tickets.insert(ticket, self.steps.len());
                     continue;
                 }
                 TapEvent::Output { worker, output } => (worker, output),
             };
-            // Whoever drains has no lane, unless it is left holding something.
+            // The draining worker has no track unless it is left with a lease.
             let known = worker.and_then(|worker| self.workers.iter().position(|known| *known == worker.to_string()));
-            told.also.extend(known.map(|nth| FIRST_WORKER + nth));
+            outputs.also.extend(known.map(|nth| FIRST_WORKER + nth));
             let line = match &output {
                 Output::Reply { ticket, result } => {
                     let asked = self.tickets.remove(ticket).filter(|asked| *asked < self.steps.len());
                     let of = asked.and_then(|asked| self.steps.get(asked));
                     if let Some(of) = of {
-                        told.also.insert(of.track);
+                        outputs.also.insert(of.track);
                     }
-                    let of = of.map(|of| format!(" to step {} ({})", of.number, of.label)).unwrap_or_default();
-                    format!("answer{of}: {}", format::answer(result, clock))
+                    let of = of.map(|of| format!(" to action {} ({})", of.number, of.label)).unwrap_or_default();
+                    format!("reply{of}: {}", format::reply(result, clock))
                 }
                 Output::Deliver { delivery, .. } => {
                     let message = name_in(delivery.body.value());
-                    told.delivered.push(match worker {
-                        Some(worker) => format!("{message} goes out to {worker}"),
-                        None => format!("{message} goes out"),
+                    outputs.delivered.push(match worker {
+                        Some(worker) => format!("{message} delivered to {worker}"),
+                        None => format!("{message} delivered"),
                     });
                     step.messages.push(message);
-                    let held = self.seen.tasks.iter().find(|(_, is)| is.token() == Some(delivery.token));
-                    step.topics.extend(held.map(|(task, _)| task.topic.clone()));
-                    step.groups.extend(held.map(|(task, _)| task.group.clone()));
+                    let held =
+                        self.snapshot.messages_in_groups.iter().find(|(_, is)| is.token() == Some(delivery.token));
+                    step.topics.extend(held.map(|(message_key, _)| message_key.topic.clone()));
+                    step.groups.extend(held.map(|(message_key, _)| message_key.group.clone()));
                     format::delivery(worker, delivery, clock)
                 }
                 Output::Closed { cause, .. } => format::closed(worker, *cause),
             };
-            told.outputs.push(line);
+            outputs.outputs.push(line);
         }
-        summarise(&mut told.outputs);
-        told
+        truncate(&mut outputs.outputs);
+        outputs
     }
 
-    /// What is different from what was seen before.
-    fn changed<F: Faults>(&mut self, world: &World<F>, clock: Clock) -> Changes {
+    /// The changes since the last snapshot.
+    fn diff_since_snapshot<F: Faults>(&mut self, world: &World<F>, clock: Clock) -> Changes {
         let Some(broker) = world.broker() else {
-            let mut changed = Changes::default();
-            if self.died.is_none() {
-                self.died = Some(self.steps.len());
-                changed.lines.push("the broker: running → dead".to_owned());
-                let at_risk = self.seen.appended.saturating_sub(self.seen.synced);
-                changed.lines.push(match at_risk {
-                    0 => format!("log: reached to {}, all of it synced", self.seen.appended),
-                    more => format!("log: reached to {}, {more} of it not synced", self.seen.appended),
+            let mut diff = Changes::default();
+            if self.crashed_at.is_none() {
+                self.crashed_at = Some(self.steps.len());
+                diff.lines.push("broker: running → crashed".to_owned());
+                let at_risk = self.snapshot.appended.saturating_sub(self.snapshot.synced);
+                diff.lines.push(match at_risk {
+                    0 => format!("log: ended at {}, all synced", self.snapshot.appended),
+                    more => format!("log: ended at {}, {more} records not synced", self.snapshot.appended),
                 });
             }
-            return changed;
+            return diff;
         };
         let snapshot = Snapshot::of(broker);
-        let changed = changes(&self.seen, &snapshot, clock);
-        self.seen = snapshot;
-        changed
+        let diff = changes(&self.snapshot, &snapshot, clock);
+        self.snapshot = snapshot;
+        diff
     }
 
-    fn note_leases(&mut self, changed: &Changes, clock: Clock) {
+    fn note_leases(&mut self, diff: &Changes, clock: Clock) {
         let now = self.steps.len();
-        for Ended { task, hold, end } in &changed.ended {
-            let Some(nth) = self.running.remove(&(task.clone(), hold.token)) else { continue };
+        for Ended { message_key, lease, end } in &diff.ended {
+            let Some(nth) = self.running.remove(&(message_key.clone(), lease.token)) else { continue };
             let lease = &mut self.leases[nth];
             lease.end = *end;
-            // What a crash undid was over when the broker died, though it took a start to see it.
-            let died = self.died.filter(|died| *end == LeaseEnd::Undone && *died >= lease.from);
-            lease.to = Some(died.unwrap_or(now));
+            // A lease that a crash undid ended with the crash, although only recovery shows it.
+            let crashed_at = self.crashed_at.filter(|crashed_at| *end == LeaseEnd::Undone && *crashed_at >= lease.from);
+            lease.to = Some(crashed_at.unwrap_or(now));
         }
-        for (task, hold) in &changed.made {
-            let track = self.track_of(&hold.owner);
-            self.running.insert((task.clone(), hold.token), self.leases.len());
+        for (message_key, lease) in &diff.granted {
+            let track = self.track_of(&lease.owner);
+            self.running.insert((message_key.clone(), lease.token), self.leases.len());
             self.leases.push(Lease {
                 track,
-                message: task.message.clone(),
-                topic: task.topic.clone(),
-                group: task.group.clone(),
-                token: short(hold.token),
-                attempt: hold.attempts,
+                message: message_key.message.clone(),
+                topic: message_key.topic.clone(),
+                group: message_key.group.clone(),
+                token: short(lease.token),
+                attempt: lease.attempts,
                 from: now,
                 to: None,
-                until_ms: clock.ms(hold.until),
+                until_ms: clock.ms(lease.until),
                 end: LeaseEnd::Open,
             });
         }
-        for ((task, token), nth) in &self.running {
-            let standing = self.seen.tasks.get(task);
-            if let Some(Standing::HeldDelivery(hold)) = standing
-                && hold.token == *token
+        for ((message_key, token), nth) in &self.running {
+            let status = self.snapshot.messages_in_groups.get(message_key);
+            if let Some(MessageStatus::InFlight(lease)) = status
+                && lease.token == *token
             {
-                self.leases[*nth].until_ms = clock.ms(hold.until);
+                self.leases[*nth].until_ms = clock.ms(lease.until);
             }
         }
-        if changed.restarted {
-            self.died = None;
+        if diff.restarted {
+            self.crashed_at = None;
         }
     }
 }
 
-/// A drain says thousands of things; nobody reads them all.
-fn summarise(lines: &mut Vec<String>) {
-    const MOST: usize = 24;
-    if lines.len() > MOST {
-        let more = lines.len() - MOST;
-        lines.truncate(MOST);
+/// Truncates the thousands of outputs of a drain.
+fn truncate(lines: &mut Vec<String>) {
+    const LINES_MAX: usize = 24;
+    if lines.len() > LINES_MAX {
+        let more = lines.len() - LINES_MAX;
+        lines.truncate(LINES_MAX);
         lines.push(format!("and {more} more"));
     }
 }
@@ -326,9 +328,4 @@ fn facts(trace: &Trace, fault: Option<Fault>) -> Vec<(String, String)> {
         facts.push(("seed".to_owned(), seed.to_string()));
     }
     facts
-}
-
-/// A broker that panics has broken a promise of its own.
-fn never_panics(said: String) -> Violation {
-    catalog::NEVER_PANICS.violated_by(said)
 }

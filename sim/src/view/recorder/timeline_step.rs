@@ -1,21 +1,21 @@
-//! One step, in words: what it is, and what came of it.
+//! The label, track and symbol of a step.
 
 use std::collections::BTreeSet;
 
 use driftq_core::faults::Faults;
 
-use super::{BROKER, DISK, PRODUCERS, Recorder, Told};
+use super::{BROKER, DISK, PRODUCERS, Recorder, StepOutputs};
 use crate::actions::{self, Action, IoFault, Request};
 use crate::coverage::Point;
 use crate::names::Worker;
 use crate::view::diff::{Changes, Ended, span};
 use crate::view::format;
-use crate::view::snapshot::{Standing, Task};
+use crate::view::snapshot::{MessageInGroup, MessageStatus};
 use crate::view::timeline::{Glyph, LeaseEnd, TimelineStep};
 use crate::world::World;
 
 impl Recorder {
-    /// What a step is, before anybody knows what comes of it.
+    /// The step of an action, before its execution.
     pub(super) fn step_of<F: Faults>(&mut self, world: &World<F>, action: &Action) -> TimelineStep {
         let mut step = TimelineStep {
             number: self.steps.len() as u64 + 1,
@@ -32,26 +32,26 @@ impl Recorder {
             messages: Vec::new(),
         };
         match action {
-            Action::Request(request) => self.asked(world, request, &mut step),
+            Action::Request(request) => self.fill_request(world, request, &mut step),
             Action::Send { call, request } => {
-                self.asked(world, request, &mut step);
+                self.fill_request(world, request, &mut step);
                 step.also.clear();
                 step.glyph = Glyph::Sent;
-                step.label = format!("{}; the network keeps it, as {call}", step.label);
+                step.label = format!("{}; held by the network as {call}", step.label);
                 self.calls.insert(*call, (request.clone(), false));
             }
             Action::Arrive { call } => {
-                match self.calls.get_mut(call).map(|(request, again)| (request.clone(), again)) {
-                    Some((request, again)) => {
-                        let again = std::mem::replace(again, true);
-                        self.asked(world, &request, &mut step);
-                        let when = if again { "once more" } else { "late" };
+                match self.calls.get_mut(call).map(|(request, is_again)| (request.clone(), is_again)) {
+                    Some((request, is_again)) => {
+                        let is_again = std::mem::replace(is_again, true);
+                        self.fill_request(world, &request, &mut step);
+                        let when = if is_again { "again" } else { "late" };
                         step.label = format!("{call} arrives {when}: {}", step.label);
-                        if again {
+                        if is_again {
                             step.glyph = Glyph::Duplicate;
                         }
                     }
-                    None => step.label = format!("{call} arrives, though nobody sent it"),
+                    None => step.label = format!("{call} arrives, but was never sent"),
                 }
             }
             Action::Read { worker, count } => {
@@ -71,43 +71,43 @@ impl Recorder {
             }
             Action::JumpClock { ms } => {
                 step.glyph = Glyph::ClockJump;
-                let way = if *ms < 0 { "back" } else { "ahead" };
-                step.label = format!("the broker's clock leaps {way} by {}", span(ms.unsigned_abs()));
+                let way = if *ms < 0 { "back" } else { "forward" };
+                step.label = format!("the clock jumps {way} by {}", span(ms.unsigned_abs()));
             }
             Action::Wake => step.glyph = Glyph::Time,
             Action::Io { class, fault } => {
                 step.track = DISK;
                 let what = match class {
-                    actions::JobClass::Log => "one piece of I/O for the log",
-                    actions::JobClass::Background => "one piece of background I/O",
+                    actions::JobClass::Log => "one log I/O operation",
+                    actions::JobClass::Background => "one background I/O operation",
                 };
                 (step.glyph, step.label) = match fault {
                     None => (Glyph::Io, what.to_owned()),
-                    Some(IoFault::Fail) => (Glyph::IoFault, format!("{what}: it fails")),
-                    Some(IoFault::Short { bytes }) => (Glyph::Torn, format!("{what}: torn after {bytes} bytes")),
+                    Some(IoFault::Fail) => (Glyph::IoFault, format!("{what} fails")),
+                    Some(IoFault::Short { bytes }) => (Glyph::Torn, format!("{what}, torn after {bytes} bytes")),
                 };
             }
             Action::FlushIo => {
                 step.track = DISK;
                 step.glyph = Glyph::Io;
-                step.label = "all is written and synced".to_owned();
+                step.label = "all I/O is performed".to_owned();
             }
             Action::Snapshot => {
                 step.track = DISK;
                 step.glyph = Glyph::Snapshot;
-                step.label = "a snapshot is asked for".to_owned();
+                step.label = "a snapshot is requested".to_owned();
             }
             Action::SetFreeSpace { bytes } => {
                 step.track = DISK;
                 step.label = match bytes {
-                    Some(bytes) => format!("the disk has room for {bytes} bytes more"),
-                    None => "the disk has room again".to_owned(),
+                    Some(bytes) => format!("free space is limited to {bytes} bytes"),
+                    None => "free space is unlimited".to_owned(),
                 };
             }
             Action::Close => {
                 step.glyph = Glyph::Boot;
                 step.also.push(DISK);
-                step.label = "the broker is stopped in an orderly way, and started".to_owned();
+                step.label = "the broker is shut down cleanly and restarted".to_owned();
             }
             Action::Crash { loss } => {
                 step.glyph = Glyph::Crash;
@@ -123,27 +123,27 @@ impl Recorder {
                 step.glyph = Glyph::Crash;
                 step.also.push(DISK);
                 step.label =
-                    format!("the broker is started and dies after {after} pieces of I/O; {}", format::loss(*loss));
+                    format!("the broker is started and crashes after {after} I/O operations; {}", format::loss(*loss));
             }
             Action::Probe { damage, .. } => {
                 step.track = DISK;
                 step.glyph = Glyph::Probe;
-                step.label = format!("what if the power went now and {}?", format::damage(*damage));
+                step.label = format!("probe: power loss and {}", format::damage(*damage));
             }
             Action::Drain => {
                 step.also.push(DISK);
-                step.label = "faults end, everything is worked off, and a last restart".to_owned();
+                step.label = "everything is drained, and a last restart".to_owned();
             }
         }
         step
     }
 
-    fn asked<F: Faults>(&mut self, world: &World<F>, request: &Request, step: &mut TimelineStep) {
-        step.track = format::asker(request).map_or(PRODUCERS, |worker| self.track_of(&worker.to_string()));
+    fn fill_request<F: Faults>(&mut self, world: &World<F>, request: &Request, step: &mut TimelineStep) {
+        step.track = format::worker_of(request).map_or(PRODUCERS, |worker| self.track_of(&worker.to_string()));
         step.also.push(BROKER);
         step.glyph = format::glyph(request);
-        step.label = format::question(request);
-        let (topic, group) = format::named(request);
+        step.label = format::request_text(request);
+        let (topic, group) = format::names(request);
         step.topics.extend(topic);
         step.groups.extend(group);
         for new_message in format::new_messages(request) {
@@ -151,7 +151,7 @@ impl Recorder {
             step.messages.push(new_message.message.to_string());
             if !self.produced.insert(new_message.message) && matches!(request, Request::Produce(_)) {
                 step.glyph = Glyph::Duplicate;
-                step.label.push_str(", once more");
+                step.label.push_str(", again");
             }
         }
         let Some(delivery) = format::delivery_ref(request) else { return };
@@ -159,45 +159,45 @@ impl Recorder {
         let Some(held) = world.network().held(delivery.worker, delivery.message, delivery.back) else { return };
         step.topics.push(held.topic.to_string());
         step.groups.push(held.group.to_string());
-        let task = Task {
+        let message_key = MessageInGroup {
             topic: held.topic.to_string(),
             group: held.group.to_string(),
             partition: held.partition.0,
             offset: held.offset.0,
             message: delivery.message.to_string(),
         };
-        let newest = self.seen.tasks.get(&task).and_then(Standing::token);
+        let newest = self.snapshot.messages_in_groups.get(&message_key).and_then(MessageStatus::token);
         if newest.is_some_and(|newest| newest != held.token) && delivery.back == 0 {
-            step.label.push_str(" by a delivery that is not the newest");
+            step.label.push_str(" with an outdated delivery");
         }
     }
 
-    /// What came of the step, in its label.
-    pub(super) fn tell(
+    /// Completes the label after the execution.
+    pub(super) fn finish_label(
         &mut self,
         step: &mut TimelineStep,
         action: &Action,
-        changed: &Changes,
-        told: &Told,
-        happened: bool,
+        diff: &Changes,
+        outputs: &StepOutputs,
+        was_executed: bool,
     ) {
-        if changed.ended.iter().any(|ended| ended.end == LeaseEnd::Dead) && step.glyph != Glyph::Duplicate {
+        if diff.ended.iter().any(|ended| ended.end == LeaseEnd::Dead) && step.glyph != Glyph::Duplicate {
             step.glyph = Glyph::Dead;
         }
         match action {
-            Action::Wake if !happened => step.label = "nothing is due yet".to_owned(),
-            Action::Wake => step.label = due(changed),
-            Action::FlushIo if !told.delivered.is_empty() => {
-                step.label = format!("{}; {}", step.label, few(&told.delivered, "messages go out"));
+            Action::Wake if !was_executed => step.label = "no timer is due".to_owned(),
+            Action::Wake => step.label = fired_timers(diff),
+            Action::FlushIo if !outputs.delivered.is_empty() => {
+                step.label = format!("{}; {}", step.label, summarised(&outputs.delivered, "deliveries"));
             }
-            Action::Boot if self.died.is_some() => {
-                step.label.push_str(", and finds no room");
+            Action::Boot if self.crashed_at.is_some() => {
+                step.label.push_str(", but the disk is full");
             }
             Action::Boot => {
-                let undone = changed.ended.iter().filter(|ended| ended.end == LeaseEnd::Undone).count();
-                if undone > 0 {
-                    let leases = if undone == 1 { "lease that was" } else { "leases that were" };
-                    step.label = format!("{}; it knows nothing of {undone} {leases} not synced", step.label);
+                let lost_leases = diff.ended.iter().filter(|ended| ended.end == LeaseEnd::Undone).count();
+                if lost_leases > 0 {
+                    let leases = if lost_leases == 1 { "lease" } else { "leases" };
+                    step.label = format!("{}; {lost_leases} unsynced {leases} lost", step.label);
                 }
             }
             Action::Request(_)
@@ -205,26 +205,26 @@ impl Recorder {
             | Action::Read { .. }
             | Action::RunEffect(_)
             | Action::Io { .. }
-                if !happened =>
+                if !was_executed =>
             {
-                step.label.push_str(", and nothing comes of it");
+                step.label.push_str(", without effect");
                 step.also.clear();
             }
             _ => {}
         }
     }
 
-    /// Whether a start found a torn end, which it cuts.
+    /// Whether recovery cut a torn tail.
     pub(super) fn is_torn<F: Faults>(&mut self, world: &World<F>, action: &Action) -> bool {
         if !matches!(action, Action::Boot | Action::Close) {
             return false;
         }
-        let torn = world.coverage().count(Point::TornTail);
-        std::mem::replace(&mut self.torn, torn) < torn
+        let torn_tails = world.coverage().count(Point::TornTail);
+        std::mem::replace(&mut self.torn_tails, torn_tails) < torn_tails
     }
 }
 
-/// Which messages a worker has just read.
+/// Adds the messages that a worker has just read.
 pub(super) fn read<F: Faults>(world: &World<F>, worker: Worker, count: u64, step: &mut TimelineStep) {
     let mut names: Vec<String> = Vec::new();
     for held in world.network().read_by(worker).take(count as usize) {
@@ -239,29 +239,29 @@ pub(super) fn read<F: Faults>(world: &World<F>, worker: Worker, count: u64, step
     step.messages.extend(names);
 }
 
-/// What the broker did because it was time.
-fn due(changed: &Changes) -> String {
-    let mut said = Vec::new();
-    let mut again = BTreeSet::new();
-    for Ended { task, end, .. } in &changed.ended {
+/// What timers did.
+fn fired_timers(diff: &Changes) -> String {
+    let mut entries = Vec::new();
+    let mut is_again = BTreeSet::new();
+    for Ended { message_key, end, .. } in &diff.ended {
         let what = match end {
-            LeaseEnd::Dead => format!("{} is dead", task.message),
-            _ => format!("lease of {} ends", task.message),
+            LeaseEnd::Dead => format!("{} is dead-lettered", message_key.message),
+            _ => format!("lease of {} ends", message_key.message),
         };
-        match changed.made.iter().find(|(other, _)| other == task) {
-            Some((_, hold)) => {
-                again.insert(task);
-                said.push(format!("{what}; leased again to {}", hold.owner));
+        match diff.granted.iter().find(|(other, _)| other == message_key) {
+            Some((_, lease)) => {
+                is_again.insert(message_key);
+                entries.push(format!("{what}; leased again to {}", lease.owner));
             }
-            None => said.push(what),
+            None => entries.push(what),
         }
     }
-    let others = changed.made.iter().filter(|(task, _)| !again.contains(task));
-    said.extend(others.map(|(task, hold)| format!("{} is leased to {}", task.message, hold.owner)));
-    if said.is_empty() { "the broker does what is due".to_owned() } else { few(&said, "leases end or begin") }
+    let others = diff.granted.iter().filter(|(message_key, _)| !is_again.contains(message_key));
+    entries.extend(others.map(|(message_key, lease)| format!("{} is leased to {}", message_key.message, lease.owner)));
+    if entries.is_empty() { "timers fire".to_owned() } else { summarised(&entries, "leases end or start") }
 }
 
-/// A few things are told, many are counted.
-fn few(said: &[String], many: &str) -> String {
-    if said.len() <= 2 { said.join("; ") } else { format!("{} {many}", said.len()) }
+/// Lists up to two entries, and counts more.
+fn summarised(entries: &[String], many: &str) -> String {
+    if entries.len() <= 2 { entries.join("; ") } else { format!("{} {many}", entries.len()) }
 }
