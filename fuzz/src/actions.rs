@@ -1,4 +1,4 @@
-//! A fuzzer's bytes as the steps of a simulated world. Numbers are small, so that steps speak of the same things.
+//! A fuzzer's bytes as the actions of a simulated world. Numbers are small, so that actions refer to the same objects.
 
 use arbitrary::Unstructured;
 use driftq_core::log::HEADER_BYTES;
@@ -11,12 +11,12 @@ use driftq_sim::setup::Setup;
 
 use crate::script::below;
 
-/// The most steps of one life: enough for a story, few enough to be quick.
-const STEPS_MAX: usize = 96;
-/// Spans of time, in milliseconds.
+/// The most actions of one run.
+const ACTIONS_MAX: usize = 96;
+/// Durations, in milliseconds.
 const SPANS: [u32; 8] = [0, 1, 5, 60, 500, 2_500, 70_000, 700_000];
 
-/// The limits of a world: mostly the usual ones, some small.
+/// The limits of a world: mostly the defaults, some small.
 pub(crate) fn setup(input: &mut Unstructured<'_>) -> Setup {
     let usual = Setup { segment_bytes: HEADER_BYTES as u64 + (1 << 14), slice_bytes: 512, ..Setup::default() };
     match below(input, 4) {
@@ -27,18 +27,18 @@ pub(crate) fn setup(input: &mut Unstructured<'_>) -> Setup {
     }
 }
 
-/// All steps there are in the input.
+/// All actions in the input.
 pub(crate) fn actions(input: &mut Unstructured<'_>) -> Vec<Action> {
     let mut reader = Reader { input, messages: Vec::new(), next_message: 0, next_call: 0 };
     let mut actions = prelude();
-    while !reader.input.is_empty() && actions.len() < STEPS_MAX {
+    while !reader.input.is_empty() && actions.len() < ACTIONS_MAX {
         let action = reader.action();
         actions.push(action);
     }
     actions
 }
 
-/// Every life begins with a topic and a worker, so that what is produced is delivered.
+/// Every run starts with a topic and a worker, so that messages are delivered.
 fn prelude() -> Vec<Action> {
     let topic = Topic::new(0);
     let create = Request::CreateTopic { topic, partitions: Some(1), keep_ms: None, keep_bytes: None };
@@ -48,7 +48,7 @@ fn prelude() -> Vec<Action> {
 
 struct Reader<'a, 'b> {
     input: &'a mut Unstructured<'b>,
-    /// What was sent and may be sent again.
+    /// Messages that may be sent again.
     messages: Vec<NewMessage>,
     next_message: u32,
     next_call: u32,
@@ -170,8 +170,8 @@ impl Reader<'_, '_> {
             11 => Request::Release(self.delivery_ref()),
             12 => {
                 let (delivery, result) = (self.delivery_ref(), self.byte(3));
-                // Only new ones: the simulator tells by a message's name whether its step was completed.
-                let produce = (0..self.below(3)).map(|_| self.fresh()).collect();
+                // Only new messages: the simulator recognises the outputs of a step by their names.
+                let produce = (0..self.below(3)).map(|_| self.unsent_message()).collect();
                 Request::Complete { delivery, result, produce }
             }
             13 => Request::BeginEffect(self.effect_begin()),
@@ -221,18 +221,18 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A new message, or one that is sent again as it was.
+    /// A new message, or an unchanged resend.
     fn new_message(&mut self) -> NewMessage {
         if !self.messages.is_empty() && self.below(6) == 0 {
             let again = self.below(self.messages.len());
             return self.messages[again].clone();
         }
-        let new_message = self.fresh();
+        let new_message = self.unsent_message();
         self.messages.push(new_message.clone());
         new_message
     }
 
-    fn fresh(&mut self) -> NewMessage {
+    fn unsent_message(&mut self) -> NewMessage {
         self.next_message += 1;
         let mut new_message =
             NewMessage { message: Message(self.next_message), topic: self.topic(), ..NewMessage::default() };

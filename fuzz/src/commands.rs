@@ -1,4 +1,4 @@
-//! Lives of a simulated world, with every answer predicted by the naive oracle.
+//! Runs of a simulated world, with every output predicted by the oracle.
 
 use arbitrary::Unstructured;
 use driftq_core::faults::Fault;
@@ -8,10 +8,9 @@ use driftq_sim::trace::Trace;
 
 use crate::actions::{actions, setup};
 
-/// A world by the input: its limits, then one step after the other (commands, time, I/O that fails, crashes, starts), and at the end
-/// everything is drained.
+/// A world from the input: its limits, then actions (requests, time, failing I/O, crashes, starts), and a drain at the end.
 ///
-/// The broker must never panic, must answer as the simulator's oracle predicts, and must break none of the simulator's invariants.
+/// The broker must not panic, must match the oracle's predictions, and must violate none of the simulator's invariants.
 pub fn commands(data: &[u8]) {
     commands_with(data, None);
 }
@@ -19,7 +18,7 @@ pub fn commands(data: &[u8]) {
 /// As [`commands`], with a bug planted in the broker.
 ///
 /// # Panics
-/// If something is wrong.
+/// If an invariant is violated.
 pub fn commands_with(data: &[u8], fault: Option<Fault>) {
     let mut input = Unstructured::new(data);
     let setup = setup(&mut input);

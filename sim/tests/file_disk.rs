@@ -1,4 +1,4 @@
-//! The same lives on the simulated disk and on the server's own files: what comes out is the same, crash by crash.
+//! Runs on the simulated disk and on the server's file storage have the same outputs, crash by crash.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn kept() -> Vec<(String, Trace)> {
         .expect("the traces are part of the crate")
 }
 
-/// Lives it on both, and says how they differ.
+/// Replays a run on real files and returns how it differs.
 fn difference(run: &Run, fault: Option<Fault>) -> Option<String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = RunOptions { fault, ..RunOptions::default() };
@@ -28,7 +28,7 @@ fn difference(run: &Run, fault: Option<Fault>) -> Option<String> {
 }
 
 #[test]
-fn every_kept_trace_is_the_same_life_on_real_files() {
+fn kept_traces_are_the_same_on_real_files() {
     let kept = kept();
     assert!(!kept.is_empty());
     let mut crashes = 0;
@@ -43,35 +43,35 @@ fn every_kept_trace_is_the_same_life_on_real_files() {
 }
 
 #[test]
-fn whole_lives_with_torn_writes_failing_syncs_and_full_disks_are_the_same_on_real_files() {
+fn runs_with_torn_writes_failed_syncs_and_full_disks_are_the_same_on_real_files() {
     let (mut crashes, mut actions) = (0, 0);
     for seed in 0..6 {
         let mut run = run_seed(seed, RunOptions::default());
-        // A part of it will do: real syncs take real time.
+        // A part suffices: real syncs are slow.
         run.actions.truncate(400);
         let run = replay(&run.setup, &run.actions, RunOptions::default());
         assert_eq!(run.violation, None, "seed {seed}");
         assert_eq!(difference(&run, None), None, "seed {seed}");
         (crashes, actions) = (crashes + run.counters.crashes, actions + run.actions.len());
     }
-    assert!(crashes > 10 && actions > 1_000, "{crashes} crashes in {actions} steps");
+    assert!(crashes > 10 && actions > 1_000, "{crashes} crashes in {actions} actions");
 }
 
 #[test]
-fn a_life_that_was_another_on_the_simulated_disk_is_noticed() {
+fn different_run_on_real_files_is_reported() {
     let (_, trace) = kept().into_iter().find(|(_, trace)| trace.header.mutant.is_some()).expect("one is kept");
     let bug = trace.replay(trace.header.mutant);
-    assert!(difference(&bug, None).is_some(), "without the bug something else comes out");
+    assert!(difference(&bug, None).is_some(), "without the bug the outputs differ");
 }
 
 #[test]
-fn files_of_others_are_left_alone() {
+fn directory_with_other_files_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let theirs = folder.path().join("theirs");
     fs::write(&theirs, "precious").expect("written");
     let run = run_seed(0, RunOptions::default());
     let refused = replay_on_files(&run.setup, &run.actions, RunOptions::default(), folder.path());
     assert!(matches!(refused, Err(FileDiskError::NotEmpty(_))), "{refused:?}");
-    assert_eq!(fs::read_to_string(&theirs).expect("still there"), "precious");
-    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    assert_eq!(fs::read_to_string(&theirs).expect("the file exists"), "precious");
+    assert_eq!(fs::read_dir(folder.path()).expect("a directory").count(), 1);
 }

@@ -63,9 +63,9 @@ fn write(path: &Path, explanation: &Explanation) -> Result<(), Misuse> {
 
 /// The report, without its first line.
 fn text(explanation: &Explanation, labels: &[String]) -> String {
-    let Explanation { broken, found, points, needed, .. } = explanation;
+    let Explanation { violated, found, points, needed, .. } = explanation;
     let mut text = String::new();
-    let _ = writeln!(text, "invariant {} violated: {}", broken.invariant, broken.sentence);
+    let _ = writeln!(text, "invariant {} violated: {}", violated.invariant, violated.sentence);
     let _ = writeln!(text, "  found: {found}\n");
     let futures = points.first().map_or(0, |point| point.futures);
     let _ = writeln!(text, "of {futures} futures after each action: # violate it, + violate another invariant first");
@@ -123,8 +123,8 @@ fn verdict(explanation: &Explanation, last: usize) -> String {
 fn without(without: &WithoutAction) -> String {
     match without {
         WithoutAction::Nothing => "no invariant is violated".to_owned(),
-        WithoutAction::Another(broken) => {
-            format!("another is violated: invariant {}, {}", broken.invariant, broken.sentence)
+        WithoutAction::Another(violated) => {
+            format!("another is violated: invariant {}, {}", violated.invariant, violated.sentence)
         }
         WithoutAction::Same => "the same invariant is violated".to_owned(),
         WithoutAction::Anyway => "it is violated even without the planted bug".to_owned(),

@@ -121,7 +121,7 @@ fn summary(args: &Soak, before: &State, state: &State) -> Ending {
     say!("in total {} seeds, {} failures in {}", grouped(state.seeds), grouped(state.failures), span(all));
     for known in &state.sentences {
         let rest = if known.seeds > KEPT_MAX { format!(", of which {KEPT_MAX} are kept") } else { String::new() };
-        let (count, invariant) = (grouped(known.seeds), &known.broken);
+        let (count, invariant) = (grouped(known.seeds), &known.invariant);
         say!("  {count} violated invariant {}: {}{rest}", invariant.invariant, invariant.sentence);
     }
     say!("the next seed is {}; see {}", state.next_seed, args.dir.display());

@@ -81,7 +81,8 @@ impl CurvePoint {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// The violated invariant.
-    pub broken: ViolatedInvariant,
+    #[serde(rename = "broken")]
+    pub violated: ViolatedInvariant,
     /// What was found.
     pub found: String,
     /// The number of actions; the last violated the invariant.
@@ -164,7 +165,7 @@ pub fn explain(trace: &Trace, options: Options) -> Result<Explanation, NotExplai
     let needed = slice::slice(&case);
     let last = run.actions.len();
     Ok(Explanation {
-        broken: case.wanted.clone(),
+        violated: case.wanted.clone(),
         found: violation.found.clone(),
         actions: last,
         explained: Explained {

@@ -43,7 +43,8 @@ pub struct State {
 #[serde(deny_unknown_fields)]
 pub struct InvariantCount {
     /// The invariant.
-    pub broken: ViolatedInvariant,
+    #[serde(rename = "broken")]
+    pub invariant: ViolatedInvariant,
     /// The number of seeds that violated it.
     pub seeds: u64,
 }
@@ -97,15 +98,15 @@ impl State {
     }
 
     /// Records a violation. Returns whether its trace is to be kept.
-    pub fn failed(&mut self, broken: &ViolatedInvariant) -> bool {
+    pub fn failed(&mut self, invariant: &ViolatedInvariant) -> bool {
         self.failures += 1;
-        match self.sentences.iter_mut().find(|known| known.broken == *broken) {
+        match self.sentences.iter_mut().find(|known| known.invariant == *invariant) {
             Some(known) => {
                 known.seeds += 1;
                 known.seeds <= KEPT_MAX
             }
             None => {
-                self.sentences.push(InvariantCount { broken: broken.clone(), seeds: 1 });
+                self.sentences.push(InvariantCount { invariant: invariant.clone(), seeds: 1 });
                 true
             }
         }
@@ -133,10 +134,10 @@ mod tests {
     #[test]
     fn traces_per_invariant_are_limited_and_violations_counted() {
         let mut state = State::new(0, None, None);
-        let broken = |sentence: &str| ViolatedInvariant { invariant: 1, sentence: sentence.to_owned() };
-        let kept = (0..9).filter(|_| state.failed(&broken("a"))).count() as u64;
+        let invariant = |sentence: &str| ViolatedInvariant { invariant: 1, sentence: sentence.to_owned() };
+        let kept = (0..9).filter(|_| state.failed(&invariant("a"))).count() as u64;
         assert_eq!((kept, state.failures), (KEPT_MAX, 9));
-        assert!(state.failed(&broken("b")), "another invariant");
+        assert!(state.failed(&invariant("b")), "another invariant");
     }
 
     #[test]

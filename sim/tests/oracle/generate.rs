@@ -1,4 +1,4 @@
-//! What is drawn: limits down to 1, habits with whole kinds of commands left out, and commands.
+//! Generated workloads: limits down to 1, profiles without some kinds of commands, and commands.
 
 use driftq_core::Command;
 use driftq_core::command::{Claim, OnDisconnect, Produce, RedriveSelection, SeekTo, Subscribe, TokenClaim};
@@ -16,20 +16,20 @@ const OWNERS: [&str; 2] = ["v", "w"];
 const KEYS: [&str; 4] = ["", "k", "user:1", "other"];
 const REASONS: [&str; 4] = ["", "bad", "ack_timeout", "worse"];
 
-/// What a sequence is like.
+/// The profile of a workload.
 #[derive(Clone, Debug)]
-pub(crate) struct Habits {
-    /// In a thousand steps.
+pub(crate) struct Workload {
+    /// Per thousand actions.
     pub(crate) crash: u32,
     pub(crate) disk: u32,
     pub(crate) time: u32,
-    /// One weight for each kind of command.
+    /// One weight per kind of command.
     weights: [u32; 18],
     topics: usize,
     partitions: u32,
 }
 
-impl Habits {
+impl Workload {
     pub(crate) fn draw(rng: &mut ChaCha8Rng) -> (Self, Limits, u32) {
         let base = [50, 50, 10, 3, 3, 3, 1, 2, 1, 2, 1, 3, 6, 3, 6, 1, 1, 1];
         let weights = std::array::from_fn(|kind| {
@@ -64,13 +64,13 @@ impl Habits {
             retry_after: Millis(7),
             ..Limits::production()
         };
-        let steps = rng.random_range(20..250);
-        (Self { crash, disk, time, weights, topics, partitions }, limits, steps)
+        let actions = rng.random_range(20..250);
+        (Self { crash, disk, time, weights, topics, partitions }, limits, actions)
     }
 }
 
-impl Habits {
-    /// Much is produced and little is done, with room for sixty messages a topic.
+impl Workload {
+    /// Many produces and few acks, with space for sixty messages per topic.
     pub(crate) fn crowded() -> (Self, Limits) {
         let weights = [60, 20, 4, 1, 0, 1, 0, 2, 0, 0, 0, 1, 2, 2, 2, 0, 0, 0];
         let limits = Limits { in_flight_max: 4, partition_messages_max: 15, ..Limits::production() };
@@ -92,13 +92,13 @@ impl<F: Faults> World<F> {
     }
 
     fn topic(&mut self) -> TopicName {
-        let at = if self.rng.random_bool(0.5) { 0 } else { self.rng.random_range(0..self.habits.topics) };
-        TopicName::new(TOPICS[at]).expect("a name")
+        let at = if self.rng.random_bool(0.5) { 0 } else { self.rng.random_range(0..self.workload.topics) };
+        TopicName::new(TOPICS[at]).expect("valid name")
     }
 
     fn group(&mut self) -> GroupName {
         let at = self.below(GROUPS.len() as u64) as usize;
-        GroupName::new(GROUPS[at]).expect("a name")
+        GroupName::new(GROUPS[at]).expect("valid name")
     }
 
     fn start(&mut self) -> GroupStart {
@@ -106,7 +106,7 @@ impl<F: Faults> World<F> {
     }
 
     fn partition(&mut self) -> PartitionId {
-        PartitionId(self.rng.random_range(0..=self.habits.partitions))
+        PartitionId(self.rng.random_range(0..=self.workload.partitions))
     }
 
     fn offset(&mut self) -> Offset {
@@ -119,12 +119,12 @@ impl<F: Faults> World<F> {
         self.streams.get(at).map_or(ConsumerId(99), |(id, _)| *id)
     }
 
-    /// The topics there usually are, and a stream.
-    pub(crate) fn draw_beginning(&mut self) -> Vec<Command> {
+    /// The usual topics and a stream.
+    pub(crate) fn draw_setup(&mut self) -> Vec<Command> {
         let mut commands = Vec::new();
-        for name in &TOPICS[..self.habits.topics] {
+        for name in &TOPICS[..self.workload.topics] {
             if self.rng.random_bool(0.7) {
-                commands.push(self.draw_topic(TopicName::new(name).expect("a name")));
+                commands.push(self.draw_topic(TopicName::new(name).expect("valid name")));
             }
         }
         let (topic, group) = (self.topic(), self.group());
@@ -135,7 +135,7 @@ impl<F: Faults> World<F> {
     fn draw_topic(&mut self, name: TopicName) -> Command {
         Command::CreateTopic {
             name,
-            partitions: self.maybe(0.8, |world| world.rng.random_range(0..=world.habits.partitions)),
+            partitions: self.maybe(0.8, |world| world.rng.random_range(0..=world.workload.partitions)),
             retention: Retention {
                 age: self.maybe(0.25, |world| world.millis(80)),
                 bytes: self.maybe(0.25, |world| world.below(80)),
@@ -147,7 +147,7 @@ impl<F: Faults> World<F> {
         Command::Subscribe(Subscribe {
             topic,
             group,
-            owner: OwnerName::new(OWNERS[self.below(2) as usize]).expect("a name"),
+            owner: OwnerName::new(OWNERS[self.below(2) as usize]).expect("valid name"),
             lease: self.maybe(0.8, |world| world.millis(400)),
             prefetch: self.below(5) as u32,
             deliveries_max: self.maybe(0.15, |world| world.below(4)),
@@ -157,7 +157,7 @@ impl<F: Faults> World<F> {
     }
 
     pub(crate) fn draw_command(&mut self) -> Command {
-        let weights = self.habits.weights;
+        let weights = self.workload.weights;
         let mut at = self.rng.random_range(0..weights.iter().sum());
         let kind = weights.iter().position(|weight| {
             let here = at < *weight;
@@ -165,9 +165,9 @@ impl<F: Faults> World<F> {
             here
         });
         let (topic, group) = (self.topic(), self.group());
-        match kind.expect("the weights are that many") {
+        match kind.expect("one of the weights is hit") {
             0 => Command::Produce(Box::new(self.draw_produce(topic))),
-            1 => self.draw_word(),
+            1 => self.draw_settle(),
             2 => self.draw_subscribe(topic, group),
             3 => Command::SetPrefetch { consumer: self.stream(), prefetch: self.below(4) as u32 },
             4 if self.below(2) == 0 => Command::Finish { consumer: self.stream() },
@@ -213,14 +213,14 @@ impl<F: Faults> World<F> {
         self.next_number += 1;
         let value = format!("{number}{}", ".".repeat(self.below(20) as usize));
         let value = if self.rng.random_bool(0.01) { String::new() } else { value };
-        let mut asked = Produce::new(topic, KEYS[self.below(4) as usize], value);
+        let mut produce = Produce::new(topic, KEYS[self.below(4) as usize], value);
         let now = self.now;
         let plain = self.rng.random_bool(0.3);
         if plain {
-            return asked;
+            return produce;
         }
-        asked.delay = self.maybe(0.15, |world| world.millis(90));
-        asked.routing = self.maybe(0.15, |world| RoutingDecision {
+        produce.delay = self.maybe(0.15, |world| world.millis(90));
+        produce.routing = self.maybe(0.15, |world| RoutingDecision {
             routing: Routing {
                 label: ["", "hot"][world.below(2) as usize].into(),
                 meta: (0..world.below(3)).map(|n| (format!("m{n}").into(), "v".into())).collect(),
@@ -228,8 +228,8 @@ impl<F: Faults> World<F> {
             target_topic: world.maybe(0.5, Self::topic),
             partition_override: world.maybe(0.5, Self::partition),
         });
-        asked.trace = self.maybe(0.1, |_| "00-trace".into());
-        let envelope = &mut asked.envelope;
+        produce.trace = self.maybe(0.1, |_| "00-trace".into());
+        let envelope = &mut produce.envelope;
         envelope.run_id = self.maybe(0.1, |_| "run".into());
         envelope.step_id = self.maybe(0.1, |_| "step".into());
         envelope.parent_step_id = self.maybe(0.05, |_| "".into());
@@ -247,13 +247,13 @@ impl<F: Faults> World<F> {
             backoff: world.millis(60),
             max_backoff: world.millis(120),
         });
-        envelope.priority = self.maybe(0.3, |world| Priority::new(world.below(10) as u8).expect("a priority"));
+        envelope.priority = self.maybe(0.3, |world| Priority::new(world.below(10) as u8).expect("valid priority"));
         envelope.deliver_at = self.maybe(0.1, |world| Timestamp(now.0 - 20 + world.below(100)));
         envelope.labels = (0..self.below(8).saturating_sub(6)).map(|n| (format!("l{n}").into(), "x".into())).collect();
-        asked
+        produce
     }
 
-    fn draw_word(&mut self) -> Command {
+    fn draw_settle(&mut self) -> Command {
         let claim = self.draw_claim();
         match self.below(12) {
             0..=4 => Command::Ack(claim),
@@ -277,7 +277,7 @@ impl<F: Faults> World<F> {
                 group: self.group(),
                 partition: self.partition(),
                 offset: self.offset(),
-                owner: OwnerName::new("v").expect("a name"),
+                owner: OwnerName::new("v").expect("valid name"),
                 token: if self.rng.random_bool(0.5) { TokenClaim::Absent } else { TokenClaim::Unreadable },
             };
         };
@@ -295,7 +295,7 @@ impl<F: Faults> World<F> {
             0 | 1 => claim.token = TokenClaim::Absent,
             2 => claim.token = TokenClaim::Unreadable,
             3 => claim.token = TokenClaim::Shown(other),
-            4 => claim.owner = OwnerName::new("x").expect("a name"),
+            4 => claim.owner = OwnerName::new("x").expect("valid name"),
             5 => claim.partition = self.partition(),
             6 => (claim.offset, claim.token) = (self.offset(), TokenClaim::Absent),
             7 => claim.group = self.group(),

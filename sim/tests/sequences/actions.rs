@@ -1,4 +1,4 @@
-//! Whole sequences: everything that can happen, in any order.
+//! Sequences of all kinds of actions, in any order.
 
 use driftq_sim::actions::{
     Action, DeliveryRef, EffectBegin, EffectOutcome, EffectRef, GrantRef, JobClass, Loss, NewMessage, Request, Scope,
@@ -10,17 +10,17 @@ use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 
-use super::requests::{administration, grant, looking, new_message, request, store, streams, word};
-use super::values::{FAR, NEWEST, call, class, damage, fault, leap, loss, partitions, setup, span, worker};
+use super::requests::{administration, grant, new_message, query, request, settle_request, store, streams};
+use super::values::{FAR, NEWEST, call, class, clock_jump, damage, fault, loss, partitions, setup, span, worker};
 
-/// A world, and what happens in it.
+/// A setup and its actions.
 pub type Sequence = (Setup, Vec<Action>);
 
-/// A few steps that make sense together: alone, most of them would come to nothing.
+/// A few actions that belong together: alone, most of them would have no effect.
 type Chunk = Vec<Action>;
 
-/// What the driver does after a call: all there is to do, a part of it, or nothing.
-fn upkeep() -> impl Strategy<Value = Chunk> {
+/// What the driver does after a request: everything, a part, or nothing.
+fn driver_io() -> impl Strategy<Value = Chunk> {
     prop_oneof![
         6 => Just(vec![Action::FlushIo]),
         1 => Just(vec![Action::Wake, Action::FlushIo]),
@@ -29,41 +29,41 @@ fn upkeep() -> impl Strategy<Value = Chunk> {
     ]
 }
 
-fn asked(request: impl Strategy<Value = Request> + 'static) -> BoxedStrategy<Chunk> {
-    (request, upkeep())
-        .prop_map(|(request, mut upkeep)| {
-            upkeep.insert(0, Action::Request(request));
-            upkeep
+fn requested(request: impl Strategy<Value = Request> + 'static) -> BoxedStrategy<Chunk> {
+    (request, driver_io())
+        .prop_map(|(request, mut driver_io)| {
+            driver_io.insert(0, Action::Request(request));
+            driver_io
         })
         .boxed()
 }
 
-/// A worker reads, and says something about what it has read.
-fn said() -> BoxedStrategy<Chunk> {
+/// A worker reads, and settles one of its deliveries.
+fn settled() -> BoxedStrategy<Chunk> {
     let read = (worker(), prop_oneof![4 => Just(u8::MAX), 2 => 1..3_u8, 1 => Just(0)]);
-    (read, word(), upkeep())
-        .prop_map(|((worker, count), word, mut upkeep)| {
-            upkeep.splice(0..0, [Action::Read { worker, count }, Action::Request(word)]);
-            upkeep
+    (read, settle_request(), driver_io())
+        .prop_map(|((worker, count), settle_request, mut driver_io)| {
+            driver_io.splice(0..0, [Action::Read { worker, count }, Action::Request(settle_request)]);
+            driver_io
         })
         .boxed()
 }
 
-/// A worker reads everything, and says the same of all it knows. What has died of it lives again.
-fn said_of_all() -> BoxedStrategy<Chunk> {
+/// A worker reads everything and settles all of it the same way. Dead letters are redriven.
+fn settled_all() -> BoxedStrategy<Chunk> {
     (worker(), 0..5_u8)
-        .prop_map(|(worker, word)| {
+        .prop_map(|(worker, settle_request)| {
             let mut actions = vec![Action::FlushIo, Action::Read { worker, count: u8::MAX }];
             actions.extend((0..NEWEST).map(Message).map(|message| {
                 let delivery = DeliveryRef { worker, message, ..DeliveryRef::default() };
-                Action::Request(match word {
-                    0 | 1 => Request::Nack { delivery, reason: word, delay_ms: None },
+                Action::Request(match settle_request {
+                    0 | 1 => Request::Nack { delivery, reason: settle_request, delay_ms: None },
                     2 => Request::Release(delivery),
                     _ => Request::Ack(delivery),
                 })
             }));
             actions.push(Action::FlushIo);
-            if word == 0 {
+            if settle_request == 0 {
                 let redrive = Request::Redrive { topic: Topic::new(0), offset: None, limit: u64::MAX };
                 actions.extend([Action::Request(redrive), Action::FlushIo]);
             }
@@ -72,16 +72,16 @@ fn said_of_all() -> BoxedStrategy<Chunk> {
         .boxed()
 }
 
-/// Somebody runs an effect, as far as it was granted.
-fn run() -> BoxedStrategy<Chunk> {
+/// A worker runs an effect, if it was granted.
+fn run_effects() -> BoxedStrategy<Chunk> {
     grant(worker()).prop_map(|grant| vec![Action::RunEffect(grant)]).boxed()
 }
 
-/// A message with an identity is produced and handed to a worker, which does what the contract of the idempotency store asks for, in
-/// one of many ways, and stops somewhere.
-fn worked() -> BoxedStrategy<Chunk> {
+/// A message with an identity is produced and delivered to a worker, which follows the protocol of the idempotency store in one of many ways, and
+/// stops at some point.
+fn protocol_use() -> BoxedStrategy<Chunk> {
     (0..13_u8, 1..4_u8, 0..4_usize, vec(new_message().boxed(), 0..2).boxed())
-        .prop_map(|(story, key, short, produce)| {
+        .prop_map(|(variant, key, cut_short, produce)| {
             let (worker, topic, group) = (Worker(0), Topic::new(0), Group(0));
             let effect = EffectRef { scope: Scope::Consume { topic, group }, tenant: 0, key };
             let grant = GrantRef { worker, effect, back: 0, tampering: Tampering::None };
@@ -94,23 +94,23 @@ fn worked() -> BoxedStrategy<Chunk> {
             let finish = |outcome| Request::FinishEffect { grant, outcome, result: 1 };
             let complete = Request::Complete { delivery, result: 1, produce };
             let (call, read) = (Call(u32::from(key)), Action::Read { worker, count: u8::MAX });
-            let again = [Action::Crash { loss: Loss::All }, Action::Boot, Action::Arrive { call }, Action::FlushIo];
-            let asked = |requests: Vec<Request>| {
+            let repeat = [Action::Crash { loss: Loss::All }, Action::Boot, Action::Arrive { call }, Action::FlushIo];
+            let requested = |requests: Vec<Request>| {
                 requests.into_iter().flat_map(|request| [Action::Request(request), Action::FlushIo])
             };
             let mut actions: Chunk = vec![Action::Request(new_message.clone()), Action::FlushIo, read.clone()];
-            actions.extend(asked(vec![begin(None, 1, (story % 2 == 0).then_some(delivery))]));
+            actions.extend(requested(vec![begin(None, 1, (variant % 2 == 0).then_some(delivery))]));
             actions.push(Action::RunEffect(grant));
-            match story {
-                0 | 1 => actions.extend(asked(vec![finish(EffectOutcome::Succeeded), Request::Ack(delivery)])),
-                2 => actions.extend(asked(vec![
+            match variant {
+                0 | 1 => actions.extend(requested(vec![finish(EffectOutcome::Succeeded), Request::Ack(delivery)])),
+                2 => actions.extend(requested(vec![
                     Request::Ack(delivery),
                     finish(EffectOutcome::Succeeded),
                     finish(EffectOutcome::FailedFinal),
                 ])),
                 3 => {
                     let reacquire = Request::ReacquireEffect { worker, effect, lease_ms: None };
-                    actions.extend(asked(vec![
+                    actions.extend(requested(vec![
                         finish(EffectOutcome::FailedRetryable),
                         reacquire,
                         begin(None, 2, None),
@@ -118,27 +118,27 @@ fn worked() -> BoxedStrategy<Chunk> {
                     actions.push(Action::RunEffect(grant));
                 }
                 4 => {
-                    actions.extend(asked(vec![Request::Nack { delivery, reason: 1, delay_ms: None }]));
+                    actions.extend(requested(vec![Request::Nack { delivery, reason: 1, delay_ms: None }]));
                     actions.push(read);
-                    actions.extend(asked(vec![begin(None, 0, Some(delivery))]));
+                    actions.extend(requested(vec![begin(None, 0, Some(delivery))]));
                 }
                 5 => {
-                    actions.extend(asked(vec![
+                    actions.extend(requested(vec![
                         Request::ForgetEffect { effect },
                         begin(Some(1), 0, Some(delivery)),
                         finish(EffectOutcome::Succeeded),
                     ]));
                     actions.extend([Action::AdvanceTime { ms: 5 }, Action::Wake, Action::FlushIo]);
-                    actions.extend(asked(vec![begin(None, 0, None)]));
+                    actions.extend(requested(vec![begin(None, 0, None)]));
                 }
                 6 => {
                     let seek = Request::Seek { topic, group, to: SeekTarget::Earliest };
-                    actions.extend(asked(vec![Request::Ack(delivery), seek]));
+                    actions.extend(requested(vec![Request::Ack(delivery), seek]));
                 }
                 7 => {
-                    actions.extend(asked(vec![Request::Ack(delivery)]));
+                    actions.extend(requested(vec![Request::Ack(delivery)]));
                     actions.push(Action::AdvanceTime { ms: 600 });
-                    actions.extend(asked(vec![Request::Produce(NewMessage {
+                    actions.extend(requested(vec![Request::Produce(NewMessage {
                         topic,
                         identity: Some(key),
                         size: 1,
@@ -151,7 +151,7 @@ fn worked() -> BoxedStrategy<Chunk> {
                         Action::Arrive { call },
                         Action::FlushIo,
                     ]);
-                    actions.extend(again);
+                    actions.extend(repeat);
                 }
                 9 => {
                     actions.extend([
@@ -169,28 +169,28 @@ fn worked() -> BoxedStrategy<Chunk> {
                         outcome: EffectOutcome::FailedRetryable,
                         result: 0,
                     };
-                    actions.extend(asked(vec![begin.clone(), finish, begin]));
+                    actions.extend(requested(vec![begin.clone(), finish, begin]));
                 }
                 11 => {
-                    // More than most partitions have room for.
+                    // More than most partitions hold.
                     let produce = vec![NewMessage { topic, ..NewMessage::default() }; 45];
-                    actions.extend(asked(vec![Request::Complete { delivery, result: 0, produce }]));
+                    actions.extend(requested(vec![Request::Complete { delivery, result: 0, produce }]));
                 }
                 _ => {
-                    actions.extend(asked(vec![finish(EffectOutcome::Succeeded)]));
+                    actions.extend(requested(vec![finish(EffectOutcome::Succeeded)]));
                     actions.extend([Action::Crash { loss: Loss::All }, Action::Boot]);
-                    actions.extend(asked(vec![begin(None, 0, None)]));
+                    actions.extend(requested(vec![begin(None, 0, None)]));
                 }
             }
-            actions.truncate(if short == 0 { actions.len() / 2 } else { actions.len() });
+            actions.truncate(if cut_short == 0 { actions.len() / 2 } else { actions.len() });
             actions
         })
         .boxed()
 }
 
-/// A producer that heard nothing says the same once more.
-fn sent_again() -> BoxedStrategy<Chunk> {
-    (new_message(), upkeep(), upkeep())
+/// A producer without a reply sends the same message again.
+fn resent() -> BoxedStrategy<Chunk> {
+    (new_message(), driver_io(), driver_io())
         .prop_map(|(new_message, between, after)| {
             let new_message = Action::Request(Request::Produce(new_message));
             [vec![new_message.clone()], between, vec![new_message], after].concat()
@@ -201,23 +201,23 @@ fn sent_again() -> BoxedStrategy<Chunk> {
 fn network() -> BoxedStrategy<Chunk> {
     prop_oneof![
         2 => (call(), request()).prop_map(|(call, request)| vec![Action::Send { call, request }]),
-        3 => (call(), upkeep()).prop_map(|(call, mut upkeep)| {
-            upkeep.insert(0, Action::Arrive { call });
-            upkeep
+        3 => (call(), driver_io()).prop_map(|(call, mut driver_io)| {
+            driver_io.insert(0, Action::Arrive { call });
+            driver_io
         }),
     ]
     .boxed()
 }
 
 fn time() -> BoxedStrategy<Chunk> {
-    let woken =
+    let timeout =
         prop_oneof![3 => Just(vec![Action::Wake, Action::FlushIo]), 1 => Just(vec![Action::Wake]), 1 => Just(vec![])];
     prop_oneof![
-        6 => (span(), woken).prop_map(|(ms, mut woken): (u32, Chunk)| {
-            woken.insert(0, Action::AdvanceTime { ms });
-            woken
+        6 => (span(), timeout).prop_map(|(ms, mut timeout): (u32, Chunk)| {
+            timeout.insert(0, Action::AdvanceTime { ms });
+            timeout
         }),
-        1 => leap().prop_map(|ms| vec![Action::JumpClock { ms }]),
+        1 => clock_jump().prop_map(|ms| vec![Action::JumpClock { ms }]),
     ]
     .boxed()
 }
@@ -235,7 +235,7 @@ fn disk() -> BoxedStrategy<Chunk> {
     .boxed()
 }
 
-/// A snapshot is written, up to some piece of it.
+/// A snapshot is written, up to some operation.
 fn snapshot() -> BoxedStrategy<Chunk> {
     (vec(class(), 0..16), weighted(0.2, fault()), weighted(0.4, loss()))
         .prop_map(|(pieces, fault, loss)| {
@@ -248,7 +248,7 @@ fn snapshot() -> BoxedStrategy<Chunk> {
         .boxed()
 }
 
-fn power() -> BoxedStrategy<Chunk> {
+fn crashes() -> BoxedStrategy<Chunk> {
     let starts = vec((0..12_u8, loss()).prop_map(|(after, loss)| Action::BootAndCrash { after, loss }), 0..3);
     prop_oneof![
         4 => (loss(), starts).prop_map(|(loss, mut starts): (Loss, Chunk)| {
@@ -264,28 +264,28 @@ fn power() -> BoxedStrategy<Chunk> {
     .boxed()
 }
 
-/// The kinds of chunk, of which a sequence may do without some: a world without restarts goes deeper elsewhere.
+/// The kinds of chunks. A sequence may leave out some: without restarts it goes deeper elsewhere.
 fn chunk() -> impl Strategy<Value = (u8, Chunk)> {
     let of = |kind: u8, chunk: BoxedStrategy<Chunk>| chunk.prop_map(move |chunk| (kind, chunk));
     prop_oneof![
-        8 => of(0, asked(new_message().prop_map(Request::Produce))),
-        1 => of(0, sent_again()),
-        7 => of(0, said()),
-        3 => of(0, said_of_all()),
-        2 => of(0, asked(streams())),
-        2 => of(7, asked(store())),
-        1 => of(7, run()),
-        3 => of(7, worked()),
-        3 => of(1, asked(administration())),
-        1 => of(2, asked(looking())),
+        8 => of(0, requested(new_message().prop_map(Request::Produce))),
+        1 => of(0, resent()),
+        7 => of(0, settled()),
+        3 => of(0, settled_all()),
+        2 => of(0, requested(streams())),
+        2 => of(7, requested(store())),
+        1 => of(7, run_effects()),
+        3 => of(7, protocol_use()),
+        3 => of(1, requested(administration())),
+        1 => of(2, requested(query())),
         2 => of(3, network()),
         4 => of(4, time()),
         2 => of(5, disk()),
-        2 => of(6, power()),
+        2 => of(6, crashes()),
     ]
 }
 
-/// Sequences of at most `longest` chunks behind the making of a topic and of a stream, and the working off of everything.
+/// Sequences of at most `longest` chunks after the creation of a topic and a stream, ended by a drain.
 pub fn sequences(longest: usize) -> impl Strategy<Value = Sequence> {
     let begin =
         (partitions(), weighted(0.5, span()), weighted(0.5, span())).prop_map(|(partitions, lease_ms, keep_ms)| {
@@ -304,8 +304,7 @@ pub fn sequences(longest: usize) -> impl Strategy<Value = Sequence> {
     })
 }
 
-/// Gives the messages their names, one after the other, and the claims the names of the messages they are about. A message
-/// like the one before it is that one, sent again: a name means one message for ever.
+/// Assigns names to the messages, in order, and to the claims on them. A message equal to the one before it is a resend: a name stands for one message.
 fn name(actions: &mut [Action]) {
     let mut newest: Option<NewMessage> = None;
     for action in actions {
@@ -323,14 +322,14 @@ fn name(actions: &mut [Action]) {
             | Request::Release(delivery)
             | Request::Nack { delivery, .. }
             | Request::Extend { delivery, .. } => {
-                about(delivery, newest.as_ref());
+                resolve(delivery, newest.as_ref());
             }
-            Request::BeginEffect(EffectBegin { delivery: Some(delivery), .. }) => about(delivery, newest.as_ref()),
+            Request::BeginEffect(EffectBegin { delivery: Some(delivery), .. }) => resolve(delivery, newest.as_ref()),
             Request::Complete { delivery, produce, .. } => {
-                about(delivery, newest.as_ref());
+                resolve(delivery, newest.as_ref());
                 for new_message in produce {
                     new_message.message = Message(newest.as_ref().map_or(0, |last| last.message.0 + 1));
-                    // Nothing is like it, so nothing is that one, sent again.
+                    // It differs from every other message, so none counts as its resend.
                     newest = Some(NewMessage { message: new_message.message, key: u8::MAX, ..NewMessage::default() });
                 }
             }
@@ -339,13 +338,13 @@ fn name(actions: &mut [Action]) {
     }
 }
 
-/// The claim is about a message counted back from the newest.
-fn about(delivery: &mut DeliveryRef, newest: Option<&NewMessage>) {
+/// Makes the claim refer to a message counted back from the newest.
+fn resolve(delivery: &mut DeliveryRef, newest: Option<&NewMessage>) {
     let last = newest.map_or(0, |last| last.message.0);
     delivery.message = Message(last.saturating_sub(delivery.message.0));
 }
 
-/// The same with the end of time for everything that is far away. Nobody waits for that, so nothing is worked off.
+/// The same with all far times at the end of time. They are never reached, so nothing is drained.
 pub fn endless((setup, actions): Sequence) -> Sequence {
     let mut actions: Vec<Action> =
         actions.into_iter().filter(|action| *action != Action::Drain).map(to_the_end).collect();
@@ -362,7 +361,7 @@ fn to_the_end(mut action: Action) -> Action {
                 new_message.policy.iter_mut().flat_map(|policy| [&mut policy.backoff_ms, &mut policy.max_backoff_ms]);
             new_message.deliver_at.iter_mut().chain(&mut new_message.deadline).chain(policy).for_each(end);
         }
-        Action::Request(Request::Seek { to: SeekTarget::Time(moment), .. }) => end(moment),
+        Action::Request(Request::Seek { to: SeekTarget::Time(time), .. }) => end(time),
         _ => {}
     }
     action

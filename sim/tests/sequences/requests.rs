@@ -1,4 +1,4 @@
-//! Everything a client can ask.
+//! All requests of clients.
 
 use driftq_sim::actions::{
     DeliveryRef, EffectBegin, EffectOutcome, EffectRef, GrantRef, NewMessage, Request, RetryPolicy, RouterDecision,
@@ -10,15 +10,13 @@ use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
 
-use super::values::{
-    count, group, message, moment, offset, partition, partitions, prefetch, span, topic, wait, worker,
-};
+use super::values::{count, group, message, offset, partition, partitions, prefetch, span, time, topic, wait, worker};
 
-/// A message of any kind; its name is to be given.
+/// Any message; its name is assigned later.
 pub fn new_message() -> impl Strategy<Value = NewMessage> {
     let place = (topic(), 0..6_u8, weighted(0.05, topic()), weighted(0.1, partition()));
     let size = prop_oneof![12 => 0..20_u8, 1 => any::<u8>()];
-    let time = (weighted(0.15, span()), weighted(0.07, moment()), weighted(0.15, moment()));
+    let time = (weighted(0.15, span()), weighted(0.07, time()), weighted(0.15, time()));
     let attempts = prop_oneof![2 => Just(1_u32), 4 => 0..3_u32, 1 => Just(u32::MAX)];
     let policy = (attempts, wait(), wait()).prop_map(|(attempts, backoff_ms, max_backoff_ms)| RetryPolicy {
         attempts,
@@ -49,7 +47,7 @@ pub fn new_message() -> impl Strategy<Value = NewMessage> {
     )
 }
 
-/// A stream of any kind.
+/// Any stream.
 pub fn stream() -> impl Strategy<Value = Subscription> {
     let whose = (worker(), topic(), group(), worker());
     let how = (weighted(0.7, span()), prefetch(), weighted(0.1, count()), weighted(0.15, Just(())), any::<bool>());
@@ -59,7 +57,7 @@ pub fn stream() -> impl Strategy<Value = Subscription> {
     })
 }
 
-/// By what right a worker speaks, or by none.
+/// A delivery, or a claim that deviates from it.
 pub fn delivery_ref() -> impl Strategy<Value = DeliveryRef> {
     let tampering = prop_oneof![
         14 => Just(Tampering::None),
@@ -80,8 +78,8 @@ pub fn delivery_ref() -> impl Strategy<Value = DeliveryRef> {
     })
 }
 
-/// What a worker says about a delivery.
-pub fn word() -> impl Strategy<Value = Request> {
+/// A request about a delivery.
+pub fn settle_request() -> impl Strategy<Value = Request> {
     prop_oneof![
         5 => delivery_ref().prop_map(Request::Ack),
         4 => (delivery_ref(), 0..5_u8, weighted(0.2, span()))
@@ -92,7 +90,7 @@ pub fn word() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// A step is done, and made something.
+/// A completed step with outputs.
 pub fn complete() -> BoxedStrategy<Request> {
     let outputs = vec(new_message().boxed(), 0..3).boxed();
     (delivery_ref(), 0..5_u8, outputs)
@@ -100,7 +98,7 @@ pub fn complete() -> BoxedStrategy<Request> {
         .boxed()
 }
 
-/// An effect; mostly one of a message that the first group is handed.
+/// An effect; mostly of a message that the first group gets.
 pub fn effect() -> BoxedStrategy<EffectRef> {
     let consume = Scope::Consume { topic: Topic::new(0), group: Group(0) };
     let scope = prop_oneof![
@@ -115,7 +113,7 @@ pub fn effect() -> BoxedStrategy<EffectRef> {
     (scope, tenant, 0..4_u8).prop_map(|(scope, tenant, key)| EffectRef { scope, tenant, key }).boxed()
 }
 
-/// The right to speak about an effect, or none.
+/// A grant, or a claim that deviates from it.
 pub fn grant(worker: impl Strategy<Value = Worker>) -> impl Strategy<Value = GrantRef> {
     let tampering =
         prop_oneof![8 => Just(Tampering::None), 1 => Just(Tampering::NoToken), 1 => Just(Tampering::Unreadable)];
@@ -128,7 +126,7 @@ pub fn grant(worker: impl Strategy<Value = Worker>) -> impl Strategy<Value = Gra
     })
 }
 
-/// How an effect ended, or did not.
+/// The outcome of an effect, valid or not.
 pub fn outcome() -> impl Strategy<Value = EffectOutcome> {
     prop_oneof![
         6 => Just(EffectOutcome::Succeeded),
@@ -138,9 +136,9 @@ pub fn outcome() -> impl Strategy<Value = EffectOutcome> {
     ]
 }
 
-/// Anything that is asked of the idempotency store.
+/// Any request to the idempotency store.
 pub fn store() -> BoxedStrategy<Request> {
-    let how = (weighted(0.5, span()), weighted(0.3, span()), weighted(0.2, moment()), 0..3_u8);
+    let how = (weighted(0.5, span()), weighted(0.3, span()), weighted(0.2, time()), 0..3_u8);
     let begin = (worker(), effect(), how, weighted(0.2, any::<bool>()), weighted(0.5, delivery_ref())).prop_map(
         |(worker, effect, (lease_ms, ttl_ms, expires_at, request), report, delivery)| {
             Request::BeginEffect(EffectBegin {
@@ -167,7 +165,7 @@ pub fn store() -> BoxedStrategy<Request> {
     .boxed()
 }
 
-/// What is asked about streams.
+/// Requests about streams.
 pub fn streams() -> impl Strategy<Value = Request> {
     prop_oneof![
         5 => stream().prop_map(Request::Subscribe),
@@ -176,13 +174,13 @@ pub fn streams() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// What an operator asks for.
+/// Requests of an operator.
 pub fn administration() -> impl Strategy<Value = Request> {
     let to = prop_oneof![
         2 => Just(SeekTarget::Earliest),
         1 => Just(SeekTarget::Latest),
         2 => offset().prop_map(SeekTarget::Offset),
-        2 => moment().prop_map(SeekTarget::Time),
+        2 => time().prop_map(SeekTarget::Time),
     ];
     prop_oneof![
         3 => create(),
@@ -197,15 +195,15 @@ pub fn administration() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// A topic is made.
+/// The creation of a topic.
 pub fn create() -> impl Strategy<Value = Request> {
     (topic(), weighted(0.8, partitions()), weighted(0.3, span()), weighted(0.3, span())).prop_map(
         |(topic, partitions, keep_ms, keep_bytes)| Request::CreateTopic { topic, partitions, keep_ms, keep_bytes },
     )
 }
 
-/// What changes nothing.
-pub fn looking() -> impl Strategy<Value = Request> {
+/// Queries.
+pub fn query() -> impl Strategy<Value = Request> {
     prop_oneof![
         Just(Request::ListTopics),
         topic().prop_map(|topic| Request::DescribeTopic { topic }),
@@ -219,14 +217,14 @@ pub fn looking() -> impl Strategy<Value = Request> {
     ]
 }
 
-/// Anything.
+/// Any request.
 pub fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         6 => new_message().prop_map(Request::Produce),
-        6 => word(),
+        6 => settle_request(),
         2 => store(),
         2 => streams(),
         2 => administration(),
-        1 => looking(),
+        1 => query(),
     ]
 }

@@ -1,4 +1,4 @@
-//! A life told as a story, the page that shows it, and that page in a real browser.
+//! Timelines of runs, the page that shows them, and that page in a real browser.
 
 mod browser;
 mod pages;
@@ -14,7 +14,7 @@ use driftq_sim::view::timeline::{Explained, Timeline};
 use driftq_sim::view::timeline_of;
 use driftq_sim::world::{Checks, World};
 
-/// Every kept trace, by its file's name.
+/// All kept traces, by file name.
 fn kept() -> Vec<(String, Trace)> {
     regression::load(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/regressions")))
         .expect("the traces are part of the crate")
@@ -22,10 +22,10 @@ fn kept() -> Vec<(String, Trace)> {
 
 fn kept_as(name: &str) -> Trace {
     let found = kept().into_iter().find(|(kept, _)| kept == name);
-    found.unwrap_or_else(|| panic!("{name} is kept")).1
+    found.unwrap_or_else(|| panic!("{name} is not kept")).1
 }
 
-/// The story in eight steps that the picture in `docs/` shows, and how it came to it.
+/// The timeline of eight actions that the screenshot in `docs/` shows, with its explanation.
 fn eight_actions() -> Timeline {
     let trace = kept_as("mutant-skip-token-check");
     let mut timeline = timeline_of(&trace, trace.header.mutant);
@@ -39,17 +39,17 @@ fn eight_actions() -> Timeline {
     timeline
 }
 
-/// A life of that many steps, longer than those that seeds draw.
+/// A trace of that many actions, longer than those of seeds.
 fn long_trace(actions: usize) -> Trace {
     let mut swarm = Swarm::new(12, Profile::Default);
     let setup = swarm.setup().clone();
-    let mut world = World::new(&setup, NoFaults, Checks { oracle: false }).expect("a world begins");
+    let mut world = World::new(&setup, NoFaults, Checks { oracle: false }).expect("the broker starts");
     let mut trace = kept_as("mutant-skip-token-check");
     (trace.header.mutant, trace.header.violates, trace.header.about, trace.header.setup) = (None, None, None, setup);
     trace.actions.clear();
     for _ in 0..actions {
         let action = swarm.next(&world);
-        world.apply(&action).expect("no promise is broken");
+        world.apply(&action).expect("no violation");
         trace.actions.push(action);
     }
     trace

@@ -1,4 +1,4 @@
-//! What the recorder tells.
+//! What the recorder records.
 
 use driftq_sim::run::{RunOptions, run_seed};
 use driftq_sim::trace::Trace;
@@ -11,7 +11,7 @@ fn labels(timeline: &Timeline) -> Vec<&str> {
     timeline.steps.iter().map(|step| step.label.as_str()).collect()
 }
 
-/// What must be true of any story.
+/// What holds for every timeline.
 fn is_well_formed(name: &str, timeline: &Timeline) {
     for (nth, step) in timeline.steps.iter().enumerate() {
         assert_eq!(step.number, nth as u64 + 1, "{name}");
@@ -19,7 +19,7 @@ fn is_well_formed(name: &str, timeline: &Timeline) {
         assert!(step.also.iter().all(|track| *track < timeline.tracks.len() && *track != step.track), "{name}");
         assert!(!step.label.is_empty() && !step.detail.is_empty(), "{name}: step {}", step.number);
     }
-    assert!(timeline.steps.is_sorted_by_key(|step| step.at_ms), "{name}: time passes");
+    assert!(timeline.steps.is_sorted_by_key(|step| step.at_ms), "{name}: time ascends");
     for lease in &timeline.leases {
         assert_eq!(timeline.tracks[lease.track].kind, TrackKind::Worker, "{name}: {lease:?}");
         assert!(lease.from < timeline.steps.len(), "{name}: {lease:?}");
@@ -30,24 +30,24 @@ fn is_well_formed(name: &str, timeline: &Timeline) {
 }
 
 #[test]
-fn every_kept_trace_is_told_step_by_step_with_its_broken_promise_where_it_broke() {
+fn kept_traces_are_recorded_with_the_violation_at_its_action() {
     for (name, trace) in kept() {
         let timeline = timeline_of(&trace, trace.header.mutant);
         let run = trace.replay(trace.header.mutant);
         assert_eq!(timeline.steps.len(), run.actions.len(), "{name}");
         is_well_formed(&name, &timeline);
-        let told = timeline
+        let recorded = timeline
             .violation
             .as_ref()
             .map(|violation| (violation.step + 1, violation.invariant, violation.sentence.as_str()));
         let found = run.violation.as_ref().map(|found| (run.actions.len(), found.invariant, found.sentence));
-        assert_eq!(told, found, "{name}");
-        assert_eq!(timeline_of(&trace, trace.header.mutant), timeline, "{name} is told twice the same");
+        assert_eq!(recorded, found, "{name}");
+        assert_eq!(timeline_of(&trace, trace.header.mutant), timeline, "{name} is recorded the same again");
     }
 }
 
 #[test]
-fn whole_lives_are_told_and_listening_changes_nothing() {
+fn recording_does_not_change_a_run() {
     for seed in 0..12 {
         let run = run_seed(seed, RunOptions::default());
         let trace = Trace::of(&run, Some(seed), None);
@@ -61,7 +61,7 @@ fn whole_lives_are_told_and_listening_changes_nothing() {
 }
 
 #[test]
-fn the_story_of_a_token_that_is_not_compared_reads_like_one() {
+fn timeline_of_a_skipped_token_check_is_readable() {
     let trace = kept_as("mutant-skip-token-check");
     let timeline = timeline_of(&trace, trace.header.mutant);
     assert_eq!(
@@ -70,34 +70,33 @@ fn the_story_of_a_token_that_is_not_compared_reads_like_one() {
             "create topic t0",
             "w0 subscribes to t0 in g0",
             "produce m0 to t0",
-            "all is written and synced; m0 goes out to w0",
+            "all I/O is performed; m0 delivered to w0",
             "w0 reads m0",
             "2.0 s pass",
             "lease of m0 ends; leased again to w0",
-            "w0 nacks m0 by a delivery that is not the newest",
+            "w0 nacks m0 with an outdated delivery",
         ]
     );
-    let changed =
-        "m0 for g0: held by w0 until 2.0 s (attempt 1, token 1.1) → held by w0 until 4.0 s (attempt 2, token 1.2)";
+    let changed = "m0 for g0: in flight at w0 until 2.0 s (attempt 1, token 1.1) → in flight at w0 until 4.0 s (attempt 2, token 1.2)";
     assert_eq!(timeline.steps[6].diff[0], changed);
     let settled = &timeline.steps[3].outputs;
-    assert_eq!(settled[2], "answer to step 3 (produce m0 to t0): stored at offset 0");
+    assert_eq!(settled[2], "reply to action 3 (produce m0 to t0): stored at offset 0");
     assert_eq!(settled[3], "to w0: m0 (offset 0, attempt 1, token 1.1, until 2.0 s)");
     let leases: Vec<_> =
         timeline.leases.iter().map(|lease| (lease.from, lease.to, lease.until_ms, lease.end)).collect();
-    let (ran_out, failed) = ((2, Some(6), 2_000, LeaseEnd::Expired), (6, Some(7), 4_000, LeaseEnd::Nacked));
-    assert_eq!(leases, [ran_out, failed, (7, None, 4_000, LeaseEnd::Open)]);
+    let (expired, failed) = ((2, Some(6), 2_000, LeaseEnd::Expired), (6, Some(7), 4_000, LeaseEnd::Nacked));
+    assert_eq!(leases, [expired, failed, (7, None, 4_000, LeaseEnd::Open)]);
     assert_eq!(timeline.violation.map(|violation| (violation.step, violation.invariant)), Some((7, 6)));
     let healthy = timeline_of(&trace, None);
     assert_eq!(healthy.violation, None);
-    assert_eq!(healthy.steps[7].diff, Vec::<String>::new(), "a broker that compares tokens changes nothing");
+    assert_eq!(healthy.steps[7].diff, Vec::<String>::new(), "a broker that checks tokens changes nothing");
 }
 
-/// A trace in the world of another, with these steps.
+/// A trace with the setup of another and these actions.
 fn with_actions(actions: &[&str]) -> Trace {
-    let head = kept_as("mutant-skip-token-check").to_jsonl();
-    let head = head.lines().next().expect("a head").to_owned();
-    let mut trace = Trace::from_jsonl(&format!("{head}\n{}\n", actions.join("\n"))).expect("a trace");
+    let header = kept_as("mutant-skip-token-check").to_jsonl();
+    let header = header.lines().next().expect("a header").to_owned();
+    let mut trace = Trace::from_jsonl(&format!("{header}\n{}\n", actions.join("\n"))).expect("a trace");
     trace.header.mutant = None;
     trace
 }
@@ -112,18 +111,18 @@ const POWER: &str = r#"{"crash":{"loss":"all"}}"#;
 const BOOT: &str = r#""boot""#;
 
 #[test]
-fn a_lease_that_nobody_was_told_of_is_undone_by_the_crash() {
+fn unreleased_lease_is_undone_by_a_crash() {
     let trace = with_actions(&[CREATE, SUBSCRIBE, SETTLE, PRODUCE, POWER, BOOT]);
     let timeline = timeline_of(&trace, None);
     let leases: Vec<_> = timeline.leases.iter().map(|lease| (lease.from, lease.to, lease.end)).collect();
     assert_eq!(leases, [(3, Some(4), LeaseEnd::Undone)], "{:?}", labels(&timeline));
     let glyphs: Vec<Glyph> = timeline.steps.iter().skip(3).map(|step| step.glyph).collect();
     assert_eq!(glyphs, [Glyph::Produce, Glyph::Crash, Glyph::Boot]);
-    assert!(timeline.steps[5].diff.iter().any(|line| line.ends_with("never stored: it was not synced")));
+    assert!(timeline.steps[5].diff.iter().any(|line| line.ends_with("lost: it was not synced")));
 }
 
 #[test]
-fn an_ack_that_was_not_synced_is_taken_back_and_the_lease_goes_on() {
+fn unsynced_ack_is_undone_by_a_crash_and_the_lease_continues() {
     let trace = with_actions(&[CREATE, SUBSCRIBE, PRODUCE, SETTLE, READ, ACK, POWER, BOOT]);
     let timeline = timeline_of(&trace, None);
     let leases: Vec<_> = timeline.leases.iter().map(|lease| (lease.from, lease.to, lease.end)).collect();
@@ -131,7 +130,7 @@ fn an_ack_that_was_not_synced_is_taken_back_and_the_lease_goes_on() {
 }
 
 #[test]
-fn a_synced_ack_ends_its_lease_for_good_and_a_repeated_call_looks_like_one() {
+fn synced_ack_ends_the_lease_and_a_repeated_request_is_marked() {
     let (send, arrive) =
         (r#"{"send":{"call":"c0","ask":{"produce":{"message":"m1","topic":"t0"}}}}"#, r#"{"arrive":{"call":"c0"}}"#);
     let jump = r#"{"jump":{"ms":-5000}}"#;
@@ -144,9 +143,9 @@ fn a_synced_ack_ends_its_lease_for_good_and_a_repeated_call_looks_like_one() {
 }
 
 #[test]
-fn five_thousand_steps_are_told() {
+fn five_thousand_actions_are_recorded() {
     let trace = long_trace(5_000);
     let timeline = timeline_of(&trace, None);
     assert_eq!(timeline.steps.len(), 5_000);
-    is_well_formed("five thousand steps", &timeline);
+    is_well_formed("five thousand actions", &timeline);
 }
