@@ -1,16 +1,16 @@
-// The picture: a head with flags, curve and axis, and below it the tracks. Only what is in view is drawn.
+// The chart: a head with flags, curve and axis, and the tracks below it. Only the visible part is drawn.
 
-/// Distances between times that people like.
+/// Round intervals between times.
 const TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, ...[1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 1e4].map((days) => days * 864e5)];
-const GUTTER = 116, CURVE = 74, AXIS = 38, FLAG = 19, SIGN = 8;
+const GUTTER = 116, CURVE = 74, AXIS = 38, FLAG = 19, SYMBOL = 8;
 
 class Chart {
   constructor(data, head, tracks, scroll) {
     Object.assign(this, { data, head, tracks, scroll, byTime: false, scale: 1, left: 0, chosen: 0, hover: -1, passes: null, drawn: 0 });
     this.count = data.steps.length;
-    // What is still held at the end needs room to say so.
+    // A lease that is running at the end needs space for its label.
     this.extent = this.count + (data.leases.some(({ to }) => to === null) ? Math.min(.6, this.count * .08) : 0);
-    // Where every step is needed, none stands out.
+    // If every action is needed, none is highlighted.
     const needed = data.explained?.slice ?? [];
     this.slice = new Set(needed.length < this.count ? needed.map((step) => step - 1) : []);
     this.neighbours();
@@ -18,7 +18,7 @@ class Chart {
     this.place();
   }
 
-  /// For every step the one before it and after it in its own track.
+  /// For every step the previous and the next one in its track.
   neighbours() {
     const last = this.data.tracks.map(() => -1);
     this.before = new Int32Array(this.count).fill(-1);
@@ -30,7 +30,7 @@ class Chart {
     });
   }
 
-  /// Gives every lease a row of its track in which nothing else is at the same time.
+  /// Assigns every lease a row of its track without overlaps.
   stack() {
     this.rows = this.data.tracks.map(() => 0);
     const free = this.data.tracks.map(() => []);
@@ -45,8 +45,8 @@ class Chart {
     }
   }
 
-  /// Where every step stands, in units; there are as many units as steps. By time, gaps are as wide as the time that passes in
-  /// them, and a step that takes none still has a little room.
+  /// The position of every step, in units; there are as many units as steps. By time, gaps are proportional to the time that passes, and a
+  /// step without duration still has a minimum width.
   place() {
     const { steps } = this.data, whole = steps.length ? steps[steps.length - 1].at_ms : 0;
     this.at = new Float64Array(this.count);
@@ -60,7 +60,7 @@ class Chart {
     });
   }
 
-  /// Where a time stands: between the last step before it and the first at or after it.
+  /// The position of a time: between the last step before it and the first at or after it.
   timeAt(ms) {
     const { steps } = this.data;
     let low = 0, high = this.count;
@@ -92,19 +92,19 @@ class Chart {
   resize() {
     const first = !this.full, whole = !first && this.scale <= this.least() * 1.001;
     this.full = this.scroll.clientWidth;
-    // On a narrow screen the picture is as high as it needs to be.
+    // On a narrow screen the chart is as high as needed.
     this.room = matchMedia("(max-width: 980px)").matches ? 0 : this.scroll.clientHeight;
     if (first || whole) this.fit(); else { this.scale = Math.min(this.most(), Math.max(this.least(), this.scale)); this.bound(); }
   }
 
-  /// How high everything is at this scale.
+  /// Computes all heights at this scale.
   layout() {
     const { data } = this;
     this.labelled = this.scale >= 58 || this.byTime && this.count <= 40;
     this.rowHeight = Math.max(...this.rows, 0) > 10 ? 8 : this.labelled ? 21 : 15;
     let y = 0;
     this.tops = []; this.heights = [];
-    const wanted = data.tracks.map((_, n) => 2 * SIGN + 18 + (this.labelled ? this.scale < 96 ? 62 : 48 : 0) + (this.rows[n] ? this.rows[n] * this.rowHeight + 8 : 0));
+    const wanted = data.tracks.map((_, n) => 2 * SYMBOL + 18 + (this.labelled ? this.scale < 96 ? 62 : 48 : 0) + (this.rows[n] ? this.rows[n] * this.rowHeight + 8 : 0));
     const sum = wanted.reduce((a, b) => a + b, 0), spare = Math.min(2.2, Math.max(1, (this.room - 2) / Math.max(1, sum)));
     for (const height of wanted) { this.tops.push(y); this.heights.push(height * spare); y += height * spare; }
     this.bottom = y;
@@ -113,9 +113,9 @@ class Chart {
     this.axisTop = this.curveTop + (data.explained?.curve?.length ? CURVE + 10 : 0);
   }
 
-  signY(track) { return this.tops[track] + SIGN + 9; }
+  symbolY(track) { return this.tops[track] + SYMBOL + 9; }
   rowY(lease) {
-    if (!this.labelled) return this.signY(lease.track) + SIGN + 7 + lease.row * this.rowHeight;
+    if (!this.labelled) return this.symbolY(lease.track) + SYMBOL + 7 + lease.row * this.rowHeight;
     return this.tops[lease.track] + this.heights[lease.track] - (this.rows[lease.track] - lease.row) * this.rowHeight - 4;
   }
 
@@ -168,7 +168,7 @@ class Chart {
     c.restore();
   }
 
-  /// Whether a step is let through by the filter; deaths and starts concern everybody.
+  /// Whether a step passes the filter; crashes and starts always do.
   lit(n) { return !this.passes || this.passes[n] || ["crash", "boot", "clock_jump", "torn"].includes(this.data.steps[n].glyph); }
 
   drawHead(from, to) {
@@ -179,17 +179,17 @@ class Chart {
     if (this.count) this.band(c, this.chosen, height, color["accent-soft"]);
     this.drawCurve(c);
     let row = 0;
-    if (data.violation && this.count) this.flag(c, data.violation.step, row++, `invariant ${data.violation.invariant} is broken`, color.bad, height);
+    if (data.violation && this.count) this.flag(c, data.violation.step, row++, `invariant ${data.violation.invariant} violated`, color.bad, height);
     const inevitable = data.explained?.inevitable;
-    if (inevitable && inevitable <= this.count) this.flag(c, inevitable - 1, row, this.fate(), color.inevitable, height);
+    if (inevitable && inevitable <= this.count) this.flag(c, inevitable - 1, row, this.inevitability(), color.inevitable, height);
     this.drawAxis(c, from, to, height);
     c.restore();
     c.strokeStyle = color.line;
     c.beginPath(); c.moveTo(0, height - .5); c.lineTo(this.full, height - .5); c.stroke();
   }
 
-  /// What there is to say about the step after which every future breaks the promise.
-  fate() { return this.data.explained.inevitable - 1 === this.data.violation?.step ? "not inevitable before" : "inevitable from here on"; }
+  /// The text about the action after which every future violates the invariant.
+  inevitability() { return this.data.explained.inevitable - 1 === this.data.violation?.step ? "not inevitable before" : "inevitable from here on"; }
 
   flag(c, n, row, text, color, height) {
     const x = this.x(this.at[n]), y = 4 + row * FLAG;
@@ -269,7 +269,7 @@ class Chart {
     c.textAlign = "left";
   }
 
-  /// Times at even distances; since every step has a little room, they are only almost evenly spaced.
+  /// Times at even intervals; since every step has a minimum width, they are only almost evenly spaced.
   drawTimes(c, y) {
     const { steps } = this.data, whole = this.count ? steps[this.count - 1].at_ms : 0;
     if (!whole) return;
@@ -287,20 +287,20 @@ class Chart {
     }
   }
 
-  /// The time, wherever it has changed.
+  /// The time, where it has changed.
   drawTimesByStep(c, from, to, y) {
     const { steps } = this.data;
-    let clear = -1e9, said = "";
+    let clear = -1e9, shown = "";
     c.font = `11px ${this.font}`;
     for (let n = from; n < to; n++) {
       const x = this.x(this.at[n]);
       if (x < clear) continue;
       const text = span(steps[n].at_ms);
-      if (text === said) continue;
+      if (text === shown) continue;
       const wide = c.measureText(text).width;
       if (x - wide / 2 < Math.max(GUTTER + 4, clear) || x + wide / 2 > this.full) continue;
       c.fillText(text, x, y);
-      said = text;
+      shown = text;
       clear = x + wide / 2 + 16;
     }
   }
@@ -331,12 +331,11 @@ class Chart {
     this.drawGutter(c, height);
   }
 
-  /// Leases and signs. Where there are many, they are drawn once and kept until something else is to be seen: stepping and hovering
-  /// then only move what lies below them.
+  /// Leases and symbols. A crowded chart is drawn once and cached until the view changes: selection and hovering then only redraw what is below.
   drawContent(c, from, to, height) {
     const draw = (c) => {
       this.drawLeases(c);
-      if (this.scale >= 7 || this.byTime && to - from < 400) this.drawSigns(c, from, to); else this.drawCrowd(c, from, to);
+      if (this.scale >= 7 || this.byTime && to - from < 400) this.drawSymbols(c, from, to); else this.drawCrowd(c, from, to);
     };
     if (this.labelled) return draw(c);
     const { canvas } = c, kept = this.kept ??= { canvas: document.createElement("canvas"), of: [] };
@@ -362,11 +361,11 @@ class Chart {
       c.fillRect(0, this.tops[n], GUTTER, this.heights[n]);
       c.fillStyle = color.ink;
       c.font = `600 13px ${this.font}`;
-      c.fillText(shortened(c, name, GUTTER - 18), 12, this.signY(n));
+      c.fillText(shortened(c, name, GUTTER - 18), 12, this.symbolY(n));
       if (kind === "worker" && this.heights[n] > 46) {
         c.font = `11px ${this.font}`; c.fillStyle = color.soft;
-        c.fillText("worker", 12, this.signY(n) + 16);
-        if (this.rows[n] && this.labelled) c.fillText("its leases", 12, this.tops[n] + this.heights[n] - this.rows[n] * this.rowHeight / 2 - 4);
+        c.fillText("worker", 12, this.symbolY(n) + 16);
+        if (this.rows[n] && this.labelled) c.fillText("leases", 12, this.tops[n] + this.heights[n] - this.rows[n] * this.rowHeight / 2 - 4);
       }
       c.strokeStyle = color.line;
       c.beginPath(); c.moveTo(0, this.tops[n] + this.heights[n] - .5); c.lineTo(this.full, this.tops[n] + this.heights[n] - .5); c.stroke();
@@ -376,7 +375,7 @@ class Chart {
     const curve = data.explained?.curve?.length, h = this.head.getContext("2d");
     h.font = `11px ${this.font}`; h.fillStyle = color.soft; h.textAlign = "left";
     if (curve) {
-      h.fillText("futures that", 12, this.curveTop + CURVE / 2 - 4); h.fillText("break it", 12, this.curveTop + CURVE / 2 + 10);
+      h.fillText("futures that", 12, this.curveTop + CURVE / 2 - 4); h.fillText("violate it", 12, this.curveTop + CURVE / 2 + 10);
       h.textAlign = "right"; h.fillText("all", GUTTER - 6, this.curveTop + 10); h.fillText("none", GUTTER - 6, this.curveTop + CURVE);
       h.textAlign = "left";
     }
@@ -424,15 +423,15 @@ class Chart {
     }
   }
 
-  drawSigns(c, from, to) {
-    const { data, color } = this, r = Math.min(SIGN, Math.max(4, this.scale / 2.6));
+  drawSymbols(c, from, to) {
+    const { data, color } = this, r = Math.min(SYMBOL, Math.max(4, this.scale / 2.6));
     for (let n = from; n < to; n++) {
-      const { track, also = [], glyph } = data.steps[n], x = this.x(this.at[n]), y = this.signY(track);
+      const { track, also = [], glyph } = data.steps[n], x = this.x(this.at[n]), y = this.symbolY(track);
       c.globalAlpha = this.lit(n) ? 1 : .16;
       if (also.length) {
         c.strokeStyle = color.soft; c.lineWidth = this.labelled && n === this.chosen ? 1.6 : .9;
         for (const other of also) {
-          const end = this.signY(other), down = end > y ? 1 : -1;
+          const end = this.symbolY(other), down = end > y ? 1 : -1;
           c.beginPath(); c.moveTo(x, y + down * r); c.lineTo(x, end - down * 4); c.stroke();
           c.fillStyle = color.soft;
           c.beginPath(); c.moveTo(x - 3.5, end - down * 5); c.lineTo(x + 3.5, end - down * 5); c.lineTo(x, end); c.closePath(); c.fill();
@@ -441,20 +440,20 @@ class Chart {
       }
     }
     for (let n = from; n < to; n++) {
-      const { track, glyph } = data.steps[n], x = this.x(this.at[n]), y = this.signY(track);
+      const { track, glyph } = data.steps[n], x = this.x(this.at[n]), y = this.symbolY(track);
       c.globalAlpha = this.lit(n) ? 1 : .16;
       c.fillStyle = track % 2 ? color.face : color.stripe;
       c.beginPath(); c.arc(x, y, this.scale > 24 ? r + 3 : r, 0, 7); c.fill();
       if (this.slice.has(n)) { c.strokeStyle = color.accent; c.lineWidth = 2; c.beginPath(); c.arc(x, y, r + 3.5, 0, 7); c.stroke(); }
-      const broken = data.violation?.step === n;
-      if (broken) { c.strokeStyle = color.bad; c.lineWidth = 2.4; c.beginPath(); c.arc(x, y, r + 4, 0, 7); c.stroke(); }
+      const violated = data.violation?.step === n;
+      if (violated) { c.strokeStyle = color.bad; c.lineWidth = 2.4; c.beginPath(); c.arc(x, y, r + 4, 0, 7); c.stroke(); }
       drawGlyph(c, glyph, x, y, r, color[GLYPHS[glyph][1]], color.face);
     }
     if (this.labelled) for (let n = from; n < to; n++) this.drawLabel(c, n);
     c.globalAlpha = 1;
   }
 
-  /// A label has the room up to its neighbours in the track, and tells no more than fits.
+  /// A label has the space up to its neighbours in the track, and is cut to fit.
   drawLabel(c, n) {
     const { data, color } = this, { track, label } = data.steps[n], x = this.x(this.at[n]);
     if (x < GUTTER || x > this.full) return;
@@ -462,45 +461,45 @@ class Chart {
     const left = near(this.before[n], x - GUTTER), right = near(this.after[n], this.full - x);
     let wide = Math.min(2 * Math.min(left, right), 168) - 10, align = "center", start = x;
     if (wide < 54 && Math.max(left, right) > 70) {
-      // On one side there is room.
+      // There is space on one side.
       align = left > right ? "right" : "left";
-      start = left > right ? x + Math.min(right, SIGN) : x - Math.min(left, SIGN);
+      start = left > right ? x + Math.min(right, SYMBOL) : x - Math.min(left, SYMBOL);
       wide = Math.min(Math.max(left, right), 168) - 6;
     }
     if (wide < 44) return;
     const above = this.rows[track] * this.rowHeight + (this.rows[track] ? 6 : 0);
-    const lines = Math.max(1, Math.floor((this.heights[track] - above - 2 * SIGN - 14) / 14));
+    const lines = Math.max(1, Math.floor((this.heights[track] - above - 2 * SYMBOL - 14) / 14));
     c.globalAlpha = this.lit(n) ? 1 : .16;
     c.font = `${n === this.chosen ? 600 : 400} 12px ${this.font}`;
     c.textAlign = align;
     c.strokeStyle = track % 2 ? color.face : color.stripe; c.lineWidth = 4; c.lineJoin = "round";
     c.fillStyle = data.violation?.step === n ? color.bad : color.ink;
     wrapped(c, label, wide, lines).forEach((line, row) => {
-      const y = this.signY(track) + SIGN + 13 + row * 14;
+      const y = this.symbolY(track) + SYMBOL + 13 + row * 14;
       c.strokeText(line, start, y); c.fillText(line, start, y);
     });
     c.textAlign = "left"; c.lineWidth = 1;
   }
 
-  /// So many that they cannot be told apart: how many there are where, and the grave ones.
+  /// Steps too dense to draw one by one: their density, and the severe ones.
   drawCrowd(c, from, to) {
     const { data, color } = this, size = 3, bins = data.tracks.map(() => new Map());
-    const grave = data.tracks.map(() => new Map());
+    const severe = data.tracks.map(() => new Map());
     for (let n = from; n < to; n++) {
       const { track, glyph } = data.steps[n], x = this.x(this.at[n]);
       const bin = Math.floor(x / size), lit = this.lit(n), seen = bins[track].get(bin) ?? [0, 0];
       seen[lit ? 0 : 1] += 1;
       bins[track].set(bin, seen);
-      const rank = data.violation?.step === n ? 0 : GRAVE.indexOf(glyph) + 1;
+      const rank = data.violation?.step === n ? 0 : SEVERE.indexOf(glyph) + 1;
       if (lit && (rank > 0 || data.violation?.step === n)) {
-        // Repeated calls are common, and must not hide that they are.
-        const slot = glyph === "duplicate" ? -1 - Math.floor(x / 68) : Math.floor(x / 17), best = grave[track].get(slot);
-        if (!best || rank < best.rank) grave[track].set(slot, { rank, n, x });
+        // Repeated requests are common and must not hide the others.
+        const slot = glyph === "duplicate" ? -1 - Math.floor(x / 68) : Math.floor(x / 17), best = severe[track].get(slot);
+        if (!best || rank < best.rank) severe[track].set(slot, { rank, n, x });
       }
     }
     const most = Math.max(2, size / this.scale);
     data.tracks.forEach((_, track) => {
-      const y = this.signY(track);
+      const y = this.symbolY(track);
       for (const [bin, [lit, dim]] of bins[track]) {
         const high = 4 + 12 * Math.min(1, (lit + dim) / most);
         c.fillStyle = color.soft;
@@ -508,7 +507,7 @@ class Chart {
         c.fillRect(bin * size, y - high / 2, size - .6, high);
       }
       c.globalAlpha = 1;
-      for (const { n, x } of grave[track].values()) {
+      for (const { n, x } of severe[track].values()) {
         c.fillStyle = track % 2 ? color.face : color.stripe;
         c.beginPath(); c.arc(x, y, 8.5, 0, 7); c.fill();
         drawGlyph(c, data.steps[n].glyph, x, y, 6.5, color[GLYPHS[data.steps[n].glyph][1]], color.face);
@@ -516,7 +515,7 @@ class Chart {
     });
   }
 
-  /// What is under the pointer: a step, and a lease if there is one.
+  /// The step under the pointer, and the lease, if any.
   find(x, y, inTracks) {
     if (x < GUTTER || !this.count) return { step: -1, lease: null };
     const near = this.firstAt(this.unit(x)), track = inTracks ? this.tops.findLastIndex((top) => top <= y) : -1;
@@ -525,14 +524,14 @@ class Chart {
     const reach = Math.ceil(Math.max(1, 9 / this.scale)) + 1;
     for (let n = Math.max(0, near - reach); n < Math.min(this.count, near + reach); n++) {
       const { track: own, glyph } = this.data.steps[n];
-      const far = Math.abs(this.x(this.at[n]) - x) - (own === track ? 4 : 0) - (GRAVE.includes(glyph) ? 3 : 0);
+      const far = Math.abs(this.x(this.at[n]) - x) - (own === track ? 4 : 0) - (SEVERE.includes(glyph) ? 3 : 0);
       if (far < least) { least = far; best = n; }
     }
     return { step: best, lease: box ? box.lease : null };
   }
 }
 
-/// A time for people.
+/// A duration as text.
 function span(ms) {
   if (ms === 0) return "0 s";
   if (ms < 1000) return `${ms} ms`;
@@ -550,7 +549,7 @@ function shortened(c, text, wide) {
   return `${text.slice(0, length).trimEnd()}…`;
 }
 
-/// The text in lines no wider than `wide`; what does not fit into the last is cut.
+/// The text in lines no wider than `wide`; the last is cut to fit.
 function wrapped(c, text, wide, most) {
   const lines = [];
   let line = "";

@@ -1,4 +1,4 @@
-// What is around the picture: the banner, the panel, the list, the filters, the keys.
+// Everything around the chart: the banner, the panel, the list, the filters, the keys.
 
 (() => {
   const $ = (id) => document.getElementById(id);
@@ -12,7 +12,7 @@
     return made;
   };
 
-  // Drawing, once a frame at most.
+  // Drawing, at most once per frame.
   let due = false;
   const draw = () => {
     if (due) return;
@@ -20,7 +20,7 @@
     requestAnimationFrame(() => { due = false; chart.draw(); });
   };
 
-  // The words at the top.
+  // The header.
   for (const named of document.querySelectorAll("[data-unit]")) named.textContent = named.textContent.replace("action", unit);
   $("title").textContent = data.title;
   $("about").textContent = data.about;
@@ -33,23 +33,23 @@
   }
   if (data.violation) {
     const { invariant, sentence, found, step } = data.violation;
-    $("broken").hidden = false;
-    const where = steps[step] ? ` in ${unit} ${steps[step].number}` : "";
-    $("broken-where").textContent = `${invariant ? `Invariant ${invariant}` : "A promise"} is broken${where}:`;
-    $("broken-sentence").textContent = sentence;
-    $("broken-found").textContent = found;
-    $("broken-go").onclick = () => select(step);
+    $("violation").hidden = false;
+    const where = steps[step] ? ` by ${unit} ${steps[step].number}` : "";
+    $("violation-where").textContent = `Invariant ${invariant} violated${where}:`;
+    $("violation-sentence").textContent = sentence;
+    $("violation-found").textContent = found;
+    $("violation-go").onclick = () => select(step);
   }
 
-  // A step in words: the same in the panel and in the card.
-  function told(n, lease) {
+  // A step as text, for the panel and the card.
+  function describe(n, lease) {
     const step = steps[n], all = document.createDocumentFragment();
     if (!step) return all;
     all.append(element("div", "when", `${unit} ${step.number} · ${span(step.at_ms)} · ${data.tracks[step.track].name}`));
     all.append(element("h2", "", step.label));
-    if (data.violation?.step === n) all.append(element("span", "badge bad", `breaks invariant ${data.violation.invariant}`));
-    if (data.explained?.inevitable === n + 1) all.append(element("span", "badge inevitable", chart.fate()));
-    if (chart.slice.has(n)) all.append(element("span", "badge slice", "without it, it does not happen"));
+    if (data.violation?.step === n) all.append(element("span", "badge bad", `violates invariant ${data.violation.invariant}`));
+    if (data.explained?.inevitable === n + 1) all.append(element("span", "badge inevitable", chart.inevitability()));
+    if (chart.slice.has(n)) all.append(element("span", "badge slice", "needed for the violation"));
     const list = (title, lines, cls) => {
       if (!lines?.length) return;
       all.append(element("h3", "", title));
@@ -65,25 +65,25 @@
       all.append(items);
     };
     if (lease) list("Lease", [`${lease.message} of ${lease.topic} for ${lease.group}, attempt ${lease.attempt}, token ${lease.token}, until ${span(lease.until_ms)}: ${ENDS[lease.end]}`]);
-    list("What it changed", step.diff ?? (n >= 0 ? ["nothing"] : []), "change");
-    list("Answered and delivered", step.outputs);
+    list("Changes", step.diff ?? (n >= 0 ? ["none"] : []), "change");
+    list("Replies and deliveries", step.outputs);
     all.append(element("h3", "", `The ${unit}`));
     all.append(element("pre", "", step.detail));
     return all;
   }
 
-  // Selecting.
+  // Selection.
   let hash = 0;
   function select(n, quiet) {
     if (!count) return;
     chart.chosen = Math.max(0, Math.min(last, n));
     chart.show(chart.chosen);
     const step = steps[chart.chosen];
-    $("detail").replaceChildren(told(chart.chosen));
+    $("detail").replaceChildren(describe(chart.chosen));
     $("detail").scrollTop = 0;
     $("where").textContent = `${unit} ${step.number} of ${steps[last].number}`;
-    if (!quiet) $("said").textContent = `${unit} ${step.number}: ${step.label}`;
-    $("tracks").setAttribute("aria-label", `Chart of ${count} ${unit}s; ${unit} ${step.number} is selected: ${step.label}. Arrow keys step.`);
+    if (!quiet) $("announcement").textContent = `${unit} ${step.number}: ${step.label}`;
+    $("tracks").setAttribute("aria-label", `Timeline of ${count} ${unit}s; ${unit} ${step.number} is selected: ${step.label}. Arrow keys navigate.`);
     reveal();
     clearTimeout(hash);
     hash = setTimeout(() => { try { history.replaceState(null, "", `#${unit}-${step.number}`); } catch { location.hash = `${unit}-${step.number}`; } }, 120);
@@ -91,30 +91,30 @@
   }
   function jump(way) {
     for (let n = chart.chosen + way; n >= 0 && n <= last; n += way) {
-      if (GRAVE.includes(steps[n].glyph) || data.violation?.step === n) return select(n);
+      if (SEVERE.includes(steps[n].glyph) || data.violation?.step === n) return select(n);
     }
   }
   function matching(way) {
     for (let n = chart.chosen + way; n >= 0 && n <= last; n += way) if (!chart.passes || chart.passes[n]) return select(n);
   }
 
-  // The list; only the rows in sight are there.
+  // The list; only the visible rows exist.
   const ROW = 44, list = $("list"), rows = $("rows");
   rows.style.height = `${count * ROW}px`;
   const made = new Map();
   function make(n) {
-    const step = steps[n], row = element("div", "row"), words = element("div");
+    const step = steps[n], row = element("div", "row"), texts = element("div");
     row.id = `row-${n}`;
     row.setAttribute("role", "option");
     row.setAttribute("aria-posinset", n + 1);
     row.setAttribute("aria-setsize", count);
-    row.classList.toggle("breaks", data.violation?.step === n);
+    row.classList.toggle("violating", data.violation?.step === n);
     row.classList.toggle("cause", chart.slice.has(n));
     row.style.top = `${n * ROW}px`;
     row.onclick = () => select(n);
-    words.append(element("div", "label", step.label), element("div", "who", `${step.number} · ${span(step.at_ms)} · ${data.tracks[step.track].name}`));
-    words.firstChild.title = step.label;
-    row.append(sign(step.glyph, 22), words);
+    texts.append(element("div", "label", step.label), element("div", "who", `${step.number} · ${span(step.at_ms)} · ${data.tracks[step.track].name}`));
+    texts.firstChild.title = step.label;
+    row.append(symbol(step.glyph, 22), texts);
     rows.append(row);
     return row;
   }
@@ -138,7 +138,7 @@
   }
   list.addEventListener("scroll", () => requestAnimationFrame(fill), { passive: true });
 
-  function sign(kind, size) {
+  function symbol(kind, size) {
     const canvas = element("canvas"), ratio = window.devicePixelRatio || 1, c = canvas.getContext("2d");
     canvas.width = canvas.height = size * ratio;
     canvas.style.width = canvas.style.height = `${size}px`;
@@ -148,20 +148,20 @@
     return canvas;
   }
   function legend() {
-    const signs = Object.keys(GLYPHS).filter((kind) => steps.some(({ glyph }) => glyph === kind));
+    const symbols = Object.keys(GLYPHS).filter((kind) => steps.some(({ glyph }) => glyph === kind));
     const ends = Object.keys(ENDS).filter((end) => data.leases.some((lease) => lease.end === end));
     $("legend").replaceChildren(
-      ...signs.map((kind) => { const entry = element("span"); entry.append(sign(kind, 17), GLYPHS[kind][0]); return entry; }),
+      ...symbols.map((kind) => { const entry = element("span"); entry.append(symbol(kind, 17), GLYPHS[kind][0]); return entry; }),
       ...(ends.length ? [element("span", "", "leases:")] : []),
       ...ends.map((end) => {
         const entry = element("span", `lease ${end}`, ENDS[end]);
-        Object.assign(entry.style, { background: chart.color[end], color: chart.color[`${end}-ink`], borderColor: chart.color[`${end}-ink`] });
+        Object.assymbol(entry.style, { background: chart.color[end], color: chart.color[`${end}-ink`], borderColor: chart.color[`${end}-ink`] });
         return entry;
       }),
     );
   }
 
-  // The filters: what they do not let through is dimmed.
+  // The filters: what does not match is dimmed.
   const names = (field) => [...new Set(steps.flatMap((step) => step[field] ?? []))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
   for (const [id, field] of [["topic", "topics"], ["group", "groups"]]) for (const name of names(field)) $(id).append(new Option(name, name));
   for (const name of names("messages").slice(0, 2000)) $("messages").append(new Option(name));
@@ -196,7 +196,7 @@
   const fit = () => { chart.fit(); draw(); };
   const themes = ["auto", "light", "dark"], system = matchMedia("(prefers-color-scheme: dark)");
   let theme = "auto";
-  try { theme = themes.find((name) => name === localStorage.getItem("driftq-theme")) ?? "auto"; } catch { /* a file may have no storage */ }
+  try { theme = themes.find((name) => name === localStorage.getItem("driftq-theme")) ?? "auto"; } catch { /* a file URL may have no storage */ }
   function paint() {
     document.documentElement.toggleAttribute("data-dark", theme === "dark" || theme === "auto" && system.matches);
     $("theme").textContent = `theme: ${theme}`;
@@ -224,21 +224,21 @@
   $("theme").onclick = () => setTheme(themes[(themes.indexOf(theme) + 1) % themes.length]);
   $("help").onclick = () => help($("keys").hidden);
 
-  // The card: what is under the pointer, or the selected step while the picture has the focus.
+  // The card: the step under the pointer, or the selected one while the chart has the focus.
   const card = $("card");
   function showCard(n, lease, x, y) {
     if (n < 0) { card.hidden = true; return; }
-    card.replaceChildren(told(n, lease));
+    card.replaceChildren(describe(n, lease));
     card.hidden = false;
     const { width, height } = card.getBoundingClientRect();
     const left = x + 18 + width > innerWidth ? x - width - 14 : x + 18;
     card.style.left = `${Math.max(6, left)}px`;
     card.style.top = `${Math.max(6, Math.min(y + 14, innerHeight - height - 8))}px`;
   }
-  function cardAtChosen() {
+  function cardAtSelected() {
     if (document.activeElement !== $("tracks") || !$("tracks").matches(":focus-visible")) return;
     const box = $("tracks").getBoundingClientRect();
-    showCard(chart.chosen, null, box.left + chart.x(chart.at[chart.chosen]) + 14, box.top + chart.signY(steps[chart.chosen].track) + 40);
+    showCard(chart.chosen, null, box.left + chart.x(chart.at[chart.chosen]) + 14, box.top + chart.symbolY(steps[chart.chosen].track) + 40);
   }
   $("tracks").addEventListener("blur", () => { card.hidden = true; });
 
@@ -257,7 +257,7 @@
     if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;
     event.preventDefault();
     keys[event.key](event);
-    if (event.key !== "Escape") cardAtChosen();
+    if (event.key !== "Escape") cardAtSelected();
   });
 
   // The pointer: hover, click, drag, wheel, pinch.
@@ -311,11 +311,11 @@
     }, { passive: false });
   }
 
-  // Drawing the head can change how much room there is for the tracks.
+  // Drawing the head can change the space for the tracks.
   const resized = () => { for (let pass = 0; pass < 2; pass++) { chart.resize(); chart.draw(); } fill(); };
   new ResizeObserver(resized).observe($("scroll"));
   addEventListener("hashchange", () => { const n = named(); if (n >= 0) select(n); });
-  /// The step the address names.
+  /// The step named in the URL.
   function named() {
     const number = Number(/^#(?:[a-z]+-)?(\d+)$/.exec(location.hash)?.[1] ?? NaN);
     return steps.findIndex((step) => step.number === number);
@@ -325,7 +325,7 @@
   const first = named();
   select(first >= 0 ? first : data.violation?.step ?? 0, true);
 
-  // For tests, and for whoever looks into the console.
+  // For tests and the console.
   window.driftq = {
     data, select, fit,
     selected: () => chart.chosen,
@@ -333,7 +333,7 @@
     view: () => ({ left: chart.left, scale: chart.scale, inView: chart.inView, byTime: chart.byTime, labelled: chart.labelled }),
     theme: () => theme,
     dimmed: () => chart.passes ? chart.passes.filter((passes) => !passes).length : 0,
-    place: (n) => ({ x: chart.x(chart.at[n]), y: chart.signY(steps[n].track) }),
+    place: (n) => ({ x: chart.x(chart.at[n]), y: chart.symbolY(steps[n].track) }),
     draws: () => chart.drawn,
     redraw: () => chart.draw(),
   };
