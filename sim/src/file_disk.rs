@@ -263,11 +263,11 @@ mod tests {
     /// A file with a synced prefix and unsynced bytes behind it, and its path.
     fn written(folder: &Path) -> (FileDisk, PathBuf) {
         let mut disk = FileDisk::new(folder, false).expect("an empty folder");
-        disk.create(FILE, CAPACITY).expect("room");
+        disk.create(FILE, CAPACITY).expect("enough space");
         disk.sync_folder().expect("no fault");
-        disk.append(FILE, WriteAt { epoch: 1, position: 0 }, b"synced").expect("room");
+        disk.append(FILE, WriteAt { epoch: 1, position: 0 }, b"synced").expect("enough space");
         disk.sync(FILE).expect("no fault");
-        disk.append(FILE, WriteAt { epoch: 1, position: 6 }, b"not yet").expect("room");
+        disk.append(FILE, WriteAt { epoch: 1, position: 6 }, b"not yet").expect("enough space");
         assert_eq!(disk.difference().found(), None);
         (disk, folder.join(FILE.to_string()))
     }

@@ -24,9 +24,9 @@ impl Ended {
     }
 
     /// Misuse: exit code 2 and an error message that names the valid choices.
-    fn is_refused(&self, words: &str) {
+    fn is_refused(&self, text: &str) {
         assert_eq!(self.code, 2, "{} {}", self.out, self.err);
-        assert!(self.err.starts_with("error: ") && self.err.contains(words), "{words}: {}", self.err);
+        assert!(self.err.starts_with("error: ") && self.err.contains(text), "{text}: {}", self.err);
         assert!(!self.err.contains("panicked"), "{}", self.err);
     }
 }
@@ -58,10 +58,10 @@ fn passing_run_prints_its_options_first_and_passed_last() {
         ended.first(),
         "driftq-sim run --seeds 6 --start 0 --profile default --jobs 2 --failures 1 --out-dir sim-failures"
     );
-    let said =
+    let expected =
         ["seed 0 run twice", "events/s", "simulated time", "predicted", "peak memory", "coverage", "a sync failed"];
-    for words in said {
-        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    for text in expected {
+        assert!(ended.out.contains(text), "{text}: {}", ended.out);
     }
 }
 
@@ -69,7 +69,7 @@ fn passing_run_prints_its_options_first_and_passed_last() {
 fn effects_profile_prints_how_often_effects_ran() {
     let ended = sim(&["run", "--seeds", "12", "--profile", "effects"]);
     assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
-    let said = [
+    let expected = [
         "EXECUTE replies",
         "effects run by workers",
         "of them reruns, each under a grant that allows it",
@@ -78,8 +78,8 @@ fn effects_profile_prints_how_often_effects_ran() {
         "steps completed",
         "exactly-once effects: held",
     ];
-    for words in said {
-        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    for text in expected {
+        assert!(ended.out.contains(text), "{text}: {}", ended.out);
     }
     let counted = ended.out.lines().find(|line| line.ends_with("EXECUTE replies")).expect("the figure is printed");
     assert!(!counted.trim_start().starts_with("0 "), "{counted}");
@@ -98,7 +98,7 @@ fn counts_do_not_depend_on_the_number_of_jobs() {
     let counted = |jobs| {
         let out = sim(&["run", "--seeds", "12", "--start", "0x20", "--jobs", jobs, "--failures", "100"]).out;
         let timed = ["driftq-sim run", "seeds ", "events/s", "simulated time", "peak memory", "  shrunk"];
-        let lines = out.lines().filter(|line| !timed.iter().any(|words| line.starts_with(words)));
+        let lines = out.lines().filter(|line| !timed.iter().any(|prefix| line.starts_with(prefix)));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(counted("1"), counted("2"));
@@ -119,8 +119,8 @@ fn exhaust_searches_to_a_depth_and_prints_counts() {
         ended.first(),
         "driftq-sim exhaust --depth 2 --messages 2 --consumers 2 --crashes 1 --jobs 1 --trace sim-failures/exhaust.jsonl"
     );
-    for words in ["new states", "transitions", "deduplicated", "crash points", "2 of 2", "states/s"] {
-        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    for text in ["new states", "transitions", "deduplicated", "crash points", "2 of 2", "states/s"] {
+        assert!(ended.out.contains(text), "{text}: {}", ended.out);
     }
     sim(&["exhaust", "--depth", "two"]).is_refused("two");
     sim(&["exhaust", "--mutant", "nonsense"]).is_refused("skip-token-check");
@@ -204,7 +204,7 @@ fn violation_is_explained_with_a_curve_an_action_and_a_slice() {
     let json = folder("explain").join("explained.json");
     let ended = sim(&["explain", kept, "--futures", "16", "--json", text(&json)]);
     assert_eq!(ended.code, 1, "{} {}", ended.out, ended.err);
-    let said = [
+    let expected = [
         "with dedupe-dropped-on-replay planted",
         "invariant 20 violated: recovery accepts every disk that honoured its contract",
         "    7 #################### 100%  the broker is started",
@@ -213,8 +213,8 @@ fn violation_is_explained_with_a_curve_an_action_and_a_slice() {
         "    6 {\"crash\":{\"loss\":\"all\"}}\n    7",
         "without it another is violated: invariant 18",
     ];
-    for words in said {
-        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    for text in expected {
+        assert!(ended.out.contains(text), "{text}: {}", ended.out);
     }
     let curve =
         ended.out.lines().skip_while(|line| !line.starts_with("of 16 futures")).take_while(|line| !line.is_empty());
@@ -232,8 +232,9 @@ fn surviving_planted_bug_is_a_failure() {
     let killed = sim(&["mutants", "--only", "skip-token-check", "--starts", "2", "--survey", "3"]);
     assert_eq!((killed.code, killed.last()), (0, "1 killed, 0 survived"), "{}", killed.out);
     let one = Effort { seeds: 1, starts: 1, survey: 0 };
-    let lucky = Fault::ALL.iter().find(|fault| !measure(**fault, one).is_killed()).expect("one seed does not kill all");
-    let survived = sim(&["mutants", "--only", lucky.name(), "--seeds", "1", "--starts", "1", "--survey", "0"]);
+    let survivor =
+        Fault::ALL.iter().find(|fault| !measure(**fault, one).is_killed()).expect("one seed does not kill all");
+    let survived = sim(&["mutants", "--only", survivor.name(), "--seeds", "1", "--starts", "1", "--survey", "0"]);
     assert_eq!((survived.code, survived.last()), (1, "0 killed, 1 survived"), "{}", survived.out);
     assert!(survived.out.contains("SURVIVED"), "{}", survived.out);
 }
@@ -262,9 +263,9 @@ fn kill_matrix_is_written_between_the_markers_of_a_document() {
 fn misuse_is_refused_with_the_valid_choices() {
     sim(&["replay", "no-such-file.jsonl"]).is_refused("neither a seed");
     sim(&["shrink", "-5"]).is_refused("-5");
-    sim(&["run", "--mutant", "nobody"]).is_refused("highest-ack-watermark");
-    sim(&["replay", "1", "--mutant", "nobody"]).is_refused("or none");
-    sim(&["mutants", "--only", "nobody"]).is_refused("skip-token-check");
+    sim(&["run", "--mutant", "unknown"]).is_refused("highest-ack-watermark");
+    sim(&["replay", "1", "--mutant", "unknown"]).is_refused("or none");
+    sim(&["mutants", "--only", "unknown"]).is_refused("skip-token-check");
     sim(&["run", "--seeds", "0"]).is_refused("--seeds");
     sim(&["run", "--seeds", "3", "--for", "1s"]).is_refused("--for");
     sim(&["run", "--for", "2 minutes"]).is_refused("2m");
@@ -273,7 +274,7 @@ fn misuse_is_refused_with_the_valid_choices() {
     sim(&["explain", "no-such-file.jsonl"]).is_refused("neither a seed");
     sim(&["explain", "1", "--futures", "0"]).is_refused("--futures");
     sim(&["soak", "--every", "often"]).is_refused("2m");
-    sim(&["run", "--profile", "nobody"]).is_refused("effects");
+    sim(&["run", "--profile", "unknown"]).is_refused("effects");
     sim(&["dance"]).is_refused("dance");
     let folder = folder("misuse");
     let bad = folder.join("bad.jsonl");

@@ -89,7 +89,7 @@ fn malformed_trace_is_refused_with_its_line() {
     let (line, cause) = at(&with(2, r#"{"read":{"worker":"x1","count":1}}"#));
     assert!(line == 3 && cause.contains("x1"), "{line}: {cause}");
     let first = text.lines().next().expect("a header");
-    let (line, cause) = at(&with(0, &first.replace("\"seed\":0", "\"seed\":0,\"mutant\":\"nobody\"")));
+    let (line, cause) = at(&with(0, &first.replace("\"seed\":0", "\"seed\":0,\"mutant\":\"unknown\"")));
     assert!(line == 1 && cause.contains("skip-token-check"), "{line}: {cause}");
     let (line, _) = at(&with(0, &first.replace("in_flight_max", "in_flight_most")));
     assert_eq!(line, 1);

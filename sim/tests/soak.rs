@@ -56,11 +56,11 @@ impl Running {
         Self(child, BufReader::new(out))
     }
 
-    /// Waits for a line that contains `words`.
-    fn wait_for(&mut self, words: &str) {
+    /// Waits for a line that contains `text`.
+    fn wait_for(&mut self, text: &str) {
         let mut all = String::new();
-        while !all.lines().last().unwrap_or_default().contains(words) {
-            assert_ne!(self.1.read_line(&mut all).expect("its output"), 0, "it ended without {words}: {all}");
+        while !all.lines().last().unwrap_or_default().contains(text) {
+            assert_ne!(self.1.read_line(&mut all).expect("its output"), 0, "it ended without {text}: {all}");
         }
     }
 

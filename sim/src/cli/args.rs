@@ -395,7 +395,7 @@ pub(super) struct Choice(pub(super) Option<Fault>);
 fn choice(text: &str) -> Result<Choice, String> {
     match text {
         "none" => Ok(Choice(None)),
-        name => mutant_named(name).map(|fault| Choice(Some(fault))).map_err(|said| format!("{said}; or none")),
+        name => mutant_named(name).map(|fault| Choice(Some(fault))).map_err(|error| format!("{error}; or none")),
     }
 }
 

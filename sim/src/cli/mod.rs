@@ -25,9 +25,9 @@ use crate::trace::TraceError;
 
 /// Prints a line. A closed pipe is no error: `driftq-sim … | head` is fine.
 macro_rules! say {
-    ($($words:tt)*) => {{
+    ($($args:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($words)*);
+        let _ = writeln!(std::io::stdout(), $($args)*);
     }};
 }
 use say;

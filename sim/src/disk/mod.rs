@@ -61,7 +61,7 @@ struct Content {
 }
 
 impl Content {
-    fn room(&self) -> u64 {
+    fn allocated(&self) -> u64 {
         self.capacity.max(self.written.len() as u64)
     }
 
@@ -159,7 +159,7 @@ impl Disk {
     /// Bytes in use, preallocated space included.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.folder.values().filter_map(|number| self.contents.get(number)).map(Content::room).sum()
+        self.folder.values().filter_map(|number| self.contents.get(number)).map(Content::allocated).sum()
     }
 
     /// How many directory changes and bytes a crash could still lose.

@@ -30,7 +30,7 @@ impl Storage for Disk {
         if at.position != end as u64 {
             return Err(StorageFault::Misplaced { expected: end as u64, actual: at.position });
         }
-        let beyond = (end as u64 + bytes.len() as u64).saturating_sub(content.room());
+        let beyond = (end as u64 + bytes.len() as u64).saturating_sub(content.allocated());
         if beyond > 0 {
             self.check_budget(beyond)?;
         }
@@ -74,7 +74,7 @@ impl Storage for Disk {
             return Err(io("injected read failure"));
         }
         let content = self.content_mut(file)?;
-        let count = content.room().saturating_sub(position).min(buffer.len() as u64) as usize;
+        let count = content.allocated().saturating_sub(position).min(buffer.len() as u64) as usize;
         let start = content.written.len().min(usize::try_from(position).unwrap_or(usize::MAX));
         let data = &content.written[start..];
         let data = &data[..data.len().min(count)];
@@ -84,8 +84,9 @@ impl Storage for Disk {
     }
 
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {
-        let info =
-            |(file, number): (&FileId, &u64)| Some(FileInfo { file: *file, len: self.contents.get(number)?.room() });
+        let info = |(file, number): (&FileId, &u64)| {
+            Some(FileInfo { file: *file, len: self.contents.get(number)?.allocated() })
+        };
         Ok(self.folder.iter().filter_map(info).collect())
     }
 

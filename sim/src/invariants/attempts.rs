@@ -9,7 +9,7 @@ use super::verdict::Verdict;
 
 #[doc = sentence!(attempts_increment)]
 ///
-/// After a crash, deliveries may have gone unseen, and the step may be larger.
+/// After a crash, some deliveries may not have been observed, and the step may be larger.
 pub(super) fn attempts_increment(model: &GroupModel, delivery: &Delivery) -> Verdict {
     let (attempts, failures) = (delivery.attempts, delivery.failures);
     let before = model.seen.get(&delivery.offset);

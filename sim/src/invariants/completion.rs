@@ -16,8 +16,8 @@ pub(super) fn output_stored_once(number: u64, stored: usize, may_be_missing: boo
 
 #[doc = sentence!(step_is_atomic)]
 pub(super) fn step_is_atomic(evidence: StepEvidence) -> Verdict {
-    let whole = evidence.done && evidence.ended != Some(false) && evidence.missing == 0;
-    catalog::STEP_IS_ATOMIC.holds(whole, || format!("{evidence:?}"))
+    let is_complete = evidence.done && evidence.ended != Some(false) && evidence.missing == 0;
+    catalog::STEP_IS_ATOMIC.holds(is_complete, || format!("{evidence:?}"))
 }
 
 #[doc = sentence!(refused_step_leaves_nothing)]
@@ -39,12 +39,12 @@ mod tests {
 
     #[test]
     fn partial_step_is_a_violation() {
-        let whole = StepEvidence { done: true, ended: Some(true), missing: 0, stored: 2 };
-        holds(step_is_atomic(whole));
-        holds(step_is_atomic(StepEvidence { ended: None, ..whole }));
-        violates(catalog::STEP_IS_ATOMIC, step_is_atomic(StepEvidence { done: false, ..whole }));
-        violates(catalog::STEP_IS_ATOMIC, step_is_atomic(StepEvidence { ended: Some(false), ..whole }));
-        violates(catalog::STEP_IS_ATOMIC, step_is_atomic(StepEvidence { missing: 1, ..whole }));
+        let complete = StepEvidence { done: true, ended: Some(true), missing: 0, stored: 2 };
+        holds(step_is_atomic(complete));
+        holds(step_is_atomic(StepEvidence { ended: None, ..complete }));
+        violates(catalog::STEP_IS_ATOMIC, step_is_atomic(StepEvidence { done: false, ..complete }));
+        violates(catalog::STEP_IS_ATOMIC, step_is_atomic(StepEvidence { ended: Some(false), ..complete }));
+        violates(catalog::STEP_IS_ATOMIC, step_is_atomic(StepEvidence { missing: 1, ..complete }));
         holds(refused_step_leaves_nothing(0));
         violates(catalog::REFUSED_STEP_LEAVES_NOTHING, refused_step_leaves_nothing(1));
     }

@@ -65,10 +65,10 @@ mod tests {
                 expires_at: Timestamp(expires_at),
             })
         };
-        let said = |known| ProduceReply { name: None, known, at: Timestamp(100), produced: &produced };
-        holds(new_after_window(said(accepted(101))));
-        holds(new_after_window(said(Some(DedupeEntry::Unknown))));
-        violates(catalog::NEW_AFTER_WINDOW, new_after_window(said(accepted(100))));
-        violates(catalog::NEW_AFTER_WINDOW, new_after_window(said(None)));
+        let reply = |known| ProduceReply { name: None, known, at: Timestamp(100), produced: &produced };
+        holds(new_after_window(reply(accepted(101))));
+        holds(new_after_window(reply(Some(DedupeEntry::Unknown))));
+        violates(catalog::NEW_AFTER_WINDOW, new_after_window(reply(accepted(100))));
+        violates(catalog::NEW_AFTER_WINDOW, new_after_window(reply(None)));
     }
 }

@@ -59,8 +59,8 @@ mod tests {
     #[test]
     fn delivery_to_closed_or_unknown_stream_is_a_violation() {
         holds(stream_is_open(ConsumerId(0), Some(&stream())));
-        let gone = StreamModel { is_closed: true, ..stream() };
-        violates(catalog::STREAM_IS_OPEN, stream_is_open(ConsumerId(0), Some(&gone)));
+        let closed = StreamModel { is_closed: true, ..stream() };
+        violates(catalog::STREAM_IS_OPEN, stream_is_open(ConsumerId(0), Some(&closed)));
         violates(catalog::STREAM_IS_OPEN, stream_is_open(ConsumerId(0), None));
     }
 }

@@ -16,9 +16,9 @@ use super::verdict::Verdict;
 pub(super) fn stored_or_trimmed(partition_view: &PartitionView<'_>) -> Verdict {
     let (trimmed, end) = (partition_view.partition.trimmed(), partition_view.partition.next_position().0);
     let kept = partition_view.partition.messages().map(|(position, _)| position.0);
-    let odd = misplaced(kept, |position| trimmed.contains(Position(position)), trimmed.floor().0, end);
+    let wrong = misplaced(kept, |position| trimmed.contains(Position(position)), trimmed.floor().0, end);
     catalog::STORED_OR_TRIMMED
-        .holds(odd.is_none(), || format!("{partition_view}: position {odd:?} of {end}, trimmed {trimmed:?}"))
+        .holds(wrong.is_none(), || format!("{partition_view}: position {wrong:?} of {end}, trimmed {trimmed:?}"))
 }
 
 /// A position below `end` that is both stored and trimmed or neither, or one at or beyond `end` that is either. All positions below the floor are
@@ -26,12 +26,12 @@ pub(super) fn stored_or_trimmed(partition_view: &PartitionView<'_>) -> Verdict {
 fn misplaced(kept: impl Iterator<Item = u64>, is_trimmed: impl Fn(u64) -> bool, floor: u64, end: u64) -> Option<u64> {
     let mut kept = kept.peekable();
     // Two positions beyond the end are enough to detect an overrun.
-    let odd = (floor.min(end)..end + 2).find(|position| {
+    let wrong = (floor.min(end)..end + 2).find(|position| {
         let is_kept = kept.next_if_eq(position).is_some();
         if *position < end { is_kept == is_trimmed(*position) } else { is_kept || is_trimmed(*position) }
     });
     // A message stored below the floor was not visited.
-    odd.or_else(|| kept.next())
+    wrong.or_else(|| kept.next())
 }
 
 #[doc = sentence!(offsets_ascend)]
@@ -48,12 +48,12 @@ pub(super) fn offsets_ascend(partition_view: &PartitionView<'_>) -> Verdict {
 
 #[doc = sentence!(one_message_state)]
 pub(super) fn one_message_state(partition_view: &PartitionView<'_>, group: &Group, progress: &Progress) -> Verdict {
-    let odd = progress.entries().find(|(position, entry)| {
+    let conflict = progress.entries().find(|(position, entry)| {
         let message = partition_view.partition.message(*position);
         progress.done().contains(*position) || message.is_none_or(|message| message.offset != entry.offset)
     });
     catalog::ONE_MESSAGE_STATE
-        .holds(odd.is_none(), || format!("{partition_view} {}: {odd:?} in {progress:?}", group.name()))
+        .holds(conflict.is_none(), || format!("{partition_view} {}: {conflict:?} in {progress:?}", group.name()))
 }
 
 #[doc = sentence!(unacked_is_stored)]

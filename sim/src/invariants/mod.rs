@@ -23,7 +23,7 @@
 //! | `liveness` | progress |
 //! | `oracle` | agreement with the oracle's predictions |
 //!
-//! The `tracker` collects what the checks need: what clients asked and saw and, for white-box checks, the state inside the broker. It decides
+//! The `tracker` collects what the checks need: what clients requested and observed and, for white-box checks, the state inside the broker. It decides
 //! nothing itself.
 
 mod attempts;

@@ -28,7 +28,7 @@ const APART: u64 = 1_000;
 pub struct Effort {
     /// The most seeds from every start.
     pub seeds: u64,
-    /// The number of starts, to tell luck from strength.
+    /// The number of starts. A bug killed from every start is not killed by chance.
     pub starts: u64,
     /// The number of seeds run without the oracle, to see which other invariants kill the bug.
     pub survey: u64,

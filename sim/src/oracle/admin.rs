@@ -17,15 +17,15 @@ impl Model {
         partitions: Option<u32>,
         retention: Retention,
     ) -> Result<Reply, Stop> {
-        let asked = partitions.map(|count| count.max(1));
+        let requested = partitions.map(|count| count.max(1));
         if let Some(topic) = self.find(name) {
             let partitions = self.topics[topic].partitions();
-            if asked.is_some_and(|asked| asked != partitions) {
+            if requested.is_some_and(|requested| requested != partitions) {
                 return Err(Refusal::TopicExists { partitions }.into());
             }
             return Ok(Reply::TopicCreated { partitions });
         }
-        let partitions = asked.unwrap_or(1);
+        let partitions = requested.unwrap_or(1);
         let max = self.limits.partitions_max;
         if partitions > max {
             return Err(Refusal::TooMany { what: "partitions", len: partitions.into(), max: max.into() }.into());
@@ -108,7 +108,7 @@ impl Model {
                 SeekTo::Earliest => true,
                 SeekTo::Latest => false,
                 SeekTo::Offset(offset) => message.offset >= offset,
-                SeekTo::Time(moment) => message.produced_at >= moment,
+                SeekTo::Time(time) => message.produced_at >= time,
             };
             let sees = message.only_for.is_none_or(|only| only == group.id);
             *progress = if wanted && sees { Progress::Ready } else { Progress::Acked };

@@ -111,6 +111,6 @@ fn realm(identity: &Identity) -> Realm {
 pub(super) fn after(lifetime: Lifetime, end: Timestamp) -> Timestamp {
     match lifetime {
         Lifetime::Window(window) => end.after(window),
-        Lifetime::Until(moment) => moment.max(end),
+        Lifetime::Until(time) => time.max(end),
     }
 }

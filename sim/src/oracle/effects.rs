@@ -69,7 +69,7 @@ impl Model {
     fn begin(&mut self, request: &Begin, token: LeaseToken) -> Result<Reply, Stop> {
         let identity = &request.identity;
         check_scope(identity)?;
-        if matches!(request.lifetime, Some(Lifetime::Until(moment)) if moment <= self.now) {
+        if matches!(request.lifetime, Some(Lifetime::Until(time)) if time <= self.now) {
             return Err(Refusal::Invalid("expires_at has passed").into());
         }
         let lease_until = self.now.after(self.lease(request.lease));

@@ -235,8 +235,8 @@ impl Model {
         Ok((topic, found.ok_or_else(|| Refusal::UnknownGroup(group.clone()))?))
     }
 
-    pub(super) fn lease(&self, asked: Option<Millis>) -> Millis {
-        match asked {
+    pub(super) fn lease(&self, requested: Option<Millis>) -> Millis {
+        match requested {
             None | Some(Millis(0)) => self.limits.lease_default,
             Some(lease) => lease,
         }

@@ -120,8 +120,8 @@ impl Model {
             fits(what, id.as_deref().map_or(0, str::len), self.limits.id_bytes_max)?;
         }
         fits("metadata", text_bytes(produce), self.limits.metadata_bytes_max)?;
-        let whole = produce.key.len() + produce.value.len() + text_bytes(produce);
-        fits("message", whole, self.limits.message_bytes_max)?;
+        let total = produce.key.len() + produce.value.len() + text_bytes(produce);
+        fits("message", total, self.limits.message_bytes_max)?;
         if produce.delay.is_some() && envelope.deliver_at.is_some() {
             return Err(Refusal::Invalid("give a delay or a moment of delivery, not both"));
         }
@@ -194,8 +194,8 @@ fn partition_of(key: &[u8], partitions: u32) -> PartitionId {
 /// The size of all text fields: the length of each plus 16 bytes.
 fn text_bytes(produce: &Produce) -> usize {
     let envelope = &produce.envelope;
-    let mut whole = 0;
-    let mut add = |text: Option<&str>| whole += text.map_or(0, |text| text.len() + 16);
+    let mut total = 0;
+    let mut add = |text: Option<&str>| total += text.map_or(0, |text| text.len() + 16);
     add(envelope.run_id.as_deref());
     add(envelope.step_id.as_deref());
     add(envelope.parent_step_id.as_deref());
@@ -207,7 +207,7 @@ fn text_bytes(produce: &Produce) -> usize {
     for (name, value) in
         envelope.labels.iter().chain(produce.routing.iter().flat_map(|decision| &decision.routing.meta))
     {
-        whole += name.len() + value.len() + 16;
+        total += name.len() + value.len() + 16;
     }
-    whole
+    total
 }

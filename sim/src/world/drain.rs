@@ -90,7 +90,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// The last worker acks all messages of one group. Groups take turns, since there may be space for one stream only.
     fn drain_group(&mut self, topic: &TopicName, group: &GroupName) -> Verdict {
         self.send_and_wait(Command::Resume { topic: topic.clone(), group: group.clone() })?;
-        let asked = Subscribe {
+        let subscribe = Subscribe {
             topic: topic.clone(),
             group: group.clone(),
             owner: LAST_WORKER.name(),
@@ -100,7 +100,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
         };
-        self.handle(ClientCommand { command: Command::Subscribe(asked), worker: Some(LAST_WORKER) })?;
+        self.handle(ClientCommand { command: Command::Subscribe(subscribe), worker: Some(LAST_WORKER) })?;
         for _ in 0..ROUNDS {
             self.run_until_idle()?;
             while self.network.unread(LAST_WORKER) > 0 {

@@ -202,7 +202,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     }
 }
 
-/// Whether due timers must run before the command: it changes which messages a group sees, so their effects could not be told apart afterwards,
+/// Whether due timers must run before the command: it changes which messages a group sees, so their effects could not be distinguished afterwards,
 /// or it is checked against the state it is decided on.
 fn runs_timers_first(command: &Command) -> bool {
     matches!(

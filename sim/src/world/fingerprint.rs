@@ -151,15 +151,15 @@ impl fmt::Write for CanonicalWriter<'_> {
 
 impl Fingerprint {
     fn of(bytes: &[u8]) -> Self {
-        let fold = |left: u64, delivery: u64| {
-            let product = u128::from(left) * u128::from(delivery);
+        let fold = |left: u64, right: u64| {
+            let product = u128::from(left) * u128::from(right);
             (product >> 64) as u64 ^ product as u64
         };
         let (mut first, mut second) = (0x9e37_79b9_7f4a_7c15_u64 ^ bytes.len() as u64, 0xd1b5_4a32_d192_ed03_u64);
         for chunk in bytes.chunks(16) {
-            let mut words = [0; 16];
-            words[..chunk.len()].copy_from_slice(chunk);
-            let all = u128::from_le_bytes(words);
+            let mut padded = [0; 16];
+            padded[..chunk.len()].copy_from_slice(chunk);
+            let all = u128::from_le_bytes(padded);
             let (low, high) = (all as u64, (all >> 64) as u64);
             // Two independent hashes; every byte goes into both.
             first = fold(first ^ low, high ^ 0xa076_1d64_78bd_642f).wrapping_add(low.rotate_left(32));
@@ -313,7 +313,11 @@ mod tests {
         let (long, longer) = (extend(5_000), extend(6_000));
         let straight = after(&one, std::slice::from_ref(&longer));
         let detour = after(&one, &[long, longer]);
-        assert_ne!(fingerprint_of(&straight), fingerprint_of(&detour), "a crash between the two extends would tell");
+        assert_ne!(
+            fingerprint_of(&straight),
+            fingerprint_of(&detour),
+            "a crash between the two extends exposes the difference"
+        );
         assert_eq!(
             fingerprint_of(&after(&straight, std::slice::from_ref(&settle))),
             fingerprint_of(&after(&detour, &[settle]))

@@ -44,10 +44,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
     /// How far undamaged data proves the log to have been synced.
     fn proven(&self, disk: &crate::disk::Disk, file: FileId, hit: &Range<usize>, last: Lsn) -> Lsn {
-        let whole = |frame: &&crate::shadow::WrittenFrame| {
+        let is_undamaged = |frame: &&crate::shadow::WrittenFrame| {
             frame.lsn <= last && (frame.file != file || frame.range.end <= hit.start || hit.end <= frame.range.start)
         };
-        let frames = self.shadow.frames().iter().filter(whole).map(|frame| frame.synced);
+        let frames = self.shadow.frames().iter().filter(is_undamaged).map(|frame| frame.synced);
         let snapshots = disk.files().filter_map(|(name, _)| match name {
             FileId::Snapshot(lsn) => Some(lsn),
             _ => None,

@@ -182,5 +182,5 @@ fn the_program_holds_a_data_folder_against_a_history() {
     assert!(code == Some(1) && out.contains("log-messages: ") && out.ends_with("\nFAILED\n"), "{out}");
 
     let (code, out, err) = run(&live.text(), &folder.path().join("not-there"));
-    assert!(code == Some(2) && out.is_empty() && err.contains("cannot be held against the history"), "{err}");
+    assert!(code == Some(2) && out.is_empty() && err.contains("cannot be compared with the history"), "{err}");
 }

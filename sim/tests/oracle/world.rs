@@ -220,8 +220,8 @@ impl<F: Faults> World<F> {
         self.log(|| format!("{now}: {command:?}"));
         let ticket = self.pipeline.handle(now, command.clone());
         self.feed(OracleInput::Command(now, ticket, command.clone()))?;
-        if let Command::Subscribe(asked) = command {
-            self.subscribing.push((ticket, asked));
+        if let Command::Subscribe(subscribe) = command {
+            self.subscribing.push((ticket, subscribe));
         }
         self.check_records()
     }
@@ -394,7 +394,7 @@ impl<F: Faults> World<F> {
     }
 
     fn log(&self, what: impl FnOnce() -> String) {
-        if std::env::var_os("TELL").is_some() {
+        if std::env::var_os("VERBOSE").is_some() {
             println!("{}", what());
         }
     }

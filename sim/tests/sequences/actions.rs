@@ -223,12 +223,12 @@ fn time() -> BoxedStrategy<Chunk> {
 }
 
 fn disk() -> BoxedStrategy<Chunk> {
-    let room = weighted(0.6, prop_oneof![4 => 0..8_000_u32, 1 => Just(0), 1 => any::<u32>()]);
+    let free_space = weighted(0.6, prop_oneof![4 => 0..8_000_u32, 1 => Just(0), 1 => any::<u32>()]);
     prop_oneof![
         3 => (class(), weighted(0.5, fault())).prop_map(|(class, fault)| vec![Action::Io { class, fault }]),
         2 => Just(vec![Action::FlushIo]),
         3 => snapshot(),
-        2 => room.prop_map(|bytes| vec![Action::SetFreeSpace { bytes }]),
+        2 => free_space.prop_map(|bytes| vec![Action::SetFreeSpace { bytes }]),
         2 => (loss(), damage()).prop_map(|(loss, damage)| vec![Action::Probe { loss, damage }]),
         1 => Just(vec![Action::Drain]),
     ]

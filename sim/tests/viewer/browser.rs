@@ -29,8 +29,10 @@ impl Browser {
         let named = std::env::var_os("CHROME").map(PathBuf::from);
         let usual = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"].map(PathBuf::from);
         named.into_iter().chain(usual).map(Self).find(|browser| {
-            let asked = Command::new(&browser.0).arg("--version").stderr(Stdio::null()).output();
-            asked.is_ok_and(|said| said.status.success() && String::from_utf8_lossy(&said.stdout).contains("Chrom"))
+            let version = Command::new(&browser.0).arg("--version").stderr(Stdio::null()).output();
+            version.is_ok_and(|output| {
+                output.status.success() && String::from_utf8_lossy(&output.stdout).contains("Chrom")
+            })
         })
     }
 

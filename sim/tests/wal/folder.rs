@@ -91,17 +91,17 @@ fn a_log_is_shown_by_the_same_page_as_a_life() {
         (out, story)
     };
     let (out, story) = show(&[]);
-    let moments = story["moments"].as_array().unwrap();
+    let moments = story["steps"].as_array().unwrap();
     assert!(out.starts_with(&format!("{} records\nwritten to ", moments.len())), "{out}");
     let mut view = Command::new(env!("CARGO_BIN_EXE_driftq-sim"));
     let told = view.arg("view").arg(folder.path()).arg("--out").arg(&page).output().unwrap().stdout;
     assert_eq!(String::from_utf8(told).unwrap(), out, "a folder can be given to view as well");
     assert_eq!((&story["unit"], story["leases"].as_array().unwrap().len()), (&Value::from("record"), 2));
     let (_, some) = show(&["--from", "3", "--to", "4"]);
-    assert_eq!(some["moments"].as_array().unwrap().len(), 2);
+    assert_eq!(some["steps"].as_array().unwrap().len(), 2);
     let (_, one) = show(&["--message", "orders/0"]);
     assert_eq!(one["title"], Value::from("orders/0"));
-    assert!(one["moments"].as_array().unwrap().len() < moments.len());
+    assert!(one["steps"].as_array().unwrap().len() < moments.len());
     let (code, _, err) = wal(folder.path(), &["--from", "3"]);
     assert!(code == 2 && err.contains("--records"), "{err}");
 }

@@ -158,7 +158,7 @@ fn without_model(fault: Fault) -> RunOptions {
 
 /// A run without its drain, which takes very long with an undetected bug.
 fn undrained(seed: u64, fault: Fault) -> Verdict {
-    let lived = panic_capture::catch(|| -> Result<(), Violation> {
+    let result = panic_capture::catch(|| -> Result<(), Violation> {
         let mut swarm = Swarm::new(seed, Profile::Default);
         let mut world = World::new(swarm.setup(), Planted(fault), WITHOUT_MODEL)?;
         for _ in 0..swarm.actions() {
@@ -168,5 +168,5 @@ fn undrained(seed: u64, fault: Fault) -> Verdict {
         Ok(())
     });
     // A panic is a violation, but not of the invariant under test.
-    lived.unwrap_or(Ok(()))
+    result.unwrap_or(Ok(()))
 }

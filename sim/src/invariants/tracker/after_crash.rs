@@ -12,7 +12,7 @@ impl Tracker {
     /// The broker crashed, and recovery found the log to end at `last`.
     pub(crate) fn crashed(&mut self, last: Lsn) {
         let commands = std::mem::take(&mut self.pending);
-        // A step that a later command undid is neither whole nor torn.
+        // A step that a later command undid is neither complete nor torn.
         if !commands.values().any(may_undo_step) {
             commands.values().for_each(|pending| self.note_torn(pending, last));
         }
@@ -49,9 +49,9 @@ impl Tracker {
                     (*after, *start) = (last, StartPoint::Unknown);
                 }
             }
-            model.dead.retain(|_, deaths| {
-                deaths.retain(|(since, _)| *since <= last);
-                !deaths.is_empty()
+            model.dead.retain(|_, records| {
+                records.retain(|(since, _)| *since <= last);
+                !records.is_empty()
             });
             model.crashed = true;
             model.seen.values_mut().for_each(|seen| seen.crashed = true);

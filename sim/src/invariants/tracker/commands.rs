@@ -157,9 +157,9 @@ impl Tracker {
                 SeekTo::Earliest => StartPoint::Below(Offset(0)),
                 SeekTo::Latest => end,
                 SeekTo::Offset(offset) => StartPoint::Below(*offset),
-                SeekTo::Time(moment) => {
+                SeekTo::Time(time) => {
                     let model = self.topics.get(&pending.topic?)?;
-                    let late = model.messages.iter().find(|(_, known)| known.produced_at >= *moment);
+                    let late = model.messages.iter().find(|(_, known)| known.produced_at >= *time);
                     late.map_or(end, |(offset, _)| StartPoint::Below(*offset))
                 }
             }),

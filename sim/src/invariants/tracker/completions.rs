@@ -119,7 +119,7 @@ impl Tracker {
         self.torn.push(TornStep { command: pending.clone(), is_recovered });
     }
 
-    /// A step whose reply was lost in a crash is whole or left nothing.
+    /// A step whose reply was lost in a crash is complete or left no trace.
     pub(super) fn check_torn(&mut self, state: &State) -> Verdict {
         for torn in std::mem::take(&mut self.torn) {
             let Command::Complete(complete) = &torn.command.command else { continue };

@@ -94,7 +94,7 @@ impl EffectModel {
         newest.map_or(self.acked.as_ref(), |(_, grant)| grant.end.as_ref())
     }
 
-    /// Whether the record of the newest grant may be gone at `at`.
+    /// Whether the record of the newest grant may have expired at `at`.
     pub(super) fn may_be_forgotten(&self, at: Timestamp) -> bool {
         // A record that only its message keeps past its window is not certain.
         let Some((_, grant)) = self.grants.last_key_value() else {
@@ -156,6 +156,6 @@ pub(super) struct Windows {
 pub(super) fn after(lifetime: Lifetime, end: Timestamp) -> Timestamp {
     match lifetime {
         Lifetime::Window(window) => end.after(window),
-        Lifetime::Until(moment) => moment.max(end),
+        Lifetime::Until(time) => time.max(end),
     }
 }

@@ -1,4 +1,4 @@
-//! Effects: the grants and outcomes that workers were told.
+//! Effects: the grants and outcomes reported to workers.
 
 use driftq_core::command::{Begin, StoreCommand, TokenClaim};
 use driftq_core::idempotency::{EffectStatus, Identity, Lifetime, Outcome, Scope};
@@ -178,7 +178,7 @@ impl Tracker {
             (Command::Complete(complete), Some(true)) => model.commit(pending.at, windows, Some(&complete.result)),
             (_, Some(true)) => model.commit(pending.at, windows, None),
             (_, Some(false)) => {}
-            // The claim may have been late, and then says nothing about later grants.
+            // A late claim implies nothing about later grants.
             (_, None) => model.mark_unknown(),
         }
     }

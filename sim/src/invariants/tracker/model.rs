@@ -42,7 +42,7 @@ pub(crate) struct PendingCommand {
 }
 
 impl PendingCommand {
-    /// Whether it wrote no record; also true where timers were due, since their records cannot be told apart.
+    /// Whether it wrote no record; also true where timers were due, since their records cannot be distinguished.
     pub(crate) fn left_no_record(&self) -> bool {
         !self.no_timer_due || self.before == self.after
     }
@@ -159,7 +159,7 @@ pub(crate) struct GroupModel {
     pub(crate) first_deliveries: BTreeMap<OrderKey, Offset>,
     /// The time of the last delivery, by partition and priority.
     pub(crate) last_delivered: BTreeMap<OrderKey, Timestamp>,
-    /// A crash happened since, and deliveries may have gone unseen.
+    /// A crash happened since, and some deliveries may not have been observed.
     pub(crate) crashed: bool,
 }
 
@@ -187,9 +187,9 @@ impl GroupModel {
     pub(crate) fn on_seek(&mut self, lsn: Lsn) {
         let starts = std::mem::take(&mut self.starts);
         let mut dead = std::mem::take(&mut self.dead);
-        dead.retain(|_, deaths| {
-            deaths.retain(|(since, _)| *since >= lsn);
-            !deaths.is_empty()
+        dead.retain(|_, records| {
+            records.retain(|(since, _)| *since >= lsn);
+            !records.is_empty()
         });
         let acked_before_seek = std::mem::take(&mut self.acked);
         // Messages may have been skipped between the seek and its reply.

@@ -131,7 +131,7 @@ impl Tracker {
     /// A claim was accepted.
     fn claim_accepted(&mut self, pending: &PendingCommand, reply: &Reply) -> Verdict {
         let Some(claim) = claim(&pending.command) else { return Ok(()) };
-        // The reply to a repeated step says that it was completed; a seek may have undone its ack since.
+        // The reply to a repeated step confirms that it was completed; a seek may have undone its ack since.
         let is_repeated = matches!(pending.command, Command::Complete(_)) && pending.claim_is_valid == Some(false);
         if is_repeated && !pending.step.is_some_and(|evidence| evidence.done) {
             return Ok(());

@@ -17,7 +17,7 @@ use super::model::*;
 use crate::coverage::Coverage;
 use crate::names::Message;
 
-/// What clients have asked and seen, and what follows from it.
+/// What clients have requested and observed, and what follows from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Tracker {
     pub(super) limits: Limits,

@@ -267,7 +267,7 @@ impl Tracker {
         self.check_torn(state)?;
         for topic in state.topics() {
             for group in topic.groups() {
-                // Deliveries to a group whose creation was never acknowledged may have gone unseen.
+                // Deliveries to a group whose creation was never acknowledged may not have been observed.
                 let unknown = || GroupModel { crashed: true, ..GroupModel::new(group.name().clone(), Lsn(0)) };
                 self.groups.entry((topic.id(), group.id())).or_insert_with(unknown);
             }

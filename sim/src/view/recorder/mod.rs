@@ -67,8 +67,8 @@ struct Recorder {
 impl Recorder {
     fn new(trace: &Trace) -> Self {
         let mut workers = BTreeSet::new();
-        for record in &trace.actions {
-            match record {
+        for action in &trace.actions {
+            match action {
                 Action::Request(request) | Action::Send { request, .. } => {
                     workers.extend(format::worker_of(request));
                     if let Request::Subscribe(stream) = request {
@@ -103,14 +103,14 @@ impl Recorder {
             Ok(mut world) => {
                 world.enable_tap();
                 self.take_first_snapshot(&world);
-                for record in &trace.actions {
-                    violation = self.record(&mut world, record).err();
+                for action in &trace.actions {
+                    violation = self.record(&mut world, action).err();
                     if violation.is_some() {
                         break;
                     }
                 }
                 let counters = world.counters();
-                facts.push(("steps".to_owned(), self.steps.len().to_string()));
+                facts.push(("actions".to_owned(), self.steps.len().to_string()));
                 facts.push(("time".to_owned(), span(counters.simulated_ms)));
                 facts.push(("deliveries".to_owned(), counters.deliveries.to_string()));
                 facts.push(("crashes".to_owned(), counters.crashes.to_string()));
@@ -167,21 +167,21 @@ impl Recorder {
         }
     }
 
-    fn record<F: Faults>(&mut self, world: &mut World<F>, record: &Action) -> Result<(), Violation> {
+    fn record<F: Faults>(&mut self, world: &mut World<F>, action: &Action) -> Result<(), Violation> {
         let events = world.counters().events;
-        let mut step = self.step_of(world, record);
-        let lived = panic_capture::catch(|| world.apply(record)).map_err(never_panics).and_then(|verdict| verdict);
+        let mut step = self.step_of(world, action);
+        let verdict = panic_capture::catch(|| world.apply(action)).map_err(never_panics).flatten();
         step.at_ms = world.elapsed();
         let clock = Clock { skew: world.skew() };
         // A broker that panicked may panic again.
         let diff = panic_capture::catch(|| self.diff_since_snapshot(world, clock)).unwrap_or_default();
         let outputs = self.collect_outputs(world.take_tap_events(), &mut step, clock);
-        if let Action::Read { worker, .. } = record {
+        if let Action::Read { worker, .. } = action {
             read(world, *worker, world.counters().events - events, &mut step);
         }
         self.note_leases(&diff, clock);
-        self.finish_label(&mut step, record, &diff, &outputs, world.counters().events > events);
-        if self.is_torn(world, record) {
+        self.finish_label(&mut step, action, &diff, &outputs, world.counters().events > events);
+        if self.is_torn(world, action) {
             step.glyph = Glyph::Torn;
             step.label.push_str("; a torn tail is cut");
         }
@@ -200,7 +200,7 @@ impl Recorder {
         step.also.sort_unstable();
         step.also.dedup();
         self.steps.push(step);
-        lived
+        verdict
     }
 
     /// The requests, replies and deliveries of this step.
@@ -219,8 +219,8 @@ impl Recorder {
             outputs.also.extend(known.map(|nth| FIRST_WORKER + nth));
             let line = match &output {
                 Output::Reply { ticket, result } => {
-                    let asked = self.tickets.remove(ticket).filter(|asked| *asked < self.steps.len());
-                    let of = asked.and_then(|asked| self.steps.get(asked));
+                    let sent_at = self.tickets.remove(ticket).filter(|nth| *nth < self.steps.len());
+                    let of = sent_at.and_then(|nth| self.steps.get(nth));
                     if let Some(of) = of {
                         outputs.also.insert(of.track);
                     }
