@@ -191,7 +191,7 @@ impl Trace {
 }
 
 impl TraceHeader {
-    /// Refuses limits under which no broker can start: a run with them would say nothing about the broker.
+    /// Refuses limits under which no broker can start: a run with them would not test the broker.
     fn check_setup(&self) -> Result<(), TraceError> {
         let Setup { lease_ms, slice_bytes, .. } = self.setup;
         if lease_ms == 0 || slice_bytes == 0 {

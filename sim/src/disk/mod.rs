@@ -56,7 +56,7 @@ struct Content {
     /// What a crash leaves; zeros beyond its end.
     platter: Vec<u8>,
     /// A sync has failed, and some written data will not reach the platter.
-    gave_up: bool,
+    sync_failed: bool,
     capacity: u64,
 }
 
@@ -120,7 +120,7 @@ pub struct Disk {
     unsynced: Vec<Unsynced>,
     budget: Option<u64>,
     /// How many more changes succeed before the disk stops working.
-    fuse: Option<u32>,
+    changes_left: Option<u32>,
     /// The fault of the next change.
     fault: Option<IoFault>,
     unreadable: Option<(FileId, Range<u64>)>,
@@ -147,8 +147,8 @@ impl Disk {
     }
 
     /// Stops the disk after this many changes; `None` for never.
-    pub fn set_fuse(&mut self, changes: Option<u32>) {
-        self.fuse = changes;
+    pub fn set_changes_left(&mut self, changes: Option<u32>) {
+        self.changes_left = changes;
     }
 
     /// Sets the fault of the next change.
@@ -189,7 +189,7 @@ impl Disk {
 
     /// The process or the machine dies.
     pub fn crash(&mut self, loss: Loss) {
-        self.fuse = None;
+        self.changes_left = None;
         self.fault = None;
         if loss == Loss::Nothing {
             return self.reopen();
@@ -205,7 +205,7 @@ impl Disk {
         let folder = &self.folder;
         self.contents.retain(|number, _| folder.values().any(|kept| kept == number));
         for content in self.contents.values_mut() {
-            content.gave_up = false;
+            content.sync_failed = false;
             content.written.clone_from(&content.platter);
         }
     }
@@ -250,14 +250,14 @@ impl Disk {
         if self.shows_given_up {
             return;
         }
-        for (number, content) in self.contents.iter_mut().filter(|(_, content)| content.gave_up) {
+        for (number, content) in self.contents.iter_mut().filter(|(_, content)| content.sync_failed) {
             let mut seen = content.platter.clone();
             for range in self.unsynced.iter().filter_map(|pending| pending.of(*number)) {
                 seen.resize(seen.len().max(range.end), 0);
                 seen[range.clone()].copy_from_slice(&content.written[range]);
             }
             content.written = seen;
-            content.gave_up = false;
+            content.sync_failed = false;
         }
     }
 
@@ -311,7 +311,7 @@ impl Disk {
             durable_folder,
             unsynced,
             budget,
-            fuse,
+            changes_left,
             fault,
             unreadable,
             shows_given_up: _,
@@ -324,9 +324,9 @@ impl Disk {
                 Unsynced::Folder(change, _) => write!(out, "{change:?} ")?,
             }
         }
-        let given_up = contents.iter().filter(|(_, content)| content.gave_up).map(|(number, _)| name(*number));
-        given_up.into_iter().try_for_each(|file| write!(out, "{file:?} "))?;
-        write!(out, "{budget:?} {fuse:?} {fault:?} {unreadable:?} ")
+        let failed = contents.iter().filter(|(_, content)| content.sync_failed).map(|(number, _)| name(*number));
+        failed.into_iter().try_for_each(|file| write!(out, "{file:?} "))?;
+        write!(out, "{budget:?} {changes_left:?} {fault:?} {unreadable:?} ")
     }
 
     /// All files and their bytes.
@@ -374,9 +374,9 @@ impl Disk {
         if fits { Ok(()) } else { Err(StorageFault::Full) }
     }
 
-    /// Before every change: fails after the fuse ran out or if a fault is set.
+    /// Before every change: fails once no changes are left or if a fault is set.
     fn begin(&mut self) -> Result<(), StorageFault> {
-        match &mut self.fuse {
+        match &mut self.changes_left {
             Some(0) => return Err(io("injected power loss")),
             Some(left) => *left -= 1,
             None => {}

@@ -43,14 +43,14 @@ impl Storage for Disk {
 
     fn sync(&mut self, file: FileId) -> Result<(), StorageFault> {
         let started = self.begin();
-        let is_stopped = self.fuse == Some(0) && started.is_err();
+        let is_stopped = self.changes_left == Some(0) && started.is_err();
         let number = self.number(file)?;
         let content = self.contents.get_mut(&number).ok_or(StorageFault::NotFound)?;
         if started.is_err() {
             if !is_stopped {
                 // As operating systems do: the pages count as clean and will not be written again.
                 self.unsynced.retain(|change| change.of(number).is_none());
-                content.gave_up = true;
+                content.sync_failed = true;
             }
             return started;
         }

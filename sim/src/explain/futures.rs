@@ -16,8 +16,8 @@ use crate::swarm::random::{Source, Stream};
 use crate::world::World;
 
 /// The number of actions of a future before its drain: as many as the trace had left, within these bounds. A longer future would run into the same
-/// violation on its own and say nothing about the actions before it.
-const STEPS: std::ops::RangeInclusive<usize> = 16..=256;
+/// violation on its own and carry no information about the actions before it.
+const LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
 /// Futures cycle through this many degrees of fidelity: the first ignores the rest of the trace, the last follows almost nothing else.
 const FIDELITIES: u64 = 8;
 
@@ -55,7 +55,7 @@ impl<'a> FutureSampler<'a> {
         Future {
             source: Source::new(number, Stream::Futures),
             fidelity: number % FIDELITIES,
-            left: remaining.len().clamp(*STEPS.start(), *STEPS.end()),
+            left: remaining.len().clamp(*LENGTHS.start(), *LENGTHS.end()),
             remaining,
             templates: &self.templates,
             next_message: self.next_message,

@@ -117,7 +117,7 @@ pub enum NotExplained {
     #[error("no invariant is violated: there is nothing to explain")]
     NothingBroken,
     /// The replay differs from the run.
-    #[error("the replay differs from the run: its futures say nothing about it")]
+    #[error("the replay differs from the run: its futures do not apply to it")]
     NotDeterministic,
 }
 

@@ -12,9 +12,9 @@ use super::verdict::Verdict;
 
 #[doc = sentence!(dead_not_redelivered)]
 pub(super) fn dead_not_redelivered(model: &GroupModel, delivery: &Delivery, at: Timestamp) -> Verdict {
-    let dead = model.died(delivery.offset).filter(|(since, _)| !model.sought_since(*since));
-    let good = dead.is_none_or(|(_, died)| at <= died);
-    catalog::DEAD_NOT_REDELIVERED.holds(good, || format!("at {at}, died {dead:?}: {delivery:?}"))
+    let dead = model.dead_lettered_at(delivery.offset).filter(|(since, _)| !model.sought_since(*since));
+    let good = dead.is_none_or(|(_, dead_at)| at <= dead_at);
+    catalog::DEAD_NOT_REDELIVERED.holds(good, || format!("at {at}, dead-lettered {dead:?}: {delivery:?}"))
 }
 
 #[doc = sentence!(exhausted_not_redelivered)]
@@ -80,7 +80,7 @@ pub(super) fn dead_lettered_once(
 /// The second half of [`dead_lettered_once`], for an unacked message: without a seek it must not have been dead-lettered.
 pub(super) fn dead_lettered_is_acked(view: &GroupView<'_>, offset: Offset, known: &StoredMessage) -> Verdict {
     let model = view.model;
-    let dead = model.died(offset).is_some_and(|(since, _)| !model.sought_since(since));
+    let dead = model.dead_lettered_at(offset).is_some_and(|(since, _)| !model.sought_since(since));
     catalog::DEAD_LETTERED_ONCE
         .holds(!dead || view.is_sought, || format!("{known:?} is dead-lettered but not acked in {}", view.group.name()))
 }
@@ -185,7 +185,7 @@ mod tests {
         let was = Metadata { dead_letter: Some(Box::new(dead(DeadReason::MaxAttempts))), ..Metadata::default() };
         let redrive =
             |count, original| Redrive { count, dead_letter_offset: Offset(0), original_offset: Offset(original) };
-        let output_stored = |redrive, number, is_letter_removed| {
+        let check = |redrive, number, is_letter_removed| {
             redrive_names_origin(&RedrivenMessage {
                 message: &message(&Metadata::default()),
                 number,
@@ -195,11 +195,11 @@ mod tests {
                 is_letter_removed,
             })
         };
-        holds(output_stored(redrive(1, 3), 7, true));
-        violates(catalog::REDRIVE_NAMES_ORIGIN, output_stored(redrive(2, 3), 7, true));
-        violates(catalog::REDRIVE_NAMES_ORIGIN, output_stored(redrive(1, 4), 7, true));
-        violates(catalog::REDRIVE_NAMES_ORIGIN, output_stored(redrive(1, 3), 8, true));
-        violates(catalog::REDRIVE_NAMES_ORIGIN, output_stored(redrive(1, 3), 7, false));
+        holds(check(redrive(1, 3), 7, true));
+        violates(catalog::REDRIVE_NAMES_ORIGIN, check(redrive(2, 3), 7, true));
+        violates(catalog::REDRIVE_NAMES_ORIGIN, check(redrive(1, 4), 7, true));
+        violates(catalog::REDRIVE_NAMES_ORIGIN, check(redrive(1, 3), 8, true));
+        violates(catalog::REDRIVE_NAMES_ORIGIN, check(redrive(1, 3), 7, false));
         holds(redrive_within_limit(2, 2));
         violates(catalog::REDRIVE_WITHIN_LIMIT, redrive_within_limit(3, 2));
     }

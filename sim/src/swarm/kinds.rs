@@ -3,7 +3,7 @@
 use super::profile::Profile;
 use super::random::Source;
 
-macro_rules! families {
+macro_rules! kinds {
     ($($name:ident: $presence:ident $weight_max:literal,)*) => {
         /// A kind of action.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ enum Presence {
     Optional,
 }
 
-families! {
+kinds! {
     Produce: Always 24,
     Resend: Optional 8,
     Read: Always 16,

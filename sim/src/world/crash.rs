@@ -90,7 +90,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             crashed_broker.closed = false;
         }
         let settled = self.disk.model().at_risk() == (0, 0);
-        self.disk.model_mut().set_fuse(Some(u32::from(after)));
+        self.disk.model_mut().set_changes_left(Some(u32::from(after)));
         let (setup, now) = (self.setup.pipeline(), self.clock());
         drop(Pipeline::open(&mut self.disk, setup, None, now, self.faults));
         self.disk.crash(loss);

@@ -107,12 +107,12 @@ const PRODUCE: &str = r#"{"ask":{"produce":{"message":"m0","topic":"t0"}}}"#;
 const READ: &str = r#"{"read":{"worker":"w0","count":1}}"#;
 const ACK: &str = r#"{"ask":{"ack":{"worker":"w0","message":"m0"}}}"#;
 const SETTLE: &str = r#""settle""#;
-const POWER: &str = r#"{"crash":{"loss":"all"}}"#;
+const CRASH: &str = r#"{"crash":{"loss":"all"}}"#;
 const BOOT: &str = r#""boot""#;
 
 #[test]
 fn unreleased_lease_is_undone_by_a_crash() {
-    let trace = with_actions(&[CREATE, SUBSCRIBE, SETTLE, PRODUCE, POWER, BOOT]);
+    let trace = with_actions(&[CREATE, SUBSCRIBE, SETTLE, PRODUCE, CRASH, BOOT]);
     let timeline = timeline_of(&trace, None);
     let leases: Vec<_> = timeline.leases.iter().map(|lease| (lease.from, lease.to, lease.end)).collect();
     assert_eq!(leases, [(3, Some(4), LeaseEnd::Undone)], "{:?}", labels(&timeline));
@@ -123,7 +123,7 @@ fn unreleased_lease_is_undone_by_a_crash() {
 
 #[test]
 fn unsynced_ack_is_undone_by_a_crash_and_the_lease_continues() {
-    let trace = with_actions(&[CREATE, SUBSCRIBE, PRODUCE, SETTLE, READ, ACK, POWER, BOOT]);
+    let trace = with_actions(&[CREATE, SUBSCRIBE, PRODUCE, SETTLE, READ, ACK, CRASH, BOOT]);
     let timeline = timeline_of(&trace, None);
     let leases: Vec<_> = timeline.leases.iter().map(|lease| (lease.from, lease.to, lease.end)).collect();
     assert_eq!(leases, [(2, Some(5), LeaseEnd::Acked), (7, None, LeaseEnd::Open)], "{:?}", labels(&timeline));

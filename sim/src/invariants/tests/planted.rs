@@ -12,7 +12,7 @@ use crate::world::{Checks, World};
 
 /// How many seeds a bug has to violate its invariant.
 const SEEDS: u64 = 200;
-const WITHOUT_MODEL: Checks = Checks { oracle: false };
+const WITHOUT_ORACLE: Checks = Checks { oracle: false };
 
 /// Invariants that a bug violates before any other, with all checks but the oracle active.
 const FIRST: &[(Invariant, Fault)] = &[
@@ -129,7 +129,7 @@ fn every_invariant_is_violated_by_a_bug_or_is_defence_in_depth() {
 #[test]
 fn planted_bug_violates_its_invariant_first() {
     for (invariant, fault) in FIRST {
-        let violates = |seed| run_seed(seed, without_model(*fault)).violation;
+        let violates = |seed| run_seed(seed, without_oracle(*fault)).violation;
         let seed = (0..SEEDS).find(|seed| violates(*seed).is_some_and(|violation| invariant.is(&violation)));
         assert!(seed.is_some(), "{} does not violate it in {SEEDS} seeds: {invariant}", fault.name());
     }
@@ -152,15 +152,15 @@ fn oracle_detects_a_bug_that_no_other_invariant_detects() {
     assert!(seed.is_some(), "deliveries to a paused group go undetected");
 }
 
-fn without_model(fault: Fault) -> RunOptions {
-    RunOptions { fault: Some(fault), checks: WITHOUT_MODEL, profile: Profile::Default }
+fn without_oracle(fault: Fault) -> RunOptions {
+    RunOptions { fault: Some(fault), checks: WITHOUT_ORACLE, profile: Profile::Default }
 }
 
 /// A run without its drain, which takes very long with an undetected bug.
 fn undrained(seed: u64, fault: Fault) -> Verdict {
     let result = panic_capture::catch(|| -> Result<(), Violation> {
         let mut swarm = Swarm::new(seed, Profile::Default);
-        let mut world = World::new(swarm.setup(), Planted(fault), WITHOUT_MODEL)?;
+        let mut world = World::new(swarm.setup(), Planted(fault), WITHOUT_ORACLE)?;
         for _ in 0..swarm.actions() {
             let action = swarm.next(&world);
             world.apply(&action)?;

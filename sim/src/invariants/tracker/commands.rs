@@ -104,10 +104,8 @@ impl Tracker {
                 }
             }
             Command::Complete(complete) => {
-                for (number, produce) in complete
-                    .produce
-                    .iter()
-                    .filter_map(|output_stored| Some((number(&output_stored.value)?, output_stored)))
+                for (number, produce) in
+                    complete.produce.iter().filter_map(|output| Some((number(&output.value)?, output)))
                 {
                     self.expected_outputs.insert(number);
                     self.produced_messages.insert(number, produce.clone());

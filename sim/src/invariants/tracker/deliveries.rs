@@ -52,7 +52,7 @@ impl Tracker {
         not_before_due(model, &context)?;
         not_after_deadline(&context)?;
         exhausted_not_redelivered(&context)?;
-        model.see(&context);
+        model.observe(&context);
         Ok(())
     }
 }
@@ -70,7 +70,7 @@ impl GroupModel {
         first_deliveries_ascend(self.first_deliveries.insert(order_key, context.delivery.offset), context)
     }
 
-    fn see(&mut self, context: &DeliveryContext<'_>) {
+    fn observe(&mut self, context: &DeliveryContext<'_>) {
         let delivery = context.delivery;
         let before = self.seen.remove(&delivery.offset);
         let is_unknown =

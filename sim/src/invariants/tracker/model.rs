@@ -198,7 +198,7 @@ impl GroupModel {
     }
 
     /// When the message was last dead-lettered in the group, if ever.
-    pub(crate) fn died(&self, offset: Offset) -> Option<(Lsn, Timestamp)> {
+    pub(crate) fn dead_lettered_at(&self, offset: Offset) -> Option<(Lsn, Timestamp)> {
         self.dead.get(&offset)?.last().copied()
     }
 

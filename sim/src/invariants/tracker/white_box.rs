@@ -117,9 +117,9 @@ impl Tracker {
                 self.output_stored(number)?;
             }
             match (&meta.dead_letter, meta.redrive) {
-                (Some(dead), _) => self.died(state, message, dead, lsn)?,
+                (Some(dead), _) => self.note_dead_letter(state, message, dead, lsn)?,
                 (None, Some(redrive)) => {
-                    self.redriven_message(state, topic, message, Made { number, redrive, visible_to }, lsn)?;
+                    self.redriven_message(state, topic, message, RedriveDetails { number, redrive, visible_to }, lsn)?;
                 }
                 (None, None) => {}
             }
@@ -128,7 +128,7 @@ impl Tracker {
     }
 
     /// A new dead letter.
-    fn died(&mut self, state: &State, message: &Message, dead: &DeadLetter, lsn: Lsn) -> Verdict {
+    fn note_dead_letter(&mut self, state: &State, message: &Message, dead: &DeadLetter, lsn: Lsn) -> Verdict {
         let Some(topic) = state.topic_named(&dead.original_topic) else { return Ok(()) };
         let Some(group) = topic.group_named(&dead.group) else { return Ok(()) };
         let source = self.topics.get(&topic.id()).and_then(|model| model.messages.get(&dead.original_offset));
@@ -139,7 +139,7 @@ impl Tracker {
 
         let done = group.progress(source.partition).is_some_and(|progress| progress.done().contains(source.position));
         let Some(model) = self.groups.get_mut(&(topic.id(), group.id())) else { return Ok(()) };
-        let before = model.died(dead.original_offset);
+        let before = model.dead_lettered_at(dead.original_offset);
         model.dead.entry(dead.original_offset).or_default().push((lsn, dead.routed_at));
         dead_lettered_once(model, dead, before, done)
     }
@@ -150,10 +150,10 @@ impl Tracker {
         state: &State,
         topic: &Topic,
         message: &Message,
-        output_stored: Made,
+        details: RedriveDetails,
         lsn: Lsn,
     ) -> Verdict {
-        let Made { number, redrive, visible_to } = output_stored;
+        let RedriveDetails { number, redrive, visible_to } = details;
         let dead = topic.dead_letter_name().and_then(|name| state.topic_named(name));
         let Some(dead) = dead else { return Ok(()) };
         let model = self.topics.get_mut(&dead.id());
@@ -285,7 +285,7 @@ impl Tracker {
 
 /// The details of a redriven message.
 #[derive(Clone, Copy)]
-struct Made {
+struct RedriveDetails {
     number: u64,
     redrive: Redrive,
     visible_to: Option<GroupId>,
