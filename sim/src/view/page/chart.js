@@ -93,7 +93,7 @@ class Chart {
     const first = !this.full, whole = !first && this.scale <= this.least() * 1.001;
     this.full = this.scroll.clientWidth;
     // On a narrow screen the chart is as high as needed.
-    this.room = matchMedia("(max-width: 980px)").matches ? 0 : this.scroll.clientHeight;
+    this.available = matchMedia("(max-width: 980px)").matches ? 0 : this.scroll.clientHeight;
     if (first || whole) this.fit(); else { this.scale = Math.min(this.most(), Math.max(this.least(), this.scale)); this.bound(); }
   }
 
@@ -105,7 +105,7 @@ class Chart {
     let y = 0;
     this.tops = []; this.heights = [];
     const wanted = data.tracks.map((_, n) => 2 * SYMBOL + 18 + (this.labelled ? this.scale < 96 ? 62 : 48 : 0) + (this.rows[n] ? this.rows[n] * this.rowHeight + 8 : 0));
-    const sum = wanted.reduce((a, b) => a + b, 0), spare = Math.min(2.2, Math.max(1, (this.room - 2) / Math.max(1, sum)));
+    const sum = wanted.reduce((a, b) => a + b, 0), spare = Math.min(2.2, Math.max(1, (this.available - 2) / Math.max(1, sum)));
     for (const height of wanted) { this.tops.push(y); this.heights.push(height * spare); y += height * spare; }
     this.bottom = y;
     this.flags = (data.violation ? 1 : 0) + (data.explained?.inevitable ? 1 : 0);
@@ -314,7 +314,7 @@ class Chart {
   }
 
   drawTracks(from, to) {
-    const { data, color } = this, height = Math.max(this.bottom, this.room - 1), c = this.canvas(this.tracks, height);
+    const { data, color } = this, height = Math.max(this.bottom, this.available - 1), c = this.canvas(this.tracks, height);
     data.tracks.forEach((_, n) => {
       c.fillStyle = n % 2 ? color.face : color.stripe;
       c.fillRect(0, this.tops[n], this.full, this.heights[n]);

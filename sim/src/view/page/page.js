@@ -155,7 +155,7 @@
       ...(ends.length ? [element("span", "", "leases:")] : []),
       ...ends.map((end) => {
         const entry = element("span", `lease ${end}`, ENDS[end]);
-        Object.assymbol(entry.style, { background: chart.color[end], color: chart.color[`${end}-ink`], borderColor: chart.color[`${end}-ink`] });
+        Object.assign(entry.style, { background: chart.color[end], color: chart.color[`${end}-ink`], borderColor: chart.color[`${end}-ink`] });
         return entry;
       }),
     );
