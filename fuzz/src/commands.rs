@@ -8,7 +8,8 @@ use driftq_sim::trace::Trace;
 
 use crate::actions::{actions, setup};
 
-/// A world from the input: its limits, then actions (requests, time, failing I/O, crashes, starts), and a drain at the end.
+/// A world from the input: its limits, then actions (requests, time, failing I/O, crashes, starts), and a drain at the
+/// end.
 ///
 /// The broker must not panic, must match the oracle's predictions, and must violate none of the simulator's invariants.
 pub fn commands(data: &[u8]) {

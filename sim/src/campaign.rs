@@ -74,8 +74,8 @@ pub struct NotDeterministic {
     second: DigestChain,
 }
 
-/// Runs a seed twice and replays its trace once, and compares the results. Every campaign starts with this check: without determinism no
-/// other result means anything.
+/// Runs a seed twice and replays its trace once, and compares the results. Every campaign starts with this check:
+/// without determinism no other result means anything.
 ///
 /// # Errors
 /// [`NotDeterministic`].

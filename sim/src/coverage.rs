@@ -1,4 +1,5 @@
-//! Coverage points: rare situations that a long campaign must reach. A simulator that never reaches one proves nothing about it.
+//! Coverage points: rare situations that a long campaign must reach. A simulator that never reaches one proves nothing
+//! about it.
 
 macro_rules! points {
     ($($(#[$doc:meta])* $name:ident = $sentence:literal,)*) => {

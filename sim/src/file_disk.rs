@@ -1,8 +1,9 @@
 //! Real files of the server's storage in the place of the simulated disk.
 //!
-//! All writes go to real files and all reads come from them. The simulated disk runs beside them as the model that decides which faults occur and
-//! what a crash loses: a real disk does not lose data on command, so after a crash the files are rewritten to hold what the model kept. Both are
-//! compared byte for byte at every read and listing, after every sync, and completely before every crash.
+//! All writes go to real files and all reads come from them. The simulated disk runs beside them as the model that
+//! decides which faults occur and what a crash loses: a real disk does not lose data on command, so after a crash the
+//! files are rewritten to hold what the model kept. Both are compared byte for byte at every read and listing, after
+//! every sync, and completely before every crash.
 
 use std::cell::OnceCell;
 use std::fmt::{Debug, Display};

@@ -1,9 +1,10 @@
 //! A deterministic simulator for DriftQ's broker core.
 //!
-//! The simulator runs everything in `driftq-core` as it runs in production: the state machine, the codec, segments, snapshots, recovery and the
-//! commit pipeline. Everything around it is simulated: a disk that loses unsynced data and injects faults, a clock that can be set, a network that
-//! delays and repeats requests, producers that resend and workers that fail. A *run* is one simulated execution. It is generated from a *seed* or
-//! recorded as a *trace* of [actions] and replayed. The same seed or trace gives the same run, byte for byte.
+//! The simulator runs everything in `driftq-core` as it runs in production: the state machine, the codec, segments,
+//! snapshots, recovery and the commit pipeline. Everything around it is simulated: a disk that loses unsynced data and
+//! injects faults, a clock that can be set, a network that delays and repeats requests, producers that resend and
+//! workers that fail. A *run* is one simulated execution. It is generated from a *seed* or recorded as a *trace* of
+//! [actions] and replayed. The same seed or trace gives the same run, byte for byte.
 //!
 //! # Modules, top-down
 //!

@@ -1,4 +1,5 @@
-//! Names in traces. They stand for topics, messages and workers instead of offsets and tokens, so that any subsequence of a trace stays meaningful.
+//! Names in traces. They stand for topics, messages and workers instead of offsets and tokens, so that any subsequence
+//! of a trace stays meaningful.
 
 use std::fmt;
 use std::str::FromStr;

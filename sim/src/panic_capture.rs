@@ -11,7 +11,8 @@ thread_local! {
     static LOCATION: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Installs the panic hook that keeps panics inside [`catch`] off the terminal. Called once, by the program; tests do without.
+/// Installs the panic hook that keeps panics inside [`catch`] off the terminal. Called once, by the program; tests do
+/// without.
 pub fn install() {
     let default_hook = panic::take_hook();
     panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {

@@ -16,8 +16,8 @@ pub fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Applies `work` to every item and passes the results to `take` in item order, until there are no more items or `take` breaks. Items are
-/// drawn when a thread is free, so the iterator may be endless.
+/// Applies `work` to every item and passes the results to `take` in item order, until there are no more items or `take`
+/// breaks. Items are drawn when a thread is free, so the iterator may be endless.
 pub fn in_order<T, R>(
     jobs: NonZeroUsize,
     items: impl Iterator<Item = T> + Send,

@@ -1,4 +1,5 @@
-//! Progress of a long command, on the error stream: a bar on a terminal, a line every ten seconds elsewhere. Standard output is the same on both.
+//! Progress of a long command, on the error stream: a bar on a terminal, a line every ten seconds elsewhere. Standard
+//! output is the same on both.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};

@@ -66,8 +66,9 @@ pub fn load(folder: &Path) -> Result<Vec<(String, Trace)>, TraceError> {
     Ok(traces)
 }
 
-/// Checks that a kept trace still shows what it was kept for. The trace of a fixed bug passes. The trace of a planted bug, or of a disk that breaks
-/// its contract, violates exactly the invariant in its header, and passes without the bug or on a sound disk.
+/// Checks that a kept trace still shows what it was kept for. The trace of a fixed bug passes. The trace of a planted
+/// bug, or of a disk that breaks its contract, violates exactly the invariant in its header, and passes without the bug
+/// or on a sound disk.
 ///
 /// # Errors
 /// [`Regression`].

@@ -44,7 +44,8 @@ pub fn figures(summary: &Summary, jobs: NonZeroUsize) -> String {
 /// The invariants about effects and completed steps.
 const ABOUT_EFFECTS: [u8; 3] = [12, 24, 25];
 
-/// How often effects were granted, run, replayed and skipped, one figure per line, and whether every rerun was justified.
+/// How often effects were granted, run, replayed and skipped, one figure per line, and whether every rerun was
+/// justified.
 #[must_use]
 pub fn effects(summary: &Summary) -> String {
     let counters = &summary.counters;

@@ -62,7 +62,8 @@ pub fn replay(setup: &Setup, actions: &[Action], options: RunOptions) -> Run {
     }
 }
 
-/// Replays recorded actions on the server's own file storage, in a directory that is created or is empty. The files are kept.
+/// Replays recorded actions on the server's own file storage, in a directory that is created or is empty. The files are
+/// kept.
 ///
 /// # Errors
 /// [`FileDiskError`] if the directory cannot be used or the files behave differently from the simulated disk.

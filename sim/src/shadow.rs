@@ -1,5 +1,5 @@
-//! The shadow log: every record the broker ever wrote, applied in order and never read back. Recovery must arrive at its state, whatever part of
-//! it the disk still holds.
+//! The shadow log: every record the broker ever wrote, applied in order and never read back. Recovery must arrive at
+//! its state, whatever part of it the disk still holds.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! The trace format: a recorded run, with the setup of its world in the first line and one action in each further line.
 //!
-//! Replaying a trace needs no generator. A seed stands for another run once the swarm changes; a trace keeps its meaning as long as its actions
-//! can be parsed, so regressions are kept as traces.
+//! Replaying a trace needs no generator. A seed stands for another run once the swarm changes; a trace keeps its
+//! meaning as long as its actions can be parsed, so regressions are kept as traces.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -56,7 +56,8 @@ pub struct ViolatedInvariant {
 impl ViolatedInvariant {
     /// Whether this is the invariant that was violated.
     ///
-    /// A trace written by an earlier version may carry a sentence that has been reworded since; then the number decides.
+    /// A trace written by an earlier version may carry a sentence that has been reworded since; then the number
+    /// decides.
     #[must_use]
     pub fn is(&self, violation: &Violation) -> bool {
         let is_known = catalog::ALL.iter().any(|invariant| invariant.sentence == self.sentence);

@@ -88,7 +88,8 @@ fn damage_detected_late_was_inevitable_when_done() {
     slice_is_sound("with harmless actions", &trace, &explanation);
 }
 
-/// The old segment is removed by action 5, but until the next start more I/O makes the snapshot that replaces it durable.
+/// The old segment is removed by action 5, but until the next start more I/O makes the snapshot that replaces it
+/// durable.
 #[test]
 fn repairable_damage_is_not_inevitable() {
     let mut trace = kept("mutant-segment-removed-early");

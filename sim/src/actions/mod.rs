@@ -1,8 +1,8 @@
 //! The actions a [world](crate::world) executes, one line each in a trace.
 //!
-//! An action carries everything it needs and draws no random numbers. An action that does not apply to the current state has no
-//! effect, so any subsequence of a trace is a valid trace. The serialized names are the trace format, see [`trace`](crate::trace): they do
-//! not follow renames in this code.
+//! An action carries everything it needs and draws no random numbers. An action that does not apply to the current
+//! state has no effect, so any subsequence of a trace is a valid trace. The serialized names are the trace format, see
+//! [`trace`](crate::trace): they do not follow renames in this code.
 
 mod request;
 

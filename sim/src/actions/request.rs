@@ -1,4 +1,5 @@
-//! Requests of clients, with names instead of offsets and tokens. [`World`](crate::world::World) resolves the names when a request is sent.
+//! Requests of clients, with names instead of offsets and tokens. [`World`](crate::world::World) resolves the names
+//! when a request is sent.
 
 use serde::{Deserialize, Serialize};
 

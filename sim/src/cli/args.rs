@@ -15,8 +15,8 @@ use crate::wal::{At, MessageName};
 
 /// Runs the broker core in a simulated world with crashes, disk faults and clock faults, and checks its invariants.
 ///
-/// Every seed stands for one run: clients, workers, a network, a disk and a clock, all simulated, around one real broker core. The same seed gives
-/// the same run on every machine, in debug and release builds.
+/// Every seed stands for one run: clients, workers, a network, a disk and a clock, all simulated, around one real
+/// broker core. The same seed gives the same run on every machine, in debug and release builds.
 #[derive(Debug, Parser)]
 #[command(name = "driftq-sim", version, max_term_width = 110, after_help = EXAMPLES)]
 pub(super) struct Cli {
@@ -60,10 +60,10 @@ pub(super) enum Command {
 
 /// Runs many seeds with all checks.
 ///
-/// First the determinism of the first seed is checked: it is run twice, replayed once and compared by digest. The command ends at the first
-/// violation, shrinks it, writes the shrunk trace to a file and prints the command that replays it. The last line is PASSED or FAILED. A campaign of
-/// 2,000 seeds or more also fails if a coverage point was never hit. With --profile effects it also prints how often effects were granted, run,
-/// replayed and skipped.
+/// First the determinism of the first seed is checked: it is run twice, replayed once and compared by digest. The
+/// command ends at the first violation, shrinks it, writes the shrunk trace to a file and prints the command that
+/// replays it. The last line is PASSED or FAILED. A campaign of 2,000 seeds or more also fails if a coverage point was
+/// never hit. With --profile effects it also prints how often effects were granted, run, replayed and skipped.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -100,9 +100,9 @@ pub(super) struct Run {
 
 /// Replays one seed or trace, and prints its digest.
 ///
-/// A trace that names a planted bug is replayed with it, unless --mutant overrides it. The last line is the digest of all outputs, the same in debug
-/// and release builds and on every machine. With --real the run is repeated on the server's file storage in the place of the simulated disk, and
-/// fails if any output differs.
+/// A trace that names a planted bug is replayed with it, unless --mutant overrides it. The last line is the digest of
+/// all outputs, the same in debug and release builds and on every machine. With --real the run is repeated on the
+/// server's file storage in the place of the simulated disk, and fails if any output differs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -127,8 +127,9 @@ pub(super) struct Replay {
 
 /// Shrinks a failing seed or trace.
 ///
-/// Drops requests and faults, simplifies the remaining actions and then the limits of the world, as long as the same invariant is violated. The result
-/// is a trace for sim/regressions, where a test replays it. Exits with 1 if an invariant is violated, and with 0 if there was nothing to shrink.
+/// Drops requests and faults, simplifies the remaining actions and then the limits of the world, as long as the same
+/// invariant is violated. The result is a trace for sim/regressions, where a test replays it. Exits with 1 if an
+/// invariant is violated, and with 0 if there was nothing to shrink.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -145,10 +146,11 @@ pub(super) struct Shrink {
 
 /// Explains when a violation became inevitable, and which actions it depends on.
 ///
-/// After chosen actions of a failing seed or trace the world is cloned. Each clone continues with a mixture of the remaining actions of the trace and
-/// new actions like them. The share of these futures that violate the same invariant is drawn as a curve, followed by the action from which on all of
-/// them do, which may be long before the detection, and the actions that the violation depends on. Exits with 1 if an invariant is violated, and with
-/// 0 if there is nothing to explain.
+/// After chosen actions of a failing seed or trace the world is cloned. Each clone continues with a mixture of the
+/// remaining actions of the trace and new actions like them. The share of these futures that violate the same invariant
+/// is drawn as a curve, followed by the action from which on all of them do, which may be long before the detection,
+/// and the actions that the violation depends on. Exits with 1 if an invariant is violated, and with 0 if there is
+/// nothing to explain.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -171,9 +173,10 @@ pub(super) struct Explain {
 
 /// Runs new seeds until it is stopped, and continues the next time.
 ///
-/// The state is kept in a directory, with the shrunk traces of failing seeds: five per invariant; more are only counted. Prints one line per minute.
-/// Ctrl-C or SIGTERM ends it once the current seeds are done; a killed process repeats the seeds of its last minute and skips none. Exits with 0 if
-/// this session found nothing, and with 1 otherwise.
+/// The state is kept in a directory, with the shrunk traces of failing seeds: five per invariant; more are only
+/// counted. Prints one line per minute. Ctrl-C or SIGTERM ends it once the current seeds are done; a killed process
+/// repeats the seeds of its last minute and skips none. Exits with 0 if this session found nothing, and with 1
+/// otherwise.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -207,9 +210,10 @@ pub(super) struct Soak {
 
 /// Writes the timeline of a seed or trace as a self-contained HTML file.
 ///
-/// The timeline has tracks for producers, broker, disk and workers, leases as bars, faults as symbols, and for every action the request, the replies and
-/// the state changes. A violation is marked. Arrow keys navigate, + and - zoom, ? lists all keys. Exits with 0 whether or not an invariant is violated.
-/// Also shows the data directory of a stopped server, as wal --view does: its last 5,000 records.
+/// The timeline has tracks for producers, broker, disk and workers, leases as bars, faults as symbols, and for every
+/// action the request, the replies and the state changes. A violation is marked. Arrow keys navigate, + and - zoom, ?
+/// lists all keys. Exits with 0 whether or not an invariant is violated. Also shows the data directory of a stopped
+/// server, as wal --view does: its last 5,000 records.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -230,8 +234,9 @@ pub(super) struct View {
 
 /// Plants every known bug, one at a time, and reports which invariants detect it.
 ///
-/// From several starts, seeds are run until one fails with the bug and passes without it. Then the same without the oracle, to see which invariants
-/// detect the bug by themselves; then one failing seed is shrunk. Exits with 1 if a bug survived.
+/// From several starts, seeds are run until one fails with the bug and passes without it. Then the same without the
+/// oracle, to see which invariants detect the bug by themselves; then one failing seed is shrunk. Exits with 1 if a bug
+/// survived.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -265,11 +270,12 @@ pub(super) struct Mutants {
 
 /// Explores all runs of a small world, with all checks.
 ///
-/// A few messages, a few workers, a crash. From every state every transition that changes something is taken: a message is sent or resent; a worker
-/// subscribes, unsubscribes, or acks, nacks, extends or releases any delivery it has read; one I/O operation is performed; time advances to the next
-/// timeout; the timeout handler is called; the machine crashes, at every byte of the unsynced data, and the broker is started. Equivalent states are
-/// explored once. A violation is found by a shortest path, shrunk and written to a file, and the command that replays it is printed. The last line is
-/// PASSED or FAILED.
+/// A few messages, a few workers, a crash. From every state every transition that changes something is taken: a message
+/// is sent or resent; a worker subscribes, unsubscribes, or acks, nacks, extends or releases any delivery it has read;
+/// one I/O operation is performed; time advances to the next timeout; the timeout handler is called; the machine
+/// crashes, at every byte of the unsynced data, and the broker is started. Equivalent states are explored once. A
+/// violation is found by a shortest path, shrunk and written to a file, and the command that replays it is printed. The
+/// last line is PASSED or FAILED.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -278,7 +284,8 @@ Examples:
   driftq-sim exhaust --messages 1 --consumers 1 --crashes 2
   driftq-sim exhaust --mutant torn-tail-taken-for-rot")]
 pub(super) struct Exhaust {
-    /// Number of transitions from the initial state; the default takes less than a minute on two cores, each further one three times as long
+    /// Number of transitions from the initial state; the default takes less than a minute on two cores, each further
+    /// one three times as long
     #[arg(long, value_name = "N", default_value = "9")]
     pub(super) depth: u32,
     /// Number of messages
@@ -303,10 +310,10 @@ pub(super) struct Exhaust {
 
 /// Judges a history of a real server: what its clients asked and what they were told.
 ///
-/// A history is a file with one JSON object a line, written by a driver beside the server; docs/histories.md describes it. It is
-/// judged by what the clients saw alone. With --data-dir the log of the server, which must have ended, is replayed through the core
-/// as well and must tell the same story. The last line is PASSED or FAILED; above it stands what was looked at, and one
-/// sentence for every broken promise.
+/// A history is a file with one JSON object a line, written by a driver beside the server; docs/histories.md describes
+/// it. It is judged by what the clients saw alone. With --data-dir the log of the server, which must have ended, is
+/// replayed through the core as well and must tell the same story. The last line is PASSED or FAILED; above it stands
+/// what was looked at, and one sentence for every broken promise.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -325,9 +332,9 @@ pub(super) struct Check {
 
 /// Reads the log of a real server: the state at any point of it, what happened when, the life of a message.
 ///
-/// The server must have ended. Nothing in its folder is changed. Without options it tells what files there are, what they hold, how much
-/// happened when and where everything stands at the end. The last line is the digest of the state and the LSN it is the state
-/// of, as GET /v1/digest of the server tells them. docs/inspecting.md shows all of it.
+/// The server must have ended. Nothing in its folder is changed. Without options it tells what files there are, what
+/// they hold, how much happened when and where everything stands at the end. The last line is the digest of the state
+/// and the LSN it is the state of, as GET /v1/digest of the server tells them. docs/inspecting.md shows all of it.
 #[derive(Debug, Args)]
 #[group(skip)]
 #[command(group = ArgGroup::new("part").args(["records", "view"]), after_help = "\

@@ -1,8 +1,8 @@
 //! A simulated disk that honours the storage contract and guarantees nothing beyond it. Faults can be injected.
 //!
-//! Written data and data on the platter differ until a sync. A crash loses any part of the difference, sector by sector and in any order; a
-//! failed sync drops the difference while it stays readable. Faults that a log must *survive* are injected into the world's disk, faults it
-//! must *detect* into copies of it.
+//! Written data and data on the platter differ until a sync. A crash loses any part of the difference, sector by sector
+//! and in any order; a failed sync drops the difference while it stays readable. Faults that a log must *survive* are
+//! injected into the world's disk, faults it must *detect* into copies of it.
 
 mod storage;
 
@@ -128,8 +128,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An empty disk. With `shows_given_up` it breaks the contract: a restarted process still reads data that a failed sync gave up, as from a page
-    /// cache that is not bypassed.
+    /// An empty disk. With `shows_given_up` it breaks the contract: a restarted process still reads data that a failed
+    /// sync gave up, as from a page cache that is not bypassed.
     #[must_use]
     pub fn new(shows_given_up: bool) -> Self {
         Self { shows_given_up, ..Self::default() }
@@ -244,8 +244,8 @@ impl Disk {
         }
     }
 
-    /// Only the process died. Unsynced data stays readable and will reach the platter. Data given up by a failed sync does neither: a storage
-    /// must be opened so that it is read from the platter.
+    /// Only the process died. Unsynced data stays readable and will reach the platter. Data given up by a failed sync
+    /// does neither: a storage must be opened so that it is read from the platter.
     fn reopen(&mut self) {
         if self.shows_given_up {
             return;
@@ -302,7 +302,8 @@ impl Disk {
 
     /// Writes the files and their unsynced changes for [a fingerprint](crate::world::Fingerprint).
     ///
-    /// Contents are left out: they follow from the written records, whose state is part of the [shadow](crate::shadow::Shadow)'s fingerprint.
+    /// Contents are left out: they follow from the written records, whose state is part of the
+    /// [shadow](crate::shadow::Shadow)'s fingerprint.
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self {
             contents,

@@ -1,9 +1,10 @@
 //! Exhaustive search: all runs of a small world, up to a number of transitions.
 //!
-//! A few messages, a few workers, a crash. The search is breadth-first, so a violation is found by a shortest path. From every state every
-//! [transition](Transition) that changes something is taken; states with the same [fingerprint](crate::world::Fingerprint) are explored once. A crash
-//! happens in every state at every byte of the unsynced data, each followed by a start with all checks. No random numbers are drawn: the same plan
-//! gives the same counts, on any number of threads.
+//! A few messages, a few workers, a crash. The search is breadth-first, so a violation is found by a shortest path.
+//! From every state every [transition](Transition) that changes something is taken; states with the same
+//! [fingerprint](crate::world::Fingerprint) are explored once. A crash happens in every state at every byte of the
+//! unsynced data, each followed by a start with all checks. No random numbers are drawn: the same plan gives the same
+//! counts, on any number of threads.
 
 mod search;
 mod state;
@@ -112,8 +113,8 @@ pub fn exhaust(plan: &Plan, watch: impl FnMut(&Summary)) -> Summary {
 
 /// The limits of the world.
 ///
-/// Leases are shorter than the interval after which an idle log writes a mark, so that they can expire first. A segment is just long enough, since
-/// every recovery reads all of it; its header takes half.
+/// Leases are shorter than the interval after which an idle log writes a mark, so that they can expire first. A segment
+/// is just long enough, since every recovery reads all of it; its header takes half.
 #[must_use]
 pub fn setup() -> Setup {
     Setup { lease_ms: 50, segment_bytes: 8_192, reserve_bytes: 256, ..Setup::default() }

@@ -123,8 +123,8 @@ impl<F: Faults> SearchState<F> {
         all
     }
 
-    /// Takes a transition, after which workers read their deliveries. Reading is invisible to the broker, so its time does not matter and it is no
-    /// transition of its own.
+    /// Takes a transition, after which workers read their deliveries. Reading is invisible to the broker, so its time
+    /// does not matter and it is no transition of its own.
     pub(super) fn apply(&mut self, transition: Transition) -> Verdict {
         self.apply_recorded(transition, |_| {})
     }

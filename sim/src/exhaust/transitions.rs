@@ -81,8 +81,8 @@ impl Transition {
     }
 }
 
-/// Messages with even numbers have an identity and are tried twice, with a backoff; the others are dead-lettered at the first failure. They differ in
-/// length, so that they can be distinguished.
+/// Messages with even numbers have an identity and are tried twice, with a backoff; the others are dead-lettered at the
+/// first failure. They differ in length, so that they can be distinguished.
 fn new_message(nth: u8) -> NewMessage {
     let is_first = has_identity(nth);
     let policy = match is_first {

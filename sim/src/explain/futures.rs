@@ -1,5 +1,6 @@
-//! Futures: sampled continuations of a run. A future continues a clone of a world, partly with the remaining actions of the trace, partly with new
-//! actions like those of the trace. It uses the same topics, groups and workers and the same kinds of requests and faults, about as often.
+//! Futures: sampled continuations of a run. A future continues a clone of a world, partly with the remaining actions of
+//! the trace, partly with new actions like those of the trace. It uses the same topics, groups and workers and the same
+//! kinds of requests and faults, about as often.
 
 use std::collections::VecDeque;
 
@@ -15,10 +16,11 @@ use crate::swarm::delivery_ref;
 use crate::swarm::random::{Source, Stream};
 use crate::world::World;
 
-/// The number of actions of a future before its drain: as many as the trace had left, within these bounds. A longer future would run into the same
-/// violation on its own and carry no information about the actions before it.
+/// The number of actions of a future before its drain: as many as the trace had left, within these bounds. A longer
+/// future would run into the same violation on its own and carry no information about the actions before it.
 const LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
-/// Futures cycle through this many degrees of fidelity: the first ignores the rest of the trace, the last follows almost nothing else.
+/// Futures cycle through this many degrees of fidelity: the first ignores the rest of the trace, the last follows
+/// almost nothing else.
 const FIDELITIES: u64 = 8;
 
 /// Samples the futures of one trace.

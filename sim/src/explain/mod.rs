@@ -1,8 +1,9 @@
 //! Explains a violation: when it became inevitable, and which actions it depends on.
 //!
-//! A failing run is stopped after chosen actions and the world is cloned there; each clone continues on its own. The share of these [`futures`] that
-//! violate the same invariant shows how much was already decided. The action from which on all of them do is where the damage was done, which may be
-//! long before it was detected. The [slice](mod@slice) lists the actions that the violation depends on.
+//! A failing run is stopped after chosen actions and the world is cloned there; each clone continues on its own. The
+//! share of these [`futures`] that violate the same invariant shows how much was already decided. The action from which
+//! on all of them do is where the damage was done, which may be long before it was detected. The [slice](mod@slice)
+//! lists the actions that the violation depends on.
 //!
 //! Everything is derived from the number of a future. No clock is read, and the number of threads makes no difference.
 

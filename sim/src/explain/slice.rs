@@ -52,7 +52,8 @@ pub struct Slice {
 /// The slice of a run that ends with a violation.
 pub(super) fn slice(case: &Case<'_>) -> Slice {
     let mut search = Search { case, kept: (0..case.actions.len()).collect(), is_strict: true, events: 0 };
-    // First require that the last action stays the violating one: without an action that prevented it, an earlier one may be.
+    // First require that the last action stays the violating one: without an action that prevented it, an earlier one
+    // may be.
     search.drop_by_subject();
     search.drop_chunks();
     search.is_strict = false;

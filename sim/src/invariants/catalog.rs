@@ -1,7 +1,7 @@
 //! The catalog of all invariants: number, name and sentence, each written once.
 //!
-//! An invariant is checked by the function of its name, in one of the files beside this one. The number is the one in `SIMULATION.md`; where one
-//! sentence is not enough to check a numbered invariant, several entries share its number.
+//! An invariant is checked by the function of its name, in one of the files beside this one. The number is the one in
+//! `SIMULATION.md`; where one sentence is not enough to check a numbered invariant, several entries share its number.
 
 use super::verdict::Invariant;
 

@@ -33,8 +33,8 @@ pub(super) fn delivered_was_accepted(delivery: &Delivery, known: Option<&StoredM
 
 #[doc = sentence!(stored_was_produced)]
 ///
-/// Routing may set the target and a delay becomes a timestamp; nothing else may change. Dead letters and redriven messages have checks of their
-/// own: here it is enough that a message with that number was produced.
+/// Routing may set the target and a delay becomes a timestamp; nothing else may change. Dead letters and redriven
+/// messages have checks of their own: here it is enough that a message with that number was produced.
 pub(super) fn stored_was_produced(message: &Message, produced_messages: Option<&Produce>) -> Verdict {
     let same = produced_messages.is_some_and(|produced_messages| {
         let meta = message.body.metadata();

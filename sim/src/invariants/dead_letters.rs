@@ -1,5 +1,5 @@
-//! Dead letters and redrive: a message is dead-lettered once, at its limit and unchanged; a redrive returns it to the group that failed it, and
-//! to no other.
+//! Dead letters and redrive: a message is dead-lettered once, at its limit and unchanged; a redrive returns it to the
+//! group that failed it, and to no other.
 
 use driftq_core::reply::Delivery;
 use driftq_core::state::partition::Message;
@@ -77,7 +77,8 @@ pub(super) fn dead_lettered_once(
     catalog::DEAD_LETTERED_ONCE.holds(done || model.crashed, || format!("{dead:?} is not acked in its group"))
 }
 
-/// The second half of [`dead_lettered_once`], for an unacked message: without a seek it must not have been dead-lettered.
+/// The second half of [`dead_lettered_once`], for an unacked message: without a seek it must not have been
+/// dead-lettered.
 pub(super) fn dead_lettered_is_acked(view: &GroupView<'_>, offset: Offset, known: &StoredMessage) -> Verdict {
     let model = view.model;
     let dead = model.dead_lettered_at(offset).is_some_and(|(since, _)| !model.sought_since(since));

@@ -27,8 +27,8 @@ impl NewGrant<'_> {
 
 #[doc = sentence!(rerun_is_justified)]
 ///
-/// Of two runs the later grant counts: it must have been issued after the lease of the previous grant expired, after that grant failed, or to a
-/// newer delivery; and never while a final outcome had to be kept.
+/// Of two runs the later grant counts: it must have been issued after the lease of the previous grant expired, after
+/// that grant failed, or to a newer delivery; and never while a final outcome had to be kept.
 pub(super) fn rerun_is_justified(model: &EffectModel, one: LeaseToken, other: LeaseToken) -> Verdict {
     let (first, later) = (one.min(other), one.max(other));
     let between = model.grants.range(first..later);

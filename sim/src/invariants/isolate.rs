@@ -1,7 +1,7 @@
 //! For tests: checks one invariant alone.
 //!
-//! Most bugs violate several invariants, and only the first is reported. To show that an invariant detects a bug by itself, all others are
-//! ignored.
+//! Most bugs violate several invariants, and only the first is reported. To show that an invariant detects a bug by
+//! itself, all others are ignored.
 
 use std::cell::Cell;
 

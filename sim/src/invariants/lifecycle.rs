@@ -21,8 +21,8 @@ pub(super) fn stored_or_trimmed(partition_view: &PartitionView<'_>) -> Verdict {
         .holds(wrong.is_none(), || format!("{partition_view}: position {wrong:?} of {end}, trimmed {trimmed:?}"))
 }
 
-/// A position below `end` that is both stored and trimmed or neither, or one at or beyond `end` that is either. All positions below the floor are
-/// trimmed.
+/// A position below `end` that is both stored and trimmed or neither, or one at or beyond `end` that is either. All
+/// positions below the floor are trimmed.
 fn misplaced(kept: impl Iterator<Item = u64>, is_trimmed: impl Fn(u64) -> bool, floor: u64, end: u64) -> Option<u64> {
     let mut kept = kept.peekable();
     // Two positions beyond the end are enough to detect an overrun.

@@ -1,7 +1,7 @@
 //! The invariants of the broker, and the checks that detect their violation.
 //!
-//! Every [`Invariant`] has a number, a name and a sentence, listed in the [`catalog`]. Each is checked by the function of its name, in one of these
-//! files:
+//! Every [`Invariant`] has a number, a name and a sentence, listed in the [`catalog`]. Each is checked by the function
+//! of its name, in one of these files:
 //!
 //! | file | what it checks |
 //! |---|---|
@@ -23,8 +23,8 @@
 //! | `liveness` | progress |
 //! | `oracle` | agreement with the oracle's predictions |
 //!
-//! The `tracker` collects what the checks need: what clients requested and observed and, for white-box checks, the state inside the broker. It decides
-//! nothing itself.
+//! The `tracker` collects what the checks need: what clients requested and observed and, for white-box checks, the
+//! state inside the broker. It decides nothing itself.
 
 mod attempts;
 pub mod catalog;

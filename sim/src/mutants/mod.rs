@@ -1,7 +1,8 @@
 //! Mutation testing: planted bugs against the checks that must detect them.
 //!
-//! A seed kills a bug if an invariant is violated with the bug and none without it. The first violated invariant is recorded with all checks, and again
-//! without the oracle: the oracle predicts every output and would hide how much the other invariants detect.
+//! A seed kills a bug if an invariant is violated with the bug and none without it. The first violated invariant is
+//! recorded with all checks, and again without the oracle: the oracle predicts every output and would hide how much the
+//! other invariants detect.
 
 mod matrix;
 
@@ -45,7 +46,8 @@ impl Default for Effort {
 pub struct Row {
     /// The bug.
     pub fault: Fault,
-    /// Seeds needed from every start; `None` if they were not enough. Only the first start if that did not kill the bug.
+    /// Seeds needed from every start; `None` if they were not enough. Only the first start if that did not kill the
+    /// bug.
     pub took: Vec<Option<u64>>,
     /// The invariant that was most often violated first.
     pub first: Option<ViolatedInvariant>,

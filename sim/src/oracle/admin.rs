@@ -96,7 +96,8 @@ impl Model {
         });
     }
 
-    /// From the target on, every message the group sees is as if it had never been delivered; all earlier ones are acked.
+    /// From the target on, every message the group sees is as if it had never been delivered; all earlier ones are
+    /// acked.
     pub(super) fn seek(&mut self, topic: &TopicName, group: &GroupName, to: SeekTo) -> Result<Reply, Stop> {
         let (t, g) = self.group(topic, group)?;
         self.record()?;

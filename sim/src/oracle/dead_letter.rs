@@ -92,8 +92,8 @@ impl Model {
         open.map(|(_, message)| (d, message.offset)).filter(|(_, offset)| wanted(*offset)).collect()
     }
 
-    /// One record removes a dead letter and stores it as a new message, visible only to the group that failed it. `false` if it is no dead letter or
-    /// the group does not exist.
+    /// One record removes a dead letter and stores it as a new message, visible only to the group that failed it.
+    /// `false` if it is no dead letter or the group does not exist.
     fn redrive_one(&mut self, t: usize, d: usize, offset: Offset) -> Result<bool, Stop> {
         let m = self.topics[d].message(offset).expect("a redrive removes each dead letter once");
         let content = self.topics[d].messages[m].content.clone();

@@ -280,7 +280,8 @@ impl Model {
         Some(Identity::new(tenant(envelope.tenant_id.as_deref()), scope, key))
     }
 
-    /// Whether the identity of the message is committed in the group, and no seek replays it. Every dead letter is delivered.
+    /// Whether the identity of the message is committed in the group, and no seek replays it. Every dead letter is
+    /// delivered.
     pub(super) fn is_committed(&self, t: usize, g: usize, m: usize) -> bool {
         let topic = &self.topics[t];
         if topic.messages[m].offset < topic.groups[g].replayed_below || topic.is_dlq() {

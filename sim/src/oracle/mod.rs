@@ -1,12 +1,13 @@
 //! The oracle: a second, deliberately naive broker that predicts every output of the real one.
 //!
-//! The [`Oracle`] gets the same inputs as the broker: commands, timeouts, starts and crashes. From the specification alone it predicts every reply,
-//! refusal, delivery and closed stream, in order, and [compares](Oracle::compare) them with the actual outputs. It uses the types of `driftq-core`
-//! (commands, replies, names, ids) and none of its logic: no floors, runs, indices, timers or records, only lists that are scanned. What both agree
-//! on was therefore implemented twice.
+//! The [`Oracle`] gets the same inputs as the broker: commands, timeouts, starts and crashes. From the specification
+//! alone it predicts every reply, refusal, delivery and closed stream, in order, and [compares](Oracle::compare) them
+//! with the actual outputs. It uses the types of `driftq-core` (commands, replies, names, ids) and none of its logic:
+//! no floors, runs, indices, timers or records, only lists that are scanned. What both agree on was therefore
+//! implemented twice.
 //!
-//! Not modelled: a log that refuses for lack of space or has failed, and a call with more than 1,024 due timers. Such a world continues without
-//! the oracle; after a log failure the oracle can continue with the crash that follows.
+//! Not modelled: a log that refuses for lack of space or has failed, and a call with more than 1,024 due timers. Such a
+//! world continues without the oracle; after a log failure the oracle can continue with the crash that follows.
 
 mod admin;
 mod complete;

@@ -1,7 +1,7 @@
 //! Rollback: recent inputs, kept as long as a crash may undo them.
 //!
-//! A crash keeps a prefix of the log, which may end in the middle of one command. The model is rebuilt by replaying inputs on a checkpoint until the
-//! surviving number of records is written.
+//! A crash keeps a prefix of the log, which may end in the middle of one command. The model is rebuilt by replaying
+//! inputs on a checkpoint until the surviving number of records is written.
 
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! Shrinking: from a long run that violates an invariant to a short one that violates the same.
 //!
-//! Any subsequence of a trace is a trace, so requests and faults are dropped alike: first all of one kind or about one message or worker, then ever
-//! smaller chunks, then pairs. The remaining actions are simplified one by one, and then the setup. A change is kept if the same invariant is violated
-//! and, with a planted bug, only because of it. No clock is read: the same run always shrinks to the same result.
+//! Any subsequence of a trace is a trace, so requests and faults are dropped alike: first all of one kind or about one
+//! message or worker, then ever smaller chunks, then pairs. The remaining actions are simplified one by one, and then
+//! the setup. A change is kept if the same invariant is violated and, with a planted bug, only because of it. No clock
+//! is read: the same run always shrinks to the same result.
 
 pub(crate) mod json;
 mod simpler;
@@ -132,7 +133,8 @@ impl Search {
         }
     }
 
-    /// Drops chunks of at least this many actions, halving their size, from the end, since later actions depend on earlier ones.
+    /// Drops chunks of at least this many actions, halving their size, from the end, since later actions depend on
+    /// earlier ones.
     fn drop_chunks(&mut self, least: usize) {
         let mut len = self.run.actions.len().div_ceil(2);
         while len >= least.max(1) {
@@ -217,8 +219,8 @@ impl Search {
         }
     }
 
-    /// Resets every limit to its default where that changes nothing. Elsewhere a smaller limit is reached sooner, which makes actions unnecessary in the
-    /// next round.
+    /// Resets every limit to its default where that changes nothing. Elsewhere a smaller limit is reached sooner, which
+    /// makes actions unnecessary in the next round.
     fn simplify_setup(&mut self) {
         let actions = self.run.actions.clone();
         if self.run.setup == Setup::default() || self.attempt(&Setup::default(), &actions) {

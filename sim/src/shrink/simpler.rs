@@ -1,4 +1,5 @@
-//! Simpler variants of an action, the largest simplification first. Every variant is strictly simpler, so simplification ends.
+//! Simpler variants of an action, the largest simplification first. Every variant is strictly simpler, so
+//! simplification ends.
 
 use serde_json::{Number, Value};
 
@@ -6,7 +7,8 @@ use super::json;
 use crate::actions::{Action, Loss};
 use crate::setup::Setup;
 
-/// Fields that identify messages and calls. If all shared one name the trace would be shorter but harder to read; they are renumbered at the end.
+/// Fields that identify messages and calls. If all shared one name the trace would be shorter but harder to read; they
+/// are renumbered at the end.
 const IDENTITIES: &[&str] = &["message", "call"];
 
 /// Simpler actions than this one.

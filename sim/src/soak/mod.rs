@@ -1,7 +1,7 @@
 //! Soak testing: new seeds until it is stopped. Progress and findings are kept in a [`folder`].
 //!
-//! A seed counts as run only once the trace of its violation is in the directory, so a killed process repeats a few seeds and skips none. Traces are
-//! shrunk in parallel; those that are not are shrunk by the next soak.
+//! A seed counts as run only once the trace of its violation is in the directory, so a killed process repeats a few
+//! seeds and skips none. Traces are shrunk in parallel; those that are not are shrunk by the next soak.
 
 pub mod folder;
 pub mod state;

@@ -23,8 +23,8 @@ impl Clients {
         }
     }
 
-    /// A worker that follows the protocol continues with one of its deliveries, from where it is: it asks for a grant, runs the effect, records the
-    /// outcome, acks the message. Between any two of these it may be slow or stop.
+    /// A worker that follows the protocol continues with one of its deliveries, from where it is: it asks for a grant,
+    /// runs the effect, records the outcome, acks the message. Between any two of these it may be slow or stop.
     fn continue_delivery<F: Faults>(&mut self, world: &World<F>) -> Option<Action> {
         let worker = self.worker();
         if world.network().unread(worker) > 0 && self.store_users.source.one_in(2) {
@@ -200,7 +200,8 @@ impl Clients {
         }
         match self.store_users.profile {
             Profile::Default => self.schedule(Action::FlushIo),
-            // Only the log's I/O, one operation at a time: with this many waiting workers nothing else would ever be pending.
+            // Only the log's I/O, one operation at a time: with this many waiting workers nothing else would ever be
+            // pending.
             Profile::Effects => (0..3).for_each(|_| self.schedule(Action::Io { class: JobClass::Log, fault: None })),
         }
     }

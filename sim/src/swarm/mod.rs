@@ -1,7 +1,8 @@
 //! Swarm testing: from a seed to the actions of a run.
 //!
-//! Every seed disables about half of all features, so that the others occur often: some worlds never crash, some never ack, some hold one message.
-//! Each subsystem draws from its own random stream and disabled features draw nothing, so a change to one does not change what the others draw.
+//! Every seed disables about half of all features, so that the others occur often: some worlds never crash, some never
+//! ack, some hold one message. Each subsystem draws from its own random stream and disabled features draw nothing, so a
+//! change to one does not change what the others draw.
 
 mod clients;
 mod effects;

@@ -7,7 +7,8 @@ const CSS: &str = include_str!("page/page.css");
 /// The script, in load order.
 const JS: &str = concat!(include_str!("page/glyphs.js"), include_str!("page/chart.js"), include_str!("page/page.js"));
 
-/// The page of a timeline. It needs no network and no other file, and texts of the timeline are never interpreted as markup.
+/// The page of a timeline. It needs no network and no other file, and texts of the timeline are never interpreted as
+/// markup.
 #[must_use]
 pub fn page(timeline: &Timeline) -> String {
     let json = serde_json::to_string(timeline).expect("the value serializes to JSON");

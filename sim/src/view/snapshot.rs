@@ -1,5 +1,5 @@
-//! A snapshot of a broker between two actions: the state of every message in every group, leases, effects and the log. Small, and made to be
-//! compared.
+//! A snapshot of a broker between two actions: the state of every message in every group, leases, effects and the log.
+//! Small, and made to be compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! The data of the viewer's page: a timeline of actions or records on tracks. Recorded from a simulated run or from a server's log.
+//! The data of the viewer's page: a timeline of actions or records on tracks. Recorded from a simulated run or from a
+//! server's log.
 
 use serde::Serialize;
 
@@ -201,7 +202,8 @@ pub struct TimelineViolation {
 /// The explanation of a violation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Explained {
-    /// After this many actions, this share of all futures violates the same invariant, from 0 to 1. By actions, ascending.
+    /// After this many actions, this share of all futures violates the same invariant, from 0 to 1. By actions,
+    /// ascending.
     pub curve: Vec<(usize, f64)>,
     /// After this many actions every future does.
     pub inevitable: Option<usize>,

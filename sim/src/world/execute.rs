@@ -95,7 +95,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             self.unsubscribe(consumer);
         }
         if runs_timers_first(&command) || self.targets_unknown_topic(&command) {
-            // Timers that fire in the same call could remove a message before the checks see it, or create the topic that the command names.
+            // Timers that fire in the same call could remove a message before the checks see it, or create the topic
+            // that the command names.
             self.wake_until_idle()?;
         }
         let Some(broker) = &mut self.broker else { return Ok(()) };
@@ -171,8 +172,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         Ok(())
     }
 
-    /// After every call: checks the state inside the broker, and drops the oracle where the log had no space for a record, which the oracle does
-    /// not model.
+    /// After every call: checks the state inside the broker, and drops the oracle where the log had no space for a
+    /// record, which the oracle does not model.
     pub(super) fn check_state(&mut self, is_short_of_space: bool) -> Verdict {
         let Some(broker) = &self.broker else { return Ok(()) };
         let inside = broker.broker().now();
@@ -202,8 +203,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     }
 }
 
-/// Whether due timers must run before the command: it changes which messages a group sees, so their effects could not be distinguished afterwards,
-/// or it is checked against the state it is decided on.
+/// Whether due timers must run before the command: it changes which messages a group sees, so their effects could not
+/// be distinguished afterwards, or it is checked against the state it is decided on.
 fn runs_timers_first(command: &Command) -> bool {
     matches!(
         command,

@@ -1,16 +1,18 @@
 //! Fingerprints: a 128-bit hash of everything that the future behaviour of a world depends on.
 //!
-//! Two worlds with the same fingerprint behave the same: the same actions give the same outputs and the same verdicts, so exhaustive search
-//! explores only one of them. The fingerprint covers everything that an action or a check reads: the broker, its log writer and maintenance,
-//! pending I/O, the clock, the clients, the shadow log, the oracle and the tracker. It leaves out, for these reasons:
+//! Two worlds with the same fingerprint behave the same: the same actions give the same outputs and the same verdicts,
+//! so exhaustive search explores only one of them. The fingerprint covers everything that an action or a check reads:
+//! the broker, its log writer and maintenance, pending I/O, the clock, the clients, the shadow log, the oracle and the
+//! tracker. It leaves out, for these reasons:
 //!
-//! - **Counters, coverage and the digest chain.** Only the comparison of the whole log every 4,096 events reads them, and exhaustive search stays
-//!   below that.
-//! - **Durable bytes.** Only recovery reads them. The state after the durable records stands for them. That recovery arrives at this state is an
-//!   invariant, which the search must check whenever more has become durable, *before* it takes the world for a known one.
-//! - **Absolute log positions.** LSNs count from the durable one. File lengths, checksums and the remains of a torn tail in a closed segment are
-//!   left out, so no segment may be full, no snapshot due by size and no disk short of space. None of this holds for a world that seeks, whose
-//!   tracker compares durable positions.
+//! - **Counters, coverage and the digest chain.** Only the comparison of the whole log every 4,096 events reads them,
+//!   and exhaustive search stays below that.
+//! - **Durable bytes.** Only recovery reads them. The state after the durable records stands for them. That recovery
+//!   arrives at this state is an invariant, which the search must check whenever more has become durable, *before* it
+//!   takes the world for a known one.
+//! - **Absolute log positions.** LSNs count from the durable one. File lengths, checksums and the remains of a torn
+//!   tail in a closed segment are left out, so no segment may be full, no snapshot due by size and no disk short of
+//!   space. None of this holds for a world that seeks, whose tracker compares durable positions.
 //! - **The number of calls.** Tickets count back from the next one.
 //! - **Message values**, except for their lengths: a name stands for one message.
 
@@ -25,7 +27,8 @@ use super::state::World;
 pub struct Fingerprint(pub u128);
 
 impl<F: Faults> World<F> {
-    /// Forgets the part of its history that can no longer matter, so that worlds do not differ by it. Behaviour does not change.
+    /// Forgets the part of its history that can no longer matter, so that worlds do not differ by it. Behaviour does
+    /// not change.
     pub fn forget_history(&mut self) {
         if let Some(oracle) = &mut self.oracle {
             oracle.checkpoint(self.shadow.records());

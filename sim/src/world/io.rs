@@ -104,7 +104,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.coverage.hit(Point::SyncFailed);
             }
             (IoOp::Append { file, at, bytes }, Err(StorageFault::Io(_))) => {
-                // A partial write is readable. Behind it the preallocated file is zero, and so may the lost part have been.
+                // A partial write is readable. Behind it the preallocated file is zero, and so may the lost part have
+                // been.
                 let written = self.disk.model().bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));
                 let mut found = written.unwrap_or_default().to_vec();
                 found.resize(bytes.len(), 0);

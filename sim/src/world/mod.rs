@@ -1,7 +1,8 @@
 //! A world: one real broker core on a simulated disk and clock, with simulated clients.
 //!
-//! A world [executes](World::apply) one [`Action`](crate::actions::Action) after another and draws no random numbers: the same actions give the
-//! same world, byte for byte. After every action the [invariants](crate::invariants) are checked.
+//! A world [executes](World::apply) one [`Action`](crate::actions::Action) after another and draws no random numbers:
+//! the same actions give the same world, byte for byte. After every action the [invariants](crate::invariants) are
+//! checked.
 //!
 //! | file | content |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Probes: recovery from a damaged copy of the disk must refuse to start, or be unaffected, or nothing proves that the data was synced.
+//! Probes: recovery from a damaged copy of the disk must refuse to start, or be unaffected, or nothing proves that the
+//! data was synced.
 
 use std::ops::Range;
 

@@ -77,8 +77,8 @@ fn run_effects() -> BoxedStrategy<Chunk> {
     grant(worker()).prop_map(|grant| vec![Action::RunEffect(grant)]).boxed()
 }
 
-/// A message with an identity is produced and delivered to a worker, which follows the protocol of the idempotency store in one of many ways, and
-/// stops at some point.
+/// A message with an identity is produced and delivered to a worker, which follows the protocol of the idempotency
+/// store in one of many ways, and stops at some point.
 fn protocol_use() -> BoxedStrategy<Chunk> {
     (0..13_u8, 1..4_u8, 0..4_usize, vec(new_message().boxed(), 0..2).boxed())
         .prop_map(|(variant, key, cut_short, produce)| {
@@ -304,7 +304,8 @@ pub fn sequences(longest: usize) -> impl Strategy<Value = Sequence> {
     })
 }
 
-/// Assigns names to the messages, in order, and to the claims on them. A message equal to the one before it is a resend: a name stands for one message.
+/// Assigns names to the messages, in order, and to the claims on them. A message equal to the one before it is a
+/// resend: a name stands for one message.
 fn name(actions: &mut [Action]) {
     let mut newest: Option<NewMessage> = None;
     for action in actions {

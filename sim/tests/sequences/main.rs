@@ -1,5 +1,5 @@
-//! No sequence of actions violates an invariant, however unreasonable: impossible requests, clocks at both ends of time, a disk that fails at any time.
-//! The swarm generates what can happen; this generates what should not.
+//! No sequence of actions violates an invariant, however unreasonable: impossible requests, clocks at both ends of
+//! time, a disk that fails at any time. The swarm generates what can happen; this generates what should not.
 #![allow(missing_docs, unreachable_pub)]
 
 mod actions;
@@ -22,8 +22,8 @@ use self::actions::{Sequence, endless, sequences};
 
 const SOUND: RunOptions = RunOptions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
 
-/// A runner with the same cases on every machine. `PROPTEST_CASES` scales their number: 512 gives twice as many, of which the first half are the same.
-/// `DRIFTQ_SEQUENCES` selects others.
+/// A runner with the same cases on every machine. `PROPTEST_CASES` scales their number: 512 gives twice as many, of
+/// which the first half are the same. `DRIFTQ_SEQUENCES` selects others.
 fn runner(cases: u32) -> TestRunner {
     let cases = (u64::from(cases) * u64::from(Config::default().cases)).div_ceil(256) as u32;
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 3_000, ..Config::default() };
@@ -105,7 +105,8 @@ fn same_sequence_twice_is_the_same_run() {
     });
 }
 
-/// Recovery demands of a snapshot what holds for every reachable state; otherwise it would refuse what the broker wrote.
+/// Recovery demands of a snapshot what holds for every reachable state; otherwise it would refuse what the broker
+/// wrote.
 #[test]
 fn every_reachable_state_is_valid_in_a_snapshot() {
     with_large_stack(|| {

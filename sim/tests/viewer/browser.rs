@@ -1,5 +1,5 @@
-//! The page in a real browser: `selftest.js` is injected into a copy of the page, exercises keys, pointer, filters and themes, and writes its results
-//! into the document. Without Chromium the tests print that they were skipped.
+//! The page in a real browser: `selftest.js` is injected into a copy of the page, exercises keys, pointer, filters and
+//! themes, and writes its results into the document. Without Chromium the tests print that they were skipped.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

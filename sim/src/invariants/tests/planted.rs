@@ -83,7 +83,8 @@ const ALONE: &[(Invariant, Fault)] = &[
     (REPLAY_MATCHES_OUTCOME, Fault::FinishIgnoresToken),
 ];
 
-/// Defence in depth: no planted bug violates these first, for the given reason. Unit tests beside each check show that it can fail.
+/// Defence in depth: no planted bug violates these first, for the given reason. Unit tests beside each check show that
+/// it can fail.
 const IN_DEPTH: &[(Invariant, &str)] = &[
     (STORED_OR_TRIMMED, "one place maintains both; a bug there violates a group's invariant first"),
     (OFFSETS_ASCEND, "a reused offset refers to another body before it is out of order"),

@@ -1,4 +1,5 @@
-//! The tracker: what clients requested and observed, what follows from it, and the calls of all checks about it. The checks themselves are beside this folder.
+//! The tracker: what clients requested and observed, what follows from it, and the calls of all checks about it. The
+//! checks themselves are beside this folder.
 
 mod after_crash;
 mod commands;

@@ -152,7 +152,8 @@ pub(crate) struct GroupModel {
     pub(crate) maybe_acked: BTreeSet<Offset>,
     /// Acked when messages were skipped, and possibly skipped themselves or through their dead letter.
     pub(crate) skipped: BTreeSet<Offset>,
-    /// Dead-lettered, with the LSN at which that was first seen. Several times if a seek came between; a crash may undo the seek.
+    /// Dead-lettered, with the LSN at which that was first seen. Several times if a seek came between; a crash may undo
+    /// the seek.
     pub(crate) dead: BTreeMap<Offset, Vec<(Lsn, Timestamp)>>,
     pub(crate) seen: BTreeMap<Offset, SeenDelivery>,
     /// The highest offset delivered for the first time, by partition and priority.

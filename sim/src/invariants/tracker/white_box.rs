@@ -24,8 +24,8 @@ use crate::invariants::verdict::Verdict;
 impl Tracker {
     /// Observes and checks the whole state.
     ///
-    /// Only a record changes the state, so without a new record it is the one that was checked before. Replies released since may still disagree
-    /// with it.
+    /// Only a record changes the state, so without a new record it is the one that was checked before. Replies released
+    /// since may still disagree with it.
     pub(crate) fn observe_state<F: Faults>(&mut self, pipeline: &Pipeline<F>) -> Verdict {
         let (state, lsn) = (pipeline.state(), pipeline.broker().appended());
         let is_new = self.observed_at != Some(lsn);
@@ -52,7 +52,8 @@ impl Tracker {
         Ok(())
     }
 
-    /// Messages were skipped because their identity was committed: every acked message with an identity may be one of them.
+    /// Messages were skipped because their identity was committed: every acked message with an identity may be one of
+    /// them.
     fn note_skips(&mut self, state: &State) {
         for ((topic, group), model) in &mut self.groups {
             let (Some(topic_model), Some(topic)) = (self.topics.get(topic), state.topic(*topic)) else { continue };

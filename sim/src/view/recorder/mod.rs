@@ -27,8 +27,8 @@ const BROKER: usize = 1;
 const DISK: usize = 2;
 const FIRST_WORKER: usize = 3;
 
-/// Replays a trace with the given bug and all checks, and returns its timeline, up to the end or the violation. The same trace gives the same
-/// timeline.
+/// Replays a trace with the given bug and all checks, and returns its timeline, up to the end or the violation. The
+/// same trace gives the same timeline.
 #[must_use]
 pub fn timeline_of(trace: &Trace, fault: Option<Fault>) -> Timeline {
     match fault {
