@@ -84,12 +84,8 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
             summary.levels.push(found);
         }
         if let Some((at, taken, ahead)) = violation {
-            let mut here = start.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let mut actions = setup_actions();
-            for taken in path(&nodes, at).into_iter().chain(taken) {
-                let _ = here.apply_recorded(taken, |action| actions.push(action.clone()));
-            }
-            actions.extend(ahead);
+            let start = start.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let actions = actions_of(start, path(&nodes, at).into_iter().chain(taken), ahead);
             summary.failure = Some(replay(&setup(), &actions, plan.options));
             break;
         }
@@ -102,6 +98,21 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
     }
     summary.elapsed = started.elapsed();
     summary
+}
+
+/// The trace of a path from the initial state, with further actions at its end.
+fn actions_of<F: Faults>(
+    mut here: SearchState<F>,
+    path: impl Iterator<Item = Transition>,
+    last: Vec<Action>,
+) -> Vec<Action> {
+    let mut actions = setup_actions();
+    for taken in path {
+        // The last transition may be the one that violates an invariant.
+        let _ = here.apply_recorded(taken, |action| actions.push(action.clone()));
+    }
+    actions.extend(last);
+    actions
 }
 
 /// The transitions that lead to a state.

@@ -65,75 +65,7 @@ impl Recorder {
                 step.glyph = Glyph::Effect;
                 step.label = format!("{} runs {}", grant.worker, format::name(&grant.effect));
             }
-            Action::AdvanceTime { ms } => {
-                step.glyph = Glyph::Time;
-                step.label = format!("{} pass", span(u64::from(*ms)));
-            }
-            Action::JumpClock { ms } => {
-                step.glyph = Glyph::ClockJump;
-                let way = if *ms < 0 { "back" } else { "forward" };
-                step.label = format!("the clock jumps {way} by {}", span(ms.unsigned_abs()));
-            }
-            Action::Wake => step.glyph = Glyph::Time,
-            Action::Io { class, fault } => {
-                step.track = DISK;
-                let what = match class {
-                    actions::JobClass::Log => "one log I/O operation",
-                    actions::JobClass::Background => "one background I/O operation",
-                };
-                (step.glyph, step.label) = match fault {
-                    None => (Glyph::Io, what.to_owned()),
-                    Some(IoFault::Fail) => (Glyph::IoFault, format!("{what} fails")),
-                    Some(IoFault::Short { bytes }) => (Glyph::Torn, format!("{what}, torn after {bytes} bytes")),
-                };
-            }
-            Action::FlushIo => {
-                step.track = DISK;
-                step.glyph = Glyph::Io;
-                step.label = "all I/O is performed".to_owned();
-            }
-            Action::Snapshot => {
-                step.track = DISK;
-                step.glyph = Glyph::Snapshot;
-                step.label = "a snapshot is requested".to_owned();
-            }
-            Action::SetFreeSpace { bytes } => {
-                step.track = DISK;
-                step.label = match bytes {
-                    Some(bytes) => format!("free space is limited to {bytes} bytes"),
-                    None => "free space is unlimited".to_owned(),
-                };
-            }
-            Action::Close => {
-                step.glyph = Glyph::Boot;
-                step.also.push(DISK);
-                step.label = "the broker is shut down cleanly and restarted".to_owned();
-            }
-            Action::Crash { loss } => {
-                step.glyph = Glyph::Crash;
-                step.also.push(DISK);
-                step.label = format::loss(*loss).to_owned();
-            }
-            Action::Boot => {
-                step.glyph = Glyph::Boot;
-                step.also.push(DISK);
-                step.label = "the broker is started".to_owned();
-            }
-            Action::BootAndCrash { after, loss } => {
-                step.glyph = Glyph::Crash;
-                step.also.push(DISK);
-                step.label =
-                    format!("the broker is started and crashes after {after} I/O operations; {}", format::loss(*loss));
-            }
-            Action::Probe { damage, .. } => {
-                step.track = DISK;
-                step.glyph = Glyph::Probe;
-                step.label = format!("probe: power loss and {}", format::damage(*damage));
-            }
-            Action::Drain => {
-                step.also.push(DISK);
-                step.label = "everything is drained, and a last restart".to_owned();
-            }
+            environment => fill_environment(environment, &mut step),
         }
         step
     }
@@ -221,6 +153,65 @@ impl Recorder {
         }
         let torn_tails = world.coverage().count(Point::TornTail);
         std::mem::replace(&mut self.torn_tails, torn_tails) < torn_tails
+    }
+}
+
+/// The step of an action of the clock, the disk or the machine.
+fn fill_environment(action: &Action, step: &mut TimelineStep) {
+    let (track, glyph, label) = match action {
+        Action::AdvanceTime { ms } => (BROKER, Glyph::Time, format!("{} pass", span(u64::from(*ms)))),
+        Action::JumpClock { ms } => {
+            let direction = if *ms < 0 { "back" } else { "forward" };
+            (BROKER, Glyph::ClockJump, format!("the clock jumps {direction} by {}", span(ms.unsigned_abs())))
+        }
+        // Which timers fired is known after the execution.
+        Action::Wake => (BROKER, Glyph::Time, String::new()),
+        Action::Io { class, fault } => {
+            let (glyph, label) = io_label(*class, *fault);
+            (DISK, glyph, label)
+        }
+        Action::FlushIo => (DISK, Glyph::Io, "all I/O is performed".to_owned()),
+        Action::Snapshot => (DISK, Glyph::Snapshot, "a snapshot is requested".to_owned()),
+        Action::SetFreeSpace { bytes: Some(bytes) } => {
+            (DISK, Glyph::Other, format!("free space is limited to {bytes} bytes"))
+        }
+        Action::SetFreeSpace { bytes: None } => (DISK, Glyph::Other, "free space is unlimited".to_owned()),
+        Action::Close => (BROKER, Glyph::Boot, "the broker is shut down cleanly and restarted".to_owned()),
+        Action::Crash { loss } => (BROKER, Glyph::Crash, format::loss(*loss).to_owned()),
+        Action::Boot => (BROKER, Glyph::Boot, "the broker is started".to_owned()),
+        Action::BootAndCrash { after, loss } => {
+            let loss = format::loss(*loss);
+            (BROKER, Glyph::Crash, format!("the broker is started and crashes after {after} I/O operations; {loss}"))
+        }
+        Action::Probe { damage, .. } => {
+            (DISK, Glyph::Probe, format!("probe: power loss and {}", format::damage(*damage)))
+        }
+        Action::Drain => (BROKER, Glyph::Other, "everything is drained, and a last restart".to_owned()),
+        Action::Request(_)
+        | Action::Send { .. }
+        | Action::Arrive { .. }
+        | Action::Read { .. }
+        | Action::RunEffect(_) => return,
+    };
+    let restarts = matches!(
+        action,
+        Action::Close | Action::Crash { .. } | Action::Boot | Action::BootAndCrash { .. } | Action::Drain
+    );
+    if restarts {
+        step.also.push(DISK);
+    }
+    (step.track, step.glyph, step.label) = (track, glyph, label);
+}
+
+fn io_label(class: actions::JobClass, fault: Option<IoFault>) -> (Glyph, String) {
+    let what = match class {
+        actions::JobClass::Log => "one log I/O operation",
+        actions::JobClass::Background => "one background I/O operation",
+    };
+    match fault {
+        None => (Glyph::Io, what.to_owned()),
+        Some(IoFault::Fail) => (Glyph::IoFault, format!("{what} fails")),
+        Some(IoFault::Short { bytes }) => (Glyph::Torn, format!("{what}, torn after {bytes} bytes")),
     }
 }
 
