@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use driftq_sim::wal::{At, Ending, Wal, WalError};
-use driftq_tests::daemon::{Daemon, Recipe, free_addr, program};
-use driftq_tests::http::{Request, Server};
+use driftq_tests::daemon::{self, Daemon, Launcher, free_addr};
+use driftq_tests::http::{Client, Request};
 use serde_json::{Value, json};
 
 const LEASE_MS: u64 = 400;
@@ -21,7 +21,7 @@ const FORGETFUL: &str = "forgetful";
 
 fn driftqd() -> &'static Path {
     static DRIFTQD: OnceLock<PathBuf> = OnceLock::new();
-    DRIFTQD.get_or_init(|| program("driftq-server", "driftqd").expect("the broker"))
+    DRIFTQD.get_or_init(|| daemon::driftqd().expect("the broker"))
 }
 
 /// A folder, and a broker on it.
@@ -56,12 +56,12 @@ impl Rig {
              [limits]\nmessage_bytes_max = 32768\nresult_bytes_max = 32768\nkey_bytes_max = 1024\nmetadata_bytes_max = 16384\n"
         );
         fs::write(&config, text).expect("the configuration is written");
-        let recipe = Recipe::of(driftqd()).with(&["--config", config.to_str().expect("a plain name")]);
-        Daemon::start(&recipe, &self.data(), self.addr, &self.above.path().join("said")).expect("the broker starts")
+        let launcher = Launcher::new(driftqd(), &self.data(), &self.above.path().join("log")).addr(self.addr);
+        launcher.args(&["--config", config.to_str().expect("a plain name")]).start().expect("the broker starts")
     }
 
-    fn server(&self) -> Server {
-        Server::on(self.addr, Duration::from_secs(10))
+    fn server(&self) -> Client {
+        Client::new(self.addr, Duration::from_secs(10))
     }
 
     fn post(&self, target: &str, body: &Value) -> Option<Value> {
