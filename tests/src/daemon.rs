@@ -124,7 +124,7 @@ impl Launcher {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DRIFTQ_")) {
             command.env_remove(name);
         }
-        // A process group of its own, so that signals reach a wrapper too.
+        // Its own process group, so that signals reach a wrapper too.
         command.envs(self.env.iter().cloned()).process_group(0);
         let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
         Ok(Daemon { child: KillOnDrop(child), addr: self.addr, log: self.log.clone(), log_start })
@@ -198,7 +198,7 @@ impl Daemon {
         self.wait_for(Self::is_listening)
     }
 
-    /// Waits until `GET /v1/readyz` answers 200.
+    /// Waits until `GET /v1/readyz` returns 200.
     ///
     /// # Errors
     /// If it exits or is not ready in time.

@@ -1,16 +1,19 @@
 //! A blocking client on hyper's HTTP/1.1 connections.
 //!
-//! Every connection has a current-thread runtime of its own. Nothing is read from its socket while no call is in progress, so a stream that
-//! is not read exerts backpressure.
+//! A connection is polled only while one of its calls is in progress. So nothing is read from its socket in between, and a stream that is
+//! not read exerts backpressure. Threads share no runtime unless a connection is moved to another thread.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::client::conn::http1::{self, SendRequest, handshake};
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Response, Uri};
 use hyper_util::rt::TokioIo;
@@ -103,8 +106,7 @@ impl Client {
 /// A keep-alive connection.
 #[derive(Debug)]
 pub struct Connection {
-    // Dropped first: the runtime closes the socket.
-    runtime: Runtime,
+    driver: Driver,
     sender: SendRequest<Full<Bytes>>,
     host: String,
     timeout: Duration,
@@ -112,16 +114,14 @@ pub struct Connection {
 
 impl Connection {
     fn open(client: &Client) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
-        let sender = runtime.block_on(async {
+        let runtime = thread_runtime()?;
+        let (sender, connection) = runtime.block_on(async {
             let socket = timeout(client.timeout, TcpStream::connect(client.addr)).await??;
             socket.set_nodelay(true)?;
-            let (sender, connection) = handshake(TokioIo::new(socket)).await.map_err(io_error)?;
-            // Its errors are those of the calls.
-            tokio::spawn(connection);
-            Ok::<_, io::Error>(sender)
+            handshake(TokioIo::new(socket)).await.map_err(io_error)
         })?;
-        Ok(Self { runtime, sender, host: client.host.clone(), timeout: client.timeout })
+        let driver = Driver { connection: Some(connection), runtime };
+        Ok(Self { driver, sender, host: client.host.clone(), timeout: client.timeout })
     }
 
     /// Sends a request and reads the whole response.
@@ -167,7 +167,7 @@ impl Connection {
             self.sender.ready().await.map_err(io_error)?;
             self.sender.send_request(request).await.map_err(io_error)
         };
-        self.runtime.block_on(async { timeout(self.timeout, exchange).await? })
+        self.driver.run(self.timeout, exchange)?
     }
 
     fn encode(&self, request: &Request<'_>) -> io::Result<hyper::Request<Full<Bytes>>> {
@@ -189,21 +189,58 @@ impl Connection {
     }
 
     /// The next bytes of a body; nothing at its end.
-    fn read(&self, body: &mut Incoming) -> io::Result<Option<Bytes>> {
-        self.runtime.block_on(async {
-            loop {
-                match timeout(self.timeout, body.frame()).await? {
-                    Some(Ok(frame)) => {
-                        if let Ok(data) = frame.into_data() {
-                            return Ok(Some(data));
-                        }
+    fn read(&mut self, body: &mut Incoming) -> io::Result<Option<Bytes>> {
+        loop {
+            match self.driver.run(self.timeout, body.frame())? {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
                     }
-                    Some(Err(error)) => return Err(io_error(error)),
-                    None => return Ok(None),
                 }
+                Some(Err(error)) => return Err(io_error(error)),
+                None => return Ok(None),
             }
+        }
+    }
+}
+
+/// Polls hyper's connection together with the operations on it.
+#[derive(Debug)]
+struct Driver {
+    /// `None` once it has ended. Its error is that of the operation in progress.
+    connection: Option<http1::Connection<TokioIo<TcpStream>, Full<Bytes>>>,
+    /// The reactor of the socket.
+    runtime: Arc<Runtime>,
+}
+
+impl Driver {
+    fn run<T>(&mut self, limit: Duration, operation: impl Future<Output = T>) -> io::Result<T> {
+        let connection = &mut self.connection;
+        self.runtime.block_on(async {
+            let mut operation = pin!(operation);
+            let both = poll_fn(|context| {
+                if connection.as_mut().is_some_and(|connection| Pin::new(connection).poll(context).is_ready()) {
+                    *connection = None;
+                }
+                operation.as_mut().poll(context)
+            });
+            Ok(timeout(limit, both).await?)
         })
     }
+}
+
+/// The runtime of this thread. Creating one takes longer than a request.
+fn thread_runtime() -> io::Result<Arc<Runtime>> {
+    thread_local! {
+        static RUNTIME: std::cell::OnceCell<Arc<Runtime>> = const { std::cell::OnceCell::new() };
+    }
+    RUNTIME.with(|cell| {
+        if let Some(runtime) = cell.get() {
+            return Ok(Arc::clone(runtime));
+        }
+        let runtime = Arc::new(Builder::new_current_thread().enable_io().enable_time().build()?);
+        Ok(Arc::clone(cell.get_or_init(|| runtime)))
+    })
 }
 
 /// A response read line by line.

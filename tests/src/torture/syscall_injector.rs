@@ -22,7 +22,7 @@ pub struct SyscallInjector {
 }
 
 impl SyscallInjector {
-    /// Injects `action`, as `strace` takes it behind `inject=CALL:`, into the `calls` of the thread of process `pid` whose name begins
+    /// Injects `action`, in the syntax of `strace` after `inject=CALL:`, into the `calls` of the thread of process `pid` whose name begins
     /// with `thread`.
     ///
     /// # Errors

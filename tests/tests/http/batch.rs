@@ -188,7 +188,7 @@ fn ten_thousand_lines_are_produced_consumed_and_acked() {
 
 #[test]
 fn sender_waiting_for_slow_disk_is_not_timed_out() {
-    let server = Server::configured("[http]\nbody_timeout_ms = 500\n", &["--sync-delay-ms", "800"]);
+    let server = Server::configured("[http]\nbody_timeout_ms = 400\n", &["--sync-delay-ms", "700"]);
     server.create("t", 1);
     let mut connection = server.connect_raw();
     connection.send(
@@ -200,8 +200,8 @@ fn sender_waiting_for_slow_disk_is_not_timed_out() {
     connection.send(chunk.as_bytes());
     assert_eq!(connection.head().status, 200);
     for offset in 0..3 {
-        let chunk = connection.chunk().expect("a response");
-        let line: Value = serde_json::from_str(&chunk).expect("one line");
+        let response = connection.chunk().expect("a response");
+        let line: Value = serde_json::from_str(&response).expect("one line");
         assert_eq!((&line["status"], &line["offset"]), (&json!(200), &json!(offset)));
         connection.send(chunk.as_bytes());
     }

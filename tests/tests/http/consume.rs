@@ -39,12 +39,12 @@ fn consume_body_overrides_query_and_invalid_parameters_are_refused() {
     let server = Server::start();
     server.create("t", 1);
     server.produce("t", "v");
-    let ask = |query: &str, body: &str| server.call("GET", &format!("/v1/consume{query}"), &[], body);
+    let consume = |query: &str, body: &str| server.call("GET", &format!("/v1/consume{query}"), &[], body);
     let body = json!({
         "topic": "t", "group": "g", "owner": "w", "lease_ms": 2000, "prefetch": 1, "from": "earliest",
         "release_on_disconnect": false, "max": 1, "wait_ms": 5000,
     });
-    let reply = ask("?topic=absent", &body.to_string());
+    let reply = consume("?topic=absent", &body.to_string());
     assert_eq!((reply.status, reply.header("content-type")), (200, NDJSON), "{reply:?}");
     assert_eq!(reply.body.lines().count(), 1, "{reply:?}");
 
@@ -64,13 +64,13 @@ fn consume_body_overrides_query_and_invalid_parameters_are_refused() {
         "?topic=t&group=g&owner=w&from=middle",
         "?topic=t&group=g&owner=w&release_on_disconnect=maybe",
     ] {
-        let reply = ask(query, "");
+        let reply = consume(query, "");
         assert_eq!(reply.status, 400, "{query}: {reply:?}");
         reply.refused(400, "INVALID_ARGUMENT");
     }
     let name = "n".repeat(256);
-    ask(&format!("?topic=t&group={name}&owner=w"), "").refused(400, "INVALID_ARGUMENT");
-    ask(&format!("?topic=t&group=g&owner={name}"), "").refused(400, "INVALID_ARGUMENT");
+    consume(&format!("?topic=t&group={name}&owner=w"), "").refused(400, "INVALID_ARGUMENT");
+    consume(&format!("?topic=t&group=g&owner={name}"), "").refused(400, "INVALID_ARGUMENT");
     for body in [
         "{\"topic\":\"t\",\"group\":\"g\",\"owner\":\"w\",\"lease_ms\":-1}",
         "{\"topic\":\"t\",\"group\":\"g\",\"owner\":\"w\",\"lease\":1}",
@@ -79,9 +79,9 @@ fn consume_body_overrides_query_and_invalid_parameters_are_refused() {
         "[\"t\",\"g\",\"w\",null,null,null,null,null,null]",
         "{\"topic\":\"t\",\"group\":\"g\",\"owner\":\"w\"}x",
     ] {
-        ask("", body).refused(400, "INVALID_ARGUMENT");
+        consume("", body).refused(400, "INVALID_ARGUMENT");
     }
-    assert!(ask("?topic=absent&group=g&owner=w", "").refused(404, "NOT_FOUND").contains("absent"));
+    assert!(consume("?topic=absent&group=g&owner=w", "").refused(404, "NOT_FOUND").contains("absent"));
     assert_eq!(server.get("/v1/groups?topic=t").json()["groups"], json!(["g"]), "a refused stream creates no group");
 }
 

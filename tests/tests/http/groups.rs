@@ -103,7 +103,7 @@ fn seek_moves_group_and_fences_leases() {
     wait_until("20 ms have passed", || now() > pause);
     let time = in_ms(-10);
     server.produce_json(&json!({ "topic": "t", "value": "d", "envelope": { "partition_override": 1 } }));
-    let take = || {
+    let fetch = || {
         let mut items = server.fetch("t", "g");
         items.sort_by_key(|item| item["offset"].as_u64());
         items
@@ -112,7 +112,7 @@ fn seek_moves_group_and_fences_leases() {
         let reply = server.post_json("/v1/groups/seek", &json!({ "topic": "t", "group": "g", "to": to }));
         assert!((200..300).contains(&reply.status), "{to}: {reply:?}");
     };
-    let held = take();
+    let held = fetch();
     assert_eq!(each(&held, "value"), ["a", "b", "c", "d"]);
     seek(json!("earliest"));
     for item in &held {
@@ -120,10 +120,10 @@ fn seek_moves_group_and_fences_leases() {
             .settle("ack", "t", item, json!({ "lease_token": item["lease_token"] }))
             .refused(409, "FAILED_PRECONDITION");
     }
-    for item in &take() {
+    for item in &fetch() {
         server.settle_ok("ack", "t", item, json!({ "lease_token": item["lease_token"] }));
     }
-    assert!(take().is_empty());
+    assert!(fetch().is_empty());
     for (to, expected) in [
         (json!("earliest"), vec!["a", "b", "c", "d"]),
         (json!("latest"), vec![]),
@@ -133,7 +133,7 @@ fn seek_moves_group_and_fences_leases() {
         (json!({ "time": "1970-01-01T00:00:00Z" }), vec!["a", "b", "c", "d"]),
     ] {
         seek(to.clone());
-        assert_eq!(each(&take(), "value"), expected, "{to}");
+        assert_eq!(each(&fetch(), "value"), expected, "{to}");
     }
     assert!(server.post("/v1/groups/seek?topic=t&group=g&to=latest", "").status < 300);
     assert_eq!(server.topic("t")["groups"][0]["partitions"][0]["lag"], 0);

@@ -290,9 +290,9 @@ fn cross_site_requests_and_foreign_hosts_are_refused() {
     assert_healthy(&mut server);
 
     let named = Server::with(&["--no-wal", "--allowed-host", "queue.example"]);
-    let ask = |host: &str| named.call("GET", "/v1/version", &[("Host", host)], "");
-    assert_eq!(ask("Queue.Example:8080").status, 200);
-    ask("evil.example").refused(403, "PERMISSION_DENIED");
+    let get_from = |host: &str| named.call("GET", "/v1/version", &[("Host", host)], "");
+    assert_eq!(get_from("Queue.Example:8080").status, 200);
+    get_from("evil.example").refused(403, "PERMISSION_DENIED");
     let any_host = Server::with(&["--no-wal", "--allowed-host", "*"]);
     assert_eq!(any_host.call("GET", "/v1/version", &[("Host", "whatever.example")], "").status, 200);
     any_host.call("GET", "/v1/version", &[("Origin", "http://evil.example")], "").refused(403, "PERMISSION_DENIED");

@@ -183,12 +183,12 @@ fn extend_moves_expiry_and_is_refused_after_expiry() {
     server.create("t", 1);
     server.produce("t", "v");
     let item = server.consume("topic=t&group=g&owner=w&lease_ms=400&max=1").item().expect("a message");
-    let asked = now();
+    let sent = now();
     let reply = server.settle("extend", "t", &item, json!({ "lease_ms": 1000, "lease_token": item["lease_token"] }));
     assert_eq!((reply.status, reply.header("content-type")), (200, JSON));
     let lease_until = millis(&reply.json()["lease_until"]);
     assert_eq!(reply.json().as_object().map(serde_json::Map::len), Some(1), "{reply:?}");
-    assert!((asked + 990..=now() + 1_010).contains(&lease_until), "{}", lease_until - asked);
+    assert!((sent + 990..=now() + 1_010).contains(&lease_until), "{}", lease_until - sent);
     assert!(lease_until > millis(&item["lease_until"]));
     let mut stream = server.consume("topic=t&group=g&owner=w2&lease_ms=60000");
     let began = now();

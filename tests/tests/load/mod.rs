@@ -54,7 +54,7 @@ impl Running {
     }
 
     fn finish(mut self) -> Finished {
-        let status = wait_for("the program to exit", || self.child.0.try_wait().expect("our own child"));
+        let status = wait_for("the program to exit", || self.child.0.try_wait().expect("a child"));
         let read = |name| fs::read_to_string(self.output.path().join(name)).expect("its output");
         Finished { code: status.code(), stdout: read("stdout"), stderr: read("stderr") }
     }
@@ -374,7 +374,7 @@ fn interrupt_removes_process_and_folder() {
         made.join("data/journal").metadata().is_ok_and(|journal| journal.len() > 0).then_some(made)
     });
     let pid = rustix::process::Pid::from_child(&running.child.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("our own child");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a child");
     assert_eq!(running.finish().code, Some(130));
     assert!(!Path::new(&format!("/proc/{daemon}")).exists());
     assert!(!data.exists());

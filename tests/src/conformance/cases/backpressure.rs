@@ -47,18 +47,20 @@ pub(super) const CASES: &[Case] = &[
 
 /// The response of a full partition, and how many messages it holds.
 fn overloaded(probe: &Probe<'_>, topic: &str) -> Result<(Reply, usize), Verdict> {
-    let taken = fill_partition(probe, topic, TRIED_MAX)?;
-    if taken == TRIED_MAX {
-        return Err(not_applicable(format!("a partition accepts {taken} messages or more: larger limits than v1's")));
+    let accepted = fill_partition(probe, topic, TRIED_MAX)?;
+    if accepted == TRIED_MAX {
+        return Err(not_applicable(format!(
+            "a partition accepts {accepted} messages or more: larger limits than v1's"
+        )));
     }
     let reply = probe.post("/v1/produce", &json!({ "topic": topic, "value": "x" }))?;
     ensure(reply.status == 429, "429 again from a full partition", brief(&reply))?;
-    Ok((reply, taken))
+    Ok((reply, accepted))
 }
 
 fn status(probe: &Probe<'_>) -> Finding {
-    let (reply, taken) = overloaded(probe, &probe.topic(1)?)?;
-    pass(format!("{taken} accepted, then {}", reply.status))
+    let (reply, accepted) = overloaded(probe, &probe.topic(1)?)?;
+    pass(format!("{accepted} accepted, then {}", reply.status))
 }
 
 fn retry_after(probe: &Probe<'_>) -> Finding {
@@ -79,10 +81,10 @@ fn body(probe: &Probe<'_>) -> Finding {
 
 fn not_enqueued(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    let (_, taken) = overloaded(probe, &topic)?;
+    let (_, accepted) = overloaded(probe, &topic)?;
     let items = probe.drain(&topic, "g")?;
-    ensure(items.len() == taken, format!("{taken} messages"), format!("{} of them", items.len()))?;
-    pass(format!("{taken} accepted, {taken} delivered"))
+    ensure(items.len() == accepted, format!("{accepted} messages"), format!("{} of them", items.len()))?;
+    pass(format!("{accepted} accepted, {accepted} delivered"))
 }
 
 fn per_partition(probe: &Probe<'_>) -> Finding {
@@ -133,8 +135,8 @@ fn lone_message(probe: &Probe<'_>) -> Finding {
 }
 
 fn default_messages(probe: &Probe<'_>) -> Finding {
-    let (_, taken) = overloaded(probe, &probe.topic(1)?)?;
-    if taken == 2 { pass("the third is refused") } else { Err(not_applicable(format!("{taken} are configured"))) }
+    let (_, accepted) = overloaded(probe, &probe.topic(1)?)?;
+    if accepted == 2 { pass("the third is refused") } else { Err(not_applicable(format!("{accepted} are configured"))) }
 }
 
 fn default_bytes(probe: &Probe<'_>) -> Finding {

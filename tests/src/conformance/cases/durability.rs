@@ -9,7 +9,7 @@ use crate::conformance::verdict::{Finding, brief, deviates, ensure, fail, pass};
 const PRODUCE: &str = "v1.3 Produce durability";
 const ACKS: &str = "v1.3 Ack and offset durability";
 const REPLAY: &str = "v1.3 Replay";
-const NOT_PROMISED: &str = "v1.3 Not promised to survive";
+const MAY_BE_LOST: &str = "v1.3 May be lost on restart";
 
 pub(super) const CASES: &[Case] = &[
     durable(
@@ -50,19 +50,14 @@ pub(super) const CASES: &[Case] = &[
     durable(REPLAY, "restart_offsets_go_on", "new offsets are above those replayed", offsets_go_on),
     durable(REPLAY, "restart_resumes_dispatch", "new messages are delivered after a restart", resumes_dispatch),
     durable(
-        NOT_PROMISED,
+        MAY_BE_LOST,
         "restart_empty_partitions",
         "partitions that never had a message may be forgotten",
         empty_partitions,
     ),
-    durable(NOT_PROMISED, "restart_attempts", "attempts may start again", attempts),
-    durable(NOT_PROMISED, "restart_last_error", "last_error is lost on restart", last_error),
-    durable(
-        NOT_PROMISED,
-        "restart_producer_idempotency",
-        "the idempotency registry is in memory",
-        producer_idempotency,
-    ),
+    durable(MAY_BE_LOST, "restart_attempts", "attempts may start again", attempts),
+    durable(MAY_BE_LOST, "restart_last_error", "last_error is lost on restart", last_error),
+    durable(MAY_BE_LOST, "restart_producer_idempotency", "the idempotency registry is in memory", producer_idempotency),
 ];
 
 fn keeps_messages(probe: &Probe<'_>) -> Finding {

@@ -38,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
     case(
         IDENTITY,
         "identity_empty_tenant_is_not_default",
-        "the empty tenant is a value of its own, not \"default\"",
+        "the empty tenant is a separate value, not \"default\"",
         empty_tenant_is_not_default,
     ),
     case(IDENTITY, "identity_empty_key", "an empty key means no idempotency", empty_key),

@@ -21,7 +21,7 @@ pub(crate) use effect::{EffectRequests, EffectShape};
 pub(crate) use item::{Item, text_field};
 pub(crate) use request::{Effect, MessageShape, NDJSON, ProduceRequest, StepRequest, get, post, post_into};
 
-/// Larger than any response to a single request, so that one short read tells tokio that the socket is empty.
+/// Larger than any response to a single request, so that after one short read tokio knows that the socket is empty.
 const INPUT_BYTES: usize = 16 * 1024;
 /// How long the head of a stream may take.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);

@@ -197,13 +197,13 @@ impl StepRequest {
 }
 
 /// Writes a number in hexadecimal digits, right-aligned.
-pub(super) fn write_hex(room: &mut [u8], number: u64) {
-    write_digits(room, number, b"0123456789abcdef");
+pub(super) fn write_hex(field: &mut [u8], number: u64) {
+    write_digits(field, number, b"0123456789abcdef");
 }
 
-fn write_digits(room: &mut [u8], number: u64, digits: &[u8; 16]) {
-    for (place, digit) in room.iter_mut().rev().zip(nibbles(number)) {
-        *place = digits[digit];
+fn write_digits(field: &mut [u8], number: u64, digits: &[u8; 16]) {
+    for (byte, digit) in field.iter_mut().rev().zip(nibbles(number)) {
+        *byte = digits[digit];
     }
 }
 

@@ -10,7 +10,7 @@ use crate::load::drive::{Produces, Shape, Stamp};
 use crate::load::error::Result;
 use crate::load::modes::consumers::consume_target;
 use crate::load::modes::fill;
-use crate::load::modes::slices::Target;
+use crate::load::modes::slices::{Pace, Target};
 use crate::load::report::{Failures, ServerStats, time};
 use crate::numbers::grouped;
 use crate::procfs::Memory;
@@ -113,9 +113,10 @@ async fn compare(options: &BacklogOptions, full: &Broker, topic: &str) -> Result
     let empty = Broker::open(&options.broker, &[]).await?;
     let shape = |topic| Shape { message: message(options, topic), batch: 1, stamp: Stamp::Number };
     let empty_topic = empty.create_topic(options.partitions).await?;
-    let mut empty_target = Target::<Produces>::connect(empty.addr(), &shape(empty_topic), 1, None).await?;
-    let mut full_target = Target::<Produces>::connect(full.addr(), &shape(topic.to_owned()), 1, None).await?;
-    let slice = Duration::from_secs_f64(options.seconds.max(0.04)) / SLICES;
+    let pace = Pace { connections: 1, length: Duration::from_secs_f64(options.seconds.max(0.04)), rate: None };
+    let mut empty_target = Target::<Produces>::connect(empty.addr(), &shape(empty_topic), pace).await?;
+    let mut full_target = Target::<Produces>::connect(full.addr(), &shape(topic.to_owned()), pace).await?;
+    let slice = pace.length / SLICES;
     for _ in 0..SLICES {
         empty_target.slice(slice, || empty.cpu()).await?;
         full_target.slice(slice, || full.cpu()).await?;

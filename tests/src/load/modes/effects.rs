@@ -106,16 +106,15 @@ pub(crate) async fn measure(options: &EffectsOptions) -> Result<slices::Figures>
     let mut broker = Broker::open(&options.broker, &[]).await?;
     let ceiling = if options.ceiling { Some(Ceiling::start()?) } else { None };
     let _progress = Progress::spinner("beginning and finishing effects");
-    let pace = Pace { connections: options.connections, length: length(options), rate: None };
-    slices::measure::<Effects>(&mut broker, ceiling, &shape(options), pace).await
+    slices::measure::<Effects>(&mut broker, ceiling, &shape(options), pace(options, options.connections)).await
 }
 
 fn shape(options: &EffectsOptions) -> EffectShape {
     EffectShape { prefix: unused_name(), result_size: options.result_size }
 }
 
-fn length(options: &EffectsOptions) -> Duration {
-    Duration::from_secs_f64(options.seconds.max(0.01))
+fn pace(options: &EffectsOptions, connections: u32) -> Pace {
+    Pace { connections, length: Duration::from_secs_f64(options.seconds.max(0.01)), rate: None }
 }
 
 /// Prints a server's statistics with a name.
@@ -189,16 +188,17 @@ impl RecordsFigures {
 pub(crate) async fn measure_records(options: &EffectsOptions, records: u64) -> Result<RecordsFigures> {
     let mut broker = Broker::open(&options.broker, &[]).await?;
     broker.require_own()?;
-    let filled = Filled::fill(&broker, &shape(options), records).await?;
+    let filled = Filled::fill(&broker, &shape(options), pace(options, FILL_CONNECTIONS), records).await?;
 
     let _progress = Progress::spinner("comparing with an empty store");
     let empty_broker = Broker::open(&options.broker, &[]).await?;
     let shape = shape(options);
-    let mut empty = Target::<Effects>::connect(empty_broker.addr(), &shape, options.connections, None).await?;
-    let mut full = Target::<Effects>::connect(broker.addr(), &shape, options.connections, None).await?;
+    let pace = pace(options, options.connections);
+    let mut empty = Target::<Effects>::connect(empty_broker.addr(), &shape, pace).await?;
+    let mut full = Target::<Effects>::connect(broker.addr(), &shape, pace).await?;
     for _ in 0..SLICES {
-        empty.slice(length(options) / SLICES, || empty_broker.cpu()).await?;
-        full.slice(length(options) / SLICES, || broker.cpu()).await?;
+        empty.slice(pace.length / SLICES, || empty_broker.cpu()).await?;
+        full.slice(pace.length / SLICES, || broker.cpu()).await?;
     }
     broker.warn_if_exited();
     let (mut empty, mut full) = (empty.server, full.server);
@@ -211,9 +211,9 @@ pub(crate) async fn measure_records(options: &EffectsOptions, records: u64) -> R
 
 impl Filled {
     /// Creates records and measures the broker's memory before and after. The connections are open in both cases.
-    async fn fill(broker: &Broker, shape: &EffectShape, records: u64) -> Result<Self> {
+    async fn fill(broker: &Broker, shape: &EffectShape, pace: Pace, records: u64) -> Result<Self> {
         let progress = Progress::spinner("creating records");
-        let mut target = Target::<Effects>::connect(broker.addr(), shape, FILL_CONNECTIONS, None).await?;
+        let mut target = Target::<Effects>::connect(broker.addr(), shape, pace).await?;
         let before = broker.require_memory()?;
         let part = records.div_ceil(FILL_PARTS);
         let mut left = records;

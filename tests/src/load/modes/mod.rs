@@ -22,7 +22,7 @@ use crate::progress::Progress;
 const FILL_CONNECTIONS: u32 = 16;
 const FILL_BATCH: u32 = 100;
 
-/// Fills a topic with at least so many messages, by batches, and returns what was counted.
+/// Produces at least this many messages to a topic in batches, and returns the statistics.
 async fn fill(broker: &Broker, message: MessageShape, messages: u64) -> Result<Stats> {
     let _progress = Progress::spinner("filling the backlog");
     let shape = Shape { message, batch: FILL_BATCH, stamp: Stamp::Number };

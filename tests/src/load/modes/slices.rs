@@ -14,7 +14,7 @@ use crate::procfs;
 /// With a ceiling, the two are driven in slices of this length, so that other load on the machine affects both equally. In shorter slices
 /// the wait for the last responses, in which connections idle, would begin to count.
 const SLICE: Duration = Duration::from_millis(500);
-/// Each is first driven for this long without counting, to warm up connections, caches and files.
+/// Each is first driven for at most this long without counting, to warm up connections, caches and files.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// Above this use of cores by other programs, a ratio is not reliable. Chosen: at 1.4 cores two equal servers measured between 0.57 and
 /// 1.34 of each other; lower values were not measured.
@@ -90,9 +90,9 @@ pub(crate) async fn measure<W: Work>(
     pace: Pace,
 ) -> Result<Figures> {
     let mut probe = broker.probe_disk()?;
-    let mut broker_target = Target::<W>::connect(broker.addr(), shape, pace.connections, pace.rate).await?;
+    let mut broker_target = Target::<W>::connect(broker.addr(), shape, pace).await?;
     let mut ceiling_target = match &ceiling {
-        Some(ceiling) => Some(Target::<W>::connect(ceiling.addr(), shape, pace.connections, pace.rate).await?),
+        Some(ceiling) => Some(Target::<W>::connect(ceiling.addr(), shape, pace).await?),
         None => None,
     };
     let count = pace.length.as_secs_f64() / SLICE.as_secs_f64();
@@ -130,15 +130,10 @@ pub(crate) struct Target<W> {
 
 impl<W: Work> Target<W> {
     /// Connects and warms up.
-    pub(crate) async fn connect(
-        addr: SocketAddr,
-        shape: &W::Shape,
-        connections: u32,
-        rate: Option<f64>,
-    ) -> Result<Self> {
-        let callers = Caller::connect(addr, shape, connections).await?;
-        let mut target = Self { callers, rate, server: ServerStats::default() };
-        target.slice(WARM_UP, || None).await?;
+    pub(crate) async fn connect(addr: SocketAddr, shape: &W::Shape, pace: Pace) -> Result<Self> {
+        let callers = Caller::connect(addr, shape, pace.connections).await?;
+        let mut target = Self { callers, rate: pace.rate, server: ServerStats::default() };
+        target.slice(WARM_UP.min(pace.length), || None).await?;
         // Of the warm-up only the failures count.
         let mut server = ServerStats::default();
         server.stats.failures = std::mem::take(&mut target.server.stats.failures);

@@ -83,7 +83,7 @@ pub(crate) async fn measure(options: &StepsOptions) -> Result<Figures> {
     let (cpu_before, own_before, begun) = (broker.cpu(), procfs::own_cpu_time(), Instant::now());
     let mut workers = Consumers::start(broker.addr(), &plan).await?;
     workers.wait_for_acks(filled.messages, Duration::from_secs_f64(options.seconds.max(0.01))).await;
-    let answered = workers.stop_completing(RESPONSE_WITHIN).await;
+    let completed = workers.stop_completing(RESPONSE_WITHIN).await;
     let took = begun.elapsed();
     let cpu = cpu_before.zip(broker.cpu()).map(|(before, after)| after.saturating_sub(before));
     let client_cpu = procfs::own_cpu_time().saturating_sub(own_before);
@@ -93,7 +93,7 @@ pub(crate) async fn measure(options: &StepsOptions) -> Result<Figures> {
 
     let mut failures = filled.failures;
     failures.merge(&deliveries.failures);
-    if !answered {
+    if !completed {
         failures.named("completes without a response");
     }
     let outputs = (broker.message_count(&output).await?, steps * u64::from(options.outputs));

@@ -29,8 +29,8 @@ impl Table {
     }
 
     /// Adds a row for a measurement that failed; the next one follows.
-    fn note(&mut self, work: &str, outcome: Result<()>) {
-        if let Err(error) = outcome {
+    fn note(&mut self, work: &str, result: Result<()>) {
+        if let Err(error) = result {
             eprintln!("load: {work}: {error}");
             self.failures.named(&format!("{work}: failed"));
             let reason = error.to_string().replace(['\n', '|'], " ");
@@ -45,29 +45,29 @@ pub(crate) async fn run(options: &TableOptions) -> Result<Failures> {
         return Err("the table starts its own brokers; --url cannot be used".into());
     }
     let mut table = Table::default();
-    let outcome = single_produces(options, &mut table).await;
-    table.note("single produces, 64 keep-alive connections", outcome);
-    let outcome = one_connection(options, &mut table).await;
-    table.note("single produces, 1 connection, p50", outcome);
-    let outcome = batches(options, &mut table).await;
-    table.note("NDJSON batches", outcome);
-    let outcome = end_to_end_rows(options, &mut table).await;
-    table.note("produce → stream → ack", outcome);
-    let outcome = with_backlog(options, &mut table).await;
-    table.note("backlog and restart", outcome);
+    let result = single_produces(options, &mut table).await;
+    table.note("single produces, 64 keep-alive connections", result);
+    let result = one_connection(options, &mut table).await;
+    table.note("single produces, 1 connection, p50", result);
+    let result = batches(options, &mut table).await;
+    table.note("NDJSON batches", result);
+    let result = end_to_end_rows(options, &mut table).await;
+    table.note("produce → stream → ack", result);
+    let result = with_backlog(options, &mut table).await;
+    table.note("backlog and restart", result);
     let cpu = table.single_produce_cpu;
     let measured = cpu.map_or_else(|| "unknown".to_owned(), |cpu| format!("{cpu:.1} s"));
     table.add("server CPU, single produces", "≤ 20 s per million", measured, cpu.is_some_and(|cpu| cpu <= 20.0));
-    let outcome = idling(options, &mut table).await;
-    table.note("idle streams and idle broker", outcome);
-    let outcome = begin_and_finish(options, &mut table).await;
-    table.note("begin + finish of an effect", outcome);
-    let outcome = with_records(options, &mut table).await;
-    table.note("live idempotency records", outcome);
-    let outcome = completing(options, &mut table).await;
-    table.note("complete with two outputs", outcome);
-    let outcome = slow_sync(options, &mut table).await;
-    table.note("single produces, sync slowed to 2 ms", outcome);
+    let result = idling(options, &mut table).await;
+    table.note("idle streams and idle broker", result);
+    let result = begin_and_finish(options, &mut table).await;
+    table.note("begin + finish of an effect", result);
+    let result = with_records(options, &mut table).await;
+    table.note("live idempotency records", result);
+    let result = completing(options, &mut table).await;
+    table.note("complete with two outputs", result);
+    let result = slow_sync(options, &mut table).await;
+    table.note("single produces, sync slowed to 2 ms", result);
     println!("\n{}", markdown(&table.rows));
     println!("failures: {}", table.failures);
     Ok(table.failures)

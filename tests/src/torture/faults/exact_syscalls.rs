@@ -17,7 +17,7 @@ use crate::torture::workload::{OUTPUTS, lease_of};
 /// A series that is still killed at this call does not end.
 const KILLS_MAX: u64 = 400;
 /// Scenarios at a time: most of a scenario is waiting.
-const PARALLEL: usize = 8;
+const PARALLEL: usize = 12;
 /// Long values that fill a segment, so that the next segment and a snapshot are created.
 const LONG_VALUES: usize = 24;
 const LONG_BYTES: usize = 28_000;
@@ -50,42 +50,32 @@ pub fn exact_syscalls(options: &Options, on_fault: OnFault<'_>) -> Result<FaultS
         return Ok(FaultSummary::skipped(fault, reason));
     }
     timed(fault, |summary| {
-        for series in SERIES {
-            let kills = summary.runs;
-            run_series(options, series, summary, on_fault)?;
-            if summary.runs == kills {
-                return Err(format!("{series:?} was never killed: the server does not make that call any more"));
+        // All series at once, point by point: few scenarios are started beyond the end of a series.
+        let points: Vec<(usize, u64)> =
+            (1..KILLS_MAX).flat_map(|point| (0..SERIES.len()).map(move |series| (series, point))).collect();
+        let completed_at = SERIES.map(|_| AtomicU64::new(KILLS_MAX));
+        let summary = Mutex::new(summary);
+        in_parallel(PARALLEL, &points, |&(series, point)| {
+            if point >= completed_at[series].load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let (killed, verdict) = kill_at(options, SERIES[series], point)?;
+            if !killed {
+                completed_at[series].fetch_min(point, Ordering::Relaxed);
+            }
+            on_fault();
+            summary.lock().map_err(|_| "another scenario panicked")?.add(u64::from(killed), verdict);
+            Ok(())
+        })?;
+        for (series, completed_at) in SERIES.iter().zip(completed_at) {
+            match completed_at.into_inner() {
+                1 => return Err(format!("{series:?} was never killed: the server does not make that call any more")),
+                KILLS_MAX => return Err(format!("{series:?} is still killed at call {KILLS_MAX}")),
+                _ => {}
             }
         }
         Ok(())
     })
-}
-
-fn run_series(
-    options: &Options,
-    series: Series,
-    summary: &mut FaultSummary,
-    on_fault: OnFault<'_>,
-) -> Result<(), String> {
-    let points: Vec<u64> = (1..KILLS_MAX).collect();
-    let unharmed_from = AtomicU64::new(KILLS_MAX);
-    let summary = Mutex::new(summary);
-    in_parallel(PARALLEL, &points, |&point| {
-        if point >= unharmed_from.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let (killed, verdict) = kill_at(options, series, point)?;
-        if !killed {
-            unharmed_from.fetch_min(point, Ordering::Relaxed);
-        }
-        on_fault();
-        summary.lock().map_err(|_| "another scenario panicked")?.add(u64::from(killed), verdict);
-        Ok(())
-    })?;
-    match unharmed_from.into_inner() {
-        KILLS_MAX => Err(format!("{series:?}: still killed at call {KILLS_MAX}")),
-        _ => Ok(()),
-    }
 }
 
 /// One history with a kill at one call. Returns whether the kill happened.

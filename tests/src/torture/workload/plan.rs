@@ -60,7 +60,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Tells the clients to stop.
+    /// Signals the clients to stop.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }

@@ -55,7 +55,7 @@ impl State {
 
 /// The request.
 #[derive(Clone, Copy, Debug)]
-enum Ask {
+enum Operation {
     /// With these further fields, JSON.
     Begin(&'static str),
     /// With the token and these further fields.
@@ -65,9 +65,9 @@ enum Ask {
     Delete,
 }
 
-use Ask::{Begin, Delete, Finish, Reacquire, Renew};
+use Operation::{Begin, Delete, Finish, Reacquire, Renew};
 
-impl Ask {
+impl Operation {
     fn send(self, server: &Server, identity: &Value, token: &str) -> Reply {
         let more = |text: &str| serde_json::from_str(text).expect("JSON");
         let of = |more: Value| with(identity.clone(), more);
@@ -188,10 +188,10 @@ const LEASE_EXPIRED: Response = Retryable("IN_PROGRESS", "lease_expired");
 const FAILED_BEFORE: Response = Retryable("FAILED_RETRYABLE", "an \"error\"");
 
 /// A row: its name, the state, the request, the response, and the response in the scope `rpc`.
-type Row = (&'static str, State, Ask, Response, Response);
+type Row = (&'static str, State, Operation, Response, Response);
 
-const fn row(name: &'static str, state: State, ask: Ask, response: Response) -> Row {
-    (name, state, ask, response, response)
+const fn row(name: &'static str, state: State, operation: Operation, response: Response) -> Row {
+    (name, state, operation, response, response)
 }
 
 const ROWS: &[Row] = &[
@@ -263,11 +263,12 @@ fn decision_table_holds_in_every_scope_before_and_after_crash() {
         tokens
     };
     before_and_after_crash("", prepare, |server, prefix, tokens| {
-        let check = |((name, state, ask, response, rpc), scope, identity): (&Row, Value, Value), token: String| {
-            println!("{prefix} {name}: {scope}, {state:?}, {ask:?}");
+        let check = |((name, state, operation, response, rpc), scope, identity): (&Row, Value, Value),
+                     token: String| {
+            println!("{prefix} {name}: {scope}, {state:?}, {operation:?}");
             let response = if scope["kind"] == "rpc" { *rpc } else { *response };
             let (before, sent_at) = (server.effect_state(&identity), now());
-            response.check(&ask.send(server, &identity, &token), sent_at);
+            response.check(&operation.send(server, &identity, &token), sent_at);
             // A repeated finish succeeds and changes nothing.
             let unchanged = response.changes_nothing() || (response == Stored && *state == Succeeded);
             assert_eq!(server.effect_state(&identity) == before, unchanged, "{identity}");

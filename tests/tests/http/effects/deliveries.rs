@@ -48,11 +48,11 @@ fn newer_delivery_takes_over_and_older_one_is_stale() {
             assert_eq!(server.begin(&of, delivery(&wrong)).refused(409, "FAILED_PRECONDITION"), "stale lease");
         }
         assert_eq!(server.effect_state(&of), before);
-        let asked_at = now();
-        let taken = server.begin(&of, delivery(&second));
-        Response::Execute(2).check(&taken, asked_at);
+        let sent_at = now();
+        let taken_over = server.begin(&of, delivery(&second));
+        Response::Execute(2).check(&taken_over, sent_at);
         STALE.check(&server.finish(&of, &token, json!({})), now());
-        let token = taken.json()["lease_token"].as_str().expect("a token").to_owned();
+        let token = taken_over.json()["lease_token"].as_str().expect("a token").to_owned();
         server.finish_ok(&of, &token, json!({ "result": 1 }));
         assert_eq!(server.begin(&of, delivery(&second)).json()["result"], 1, "a finished effect is replayed");
         // A finish is not an ack.

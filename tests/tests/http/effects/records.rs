@@ -233,8 +233,8 @@ fn store_metrics_change() {
     ] {
         assert_eq!(server.metric(name), Some(value), "{name}");
     }
-    let gone = server.delete(&format!("/v1/idempotency?{}", query(&of("b"))));
-    assert_eq!(gone.status, 204);
+    let deleted = server.delete(&format!("/v1/idempotency?{}", query(&of("b"))));
+    assert_eq!(deleted.status, 204);
     wait_until("the record is removed", || server.metric("idempotency_records") == Some(1.0));
 }
 
