@@ -1,16 +1,17 @@
-//! Instructions per message, counted by callgrind: the same on a busy machine as on a quiet one.
+//! Instructions per message, counted by callgrind: independent of the load of the machine.
 //!
-//! `cargo bench -p driftq-core --bench instructions`. Where valgrind is not installed it says so and measures nothing.
+//! `cargo bench -p driftq-core --bench instructions`. Prints a line and measures nothing if valgrind is not installed.
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod support;
 
+use driftq_core::command::CreateTopic;
 use std::process::Command;
 
 use driftq_core::types::{Millis, TopicName};
-use support::{PLAIN, Shape, World};
+use support::{BenchBroker, PLAIN, Shape};
 
-/// Two runs of different length; their difference leaves out what does not depend on it.
+/// Two runs of different length; their difference excludes the cost of the setup.
 const SHORT: usize = 100;
 const LONG: usize = 300;
 
@@ -40,27 +41,27 @@ fn child(name: &str, batches: usize) {
         "recovery" => Shape { active: 0, ..PLAIN },
         _ => PLAIN,
     };
-    let mut world = if name == "recovery" { World::kept(shape) } else { World::new(shape) };
+    let mut broker = if name == "recovery" { BenchBroker::recoverable(shape) } else { BenchBroker::new(shape) };
     let next = TopicName::new("next").unwrap();
     if name == "step" {
         let (partitions, retention) = (Some(1), Default::default());
-        world.send(driftq_core::Command::CreateTopic { name: next.clone(), partitions, retention });
+        broker.send(driftq_core::Command::CreateTopic(CreateTopic { name: next.clone(), partitions, retention }));
     }
     for _ in 0..batches {
         match name {
-            "effect" => world.effect_batch(Millis(10)),
-            "step" => assert_eq!(world.step_batch(&next), support::BATCH),
+            "effect" => broker.effect_batch(Millis(10)),
+            "step" => assert_eq!(broker.step_batch(&next), support::BATCH),
             _ => {
-                world.batch();
+                broker.batch();
             }
         }
     }
     if name == "recovery" {
-        driftq_core::pipeline::inspect(&mut *world.storage, None, &driftq_core::faults::NoFaults).unwrap();
+        driftq_core::pipeline::inspect(&mut *broker.storage, None).unwrap();
     }
 }
 
-/// What callgrind collects for one run of this program.
+/// The number of instructions that callgrind counts for one run of this program.
 fn count(name: &str, batches: usize) -> u64 {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -69,6 +70,6 @@ fn count(name: &str, batches: usize) -> u64 {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
-    let line = text.lines().find(|line| line.contains("Collected")).expect("callgrind tells what it collected");
+    let line = text.lines().find(|line| line.contains("Collected")).expect("callgrind prints a count");
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }

@@ -4,9 +4,8 @@
 mod support;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use driftq_core::faults::NoFaults;
 use driftq_core::pipeline::inspect;
-use support::{BATCH, PLAIN, Shape, World};
+use support::{BATCH, BenchBroker, PLAIN, Shape};
 
 fn cycle(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("produce, deliver, ack");
@@ -16,8 +15,8 @@ fn cycle(criterion: &mut Criterion) {
         ("100 groups x 100 partitions", Shape { partitions: 100, groups: 100, ..PLAIN }),
         ("with an idempotency key", Shape { with_identity: true, ..PLAIN }),
     ] {
-        let mut world = World::new(shape);
-        group.bench_function(name, |bench| bench.iter(|| world.batch()));
+        let mut broker = BenchBroker::new(shape);
+        group.bench_function(name, |bench| bench.iter(|| broker.batch()));
     }
     group.finish();
 }
@@ -25,21 +24,21 @@ fn cycle(criterion: &mut Criterion) {
 fn produce(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("produce");
     group.throughput(Throughput::Elements(1_000));
-    group.bench_function("queued, nobody consuming", |bench| {
-        let fresh = || World::new(Shape { active: 0, ..PLAIN });
-        bench.iter_batched_ref(fresh, |world| world.backlog(1_000), BatchSize::LargeInput);
+    group.bench_function("queued, without consumers", |bench| {
+        let fresh = || BenchBroker::new(Shape { active: 0, ..PLAIN });
+        bench.iter_batched_ref(fresh, |broker| broker.backlog(1_000), BatchSize::LargeInput);
     });
     group.finish();
 }
 
 fn recovery(criterion: &mut Criterion) {
-    let mut world = World::kept(Shape { active: 0, ..PLAIN });
-    world.backlog(100_000);
+    let mut broker = BenchBroker::recoverable(Shape { active: 0, ..PLAIN });
+    broker.backlog(100_000);
     let mut group = criterion.benchmark_group("recovery");
     group.throughput(Throughput::Elements(100_000));
     group.sample_size(20);
     group.bench_function("100,000 messages queued", |bench| {
-        bench.iter_with_large_drop(|| inspect(&mut *world.storage, None, &NoFaults).expect("recovers"));
+        bench.iter_with_large_drop(|| inspect(&mut *broker.storage, None).expect("recovers"));
     });
     group.finish();
 }

@@ -1,27 +1,27 @@
-//! Prints the figures of `docs/performance.md`: throughput and how it holds as everything grows, memory, recovery, snapshots.
+//! Prints the figures of `docs/performance.md`: throughput, scaling, memory, recovery and snapshots.
 //!
 //! `cargo bench -p driftq-core --bench table`
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, clippy::disallowed_types)]
 
+use driftq_core::command::CreateTopic;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use driftq_core::Command;
-use driftq_core::faults::NoFaults;
 use driftq_core::pipeline::inspect;
-use driftq_core::record::Retention;
+use driftq_core::types::Retention;
 use driftq_core::types::TopicName;
-use support::{BATCH, PLAIN, RESULT, Shape, VALUE, World, cpu_time};
+use support::{BATCH, BenchBroker, PLAIN, RESULT, Shape, VALUE, cpu_time};
 
 mod support;
 
-/// Counts live heap bytes, the allocator's own rounding included.
+/// Counts live heap bytes, rounded up as by the allocator.
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is handed to the system's allocator unchanged.
+// SAFETY: every call is forwarded to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(rounded(layout.size()), Relaxed);
@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What glibc takes for a request: eight bytes more, in steps of sixteen.
+/// The size of a glibc allocation: eight bytes more, rounded up to a multiple of sixteen.
 fn rounded(size: usize) -> usize {
     (size + 8).next_multiple_of(16).max(32)
 }
@@ -48,25 +48,25 @@ fn row(name: &str, ns: f64, base: f64) {
 
 fn throughput() {
     println!("\nproduce + deliver + ack, per delivery, synced in batches of {BATCH}");
-    let base = World::new(PLAIN).rounds(8, 100_000);
+    let base = BenchBroker::new(PLAIN).rounds(8, 100_000);
     row("one partition, one group, one consumer", base, base);
 }
 
 fn scaling() {
-    println!("\nas things grow (x = against one partition, one group, one consumer, measured just before each row)");
-    let mut plain = World::new(PLAIN);
-    let mut row = |name: &str, world: &mut World| {
+    println!("\nscaling (x = relative to one partition, one group, one consumer, measured just before each row)");
+    let mut plain = BenchBroker::new(PLAIN);
+    let mut row = |name: &str, broker: &mut BenchBroker| {
         let base = plain.cycle();
-        let ns = world.cycle();
+        let ns = broker.cycle();
         self::row(name, ns, base);
     };
     for (name, count) in [("backlog 1", 1), ("backlog 1,000", 1_000), ("backlog 1,000,000", 1_000_000)] {
-        let mut world = World::new(Shape { active: 0, ..PLAIN });
-        world.backlog(count);
-        // The backlog stays: the consumer is handed one message for each that is produced.
-        let consumer = world.subscribe_with(0, BATCH as u32);
-        world.group_of.insert(consumer, 0);
-        row(name, &mut world);
+        let mut broker = BenchBroker::new(Shape { active: 0, ..PLAIN });
+        broker.backlog(count);
+        // The backlog stays: the consumer receives one message for each that is produced.
+        let consumer = broker.subscribe_with(0, BATCH as u32);
+        broker.group_of.insert(consumer, 0);
+        row(name, &mut broker);
     }
     for (name, partitions, groups) in [
         ("1 group x 1 partition", 1, 1),
@@ -75,29 +75,29 @@ fn scaling() {
         ("10,000 groups x 1 partition", 1, 10_000),
         ("10 groups x 1,000 partitions", 1_000, 10),
     ] {
-        let mut world = World::new(Shape { partitions, groups, active: 1, ..PLAIN });
-        row(&format!("{name}, one consuming"), &mut world);
+        let mut broker = BenchBroker::new(Shape { partitions, groups, active: 1, ..PLAIN });
+        row(&format!("{name}, one consuming"), &mut broker);
     }
-    let mut world = World::new(Shape { partitions: 100, groups: 100, active: 100, ..PLAIN });
-    row("100 groups x 100 partitions, all consuming", &mut world);
+    let mut broker = BenchBroker::new(Shape { partitions: 100, groups: 100, active: 100, ..PLAIN });
+    row("100 groups x 100 partitions, all consuming", &mut broker);
     for (name, keys) in [("1 dedupe key", 1), ("1,000,000 dedupe keys", 1_000_000)] {
-        let mut world = World::new(Shape { with_identity: true, ..PLAIN });
+        let mut broker = BenchBroker::new(Shape { with_identity: true, ..PLAIN });
         for _ in 0..keys / BATCH {
             for _ in 0..BATCH {
-                world.produce();
+                broker.produce();
             }
-            world.flush();
-            world.ack_all();
+            broker.flush();
+            broker.ack_all();
         }
-        row(name, &mut world);
+        row(name, &mut broker);
     }
     for (name, consumers) in [("1 consumer", 1), ("10,000 consumers", 10_000)] {
-        row(name, &mut World::new(Shape { consumers, ..PLAIN }));
+        row(name, &mut BenchBroker::new(Shape { consumers, ..PLAIN }));
     }
-    let mut world = World::new(PLAIN);
-    world.backlog(1_000_000);
-    let leases = std::mem::take(&mut world.deliveries).len();
-    row(&format!("{leases} sleeping leases"), &mut world);
+    let mut broker = BenchBroker::new(PLAIN);
+    broker.backlog(1_000_000);
+    let leases = std::mem::take(&mut broker.deliveries).len();
+    row(&format!("{leases} sleeping leases"), &mut broker);
 }
 
 fn memory() {
@@ -110,22 +110,22 @@ fn memory() {
         ("with an idempotency key, remembered by the dedupe as well", Shape { with_identity: true, ..PLAIN }, identity),
     ] {
         const COUNT: usize = 200_000;
-        let mut world = World::new(Shape { active: 0, ..shape });
+        let mut broker = BenchBroker::new(Shape { active: 0, ..shape });
         let before = LIVE.load(Relaxed);
-        world.backlog(COUNT);
+        broker.backlog(COUNT);
         let each = (LIVE.load(Relaxed) - before) as f64 / COUNT as f64;
-        let payload = world.keys[0].len() + VALUE.len() + envelope;
+        let payload = broker.keys[0].len() + VALUE.len() + envelope;
         println!("{name:<58} {:>10.1}", each - payload as f64);
     }
 }
 
 fn recovery() {
     println!("\nrecovery from memory");
-    let recover = |name: &str, world: &mut World| {
+    let recover = |name: &str, broker: &mut BenchBroker| {
         let mut best = (Duration::MAX, 0, 0);
         for _ in 0..3 {
             let start = cpu_time();
-            let (state, found) = inspect(&mut *world.storage, None, &NoFaults).unwrap();
+            let (state, found) = inspect(&mut *broker.storage, None).unwrap();
             let took = cpu_time() - start;
             assert_eq!(state.topic_count(), 1);
             best = best.min((took, found.frames_read, found.bytes_read));
@@ -134,16 +134,16 @@ fn recovery() {
         let seconds = took.as_secs_f64();
         println!("{name:<58} {:>10.0} records/s {:>6.0} MB/s", frames as f64 / seconds, bytes as f64 / seconds / 1e6);
     };
-    let mut world = World::kept(Shape { active: 0, ..PLAIN });
-    world.backlog(1_000_000);
-    recover("1,000,000 messages queued", &mut world);
-    world.pipeline.request_snapshot();
-    while world.pipeline.snapshots().is_empty() {
-        world.flush();
+    let mut broker = BenchBroker::recoverable(Shape { active: 0, ..PLAIN });
+    broker.backlog(1_000_000);
+    recover("1,000,000 messages queued", &mut broker);
+    broker.pipeline.request_snapshot();
+    while broker.pipeline.snapshots().is_empty() {
+        broker.flush();
     }
     let best = (0..3).map(|_| {
         let start = cpu_time();
-        let (state, _) = inspect(&mut *world.storage, None, &NoFaults).unwrap();
+        let (state, _) = inspect(&mut *broker.storage, None).unwrap();
         let restored = cpu_time() - start;
         let start = cpu_time();
         state.check().unwrap();
@@ -152,31 +152,31 @@ fn recovery() {
     let (restored, checked) = best.min().unwrap();
     let (each, part) = (restored.as_nanos() / 1_000_000, 100.0 * checked.as_secs_f64() / restored.as_secs_f64());
     println!("{:<58} {each:>10} ns each, {part:.1} % of it the check", "the same from a snapshot");
-    let mut world = World::kept(PLAIN);
-    world.rounds(1, 500_000);
-    recover("500,000 messages produced, delivered, acked", &mut world);
+    let mut broker = BenchBroker::recoverable(PLAIN);
+    broker.rounds(1, 500_000);
+    recover("500,000 messages produced, delivered, acked", &mut broker);
 }
 
 fn snapshot_pause() {
-    println!("\na snapshot of 1,000,000 messages beside the running broker: how long single calls take, in us");
+    println!("\nduration of single calls during a snapshot of 1,000,000 messages, in us");
     println!("{:<58} {:>10} {:>10} {:>10}", "", "99 %", "99.9 %", "longest");
-    let mut world = World::new(Shape { active: 0, ..PLAIN });
-    world.backlog(1_000_000);
-    let consumer = world.subscribe_with(0, BATCH as u32);
-    world.group_of.insert(consumer, 0);
-    let plain = world.calls(700);
-    let wanted = world.pipeline.snapshots().len() + 1;
-    world.pipeline.request_snapshot();
+    let mut broker = BenchBroker::new(Shape { active: 0, ..PLAIN });
+    broker.backlog(1_000_000);
+    let consumer = broker.subscribe_with(0, BATCH as u32);
+    broker.group_of.insert(consumer, 0);
+    let plain = broker.calls(700);
+    let wanted = broker.pipeline.snapshots().len() + 1;
+    broker.pipeline.request_snapshot();
     let (mut during, mut batches) = (Vec::new(), 0);
-    while world.pipeline.snapshots().len() < wanted {
-        during.extend(world.calls(1));
+    while broker.pipeline.snapshots().len() < wanted {
+        during.extend(broker.calls(1));
         batches += 1;
     }
-    call_row("without", plain);
-    call_row(&format!("while one is written beside {batches} batches"), during);
+    call_row("without a snapshot", plain);
+    call_row(&format!("during a snapshot, over {batches} batches"), during);
 }
 
-/// The longest of many calls, and those that few exceed, in microseconds.
+/// The percentiles and the maximum of many calls, in microseconds.
 fn call_row(name: &str, mut calls: Vec<Duration>) {
     calls.sort_unstable();
     let at = |part: f64| calls[((calls.len() - 1) as f64 * part) as usize].as_micros();
@@ -186,26 +186,26 @@ fn call_row(name: &str, mut calls: Vec<Duration>) {
 const MILLION: usize = 1_000_000;
 
 fn effects() {
-    println!("\neffects: begin + finish, both of them, and their forgetting, synced in batches of {BATCH}");
-    let mut empty = World::new(PLAIN);
+    println!("\neffects: begin, finish and expiry, synced in batches of {BATCH}");
+    let mut empty = BenchBroker::new(PLAIN);
     let base = empty.effect_rounds(6, 60_000);
     row("on an empty store", base, base);
     let before = LIVE.load(Relaxed);
-    let mut world = World::new(PLAIN);
-    let world_itself = LIVE.load(Relaxed) - before;
-    world.begun(MILLION);
-    let grants = world.grants.capacity() * size_of_val(&world.grants[0]);
-    let begun = LIVE.load(Relaxed) - before - world_itself - grants;
+    let mut broker = BenchBroker::new(PLAIN);
+    let broker_itself = LIVE.load(Relaxed) - before;
+    broker.begun(MILLION);
+    let grants = broker.grants.capacity() * size_of_val(&broker.grants[0]);
+    let begun = LIVE.load(Relaxed) - before - broker_itself - grants;
     let base = empty.effect_rounds(3, 60_000);
-    let kept = std::mem::take(&mut world.grants);
-    let ns = world.effect_rounds(6, 60_000);
-    row("beside 1,000,000 in progress", ns, base);
-    world.grants = kept;
-    world.finish_all();
-    let finished = LIVE.load(Relaxed) - before - world_itself;
+    let kept = std::mem::take(&mut broker.grants);
+    let ns = broker.effect_rounds(6, 60_000);
+    row("with 1,000,000 in progress", ns, base);
+    broker.grants = kept;
+    broker.finish_all();
+    let finished = LIVE.load(Relaxed) - before - broker_itself;
     let base = empty.effect_rounds(3, 60_000);
-    let ns = world.effect_rounds(6, 60_000);
-    row("beside 1,000,000 finished", ns, base);
+    let ns = broker.effect_rounds(6, 60_000);
+    row("with 1,000,000 finished", ns, base);
 
     println!("\neffects: bytes each at 1,000,000, beyond key and result");
     let key = "order-0000000000000000".len();
@@ -213,30 +213,34 @@ fn effects() {
     println!("{:<58} {:>10.1}", "in progress", each(begun) - key as f64);
     println!("{:<58} {:>10.1}", "finished", each(finished) - (key + RESULT.len()) as f64);
 
-    println!("\na snapshot of 1,000,000 effects beside the running broker: how long single calls take, in us");
+    println!("\nduration of single calls during a snapshot of 1,000,000 effects, in us");
     println!("{:<58} {:>10} {:>10} {:>10}", "", "99 %", "99.9 %", "longest");
-    call_row("without", world.effect_calls(700));
-    let wanted = world.pipeline.snapshots().len() + 1;
-    world.pipeline.request_snapshot();
+    call_row("without a snapshot", broker.effect_calls(700));
+    let wanted = broker.pipeline.snapshots().len() + 1;
+    broker.pipeline.request_snapshot();
     let (mut during, mut batches) = (Vec::new(), 0);
-    while world.pipeline.snapshots().len() < wanted {
-        during.extend(world.effect_calls(1));
+    while broker.pipeline.snapshots().len() < wanted {
+        during.extend(broker.effect_calls(1));
         batches += 1;
     }
-    call_row(&format!("while one is written beside {batches} batches"), during);
+    call_row(&format!("during a snapshot, over {batches} batches"), during);
 }
 
 fn steps() {
     println!("\nproduce + deliver + complete with two messages of 100 bytes, per step");
-    let mut world = World::new(PLAIN);
-    let base = world.rounds(4, 60_000);
+    let mut broker = BenchBroker::new(PLAIN);
+    let base = broker.rounds(4, 60_000);
     let next = TopicName::new("next").unwrap();
-    world.send(Command::CreateTopic { name: next.clone(), partitions: Some(1), retention: Retention::default() });
+    broker.send(Command::CreateTopic(CreateTopic {
+        name: next.clone(),
+        partitions: Some(1),
+        retention: Retention::default(),
+    }));
     let mut best = f64::MAX;
     for _ in 0..4 {
         let (mut done, start) = (0, cpu_time());
         while done < 60_000 {
-            done += world.step_batch(&next);
+            done += broker.step_batch(&next);
         }
         best = best.min((cpu_time() - start).as_nanos() as f64 / done as f64);
     }
@@ -245,25 +249,25 @@ fn steps() {
 
 fn effect_recovery() {
     println!("\nrecovery of effects from memory");
-    let mut world = World::kept(PLAIN);
-    world.begun(MILLION / 2);
-    world.finish_all();
+    let mut broker = BenchBroker::recoverable(PLAIN);
+    broker.begun(MILLION / 2);
+    broker.finish_all();
     let took = (0..3).map(|_| {
         let start = cpu_time();
-        let (state, found) = inspect(&mut *world.storage, None, &NoFaults).unwrap();
+        let (state, found) = inspect(&mut *broker.storage, None).unwrap();
         assert_eq!(state.store().len(), MILLION / 2);
         (cpu_time() - start, found.frames_read)
     });
     let (took, frames) = took.min().unwrap();
     let name = "500,000 begun and finished";
     println!("{name:<58} {:>10.0} records/s", frames as f64 / took.as_secs_f64());
-    world.pipeline.request_snapshot();
-    while world.pipeline.snapshots().is_empty() {
-        world.flush();
+    broker.pipeline.request_snapshot();
+    while broker.pipeline.snapshots().is_empty() {
+        broker.flush();
     }
     let took = (0..3).map(|_| {
         let start = cpu_time();
-        let (state, _) = inspect(&mut *world.storage, None, &NoFaults).unwrap();
+        let (state, _) = inspect(&mut *broker.storage, None).unwrap();
         assert_eq!(state.store().len(), MILLION / 2);
         cpu_time() - start
     });

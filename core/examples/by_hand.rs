@@ -1,115 +1,123 @@
-//! Drives the core by hand: produce, deliver, crash, recover, ack, and prints what happens.
+//! Drives the core manually: produce, deliver, crash, recover, ack, with every input and output printed.
 //!
 //! `cargo run -p driftq-core --example by_hand`
 //!
-//! There is no clock and no disk: time is a number this program counts up, the disk is a map in memory whose power this program
-//! cuts. Every line that starts with an arrow is something that crosses the core's edge.
+//! There is no clock and no disk: time is a number that this program advances, the storage is in memory and this program crashes
+//! it. Every line that starts with an arrow is an input (`->`) or an output (`<-`) of the core.
 
+use driftq_core::OpenOptions;
+
+use driftq_core::command::{Ack, CreateTopic};
 use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
-use driftq_core::faults::NoFaults;
 use driftq_core::log::{IoOp, LogId, MemoryStorage};
-use driftq_core::record::{GroupStart, Retention};
 use driftq_core::reply::Delivery;
 use driftq_core::types::{GroupName, Millis, NameError, OwnerName, Timestamp, TopicName};
+use driftq_core::types::{GroupStart, Retention};
 use driftq_core::{Command, JobClass, Output, Pipeline, PipelineConfig};
 
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
     let names = Names::new()?;
-    let mut world = World::open(MemoryStorage::new(), Timestamp(0))?;
+    let mut broker = LocalBroker::open(MemoryStorage::new(), Timestamp(0))?;
 
     println!("\n== Two messages are produced and one worker connects ==");
     let retention = Retention::default();
-    world.ask("create topic", Command::CreateTopic { name: names.topic.clone(), partitions: Some(1), retention });
+    broker.send(
+        "create topic",
+        Command::CreateTopic(CreateTopic { name: names.topic.clone(), partitions: Some(1), retention }),
+    );
     for value in ["charge card 4711", "send the receipt"] {
         let message = Produce::new(names.topic.clone(), "customer-7", value);
-        world.ask(value, Command::Produce(Box::new(message)));
+        broker.send(value, Command::Produce(Box::new(message)));
     }
-    world.ask("subscribe", Command::Subscribe(names.subscribe()));
-    println!("   decided, appended to the batch, held: nothing has come out yet");
-    let deliveries = world.commit();
+    broker.send("subscribe", Command::Subscribe(names.subscribe()));
+    println!("   decided, appended to the batch, held: no output yet");
+    let deliveries = broker.commit();
 
-    println!("\n== The second message is acked first; then the power goes ==");
-    world.ask("ack offset 1", Command::Ack(names.claim(&deliveries[1])));
-    world.commit();
-    world.ask("ack offset 0", Command::Ack(names.claim(&deliveries[0])));
-    println!("   …but before this batch reaches the disk, the lights go out");
-    let now = world.now;
-    let mut world = World::open(world.disk.crash(), now)?;
+    println!("\n== The second message is acked first; then the power fails ==");
+    broker.send("ack offset 1", Command::Ack(Ack(names.claim(&deliveries[1]))));
+    broker.commit();
+    broker.send("ack offset 0", Command::Ack(Ack(names.claim(&deliveries[0]))));
+    println!("   power failure before this batch is synced");
+    let now = broker.now;
+    let mut broker = LocalBroker::open(broker.storage.crash(), now)?;
 
-    println!("\n== The worker comes back; its old lease on offset 0 still runs ==");
-    world.ask("subscribe", Command::Subscribe(names.subscribe()));
-    world.commit();
-    let wanted = world.broker.poll_timeout().ok_or("something is due")?;
-    println!("   the broker asks to be called at {wanted}");
-    world.now = deliveries[0].lease_until;
-    println!("   time passes: {}", world.now);
-    world.broker.handle_timeout(world.now);
-    let again = world.commit();
+    println!("\n== The consumer reconnects; its old lease on offset 0 is still running ==");
+    broker.send("subscribe", Command::Subscribe(names.subscribe()));
+    broker.commit();
+    let next_timeout = broker.pipeline.poll_timeout().ok_or("no timeout is set")?;
+    println!("   the next timeout is at {next_timeout}");
+    broker.now = deliveries[0].lease_until;
+    println!("   the clock advances to {}", broker.now);
+    broker.pipeline.handle_timeout(broker.now);
+    let again = broker.commit();
 
-    println!("\n== A stale token is refused, the new one finishes the message ==");
-    world.ask("ack with the old token", Command::Ack(names.claim(&deliveries[0])));
-    world.ask("ack with the new token", Command::Ack(names.claim(&again[0])));
-    world.commit();
+    println!("\n== A stale token is refused, the new one acks the message ==");
+    broker.send("ack with the old token", Command::Ack(Ack(names.claim(&deliveries[0]))));
+    broker.send("ack with the new token", Command::Ack(Ack(names.claim(&again[0]))));
+    broker.commit();
 
-    println!("\n== Nothing is left, and a restart agrees ==");
-    let live = world.broker.state().digest();
-    let world = World::open(world.disk.crash(), world.now)?;
-    let topic = world.broker.state().topic_named(&names.topic).ok_or("the topic survives")?;
-    let kept: u64 = topic.partitions().map(|(_, partition)| partition.kept().messages).sum();
-    println!("   messages kept: {kept}; state before the restart {live:016x}");
+    println!("\n== No message is left, also after a restart ==");
+    let live = broker.pipeline.state().digest();
+    let broker = LocalBroker::open(broker.storage.crash(), broker.now)?;
+    let topic = broker.pipeline.state().topic_named(&names.topic).ok_or("the topic is lost")?;
+    let stored: u64 = topic.partitions().map(|(_, partition)| partition.kept().messages).sum();
+    println!("   messages stored: {stored}; state digest before the restart {live:016x}");
     Ok(())
 }
 
-/// A broker, its disk and its clock.
-struct World {
-    broker: Pipeline,
-    disk: MemoryStorage,
+/// A broker, its storage and its clock.
+struct LocalBroker {
+    pipeline: Pipeline,
+    storage: MemoryStorage,
     now: Timestamp,
 }
 
-impl World {
-    fn open(mut disk: MemoryStorage, now: Timestamp) -> Result<Self, Failure> {
-        let (broker, found) =
-            Pipeline::open(&mut disk, PipelineConfig::default(), Some(LogId(*b"an example's log")), now, NoFaults)?;
+impl LocalBroker {
+    fn open(mut storage: MemoryStorage, now: Timestamp) -> Result<Self, Failure> {
+        let (pipeline, found) = OpenOptions::new()
+            .config(PipelineConfig::default())
+            .create(LogId(*b"an example's log"))
+            .open(&mut storage, now)?;
         println!(
-            "   opened: {} frames replayed, last position {}, boot {}",
+            "   opened: {} frames replayed, last LSN {}, boot {}",
             found.frames_read,
             found.last_lsn,
-            broker.state().boot()
+            pipeline.state().boot()
         );
         for notice in &found.notices {
             println!("   notice: {notice}");
         }
-        let mut world = Self { broker, disk, now };
-        world.commit();
-        Ok(world)
+        let mut broker = Self { pipeline, storage, now };
+        broker.commit();
+        Ok(broker)
     }
 
-    fn ask(&mut self, what: &str, command: Command) {
-        let ticket = self.broker.handle(self.now, command);
+    fn send(&mut self, what: &str, command: Command) {
+        let ticket = self.pipeline.handle(self.now, command);
         println!("-> #{ticket} {what}");
     }
 
-    /// Performs the jobs the broker asks for and prints what it lets out.
+    /// Performs the pending jobs and prints the outputs.
     fn commit(&mut self) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
-        while let Some(job) = self.broker.poll_job(JobClass::Log).or_else(|| self.broker.poll_job(JobClass::Background))
+        while let Some(job) =
+            self.pipeline.poll_job(JobClass::Log).or_else(|| self.pipeline.poll_job(JobClass::Background))
         {
-            for step in job.ops() {
-                match step {
-                    IoOp::Append { file, bytes, .. } => println!("   disk: append {} bytes to {file}", bytes.len()),
-                    IoOp::Sync { file } => println!("   disk: sync {file}"),
-                    IoOp::Create { file, .. } => println!("   disk: create {file}"),
-                    IoOp::SyncFolder => println!("   disk: sync the folder"),
+            for op in job.ops() {
+                match op {
+                    IoOp::Append { file, bytes, .. } => println!("   storage: append {} bytes to {file}", bytes.len()),
+                    IoOp::Sync { file } => println!("   storage: sync {file}"),
+                    IoOp::Create { file, .. } => println!("   storage: create {file}"),
+                    IoOp::SyncFolder => println!("   storage: sync the folder"),
                     IoOp::Rename { .. } | IoOp::Remove { .. } => {}
                 }
             }
-            let result = job.perform(&mut self.disk);
-            self.broker.complete(self.now, job, result);
+            let result = job.perform(&mut self.storage);
+            self.pipeline.complete(self.now, job, result);
         }
-        while let Some(output) = self.broker.poll_output() {
+        while let Some(output) = self.pipeline.poll_output() {
             match output {
                 Output::Reply { ticket, result: Ok(reply) } => println!("<- #{ticket} {reply:?}"),
                 Output::Reply { ticket, result: Err(refusal) } => println!("<- #{ticket} refused: {refusal}"),
@@ -124,13 +132,14 @@ impl World {
                     );
                     deliveries.push(*delivery);
                 }
-                Output::Closed { consumer, cause } => println!("<- consumer {consumer} is over: {cause:?}"),
+                Output::Closed { consumer, cause } => println!("<- consumer {consumer} is closed: {cause:?}"),
             }
         }
         deliveries
     }
 }
 
+/// The names that the example uses.
 struct Names {
     topic: TopicName,
     group: GroupName,

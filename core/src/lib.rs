@@ -1,161 +1,148 @@
-//! The heart of DriftQ: a durable message broker as one pure, deterministic state machine.
+//! Broker state machine of DriftQ: durable, deterministic, and free of I/O.
 //!
-//! Nothing in here reads a clock, opens a file, draws a random number or starts a thread. The caller says what time it is,
-//! performs the I/O it is asked for, and tells how that went. The same calls therefore give the same records, byte for byte, on
-//! every machine: in production, in a simulator that crashes the disk under it, and in your own tests.
+//! Nothing in this crate reads a clock, opens a file, draws a random number or starts a thread. The caller passes the
+//! time, performs the I/O it is given, and reports the result. The same calls therefore produce the same records, byte
+//! for byte, on every machine: in the production server, in a simulator that crashes the disk under it, and in your
+//! tests.
 //!
-//! # A first message
+//! # Try it: the reference model
 //!
-//! A [`Pipeline`] is a broker and its log. Commands go in by [`Pipeline::handle`], answers come out by
-//! [`Pipeline::poll_output`]; in between, somebody has to write to a disk.
+//! [`Model`] is a complete broker on an in-memory log with an injected clock. It is the shortest way to ask what the
+//! specification says; `core/tests/scenarios/*.txt` does nothing else.
 //!
 //! ```
-//! use driftq_core::command::Produce;
-//! use driftq_core::faults::NoFaults;
-//! use driftq_core::log::{LogId, MemoryStorage};
-//! use driftq_core::record::Retention;
-//! use driftq_core::types::{Timestamp, TopicName};
-//! use driftq_core::{Command, Output, Pipeline, PipelineConfig, Reply};
+//! use driftq_core::command::{Ack, CreateTopic, Produce, Subscribe};
+//! use driftq_core::types::{GroupName, Millis, OwnerName, Retention, TopicName};
+//! use driftq_core::{Limits, Model, Refusal};
 //!
-//! // A disk in memory; the identity of a new log comes from outside, as everything random does.
+//! let mut broker = Model::new(Limits::production());
+//! let orders = TopicName::new("orders")?;
+//! broker.ask(CreateTopic { name: orders.clone(), partitions: Some(1), retention: Retention::default() })?;
+//! let stored = broker.ask(Produce::new(orders.clone(), "customer-7", "one pizza"))?;
+//! assert_eq!(stored.offset.0, 0);
+//!
+//! // A consumer joins a group and is leased the message.
+//! let stream = Subscribe::new(orders, GroupName::new("kitchen")?, OwnerName::new("cook-1")?).lease(Millis(2_000));
+//! let consumer = broker.ask(stream.clone())?;
+//! let first = broker.deliver(consumer).expect("a message is ready");
+//!
+//! // The power fails. The message and its lease were durable before they were delivered, so both are still there.
+//! broker.crash()?;
+//! let consumer = broker.ask(stream.clone())?;
+//! assert_eq!(broker.deliver(consumer), None, "the lease of the lost worker is still running");
+//!
+//! // The lease expires; the message is redelivered under a new token.
+//! broker.tick(Millis(2_000));
+//! let second = broker.deliver(consumer).expect("the lease has expired");
+//! assert_eq!((second.attempts, second.last_error.as_str()), (2, "ack_timeout"));
+//! assert!(second.token > first.token, "no token is issued twice, before or after any restart");
+//!
+//! // Only the newest delivery can ack the message.
+//! assert_eq!(broker.ask(Ack(first.claim(&stream))), Err(Refusal::StaleLease));
+//! assert_eq!(broker.ask(Ack(second.claim(&stream))), Ok(()));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Embed it: the pipeline
+//!
+//! A [`Pipeline`] is the broker and its log. Commands go in by [`Pipeline::handle`]; jobs for a disk and outputs for
+//! clients come out by [`Pipeline::poll_job`] and [`Pipeline::poll_output`]. Each command is a type of its own that
+//! names its reply ([`Request`]).
+//!
+//! ```
+//! use driftq_core::command::{CreateTopic, Produce};
+//! use driftq_core::log::{LogId, MemoryStorage};
+//! use driftq_core::types::{Retention, Timestamp, TopicName};
+//! use driftq_core::{JobClass, OpenOptions, Output, Request};
+//!
 //! let mut disk = MemoryStorage::new();
 //! let now = Timestamp(1_000);
-//! let (mut broker, _) =
-//!     Pipeline::open(&mut disk, PipelineConfig::default(), Some(LogId([7; 16])), now, NoFaults)?;
+//! let (mut broker, _) = OpenOptions::new().create(LogId([7; 16])).open(&mut disk, now)?;
 //!
 //! let orders = TopicName::new("orders")?;
-//! broker.handle(now, Command::CreateTopic {
-//!     name: orders.clone(),
-//!     partitions: Some(1),
-//!     retention: Retention::default(),
-//! });
-//! let ticket = broker.handle(now, Command::Produce(Box::new(Produce::new(orders, "customer-7", "one pizza"))));
+//! let create = CreateTopic { name: orders.clone(), partitions: Some(1), retention: Retention::default() };
+//! broker.handle(now, create.into());
+//! let ticket = broker.handle(now, Produce::new(orders, "customer-7", "one pizza").into());
 //!
 //! // Decided, but not durable: nothing leaves.
 //! assert_eq!(broker.poll_output(), None);
 //!
-//! // `drive` performs every job there is. A server does the same on a thread of its own, and goes on deciding meanwhile.
-//! broker.drive(now, &mut disk);
+//! // One batch holds both records. A server performs it on another thread and goes on deciding meanwhile.
+//! let job = broker.poll_job(JobClass::Log).expect("records were appended");
+//! let result = job.perform(&mut disk);
+//! broker.complete(now, job, result);
+//!
 //! let outputs: Vec<_> = std::iter::from_fn(|| broker.poll_output()).collect();
-//! assert!(matches!(
-//!     &outputs[..],
-//!     [_, Output::Reply { ticket: replied, result: Ok(Reply::Produced(produced)) }]
-//!         if *replied == ticket && produced.offset.0 == 0
-//! ));
+//! let [_, Output::Reply { ticket: replied, result }] = &outputs[..] else { panic!("two replies") };
+//! assert_eq!(*replied, ticket);
+//! assert_eq!(Produce::reply(result.clone()?).offset.0, 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Delivery, a crash, and an ack
+//! # The poll contract
 //!
-//! A stream joins a group with [`Command::Subscribe`] and is handed leases. A lease is durable before its message is seen, so a
-//! crash forgets neither the message nor who had it.
+//! A driver repeats these calls; [`Pipeline`] documents each of them.
 //!
-//! ```
-//! # use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
-//! # use driftq_core::faults::NoFaults;
-//! # use driftq_core::log::{LogId, MemoryStorage};
-//! # use driftq_core::record::{GroupStart, Retention};
-//! # use driftq_core::reply::Delivery;
-//! # use driftq_core::types::*;
-//! # use driftq_core::{Command, Output, Pipeline, PipelineConfig, Reply};
-//! # let mut disk = MemoryStorage::new();
-//! # let mut now = Timestamp(1_000);
-//! # let config = PipelineConfig::default();
-//! # let (mut broker, _) = Pipeline::open(&mut disk, config.clone(), Some(LogId([7; 16])), now, NoFaults)?;
-//! # let orders = TopicName::new("orders")?;
-//! # let retention = Retention::default();
-//! # broker.handle(now, Command::CreateTopic { name: orders.clone(), partitions: Some(1), retention });
-//! # broker.handle(now, Command::Produce(Box::new(Produce::new(orders.clone(), "customer-7", "one pizza"))));
-//! # fn delivered(broker: &mut Pipeline, disk: &mut MemoryStorage, now: Timestamp) -> Option<Delivery> {
-//! #     broker.handle_timeout(now);
-//! #     broker.drive(now, disk);
-//! #     let mut found = None;
-//! #     while let Some(output) = broker.poll_output() {
-//! #         if let Output::Deliver { delivery, .. } = output {
-//! #             found = Some(*delivery);
-//! #         }
-//! #     }
-//! #     found
-//! # }
-//! let subscribe = Subscribe {
-//!     topic: orders.clone(),
-//!     group: GroupName::new("kitchen")?,
-//!     owner: OwnerName::new("cook-1")?,
-//!     lease: Some(Millis(2_000)),
-//!     prefetch: 10,
-//!     deliveries_max: None,
-//!     start: GroupStart::Earliest,
-//!     on_disconnect: OnDisconnect::Keep,
-//! };
-//! broker.handle(now, Command::Subscribe(subscribe.clone()));
-//! let first = delivered(&mut broker, &mut disk, now).expect("the message is handed out");
-//! assert_eq!((first.attempts, first.body.value()), (1, &b"one pizza"[..]));
+//! | call | when | if it is not called |
+//! |---|---|---|
+//! | [`handle`](Pipeline::handle) | a command arrives | – |
+//! | [`poll_timeout`](Pipeline::poll_timeout), [`handle_timeout`](Pipeline::handle_timeout) | after every other call; at the time it names | leases, retries and delays come late; nothing is lost |
+//! | [`poll_job`](Pipeline::poll_job) | after every `handle`, `handle_timeout` and `complete`, for each [`JobClass`] that has none under way | nothing becomes durable, so nothing is answered |
+//! | [`complete`](Pipeline::complete) | exactly once per job, with its result | that class stops |
+//! | [`poll_output`](Pipeline::poll_output) | after `complete`, until it returns `None` | outputs accumulate in memory |
+//! | [`close`](Pipeline::close) | to stop; then jobs until [`is_closed`](Pipeline::is_closed) | the next start finds no footer and reads the tail more carefully |
 //!
-//! // The power goes. What was synced is there, and nothing else.
-//! let mut disk = disk.crash();
-//! let (mut broker, _) = Pipeline::open(&mut disk, config, None, now, NoFaults)?;
-//! broker.handle(now, Command::Subscribe(subscribe));
-//! assert_eq!(delivered(&mut broker, &mut disk, now), None, "the lease of the lost worker is still running");
+//! Jobs of one class are performed in order; jobs of different classes may overlap. Time must not run backwards; a
+//! `now` before an earlier one counts as that one. After a failed job everything held is answered with
+//! [`Refusal::LogFailed`] and only a restart continues. `examples/threaded.rs` is a driver with a thread for the log,
+//! `examples/by_hand.rs` one without.
 //!
-//! // The broker says when it wants to be called: at the lease's end.
-//! now = first.lease_until;
-//! let again = delivered(&mut broker, &mut disk, now).expect("the lease has ended");
-//! assert_eq!((again.attempts, again.last_error.as_str()), (2, "ack_timeout"));
-//! assert!(again.token > first.token, "no token is ever given twice, before or after any restart");
+//! # Where to find what
 //!
-//! // Only the newest delivery may finish the message.
-//! let claim = |delivery: &Delivery| Claim {
-//!     topic: orders.clone(),
-//!     group: GroupName::new("kitchen").unwrap(),
-//!     partition: delivery.partition,
-//!     offset: delivery.offset,
-//!     owner: OwnerName::new("cook-1").unwrap(),
-//!     token: TokenClaim::Shown(delivery.token),
-//! };
-//! broker.handle(now, Command::Ack(claim(&first)));
-//! broker.handle(now, Command::Ack(claim(&again)));
-//! broker.drive(now, &mut disk);
-//! let answers: Vec<_> = std::iter::from_fn(|| broker.poll_output()).collect();
-//! assert!(matches!(&answers[0], Output::Reply { result: Err(driftq_core::Refusal::StaleLease), .. }));
-//! assert!(matches!(&answers[1], Output::Reply { result: Ok(Reply::Done), .. }));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! | question | answer |
+//! |---|---|
+//! | Where is an ack decided? | `decide/settle.rs`: `ack`, called from `broker/execute.rs` |
+//! | Where does a lease expire? | `broker/timeouts.rs`: `expire`, when a timer of `index/timers.rs` fires |
+//! | What is synced when? | `pipeline/mod.rs`: a [`Job`] of [`JobClass::Log`] ends with a sync; [`Pipeline::complete`] releases what it covers |
+//! | What changes durable state? | `state/apply.rs`: [`State::apply`](state::State::apply), live and in recovery |
+//! | What does a record look like on disk? | `codec/`, framed by `log/frame.rs`; `docs/wal.md` |
+//! | What makes recovery refuse a log? | `log/recovery.rs` and `log/proof.rs` |
 //!
-//! # The rooms
+//! The layers, each using only those above it in this list: `wire` and [`types`] (ids, names, messages), `collections`
+//! (copy-on-write maps), [`command`], [`reply`] and [`record`] (requested, answered, remembered), [`codec`], [`log`],
+//! [`state`] (what survives), `index` (what is rebuilt: cursors, timers, consumers), [`faults`] (seams for planted
+//! bugs), `decide` (one file per family of commands), [`broker`], [`pipeline`], [`Model`].
 //!
-//! * [`command`], [`reply`], [`record`]: the three vocabularies. What is asked, what is answered, what is remembered.
-//! * [`broker`]: [`Broker`], which decides. It needs a [`LogSink`] and nothing else.
-//! * [`pipeline`]: [`Pipeline`], a broker with its log: batches, syncs, releases, rotates, takes snapshots.
-//! * [`state`]: what survives. [`State::apply`](state::State::apply) is the only code that changes it.
-//! * [`idempotency`]: effects. Which were begun, by whom, and how they ended.
-//! * [`log`] and [`codec`]: bytes. Frames, segments, snapshots, recovery; records to payloads and back.
-//! * [`faults`]: bugs on purpose, for whoever tests the tests.
-//! * [`types`]: names, numbers, time, messages.
+//! # Principles
 //!
-//! # Laws
-//!
-//! Decide, append, apply: a decision reads the state and changes nothing; the log takes its record; applying the record is all
-//! that changes anything, live and in recovery alike. Nothing leaves before it is durable, refusals and reads included: each
-//! output waits for the last position appended when it was decided. Time is an argument, jitter is a hash, tokens are counters.
+//! * **Decide, append, apply.** A decision reads the state and changes nothing; the log takes its record; applying the
+//!   record is the only way to change state, live and in recovery.
+//! * **Nothing leaves before it is durable**, refusals and reads included: each output waits for the last record
+//!   appended when it was decided.
+//! * **Pure.** Time is an argument, jitter is a hash, tokens are counters, iteration order is defined.
 #![forbid(unsafe_code)]
 
-pub mod body;
 pub mod broker;
 pub mod codec;
+mod collections;
 pub mod command;
 mod decide;
 pub mod faults;
-pub mod idempotency;
 mod index;
 pub mod log;
+mod model;
 pub mod pipeline;
 pub mod record;
 pub mod reply;
+mod request;
 pub mod state;
 pub mod types;
+mod wire;
 
-pub use body::Body;
 pub use broker::{Broker, Counters, DeadLetterCounts, LogFault, LogRefusal, LogSink, SpaceClass};
 pub use command::Command;
-pub use pipeline::{Job, JobClass, Pipeline, PipelineConfig};
+pub use model::{Model, ModelCommand, ModelOutput};
+pub use pipeline::{Job, JobClass, OpenError, OpenOptions, Pipeline, PipelineConfig};
 pub use reply::{Output, Refusal, Reply};
+pub use request::{BeginReply, Grant, Redriven, Request, TopicCreated};
+pub use types::{Body, Limits};

@@ -1,15 +1,15 @@
-//! What the system says, in the words of [`StorageFault`]. All of the mapping is here.
+//! Maps I/O errors to [`StorageFault`].
 
 use std::io::{self, ErrorKind};
 
 use driftq_core::log::{FileId, StorageFault};
 
-/// Whether the disk, or this user's part of it, is full.
+/// Whether the disk or the quota is full.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-/// What `error`, met while `doing` something to `file`, is to whoever asked.
+/// The fault for an `error` that occurred while `doing` something to `file`.
 pub(super) fn storage_fault(doing: &str, file: FileId, error: &io::Error) -> StorageFault {
     match error.kind() {
         ErrorKind::NotFound => StorageFault::NotFound,
@@ -19,7 +19,7 @@ pub(super) fn storage_fault(doing: &str, file: FileId, error: &io::Error) -> Sto
     }
 }
 
-/// For what may not be answered with "full, and nothing was done": it has been done by half.
+/// For operations that may have taken effect partly, where [`StorageFault::Full`] would mean that they have not.
 pub(super) trait UnlessFull {
     /// The same fault, but never [`StorageFault::Full`].
     fn unless_full(self) -> Self;
@@ -28,7 +28,7 @@ pub(super) trait UnlessFull {
 impl UnlessFull for StorageFault {
     fn unless_full(self) -> Self {
         match self {
-            Self::Full => Self::Io("no space left, although room had been made".to_owned()),
+            Self::Full => Self::Io("no space left, although space was reserved".to_owned()),
             other => other,
         }
     }

@@ -1,43 +1,45 @@
-//! The data folder, and the lock that keeps a second process out of it.
+//! The data folder and its lock against a second process.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{FileStorage, Shared, sync_dir};
+use super::fs_ops::sync_dir;
+use super::shared::SharedFolder;
+use super::storage::FileStorage;
 
-/// The name of the lock file in a data folder. It holds the number of the process that took it last; the file itself means
-/// nothing, the lock on it does, and the system lifts that when the process ends, however it ends.
+/// The name of the lock file in a data folder. It contains the id of the process that locked it last. Only the lock on the file
+/// counts, not its existence; the system releases the lock when the process ends, however it ends.
 pub const LOCK_FILE: &str = "lock";
 
 /// Why a data folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {
-    /// Another process works in it.
+    /// Another process has locked it.
     #[error("data folder {} is in use by another driftqd (lock file {}, process {})", .folder.display(),
             .folder.join(LOCK_FILE).display(), .process.as_deref().unwrap_or("unknown"))]
     InUse {
         /// The folder.
         folder: PathBuf,
-        /// What the lock file says of who has it.
+        /// The process id in the lock file.
         process: Option<String>,
     },
-    /// There is no such folder, and it was not to be made.
+    /// The folder does not exist, and it was not to be created.
     #[error("there is no data folder {}", .0.display())]
-    NotThere(PathBuf),
-    /// Something of this name is there, but it is no folder.
+    NotFound(PathBuf),
+    /// The path exists, but is not a folder.
     #[error("{} is not a folder", .0.display())]
     NotAFolder(PathBuf),
-    /// The system refused.
+    /// The operating system refused.
     #[error("{doing} {}: {error}", .path.display())]
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To what.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         error: io::Error,
     },
@@ -47,41 +49,40 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderE
     move |error| FolderError::Io { doing, path: path.to_owned(), error }
 }
 
-/// A folder of log files in which this process, and no other, works. The lock is held until this and every [`FileStorage`] made
-/// from it are gone.
+/// A folder of log files that this process has locked. The lock is held until this value and every [`FileStorage`] created from
+/// it are dropped.
 #[derive(Debug)]
 pub struct DataFolder {
-    shared: Arc<Shared>,
+    shared: Arc<SharedFolder>,
 }
 
 impl DataFolder {
-    /// Takes the folder for this process. Makes it, with whatever is missing above it, if it is not there; it is then durable.
+    /// Locks the folder exclusively. Creates it and its missing parents durably if it does not exist.
     ///
     /// # Errors
-    /// [`FolderError::InUse`] names the process that has it; [`FolderError::NotAFolder`], [`FolderError::Io`].
+    /// [`FolderError::InUse`] with the process that has locked it; [`FolderError::NotAFolder`], [`FolderError::Io`].
     pub fn open(path: &Path) -> Result<Self, FolderError> {
-        make_folder(path)?;
+        create_folder(path)?;
         Self::lock(path, OpenOptions::new().read(true).write(true).create(true).truncate(false))
     }
 
-    /// Takes a folder that must be there, in order to look at it. No file is made: where there is no lock file nobody has ever
-    /// worked in the folder. It may be on a read-only medium.
+    /// Locks an existing folder exclusively without creating any file. Without a lock file no broker has ever used the folder, and
+    /// no lock is taken. The folder may be on a read-only medium.
     ///
     /// # Errors
-    /// As [`DataFolder::open`]; [`FolderError::NotThere`].
-    pub fn look(path: &Path) -> Result<Self, FolderError> {
-        must_be_there(path)?;
+    /// As [`DataFolder::open`]; [`FolderError::NotFound`].
+    pub fn open_existing(path: &Path) -> Result<Self, FolderError> {
+        check_exists(path)?;
         Self::lock(path, OpenOptions::new().read(true).write(true))
     }
 
-    /// Takes a folder that must be there, in order to read it and nothing else. Nobody works in it meanwhile; others may read at
-    /// the same time. Nothing in it changes, and that goes for the lock file too: who is kept out by a reader is told of the
-    /// process that worked there last.
+    /// Locks an existing folder for shared reading: excludes writers, but not other readers. Changes nothing in the folder, the
+    /// lock file included, so a refused writer sees the id of the last process that wrote.
     ///
     /// # Errors
-    /// As [`DataFolder::look`].
-    pub fn read(path: &Path) -> Result<Self, FolderError> {
-        must_be_there(path)?;
+    /// As [`DataFolder::open_existing`].
+    pub fn open_read_only(path: &Path) -> Result<Self, FolderError> {
+        check_exists(path)?;
         let lock_path = path.join(LOCK_FILE);
         let lock = match File::open(&lock_path) {
             Ok(lock) => Some(lock),
@@ -95,17 +96,17 @@ impl DataFolder {
             }
             Some((_, Err(TryLockError::Error(error)))) => return Err(failed("locking", &lock_path)(error)),
         }
-        let shared = Shared::open(path, lock).map_err(failed("opening", path))?;
+        let shared = SharedFolder::open(path, lock).map_err(failed("opening", path))?;
         Ok(Self { shared })
     }
 
-    /// A handle for one thread.
+    /// A storage on the folder, for one thread.
     #[must_use]
     pub fn storage(&self) -> FileStorage {
-        FileStorage::over(self.shared.clone())
+        FileStorage::new(self.shared.clone())
     }
 
-    /// Where it is.
+    /// The path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.shared.path
@@ -131,25 +132,24 @@ impl DataFolder {
                 }
                 Err(TryLockError::Error(error)) => return Err(failed("locking", &lock_path)(error)),
             }
-            // Only to be told to whoever comes second, so it is neither synced nor missed where the file is read-only.
-            let told = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
-            drop(told);
+            // Only for the error message of a second process, so it is not synced, and a read-only file is no error.
+            let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
         }
-        let shared = Shared::open(path, lock).map_err(failed("opening", path))?;
+        let shared = SharedFolder::open(path, lock).map_err(failed("opening", path))?;
         Ok(Self { shared })
     }
 }
 
-fn must_be_there(path: &Path) -> Result<(), FolderError> {
+fn check_exists(path: &Path) -> Result<(), FolderError> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
         Ok(_) => Err(FolderError::NotAFolder(path.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(FolderError::NotThere(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(FolderError::NotFound(path.to_owned())),
         Err(error) => Err(failed("opening", path)(error)),
     }
 }
 
-/// What the lock file says of who has the lock.
+/// The process id in the lock file.
 fn process_in(mut lock: &File) -> Option<String> {
     let mut text = String::new();
     lock.rewind().and_then(|()| lock.take(32).read_to_string(&mut text)).ok()?;
@@ -157,8 +157,8 @@ fn process_in(mut lock: &File) -> Option<String> {
     (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.to_owned())
 }
 
-/// Makes the folder and everything missing above it, from the top, each durable in the one above before the next.
-fn make_folder(path: &Path) -> Result<(), FolderError> {
+/// Creates the folder and its missing parents from the top, each durable before the next.
+fn create_folder(path: &Path) -> Result<(), FolderError> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => return Ok(()),
         Ok(_) => return Err(FolderError::NotAFolder(path.to_owned())),
@@ -170,9 +170,9 @@ fn make_folder(path: &Path) -> Result<(), FolderError> {
         Some(parent) => parent,
         None => Path::new("/"),
     };
-    make_folder(parent)?;
+    create_folder(parent)?;
     match fs::create_dir(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed("making", path)(error)),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed("creating", path)(error)),
         _ => {}
     }
     sync_dir(parent).map_err(failed("syncing", parent))

@@ -1,38 +1,36 @@
-//! Reading what is on the medium, and not what the system remembers of it.
+//! Reads files of an earlier process from the medium instead of the page cache.
 //!
-//! When writing dirty pages back fails, the system reports that once, to the sync that was waiting, and keeps the pages: they read
-//! well, count as clean, and are not on the disk. A process that is started again would build on them. So the files of an
-//! earlier process are read with `O_DIRECT`, which goes to the medium whatever the cache holds (and writes dirty pages back
-//! first, so that nothing on its way is missed). It wants buffers, positions and lengths that are multiples of a block.
+//! When writing dirty pages back fails, Linux reports the error once, to the sync that was waiting, and keeps the pages in the
+//! cache: they are readable and count as clean, but are not on the disk. A restarted process would build on them. So files of an
+//! earlier process are read with `O_DIRECT`, which bypasses the cache and writes dirty pages back first.
 //!
-//! Where a file system has no such way (tmpfs, some network and overlay ones) the file is synced, the system is asked to forget
-//! its clean pages, and the file is read as usual. That is weaker: the system may decline. On tmpfs there is no medium to read.
+//! File systems without `O_DIRECT` (tmpfs, some network and overlay file systems) get a weaker fallback: the file is synced, the
+//! system is asked to evict its clean pages, and the file is read through the cache. The system may decline. On tmpfs there is no
+//! medium to read.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use driftq_core::log::FileId;
-use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::fs::OFlags;
 
-use super::ahead::{CHUNK_BYTES, ReadAhead};
+use super::direct_io::{ALIGN, AlignedBuffer, evict_from_cache, is_unsupported, open_direct, read_blocks, read_full};
+use super::read_ahead::{CHUNK_BYTES, ReadAhead};
 
 /// How files of an earlier process are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadPath {
-    /// From the medium: `O_DIRECT`, or else as [`ReadPath::Forgotten`].
+    /// From the medium with `O_DIRECT`; as [`ReadPath::EvictedCache`] where that is not supported.
     #[default]
     Medium,
-    /// By the cache, after asking the system to forget what it holds of the file.
-    Forgotten,
-    /// By the cache as it is. Breaks the contract of [`Storage`](driftq_core::log::Storage).
+    /// Through the page cache, after asking the system to evict the file from it.
+    EvictedCache,
+    /// Through the page cache as it is. Violates the contract of [`Storage`](driftq_core::log::Storage).
     Cache,
 }
 
-/// Every medium's block divides this.
-pub(super) const ALIGN: usize = 4096;
-/// The most that is read at once; a reader that wants more gets a thread that reads ahead.
+/// The largest single read; sequential readers get a read-ahead thread instead.
 const WINDOW_BYTES_MAX: usize = 1 << 20;
 
 /// One file of an earlier process, kept open between reads.
@@ -41,18 +39,18 @@ pub(super) struct MediumReader {
     id: FileId,
     file: File,
     path_taken: ReadPath,
-    /// What was read last, by `O_DIRECT`: from `window_at` on, `window_len` bytes.
+    /// The last `O_DIRECT` read: `window_len` bytes from `window_at` on.
     window: AlignedBuffer,
     window_at: u64,
     window_len: usize,
-    /// Whether the file ends with the window.
+    /// Whether the window reaches the end of the file.
     at_end: bool,
     folder: PathBuf,
     ahead: Option<ReadAhead>,
 }
 
 impl MediumReader {
-    /// Opens the file. What the reader before it holds is used again: its memory, and what was read ahead.
+    /// Opens the file. Reuses the memory and the read-ahead of the previous reader.
     pub(super) fn open(id: FileId, folder: &Path, read_path: ReadPath, before: Option<Self>) -> io::Result<Self> {
         let path = folder.join(id.to_string());
         let (window, ahead) = before.map_or_else(Default::default, |before| (before.window, before.ahead));
@@ -63,7 +61,7 @@ impl MediumReader {
         if read_path == ReadPath::Medium {
             match open_direct(&path) {
                 Ok(file) => return Ok(reader(file, ReadPath::Medium)),
-                Err(error) if has_no_direct_way(&error) => {}
+                Err(error) if is_unsupported(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -71,8 +69,8 @@ impl MediumReader {
         if read_path == ReadPath::Cache {
             return Ok(reader(file, ReadPath::Cache));
         }
-        forget_cached(&file)?;
-        Ok(reader(file, ReadPath::Forgotten))
+        evict_from_cache(&file)?;
+        Ok(reader(file, ReadPath::EvictedCache))
     }
 
     pub(super) fn file(&self) -> FileId {
@@ -83,19 +81,19 @@ impl MediumReader {
     pub(super) fn read(&mut self, position: u64, buffer: &mut [u8]) -> io::Result<usize> {
         if self.path_taken == ReadPath::Medium {
             match self.read_direct(position, buffer) {
-                Err(error) if has_no_direct_way(&error) => self.go_on_by_cache()?,
+                Err(error) if is_unsupported(&error) => self.fall_back_to_cache()?,
                 read => return read,
             }
         }
         read_full(&self.file, position, buffer)
     }
 
-    /// Some file systems take the flag and refuse the read; some media have larger blocks.
-    fn go_on_by_cache(&mut self) -> io::Result<()> {
+    /// Some file systems accept the flag and refuse the read; some media have larger blocks.
+    fn fall_back_to_cache(&mut self) -> io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(&self.file)?;
         rustix::fs::fcntl_setfl(&self.file, flags.difference(OFlags::DIRECT))?;
-        forget_cached(&self.file)?;
-        self.path_taken = ReadPath::Forgotten;
+        evict_from_cache(&self.file)?;
+        self.path_taken = ReadPath::EvictedCache;
         self.ahead = None;
         Ok(())
     }
@@ -119,14 +117,14 @@ impl MediumReader {
         Ok(filled)
     }
 
-    /// Reads a window that holds byte `at`. `false` at the end of the file.
+    /// Reads a window that contains byte `at`. Returns `false` at the end of the file.
     fn fill_window(&mut self, at: u64, wanted: usize) -> io::Result<bool> {
         let follows = self.window_len > 0 && at == self.window_at + self.window_len as u64;
         if follows && self.at_end {
             return Ok(false);
         }
         if follows && self.ahead.is_none() {
-            self.ahead = ReadAhead::begin(&self.folder, self.id, &self.file, at).ok();
+            self.ahead = ReadAhead::start(&self.folder, self.id, &self.file, at).ok();
         }
         let start = at - at % ALIGN as u64;
         self.window_len = 0;
@@ -142,77 +140,5 @@ impl MediumReader {
         }
         self.window_at = start;
         Ok(start + self.window_len as u64 > at)
-    }
-}
-
-/// Opens a file to be read past the cache.
-pub(super) fn open_direct(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path)
-}
-
-/// Reads whole blocks until the buffer is full or the file ends; says how many bytes there were.
-pub(super) fn read_blocks(file: &File, position: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut len = 0;
-    while len < buffer.len() {
-        match file.read_at(&mut buffer[len..], position + len as u64) {
-            Ok(0) => break,
-            Ok(got) => {
-                len += got;
-                // Only the end of the file is within a block.
-                if !got.is_multiple_of(ALIGN) {
-                    break;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(len)
-}
-
-/// Reads until the buffer is full or the file ends.
-pub(super) fn read_full(file: &File, position: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read_at(&mut buffer[filled..], position + filled as u64) {
-            Ok(0) => break,
-            Ok(got) => filled += got,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
-}
-
-fn has_no_direct_way(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    [Errno::INVAL, Errno::OPNOTSUPP].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
-}
-
-fn forget_cached(file: &File) -> io::Result<()> {
-    // Only clean pages can be forgotten.
-    file.sync_data()?;
-    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
-}
-
-/// Memory whose first byte in use stands at a multiple of [`ALIGN`].
-#[derive(Debug, Default)]
-pub(super) struct AlignedBuffer {
-    memory: Vec<u8>,
-    offset: usize,
-}
-
-impl AlignedBuffer {
-    fn bytes(&self) -> &[u8] {
-        &self.memory[self.offset..]
-    }
-
-    /// The first `len` bytes, whatever is in them.
-    pub(super) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
-        if self.memory.len() < len + ALIGN {
-            self.memory = vec![0; len + ALIGN];
-            self.offset = self.memory.as_ptr().addr().wrapping_neg() % ALIGN;
-        }
-        &mut self.memory[self.offset..self.offset + len]
     }
 }

@@ -1,8 +1,7 @@
-//! Making room for a segment before anything is written to it.
+//! Preallocation of segments.
 //!
-//! A file that merely has blocks reserved makes every later sync pay: the file system must note that the blocks now hold data, and
-//! that note is part of what is synced. A file full of durable zeros is overwritten in place, and a sync of it writes the data and
-//! nothing else.
+//! In a file whose blocks are only reserved, every later sync is slower: the file system must record that the blocks now hold data,
+//! and that metadata is part of the sync. A file of durable zeros is overwritten in place, and a sync writes the data only.
 
 use std::fs::File;
 use std::io;
@@ -12,27 +11,26 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-/// How room is made for a file with a capacity.
+/// How space is reserved for a file with a capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prepare {
-    /// Zeros are written over all of it and synced: slow to make, fast to append to. For segments made ahead.
+    /// All of it is written with zeros and synced: slow to create, fast to append to. For segments created ahead.
     #[default]
     Zeros,
-    /// The first so many bytes are zeros, the rest is only reserved (it reads as zeros too). For the segment that a start
-    /// waits for: no zero may be written once its header is, so what is not written before the first message never will be.
+    /// The first bytes, as many as given, are written with zeros; the rest is only reserved and reads as zeros too. For the segment
+    /// that a start waits for. Zeros cannot be written later, once the header is in place.
     ZerosThenReserve(u64),
     /// Nothing is written.
     Reserve,
 }
 
-/// How much is written at a time. Each piece is synced before the next: a whole segment on its way to the disk at once would
-/// keep the log's own syncs waiting behind it.
+/// The size of one write. Each write is synced before the next: a whole segment in flight at once would delay the syncs of the log.
 const CHUNK_BYTES: usize = 1 << 20;
-/// And how long the disk is then left to others, where nobody waits for the zeros.
-const BREATH: Duration = Duration::from_millis(1);
+/// The pause after each write of a segment created ahead, which leaves the disk to the log.
+const PAUSE: Duration = Duration::from_millis(1);
 
-/// Gives the empty file its room. When this returns, `capacity` bytes read as zeros, now and after a power loss.
-pub(super) fn make_room(file: &File, capacity: u64, prepare: Prepare) -> io::Result<()> {
+/// Reserves space in the empty file. When this returns, `capacity` bytes read as zeros, now and after a power loss.
+pub(super) fn reserve_space(file: &File, capacity: u64, prepare: Prepare) -> io::Result<()> {
     if capacity == 0 {
         return Ok(());
     }
@@ -44,7 +42,7 @@ pub(super) fn make_room(file: &File, capacity: u64, prepare: Prepare) -> io::Res
     let zeros = match prepare {
         Prepare::ZerosThenReserve(bytes) if reserved => bytes.min(capacity),
         Prepare::Reserve if reserved => 0,
-        // Room that cannot be reserved must be written.
+        // Space that cannot be reserved must be written.
         _ => capacity,
     };
     let chunk = vec![0; CHUNK_BYTES.min(zeros as usize)];
@@ -55,10 +53,9 @@ pub(super) fn make_room(file: &File, capacity: u64, prepare: Prepare) -> io::Res
         at += len;
         if prepare == Prepare::Zeros && at < zeros {
             file.sync_data()?;
-            std::thread::sleep(BREATH);
+            std::thread::sleep(PAUSE);
         }
     }
-    // Were the zeros still on their way when the header is written, they would be part of its sync; and the file's length must
-    // be durable in any case.
+    // Zeros still in flight would become part of the sync of the header, and the length of the file must be durable in any case.
     file.sync_data()
 }

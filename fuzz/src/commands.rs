@@ -1,17 +1,17 @@
-//! Lives of a simulated world, with every answer predicted by the naive oracle.
+//! Runs of a simulated world, with every output predicted by the oracle.
 
 use arbitrary::Unstructured;
 use driftq_core::faults::Fault;
-use driftq_sim::life::{Conditions, relive};
-use driftq_sim::steps::Step;
+use driftq_sim::actions::Action;
+use driftq_sim::run::{RunOptions, replay};
 use driftq_sim::trace::Trace;
 
-use crate::steps::{setup, steps};
+use crate::actions::{actions, setup};
 
-/// A world by the input: its limits, then one step after the other (commands, time, I/O that fails, crashes, starts), and at the end
-/// everything is drained.
+/// A world from the input: its limits, then actions (requests, time, failing I/O, crashes, starts), and a drain at the
+/// end.
 ///
-/// The broker must never panic, must answer as the simulator's oracle predicts, and must break none of the simulator's invariants.
+/// The broker must not panic, must match the oracle's predictions, and must violate none of the simulator's invariants.
 pub fn commands(data: &[u8]) {
     commands_with(data, None);
 }
@@ -19,14 +19,14 @@ pub fn commands(data: &[u8]) {
 /// As [`commands`], with a bug planted in the broker.
 ///
 /// # Panics
-/// If something is wrong.
+/// If an invariant is violated.
 pub fn commands_with(data: &[u8], fault: Option<Fault>) {
     let mut input = Unstructured::new(data);
     let setup = setup(&mut input);
-    let mut steps = steps(&mut input);
-    steps.push(Step::Drain);
-    let life = relive(&setup, &steps, Conditions { fault, ..Conditions::default() });
-    if let Some(violation) = &life.violation {
-        panic!("{violation}; the trace:\n{}", Trace::of(&life, None, fault).to_jsonl());
+    let mut actions = actions(&mut input);
+    actions.push(Action::Drain);
+    let run = replay(&setup, &actions, RunOptions { fault, ..RunOptions::default() });
+    if let Some(violation) = &run.violation {
+        panic!("{violation}; the trace:\n{}", Trace::of(&run, None, fault).to_jsonl());
     }
 }

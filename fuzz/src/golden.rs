@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use driftq_core::codec::record as codec;
-use driftq_core::faults::NoFaults;
 use driftq_core::log::{FileId, LogId, Malformed, MemoryStorage, Replay, SegmentHeader, SegmentReader, recover};
 use driftq_core::state::State;
-use driftq_core::state::apply::Mode;
 use driftq_core::types::Lsn;
 
 macro_rules! golden {
@@ -75,7 +73,7 @@ impl Golden {
                 let (synced, end) = (frame.head.synced, reader.position());
                 frames.push(Placed { file: *file, start: end - frame.size(), end, synced });
             }
-            storage.plant(*file, bytes.clone());
+            storage.put_file(*file, bytes.clone());
         }
         let mut tale = Tale::default();
         let recovered = recover(&mut storage, None, &mut tale).expect("the golden files are whole");
@@ -137,7 +135,7 @@ impl Replay for Tale {
 
     fn replay(&mut self, lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
         let record = codec::decode(kind, version, payload).map_err(|error| Malformed::new(error.to_string()))?;
-        let applied = self.state.apply(&record, Mode::Replay, &NoFaults);
+        let applied = self.state.apply(&record);
         applied.map_err(|error| Malformed::new(error.to_string()))?;
         self.digests.insert(lsn, self.state.digest());
         self.messages.extend(messages(&self.state));

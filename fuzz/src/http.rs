@@ -1,16 +1,17 @@
 //! Requests: bodies, queries and the lines of batches, through the server's own parsers.
 
+use driftq_core::command::Ack;
 use std::fmt::Write as _;
 
 use driftq_core::command::{Claim, TokenClaim};
 use driftq_core::record::{Event, Record};
 use driftq_core::types::{Metadata, Offset, PartitionId, Timestamp, TopicId};
 use driftq_core::{Body, Command, codec};
-use driftq_server::fuzzing::{REQUESTS, Understood, batch, request};
+use driftq_server::fuzzing::{ParsedRequest, REQUESTS, batch, request};
 use serde_json::{Value, json};
 
 /// Reads a request: its number, its body, its query. What a planted bug replaces.
-pub type Reads = fn(usize, &[u8], Option<&str>) -> Result<Understood, u16>;
+pub type Reads = fn(usize, &[u8], Option<&str>) -> Result<ParsedRequest, u16>;
 
 /// The refusals a request can be read to.
 const REFUSALS: &[u16] = &[400, 413, 422];
@@ -50,12 +51,12 @@ pub fn json_bodies_with(data: &[u8], reads: Reads) {
             let meta = Metadata { envelope: produce.envelope.clone(), ..Metadata::default() };
             stored(&Body::pack(&meta, &produce.key, &produce.value));
         }
-        Some(Command::Ack(claim)) => {
+        Some(Command::Ack(Ack(claim))) => {
             assert_eq!(text("topic").map(str::trim), Some(claim.topic.as_str()));
             assert_eq!(fields.get("offset").and_then(Value::as_u64), Some(claim.offset.0));
             let spelled = json_of(&claim).to_string();
             let again = reads(number, spelled.as_bytes(), None).map(|understood| understood.command);
-            assert_eq!(again, Ok(Some(Command::Ack(claim))), "a claim reads the same when it is written anew");
+            assert_eq!(again, Ok(Some(Command::Ack(Ack(claim)))), "a claim reads the same when it is written anew");
         }
         _ => {}
     }
@@ -96,14 +97,14 @@ pub fn query_with(data: &[u8], reads: Reads) {
     }
     match read {
         Err(status) => assert!(REFUSALS.contains(&status), "refused with {status}"),
-        Ok(Understood { command: Some(Command::Ack(claim)), .. }) => {
+        Ok(ParsedRequest { command: Some(Command::Ack(Ack(claim))), .. }) => {
             let by_body = reads(number, json_of(&claim).to_string().as_bytes(), None);
             let by_query = reads(number, b"", Some(&query_of(&claim)));
             for again in [by_body, by_query] {
                 let again = again.map(|understood| understood.command);
                 assert_eq!(
                     again,
-                    Ok(Some(Command::Ack(claim.clone()))),
+                    Ok(Some(Command::Ack(Ack(claim.clone())))),
                     "a claim reads the same however it is written"
                 );
             }

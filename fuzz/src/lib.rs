@@ -9,6 +9,7 @@
 //! checksums put right, which must be refused or make sense.
 #![forbid(unsafe_code)]
 
+mod actions;
 mod commands;
 mod frame;
 mod golden;
@@ -18,7 +19,6 @@ mod record;
 mod recovery;
 mod salvage;
 pub mod script;
-mod steps;
 
 pub use commands::{commands, commands_with};
 pub use frame::{Encode, frame, frame_with};

@@ -1,15 +1,17 @@
 //! What must hold of every log that opens, whatever is in it.
 
+use driftq_core::OpenOptions;
+
+use driftq_core::PipelineConfig;
 use driftq_core::codec::record as codec;
-use driftq_core::faults::{Faults, NoFaults};
+use driftq_core::faults::Faults;
 use driftq_core::log::{
     HEADER_BYTES, MemoryStorage, Recovered, RecoveryError, SegmentHeader, SnapshotHead, SnapshotWriter,
 };
-use driftq_core::pipeline::inspect;
+use driftq_core::pipeline::{inspect, inspect_with};
 use driftq_core::record::{Event, Record};
 use driftq_core::state::State;
 use driftq_core::types::{Lsn, Millis, Timestamp};
-use driftq_core::{Pipeline, PipelineConfig};
 
 /// A log that opened.
 #[derive(Debug)]
@@ -31,8 +33,8 @@ impl Opened {
     /// If something does not hold.
     pub fn from(storage: &mut MemoryStorage, faults: &impl Faults) -> Result<Self, RecoveryError> {
         let mut again = storage.clone();
-        let first = inspect(storage, None, faults);
-        let second = inspect(&mut again, None, faults);
+        let first = inspect_with(&mut faults.storage(storage), None, faults);
+        let second = inspect_with(&mut faults.storage(&mut again), None, faults);
         let (state, recovered) = match (first, second) {
             (Ok(first), Ok(second)) => {
                 assert_eq!(first.0.digest(), second.0.digest(), "recovering twice gives one state");
@@ -63,7 +65,7 @@ impl Opened {
         };
         for life in 1..=2 {
             let now = self.state.clock().after(Millis(life));
-            let opened = Pipeline::open(&mut storage, config.clone(), None, now, NoFaults);
+            let opened = OpenOptions::new().config(config.clone()).open(&mut storage, now);
             let (mut pipeline, _) = opened.unwrap_or_else(|error| panic!("recovers, and does not start: {error}"));
             for _ in 0..3 {
                 pipeline.drive(now, &mut storage);
@@ -93,9 +95,9 @@ impl Opened {
         writer.finish(&mut bytes);
         let mut storage = MemoryStorage::new();
         let header = SegmentHeader { log_id, sequence: 1, previous_lsn: lsn, previous_crc: 0, synced: lsn };
-        storage.plant(head.file(), bytes);
-        storage.plant(header.file(), header.encode());
-        let (again, _) = inspect(&mut storage, None, &NoFaults)
+        storage.put_file(head.file(), bytes);
+        storage.put_file(header.file(), header.encode());
+        let (again, _) = inspect(&mut storage, None)
             .unwrap_or_else(|error| panic!("a snapshot of a good state is refused: {error}"));
         assert_eq!(again.digest(), self.state.digest(), "a snapshot is the state it was taken of");
     }

@@ -1,8 +1,9 @@
 //! Records: every spelling that is read is the one that is written.
 
 use driftq_core::Body;
-use driftq_core::codec::{metadata, record as codec};
+use driftq_core::codec::record as codec;
 use driftq_core::record::Record;
+use driftq_core::types::metadata;
 
 /// Writes a record anew: what a planted bug replaces.
 pub type Spell = fn(&Record, &mut Vec<u8>);

@@ -36,11 +36,11 @@ pub fn segment_with(data: &[u8], faults: &impl Faults) {
         if index != hit {
             // Behind a forged segment no good one follows, since it would name another checksum.
             if way != 1 || index < hit {
-                storage.plant(*file, bytes.clone());
+                storage.put_file(*file, bytes.clone());
             }
             continue;
         }
-        storage.plant(*file, changed(&mut input, *file, bytes, way));
+        storage.put_file(*file, changed(&mut input, *file, bytes, way));
     }
     judge(&mut storage, way >= 2 && !data.len().is_multiple_of(8), way >= 2, faults);
 }
@@ -64,7 +64,7 @@ pub fn snapshot_with(data: &[u8], faults: &impl Faults) {
     let mut storage = MemoryStorage::new();
     for (file, bytes) in &golden.files {
         let bytes = if *file == SNAPSHOT { changed(&mut input, *file, bytes, way) } else { bytes.clone() };
-        storage.plant(*file, bytes);
+        storage.put_file(*file, bytes);
     }
     judge(&mut storage, way >= 2 && !data.len().is_multiple_of(8), way >= 2, faults);
 }
@@ -94,26 +94,26 @@ pub(crate) fn folder(input: &mut Unstructured<'_>) -> (MemoryStorage, bool) {
     let mut storage = MemoryStorage::new();
     let mut genuine = true;
     if input.arbitrary().unwrap_or(false) {
-        golden.files.iter().for_each(|(file, bytes)| storage.plant(*file, bytes.clone()));
+        golden.files.iter().for_each(|(file, bytes)| storage.put_file(*file, bytes.clone()));
     }
     for _ in 0..below(input, 6) {
         let (file, bytes) = &golden.files[below(input, golden.files.len())];
         match below(input, 6) {
-            0 => drop(storage.uproot(*file)),
+            0 => drop(storage.take_file(*file)),
             1 => {
                 let other = name(input);
-                storage.plant(other, bytes.clone());
+                storage.put_file(other, bytes.clone());
             }
             2 => {
                 let other = name(input);
                 let way = below(input, 2);
-                storage.plant(other, changed(input, other, bytes, way));
+                storage.put_file(other, changed(input, other, bytes, way));
                 genuine = false;
             }
             _ => {
                 let way = 2 + below(input, 2);
                 let changed = changed(input, *file, bytes, way);
-                storage.plant(*file, changed);
+                storage.put_file(*file, changed);
             }
         }
     }

@@ -1,13 +1,16 @@
-//! The time the broker is told: the wall clock once, at the start, and the monotonic clock from then on.
+//! The broker's clock: the wall clock at the start, the monotonic clock from then on.
 //!
-//! Whatever somebody does to the machine's clock while the broker runs, its time goes forward, second by second.
+//! Changes of the system's clock while the broker runs do not affect it.
 
 use std::cell::Cell;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use driftq_core::types::Timestamp;
 
-/// Time that never runs backwards.
+/// The longest wait: the driver is woken by commands and completed jobs, and an `Instant` cannot be arbitrarily far away.
+const WAIT_MAX_MS: u64 = 24 * 60 * 60 * 1_000;
+
+/// A clock that never runs backwards.
 #[derive(Debug)]
 pub(crate) struct Clock {
     base: Cell<Timestamp>,
@@ -15,7 +18,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts with the machine's own time.
+    /// Starts at the system's time.
     #[must_use]
     pub(crate) fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -23,30 +26,30 @@ impl Clock {
         Self { base: Cell::new(Timestamp(wall)), started: Instant::now() }
     }
 
-    /// Now.
+    /// The current time.
     #[must_use]
     pub(crate) fn now(&self) -> Timestamp {
-        let elapsed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Timestamp(self.base.get().0.saturating_add(elapsed))
+        Timestamp(self.base.get().0.saturating_add(self.elapsed_ms()))
     }
 
-    /// Goes on from `recorded` where the log has seen a later time than this clock shows.
-    pub(crate) fn not_before(&self, recorded: Timestamp) {
+    /// Advances to `recorded`, the latest time in the log, if the clock is behind it.
+    pub(crate) fn advance_to(&self, recorded: Timestamp) {
         let now = self.now();
         if recorded > now {
             self.base.set(Timestamp(self.base.get().0.saturating_add(recorded.0 - now.0)));
         }
     }
 
-    /// The moment at which this clock will show `at`.
+    /// When the clock will show `at`, but no later than [`WAIT_MAX_MS`] from now.
     #[must_use]
-    pub(crate) fn instant(&self, at: Timestamp) -> Instant {
+    pub(crate) fn instant_of(&self, at: Timestamp) -> Instant {
         let ahead = at.0.saturating_sub(self.base.get().0);
-        let day = 24 * 60 * 60 * 1_000;
-        // Nobody waits for longer than a day without being woken by something else, and an `Instant` cannot go on for ever.
-        let ahead =
-            ahead.min(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(day));
-        self.started + std::time::Duration::from_millis(ahead)
+        let ahead = ahead.min(self.elapsed_ms().saturating_add(WAIT_MAX_MS));
+        self.started + Duration::from_millis(ahead)
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -55,20 +58,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_goes_on_from_what_the_log_has_seen() {
+    fn clock_behind_the_log_advances_to_it() {
         let clock = Clock::start();
         let ahead = Timestamp(clock.now().0 + 3_600_000);
-        clock.not_before(ahead);
+        clock.advance_to(ahead);
         assert!(clock.now() >= ahead);
         let before = clock.now();
-        clock.not_before(Timestamp(5));
+        clock.advance_to(Timestamp(5));
         assert!(clock.now() >= before, "an earlier time changes nothing");
     }
 
     #[test]
-    fn the_end_of_time_is_a_moment_one_can_wait_for() {
+    fn any_timestamp_can_be_waited_for() {
         let clock = Clock::start();
-        assert!(clock.instant(Timestamp::MAX) > Instant::now());
-        assert!(clock.instant(Timestamp(0)) <= Instant::now());
+        assert!(clock.instant_of(Timestamp::MAX) > Instant::now());
+        assert!(clock.instant_of(Timestamp(0)) <= Instant::now());
     }
 }

@@ -1,41 +1,32 @@
-//! A door for the fuzz targets, and for nobody else: the parsers of requests and the heart of a salvage, which are private, as plain
-//! functions. Nothing here is promised to stay as it is.
+//! Entry points for the fuzz targets: the request parsers and the core of a salvage, which are private otherwise. Not a stable API.
 
 use driftq_core::Command;
 use driftq_core::log::MemoryStorage;
 
-use crate::http::fuzzing;
+use crate::http::request_parsers;
+pub use crate::http::request_parsers::ParsedRequest;
 use crate::wal::{Contents, Loss, WalError, salvage_into};
 
-/// The requests whose bodies are read, by name.
-pub const REQUESTS: &[&str] = fuzzing::REQUESTS;
+/// The requests that [`request`] parses, by name.
+pub const REQUESTS: &[&str] = request_parsers::REQUESTS;
 
-/// What a request was understood as: the command, where reading it comes to one, and what was read in words.
-#[derive(Debug, PartialEq)]
-pub struct Understood {
-    /// The command.
-    pub command: Option<Command>,
-    /// What was read, for comparing.
-    pub read: String,
-}
-
-/// Reads the request with this number in [`REQUESTS`] (counted round), a body winning over the query, as the server does.
+/// Parses the request with this number in [`REQUESTS`], modulo their count, from its body or, if that is blank, its query.
 ///
 /// # Errors
-/// The status of the refusal.
-pub fn request(number: usize, body: &[u8], query: Option<&str>) -> Result<Understood, u16> {
-    fuzzing::request(number, body, query).map_err(|error| error.status.as_u16())
+/// The status of the error response.
+pub fn request(number: usize, body: &[u8], query: Option<&str>) -> Result<ParsedRequest, u16> {
+    request_parsers::parse_request(number, body, query).map_err(|error| error.status.as_u16())
 }
 
-/// Reads the lines of a batch, of produces or of acks: what each that is not blank asks for.
+/// Parses the lines of a batch of acks or of produces, without the blank ones.
 #[must_use]
 pub fn batch(acks: bool, lines: &[u8]) -> Vec<Result<Command, u16>> {
     let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.iter().all(u8::is_ascii_whitespace));
-    lines.map(|line| fuzzing::line(acks, line).map_err(|error| error.status.as_u16())).collect()
+    lines.map(|line| request_parsers::parse_line(acks, line).map_err(|error| error.status.as_u16())).collect()
 }
 
-/// Salvages the log in `from` into another storage: what it says is kept and lost, and the new log. `None` where a broker starts on
-/// the log as it is, or there is none.
+/// Salvages the log in `from` into a new storage: what is kept and lost, and the new log. `None` if a broker starts on the log as it
+/// is, or there is none.
 ///
 /// # Errors
 /// [`WalError`].

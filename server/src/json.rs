@@ -1,4 +1,7 @@
-//! JSON, written by hand where it is written for every message.
+//! A JSON writer for responses and deliveries.
+//!
+//! By hand and not with `serde`: the types of the core are written in the shape of the API, each line is appended to a buffer that many
+//! lines share, and texts that need no escaping are copied as they are.
 
 use bytes::Bytes;
 use driftq_core::Body;
@@ -7,9 +10,9 @@ use driftq_core::types::{
     DeadLetter, Envelope, LeaseToken, Metadata, PartitionId, RetryPolicy, Routing, Text, Timestamp,
 };
 
-use crate::moment;
+use crate::rfc3339;
 
-/// An object under construction.
+/// A JSON object under construction.
 #[derive(Debug)]
 pub(crate) struct Json {
     out: Vec<u8>,
@@ -17,12 +20,12 @@ pub(crate) struct Json {
 }
 
 impl Json {
-    /// An object without fields.
+    /// An empty object.
     pub(crate) fn object() -> Self {
         Self::append(Vec::with_capacity(256))
     }
 
-    /// An object behind what `out` holds.
+    /// An object appended to `out`.
     pub(crate) fn append(mut out: Vec<u8>) -> Self {
         out.push(b'{');
         Self { out, empty: true }
@@ -37,13 +40,13 @@ impl Json {
         self.out.extend_from_slice(b"\":");
     }
 
-    /// A field with text in it. Names of fields are ours and need no escaping.
+    /// A text field. Field names are literals that need no escaping.
     pub(crate) fn text(&mut self, name: &str, value: &str) {
         self.name(name);
         string(value, &mut self.out);
     }
 
-    /// A field with a name in it: of characters that need no escaping.
+    /// A text field whose value needs no escaping.
     pub(crate) fn plain(&mut self, name: &str, value: &str) {
         self.name(name);
         self.out.push(b'"');
@@ -51,14 +54,14 @@ impl Json {
         self.out.push(b'"');
     }
 
-    /// A field with text in it that is left out where there is none.
-    pub(crate) fn maybe(&mut self, name: &str, value: Option<&str>) {
+    /// A text field, omitted if `None`.
+    pub(crate) fn optional_text(&mut self, name: &str, value: Option<&str>) {
         if let Some(value) = value {
             self.text(name, value);
         }
     }
 
-    /// A field with bytes in it that were text when they came.
+    /// A text field from bytes that were UTF-8 when produced.
     fn bytes(&mut self, name: &str, value: &[u8]) {
         match std::str::from_utf8(value) {
             Ok(text) => self.text(name, text),
@@ -66,39 +69,39 @@ impl Json {
         }
     }
 
-    /// A field with a number in it.
+    /// A number field.
     pub(crate) fn number(&mut self, name: &str, value: impl itoa::Integer) {
         self.name(name);
         self.out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
     }
 
-    /// A field with a moment in it.
-    pub(crate) fn moment(&mut self, name: &str, value: Timestamp) {
+    /// A timestamp field.
+    pub(crate) fn timestamp(&mut self, name: &str, value: Timestamp) {
         self.name(name);
         self.out.push(b'"');
-        moment::write(value, &mut self.out);
+        rfc3339::write(value, &mut self.out);
         self.out.push(b'"');
     }
 
-    /// A field that is true or false.
+    /// A boolean field.
     pub(crate) fn flag(&mut self, name: &str, value: bool) {
         self.name(name);
         self.out.extend_from_slice(if value { b"true" } else { b"false" });
     }
 
-    /// A field with a value in it that is JSON already.
+    /// A field whose value is JSON already.
     pub(crate) fn raw(&mut self, name: &str, value: &str) {
         self.name(name);
         self.out.extend_from_slice(value.as_bytes());
     }
 
-    /// A field that holds nothing.
+    /// A null field.
     pub(crate) fn null(&mut self, name: &str) {
         self.name(name);
         self.out.extend_from_slice(b"null");
     }
 
-    /// A field with an object in it, whose fields `fill` writes.
+    /// A field with an object, whose fields `fill` writes.
     pub(crate) fn object_in(&mut self, name: &str, fill: impl FnOnce(&mut Self)) {
         self.name(name);
         let mut inner = Self::append(std::mem::take(&mut self.out));
@@ -106,7 +109,7 @@ impl Json {
         self.out = inner.into_vec();
     }
 
-    /// A field with a list in it; `write` writes each item.
+    /// A field with an array; `write` appends each item.
     pub(crate) fn list<T>(
         &mut self,
         name: &str,
@@ -124,48 +127,48 @@ impl Json {
         self.out.push(b']');
     }
 
-    /// The object's text, and what stood before it.
+    /// The text of the object, after what the buffer held before.
     pub(crate) fn into_vec(mut self) -> Vec<u8> {
         self.out.push(b'}');
         self.out
     }
 
-    /// The object's text, ready to be sent.
+    /// The text of the object.
     pub(crate) fn into_bytes(self) -> Bytes {
         self.into_vec().into()
     }
 }
 
-/// Writes an object behind what `out` holds.
+/// Appends an object to `out`.
 pub(crate) fn object(out: &mut Vec<u8>, fill: impl FnOnce(&mut Json)) {
     let mut json = Json::append(std::mem::take(out));
     fill(&mut json);
     *out = json.into_vec();
 }
 
-/// Writes a string with its quotes.
+/// Appends a string with its quotes.
 pub(crate) fn string(value: &str, out: &mut Vec<u8>) {
-    // Most texts need no escaping, and to see that takes less than to look for what does byte by byte.
+    // Most texts need no escaping, and this check without branches is vectorized.
     if value.bytes().fold(true, |plain, byte| plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\')) {
         out.push(b'"');
         out.extend_from_slice(value.as_bytes());
         out.push(b'"');
     } else {
-        serde_json::to_writer(out, value).expect("text is always JSON");
+        serde_json::to_writer(out, value).expect("a string can be written as JSON");
     }
 }
 
-/// Writes a number in so many hexadecimal digits.
+/// Appends a number in hexadecimal digits.
 pub(crate) fn hex(number: u64, digits: u32, out: &mut Vec<u8>) {
     out.extend((0..digits).rev().map(|digit| b"0123456789abcdef"[(number >> (4 * digit)) as usize & 0xf]));
 }
 
-/// What an item takes beside its key and value, if nothing travels with it.
-const ITEM_BYTES: usize = 288;
+/// Bytes of a delivery without metadata, beside its key and value.
+const DELIVERY_BYTES: usize = 288;
 
-/// Writes a delivered message as a stream's line shows it, without the line's end.
+/// Appends a delivery as a line of a stream, without the newline.
 pub(crate) fn delivery(delivery: &Delivery, out: &mut Vec<u8>) {
-    out.reserve(ITEM_BYTES + delivery.body.payload_len() as usize);
+    out.reserve(DELIVERY_BYTES + delivery.body.payload_len() as usize);
     object(out, |json| {
         json.number("partition", delivery.partition.0);
         json.number("offset", delivery.offset.0);
@@ -174,14 +177,14 @@ pub(crate) fn delivery(delivery: &Delivery, out: &mut Vec<u8>) {
         json.bytes("value", delivery.body.value());
         json.text("last_error", delivery.last_error.as_str());
         json.token("lease_token", delivery.token);
-        json.moment("lease_until", delivery.lease_until);
+        json.timestamp("lease_until", delivery.lease_until);
         json.number("failures", delivery.failures);
-        json.moment("produced_at", delivery.produced_at);
+        json.timestamp("produced_at", delivery.produced_at);
         json.metadata(&delivery.body);
     });
 }
 
-/// Writes a message that was looked at without consuming it: a line of a stream without a lease.
+/// Appends a peeked message: a line of a stream without a lease.
 pub(crate) fn peeked(partition: PartitionId, peeked: &Peeked, out: &mut Vec<u8>) {
     object(out, |json| {
         json.number("partition", partition.0);
@@ -191,13 +194,13 @@ pub(crate) fn peeked(partition: PartitionId, peeked: &Peeked, out: &mut Vec<u8>)
         json.bytes("value", peeked.body.value());
         json.text("last_error", "");
         json.number("failures", 0);
-        json.moment("produced_at", peeked.produced_at);
+        json.timestamp("produced_at", peeked.produced_at);
         json.metadata(&peeked.body);
     });
 }
 
 impl Json {
-    /// As the token's own text, without going through a formatter for every delivery.
+    /// A lease token field; equals the token's `Display` without the cost of a formatter.
     pub(crate) fn token(&mut self, name: &str, token: LeaseToken) {
         self.name(name);
         self.out.push(b'"');
@@ -222,7 +225,7 @@ impl Json {
                 }
             });
         }
-        self.maybe("trace", trace.as_deref());
+        self.optional_text("trace", trace.as_deref());
         if let Some(redrive) = redrive {
             self.number("redrives", redrive.count);
         }
@@ -235,21 +238,21 @@ impl Json {
 
     fn map(&mut self, name: &str, map: &std::collections::BTreeMap<Text, Text>) {
         self.name(name);
-        serde_json::to_writer(&mut self.out, map).expect("a map of texts is always JSON");
+        serde_json::to_writer(&mut self.out, map).expect("a map of texts can be written as JSON");
     }
 
-    /// An envelope's fields, as producers spell them.
+    /// The fields of an envelope, named as in a produce.
     pub(crate) fn envelope(&mut self, envelope: &Envelope) {
-        self.maybe("run_id", envelope.run_id.as_deref());
-        self.maybe("step_id", envelope.step_id.as_deref());
-        self.maybe("parent_step_id", envelope.parent_step_id.as_deref());
-        self.maybe("tenant_id", envelope.tenant_id.as_deref());
-        self.maybe("idempotency_key", envelope.idempotency_key.as_deref());
-        self.maybe("target_topic", envelope.target_topic.as_ref().map(driftq_core::types::TopicName::as_str));
+        self.optional_text("run_id", envelope.run_id.as_deref());
+        self.optional_text("step_id", envelope.step_id.as_deref());
+        self.optional_text("parent_step_id", envelope.parent_step_id.as_deref());
+        self.optional_text("tenant_id", envelope.tenant_id.as_deref());
+        self.optional_text("idempotency_key", envelope.idempotency_key.as_deref());
+        self.optional_text("target_topic", envelope.target_topic.as_ref().map(driftq_core::types::TopicName::as_str));
         if let Some(partition) = envelope.partition_override {
             self.number("partition_override", partition.0);
         }
-        self.maybe("deadline", envelope.deadline.as_ref().map(|deadline| &*deadline.text));
+        self.optional_text("deadline", envelope.deadline.as_ref().map(|deadline| &*deadline.text));
         if let Some(policy) = envelope.retry_policy {
             self.object_in("retry_policy", |json| json.retry_policy(policy));
         }
@@ -257,14 +260,14 @@ impl Json {
             self.number("priority", priority.level());
         }
         if let Some(at) = envelope.deliver_at {
-            self.moment("deliver_at", at);
+            self.timestamp("deliver_at", at);
         }
         if !envelope.labels.is_empty() {
             self.map("labels", &envelope.labels);
         }
     }
 
-    /// What is 0 was not given, or might as well not have been.
+    /// A field of value 0 is omitted, as it means the same as an absent one.
     fn retry_policy(&mut self, policy: RetryPolicy) {
         let fields = [
             ("max_attempts", u64::from(policy.max_attempts)),
@@ -284,7 +287,7 @@ impl Json {
         self.number("attempts", dead.attempts);
         self.text("last_error", &dead.last_error);
         self.text("reason", dead.reason.as_str());
-        self.moment("routed_at", dead.routed_at);
+        self.timestamp("routed_at", dead.routed_at);
     }
 }
 
@@ -293,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_written_as_it_reads_itself() {
+    fn token_is_written_as_its_display() {
         for (boot, counter) in [(1, 2), (u32::MAX, u64::MAX), (0, 0x0123_4567_89ab_cdef)] {
             let token = LeaseToken { boot: driftq_core::types::Boot(boot), counter };
             let mut json = Json::object();
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_escaped_where_they_must_be_and_nowhere_else() {
+    fn text_is_escaped_as_serde_json_does() {
         for text in ["", "plain", "é\u{7f}", "\"", "\\", "a\u{1f}", "line\nbreak", "\u{2028}"] {
             let mut out = Vec::new();
             string(text, &mut out);
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_follow_each_other_with_commas_and_objects_nest() {
+    fn fields_are_separated_and_objects_nest() {
         let mut json = Json::object();
         json.text("a", "x\"\n\u{1}é");
         json.object_in("b", |json| json.flag("c", true));

@@ -1,14 +1,15 @@
-//! `driftqd`: the DriftQ broker as a process.
+//! `driftqd`: the DriftQ broker process.
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use driftq_server::config::{Cli, Command, Flags, Settings, init_logging};
+use driftq_server::cli::{Cli, Command};
+use driftq_server::config::{Flags, Settings, init_logging};
 use driftq_server::{serve, wal};
 
-/// What the settings do not allow, or the machine does not give: nothing was started.
+/// Exit code if the broker cannot start.
 const NOT_STARTED: u8 = 1;
-/// The command line or a setting is wrong.
+/// Exit code if a flag or a setting is invalid; clap uses the same.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -16,16 +17,16 @@ fn main() -> ExitCode {
     match cli.command {
         None => run(&cli.flags),
         Some(Command::Serve(flags)) => run(&flags),
-        Some(Command::Config(flags)) => print(&flags),
+        Some(Command::Config(flags)) => print_settings(&flags),
         Some(Command::Wal { command }) => wal::run(&command),
     }
 }
 
 fn load(flags: &Flags) -> Result<Settings, ExitCode> {
-    Settings::load(flags).map_err(|error| refuse(&error, USAGE))
+    Settings::load(flags).map_err(|error| fail(&error, USAGE))
 }
 
-fn print(flags: &Flags) -> ExitCode {
+fn print_settings(flags: &Flags) -> ExitCode {
     match load(flags) {
         Ok(settings) => {
             print!("{}", settings.to_toml());
@@ -41,12 +42,12 @@ fn run(flags: &Flags) -> ExitCode {
         Err(code) => return code,
     };
     if let Err(error) = init_logging(&settings.log) {
-        return refuse(&error, USAGE);
+        return fail(&error, USAGE);
     }
-    serve::run(settings).unwrap_or_else(|error| refuse(&error, NOT_STARTED))
+    serve::run(settings).unwrap_or_else(|error| fail(&error, NOT_STARTED))
 }
 
-fn refuse(error: &dyn std::error::Error, code: u8) -> ExitCode {
+fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
     eprintln!("driftqd: {error}");
     ExitCode::from(code)
 }

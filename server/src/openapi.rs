@@ -1,6 +1,6 @@
-//! The description of the HTTP surface that the daemon serves about itself, at `/v1/openapi.json`.
+//! The OpenAPI document of the HTTP API, served at `/v1/openapi.json`.
 //!
-//! It is kept by hand, in `openapi.json` beside this file: it is a promise, not a print of whatever the code happens to do.
+//! `openapi.json` is written by hand: it is the specification that the code is tested against, not generated from the code.
 
 /// The OpenAPI 3.1 document, as JSON.
 #[must_use]
@@ -19,7 +19,7 @@ mod tests {
 
     const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
-    /// Every route there is.
+    /// Every route of the API.
     const ROUTES: &[(&str, &str)] = &[
         ("get", "/metrics"),
         ("post", "/v1/ack"),
@@ -58,7 +58,7 @@ mod tests {
         serde_json::from_str(document()).expect("the document is JSON")
     }
 
-    /// Every (method, path, operation).
+    /// Every method, path and operation.
     fn operations(document: &Value) -> Vec<(&str, &str, &Map<String, Value>)> {
         let paths = document["paths"].as_object().unwrap().iter();
         paths
@@ -70,27 +70,27 @@ mod tests {
             .collect()
     }
 
-    /// Calls `look` with every object in the document.
-    fn each_object<'a>(value: &'a Value, look: &mut impl FnMut(&'a Map<String, Value>)) {
+    /// Calls `visit` with every object in the document.
+    fn each_object<'a>(value: &'a Value, visit: &mut impl FnMut(&'a Map<String, Value>)) {
         match value {
             Value::Object(map) => {
-                look(map);
-                map.values().for_each(|value| each_object(value, look));
+                visit(map);
+                map.values().for_each(|value| each_object(value, visit));
             }
-            Value::Array(list) => list.iter().for_each(|value| each_object(value, look)),
+            Value::Array(list) => list.iter().for_each(|value| each_object(value, visit)),
             _ => {}
         }
     }
 
     #[test]
-    fn it_is_openapi_3_1_of_this_version() {
+    fn document_is_openapi_3_1_of_this_version() {
         let document = parsed();
         assert_eq!(document["openapi"], "3.1.0");
         assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
     }
 
     #[test]
-    fn every_route_is_described_and_no_other() {
+    fn exactly_the_routes_are_documented() {
         let document = parsed();
         let described: BTreeSet<_> =
             operations(&document).into_iter().map(|(method, path, _)| (path, method)).collect();
@@ -99,25 +99,25 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_leads_somewhere_and_every_component_is_used() {
+    fn references_resolve_and_every_component_is_used() {
         let document = parsed();
         let mut used = BTreeSet::new();
         each_object(&document, &mut |map| {
             if let Some(reference) = map.get("$ref").map(|reference| reference.as_str().unwrap()) {
-                let pointer = reference.strip_prefix('#').unwrap_or_else(|| panic!("{reference} leads out"));
-                assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+                let pointer = reference.strip_prefix('#').unwrap_or_else(|| panic!("{reference} is external"));
+                assert!(document.pointer(pointer).is_some(), "{reference} does not resolve");
                 used.insert(pointer.to_owned());
             }
         });
         for (kind, components) in document["components"].as_object().unwrap() {
             for name in components.as_object().unwrap().keys() {
-                assert!(used.contains(&format!("/components/{kind}/{name}")), "{kind}/{name} is used by nobody");
+                assert!(used.contains(&format!("/components/{kind}/{name}")), "{kind}/{name} is unused");
             }
         }
     }
 
     #[test]
-    fn every_operation_has_a_name_of_its_own_a_success_and_an_error() {
+    fn every_operation_has_a_unique_id_a_success_and_an_error() {
         let document = parsed();
         let mut names = BTreeSet::new();
         for (method, path, operation) in operations(&document) {
@@ -125,8 +125,8 @@ mod tests {
             assert!(names.insert(name), "{name} is used twice");
             assert!(operation["summary"].is_string(), "{method} {path}");
             let responses = operation["responses"].as_object().unwrap();
-            assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path} never succeeds");
-            assert!(responses.contains_key("default"), "{method} {path} is never refused");
+            assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path} has no success response");
+            assert!(responses.contains_key("default"), "{method} {path} has no default response");
             for (status, response) in responses {
                 let known = status == "default" || status.parse::<u16>().is_ok_and(|code| (200..600).contains(&code));
                 assert!(known, "{method} {path}: {status}");
@@ -139,27 +139,27 @@ mod tests {
     }
 
     #[test]
-    fn every_parameter_is_whole_and_named_once() {
+    fn every_parameter_is_described_and_unique() {
         let document = parsed();
         for (method, path, operation) in operations(&document) {
             let shared = document["paths"][path].get("parameters").and_then(Value::as_array).into_iter().flatten();
             let own = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
             let mut seen = BTreeSet::new();
             for parameter in shared.chain(own) {
-                let (name, place) = (parameter["name"].as_str().unwrap(), parameter["in"].as_str().unwrap());
-                assert!(seen.insert((place, name)), "{method} {path}: {name} is named twice");
+                let (name, location) = (parameter["name"].as_str().unwrap(), parameter["in"].as_str().unwrap());
+                assert!(seen.insert((location, name)), "{method} {path}: {name} is repeated");
                 assert!(
                     parameter["schema"].is_object() && parameter["description"].is_string(),
                     "{method} {path}: {name}"
                 );
             }
             let in_path = path.matches('{').count();
-            assert_eq!(seen.iter().filter(|(place, _)| *place == "path").count(), in_path, "{method} {path}");
+            assert_eq!(seen.iter().filter(|(location, _)| *location == "path").count(), in_path, "{method} {path}");
         }
     }
 
     #[test]
-    fn what_is_required_is_described() {
+    fn every_required_property_is_described() {
         each_object(&parsed(), &mut |map| {
             let (Some(Value::Array(required)), Some(properties)) = (map.get("required"), map.get("properties")) else {
                 return;

@@ -1,8 +1,8 @@
-//! From settings to a running broker, and from SIGTERM to its end.
+//! Starts the broker, runs it until SIGTERM or SIGINT, and shuts it down.
 //!
-//! The socket is open before the log is read, so that whoever watches sees a live process that is not ready yet. On SIGTERM or
-//! SIGINT nothing more is accepted, streams end, what was let in is answered, the log gets its footer, and the process ends, all
-//! of it within a second.
+//! The listener is open before the log is recovered, so that probes see a live process that is not ready yet. On SIGTERM or SIGINT
+//! nothing more is accepted, streams end, accepted requests get their responses, the log gets its footer, and the process exits, all
+//! within a second.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,31 +10,36 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use driftq_core::faults::NoFaults;
+use driftq_core::OpenOptions;
+
 use driftq_core::log::{Notice, Recovered, Storage};
 use driftq_core::pipeline::OpenError;
 use driftq_core::types::Timestamp;
 use driftq_core::{Pipeline, PipelineConfig};
+use driftq_files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::LocalSet;
 
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::driver::{Disk, Driver, IoThreads};
-use crate::http::{Api, edge};
+use crate::http::connection::{Stop, listen};
+use crate::http::{Api, Service};
 use crate::metrics::Metrics;
 use crate::wal;
-use driftq_files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
 
-/// How long requests that were let in have to be answered once the process is to end.
-const GRACE: Duration = Duration::from_millis(400);
-/// How long the log has to be closed.
-const CLOSING: Duration = Duration::from_millis(400);
-/// How much of the first segment is written with zeros before anything else happens.
+/// How long accepted requests may take to get their responses during shutdown.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(400);
+/// How long closing the log may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(400);
+/// How long the last responses may take to reach their sockets.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(50);
+/// Interval at which shutdown checks its conditions.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Bytes of the first segment that are written with zeros before the broker is ready.
 const FIRST_ZEROS_BYTES: u64 = 8 << 20;
-const LOOK: Duration = Duration::from_millis(5);
 
 /// Why a broker did not start.
 #[derive(Debug, thiserror::Error)]
@@ -44,63 +49,78 @@ pub enum ServeError {
     Listen {
         /// The address.
         addr: std::net::SocketAddr,
-        /// What the system said.
+        /// The I/O error.
         error: std::io::Error,
     },
     /// The data folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Somebody began to salvage the folder and did not finish.
+    /// A salvage of the data folder was interrupted.
     #[error("a salvage of {} was interrupted; finish it with `driftqd wal salvage {} --accept-loss`", .0.display(), .0.display())]
     SalvagePending(PathBuf),
-    /// The log cannot be used.
+    /// The log cannot be recovered or created.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The system gives no thread, no random number, no runtime.
-    #[error("starting: {0}")]
+    /// A thread, a random number or the runtime is not available.
+    #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// Runs a broker until it is told to stop.
+/// Runs a broker until it is stopped by a signal.
 ///
 /// # Errors
 /// [`ServeError`] if it cannot be started.
 pub fn run(settings: Settings) -> Result<ExitCode, ServeError> {
-    run_over(settings, |files| files)
+    run_with_storage(settings, |files| files)
 }
 
-/// Runs a broker whose files are reached through something else, which `wrap` puts around every handle on them. For proofs that
-/// need a broker on a disk that breaks its promises; [`run`] is the one that keeps them.
+/// [`run`] with every handle on the log's files wrapped by `wrap`. For tests that need a broker on a faulty disk.
 ///
 /// # Errors
 /// [`ServeError`] if it cannot be started.
-pub fn run_over<S>(settings: Settings, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
+pub fn run_with_storage<S>(settings: Settings, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
 where
     S: Storage + Send + 'static,
 {
     raise_file_limit();
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        "driftqd; settings in force:\n{}",
-        settings.to_toml().trim_end()
-    );
+    let effective = settings.to_toml();
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "driftqd; effective settings:\n{}", effective.trim_end());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
     let result = local.block_on(&runtime, serve(settings, wrap));
-    // Whatever still runs is cut off here: everybody has been answered, or has had their time.
+    // Cancels the tasks that still run; their time is up.
     drop(local);
     runtime.shutdown_background();
     result
 }
 
-/// Each connection is an open file; as many as the system allows this process are wanted.
+/// Raises the limit on open files to its maximum, as each connection is one.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum
         && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
     {
-        tracing::warn!("the limit on open files stays at {current:?}: {error}");
+        tracing::warn!("cannot raise the limit on open files, it stays at {current:?}: {error}");
+    }
+}
+
+/// Resolves on SIGTERM or SIGINT.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn register() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }
 
@@ -109,84 +129,94 @@ where
     S: Storage + Send + 'static,
 {
     let addr = settings.addr;
-    // First the folder: two brokers on one are refused before either is heard of.
-    let opening = Opening::prepare(&settings)?;
+    // The folder before the listener: a second broker on the same folder is refused before clients can reach it.
+    let log = LogSource::prepare(&settings)?;
     let listener = TcpListener::bind(addr).await.map_err(|error| ServeError::Listen { addr, error })?;
     let bound = listener.local_addr()?;
     let settings = Settings { addr: bound, ..settings };
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = StopSignals::register()?;
 
     let metrics = Metrics::new();
     let wake = Arc::new(Notify::new());
     let driver = Driver::new(Clock::start(), Rc::clone(&metrics), Arc::clone(&wake));
-    let seed = u64::from_le_bytes(fresh_log_id()?.0[..8].try_into().expect("eight of sixteen bytes"));
-    let api = Api::new(Rc::clone(&driver), settings.clone(), Rc::clone(&metrics), seed);
-    let stop = Rc::new(edge::Stop::default());
-    let listening = tokio::task::spawn_local(edge::listen(listener, api, Rc::clone(&stop)));
+    let api = Api::new(Rc::clone(&driver), settings.clone(), Rc::clone(&metrics));
+    let request_id_seed = u64::from_le_bytes(fresh_log_id()?.0[..8].try_into().expect("eight of sixteen bytes"));
+    let stop = Rc::new(Stop::default());
+    let listening = tokio::task::spawn_local(listen(listener, Service::new(api, request_id_seed), Rc::clone(&stop)));
     tracing::info!("listening on http://{bound}");
 
     let began = Instant::now();
-    let mut opened = opening.start(&settings, driver.now(), wrap)?;
-    let (pipeline, recovered, storage) = tokio::select! {
-        opened = &mut opened => opened.expect("the thread that reads the log always answers")?,
-        _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
-        _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+    let recovery = log.recover(&settings, driver.now(), wrap)?;
+    let recovered = tokio::select! {
+        recovered = recovery => recovered.expect("the recovery thread sends its result")?,
+        () = signals.received() => return Ok(ExitCode::SUCCESS),
     };
-    metrics.recovered(began.elapsed());
-    report(&recovered, &pipeline, began.elapsed());
-    let disk = match storage {
+    metrics.set_recovery(began.elapsed());
+    recovered.log_summary(began.elapsed());
+    let disk = match recovered.storage {
         Some(storage) => Disk::Threads(IoThreads::start(wrap(storage.clone()), wrap(storage), &wake)?),
-        None => Disk::None(NullStorage),
+        None => Disk::Null(NullStorage),
     };
-    driver.start(pipeline, disk);
+    driver.start(recovered.pipeline, disk);
     let driving = tokio::task::spawn_local(Rc::clone(&driver).run());
     tracing::info!("ready");
 
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    signals.received().await;
     tracing::info!("stopping");
-    stop.announce();
+    stop.stop();
     let _ = listening.await;
-    driver.drain();
-    wait_until(GRACE, || metrics.connections() == 0 || driver.awaited() + driver.stream_count() == 0).await;
-    driver.close();
-    if !wait_until(CLOSING, || driver.is_closed()).await {
-        tracing::warn!("the disk did not take the log's end in time; the next start will find it");
-    }
-    // The last answers are on their way to their sockets.
-    wait_until(LOOK * 10, || metrics.connections() == 0).await;
+    shut_down(&driver, &metrics).await;
     driving.abort();
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for something to be so, and says whether it came to that.
-async fn wait_until(limit: Duration, so: impl Fn() -> bool) -> bool {
+/// Waits for pending responses and closes the log, each within its timeout.
+async fn shut_down(driver: &Driver, metrics: &Metrics) {
+    driver.drain();
+    let is_drained = || metrics.connections() == 0 || driver.pending_reply_count() + driver.stream_count() == 0;
+    wait_until(DRAIN_TIMEOUT, is_drained).await;
+    driver.close();
+    if !wait_until(CLOSE_TIMEOUT, || driver.is_closed()).await {
+        tracing::warn!("the log was not closed in time; the next start recovers it");
+    }
+    wait_until(FLUSH_TIMEOUT, || metrics.connections() == 0).await;
+}
+
+/// Waits until `condition` holds. False if it does not within `limit`.
+async fn wait_until(limit: Duration, condition: impl Fn() -> bool) -> bool {
     let end = Instant::now() + limit;
-    while !so() {
+    while !condition() {
         if Instant::now() >= end {
             return false;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     true
 }
 
-type Opened = Result<(Pipeline, Recovered, Option<FileStorage>), ServeError>;
-
-/// A log about to be read.
-enum Opening {
+/// Where the log is recovered from.
+enum LogSource {
     Folder(FileStorage),
-    Nowhere,
+    /// No log on disk.
+    Null,
 }
 
-impl Opening {
+/// A recovered log.
+struct RecoveredLog {
+    pipeline: Pipeline,
+    recovered: Recovered,
+    /// `None` without a log on disk.
+    storage: Option<FileStorage>,
+}
+
+type RecoveryResult = Result<RecoveredLog, ServeError>;
+
+impl LogSource {
+    /// Locks the data folder.
     fn prepare(settings: &Settings) -> Result<Self, ServeError> {
         if !settings.wal {
-            return Ok(Self::Nowhere);
+            return Ok(Self::Null);
         }
         let folder = DataFolder::open(&settings.data_dir)?;
         if wal::is_salvage_pending(folder.path())? {
@@ -195,55 +225,58 @@ impl Opening {
         Ok(Self::Folder(folder.storage().with_sync_delay(settings.sync_delay)))
     }
 
-    /// Reads the log on a thread of its own.
-    fn start<S: Storage + 'static>(
+    /// Starts recovery on its own thread, which sends the result.
+    fn recover<S: Storage + 'static>(
         self,
         settings: &Settings,
         now: Timestamp,
         wrap: fn(FileStorage) -> S,
-    ) -> Result<oneshot::Receiver<Opened>, ServeError> {
-        let (send, opened) = oneshot::channel();
+    ) -> Result<oneshot::Receiver<RecoveryResult>, ServeError> {
+        let (send, result) = oneshot::channel();
         let config = settings.pipeline();
-        let read = move || {
-            // Whoever waited may be gone: the process is ending.
+        let work = move || {
+            // The receiver is gone if the process is stopping.
             let _ = send.send(self.open(config, now, wrap));
         };
-        std::thread::Builder::new().name("driftq-recovery".into()).spawn(read)?;
-        Ok(opened)
+        std::thread::Builder::new().name("driftq-recovery".into()).spawn(work)?;
+        Ok(result)
     }
 
-    fn open<S: Storage>(self, config: PipelineConfig, now: Timestamp, wrap: fn(FileStorage) -> S) -> Opened {
+    fn open<S: Storage>(self, config: PipelineConfig, now: Timestamp, wrap: fn(FileStorage) -> S) -> RecoveryResult {
         let new_log = Some(fresh_log_id()?);
         match self {
-            Self::Nowhere => {
-                let (pipeline, recovered) = Pipeline::open(&mut NullStorage, config, new_log, now, NoFaults)?;
-                Ok((pipeline, recovered, None))
+            Self::Null => {
+                let (pipeline, recovered) =
+                    OpenOptions::new().config(config).create(new_log).open(&mut NullStorage, now)?;
+                Ok(RecoveredLog { pipeline, recovered, storage: None })
             }
             Self::Folder(storage) => {
-                // Everybody waits for the segment a start begins, so only its beginning is written with zeros.
-                let mut first = wrap(storage.clone().preparing(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES)));
-                let (pipeline, recovered) = Pipeline::open(&mut first, config, new_log, now, NoFaults)?;
-                Ok((pipeline, recovered, Some(storage)))
+                // The broker is not ready before its first segment is, so only the beginning of that is written with zeros.
+                let mut first = wrap(storage.clone().with_prepare(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES)));
+                let (pipeline, recovered) = OpenOptions::new().config(config).create(new_log).open(&mut first, now)?;
+                Ok(RecoveredLog { pipeline, recovered, storage: Some(storage) })
             }
         }
     }
 }
 
-fn report(recovered: &Recovered, pipeline: &Pipeline, took: Duration) {
-    for notice in &recovered.notices {
-        match notice {
-            // Every stop leaves one; nothing is amiss.
-            Notice::NeverBegun { .. } => tracing::debug!("{notice}"),
-            _ => tracing::warn!("{notice}"),
+impl RecoveredLog {
+    fn log_summary(&self, took: Duration) {
+        for notice in &self.recovered.notices {
+            match notice {
+                // Every stop leaves such a segment.
+                Notice::NeverBegun { .. } => tracing::debug!("{notice}"),
+                _ => tracing::warn!("{notice}"),
+            }
         }
+        tracing::info!(
+            lsn = self.recovered.last_lsn.0,
+            records = self.recovered.frames_read,
+            bytes = self.recovered.bytes_read,
+            topics = self.pipeline.state().topic_count(),
+            clean = self.recovered.clean,
+            took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            "log recovered"
+        );
     }
-    tracing::info!(
-        lsn = recovered.last_lsn.0,
-        records = recovered.frames_read,
-        bytes = recovered.bytes_read,
-        topics = pipeline.state().topic_count(),
-        clean = recovered.clean,
-        took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-        "log read"
-    );
 }

@@ -1,41 +1,51 @@
-//! The settings: where they come from, which source wins, and what is refused in which words.
+//! Settings: their sources, which source wins, and what is refused with which message.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use clap::Parser;
 use driftq_core::types::{Limits, Millis, PartitionId, TopicName};
+use driftq_server::cli::{self, Cli};
 use driftq_server::config::{
-    Cli, Command, ConfigError, Flags, LogFormat, LogSettings, Profile, Rule, Settings, Webhook, WebhookUrl,
+    ConfigError, LogFormat, LogSettings, Profile, Rule, Settings, Webhook, WebhookUrl, init_logging,
 };
 
-type Outcome = Result<Settings, ConfigError>;
-
-/// Loads with these flags, these variables and a file of this text.
-fn load(flags: &str, env: &[(&str, &str)], file: Option<&str>) -> Outcome {
+/// What `driftqd config` prints with these flags, these variables and a configuration file of this text, or its error message.
+fn load(flags: &str, env: &[(&str, &str)], file: Option<&str>) -> Result<Settings, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("driftqd.toml");
-    let mut flags = Cli::try_parse_from(std::iter::once("driftqd").chain(flags.split_whitespace())).unwrap().flags;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_driftqd"));
+    command.arg("config").args(flags.split_whitespace()).env_clear().envs(env.iter().copied());
     if let Some(text) = file {
         std::fs::write(&path, text).unwrap();
-        flags.config = Some(path.to_str().unwrap().to_owned());
+        command.arg("--config").arg(&path);
     }
-    let env = |name: &str| env.iter().find(|(its, _)| *its == name).map(|(_, value)| (*value).to_owned());
-    Settings::load_with(&flags, &env)
+    let output = command.output().unwrap();
+    if output.status.success() {
+        return Ok(Settings::from_toml(&path, &String::from_utf8(output.stdout).unwrap()).unwrap());
+    }
+    assert_eq!(output.status.code(), Some(2));
+    let message = String::from_utf8(output.stderr).unwrap();
+    Err(message.strip_prefix("driftqd: ").unwrap_or(&message).trim_end().to_owned())
 }
 
-fn file(text: &str) -> Outcome {
+fn file(text: &str) -> Result<Settings, ConfigError> {
     Settings::from_toml(Path::new("driftqd.toml"), text)
 }
 
-/// The words of a refusal.
-fn refusal(outcome: Outcome) -> String {
-    outcome.expect_err("it was accepted").to_string()
+/// The message with which a configuration file of this text is refused.
+fn refused_file(text: &str) -> String {
+    file(text).expect_err("it was accepted").to_string()
+}
+
+fn webhook(url: &str) -> Webhook {
+    Webhook::new(WebhookUrl::parse(url).unwrap())
 }
 
 #[test]
-fn nothing_said_means_the_defaults_of_production() {
+fn no_settings_means_production_defaults() {
     let settings = load("", &[], None).unwrap();
     assert_eq!(settings, Settings::default());
     assert_eq!(settings.addr, "127.0.0.1:8080".parse().unwrap());
@@ -50,14 +60,14 @@ fn nothing_said_means_the_defaults_of_production() {
 }
 
 #[test]
-fn a_broker_without_a_log_takes_no_snapshots() {
+fn broker_without_wal_takes_no_snapshots() {
     let without = Settings { wal: false, ..Settings::default() };
     assert_eq!(without.pipeline().snapshot_every_bytes, u64::MAX);
     assert_eq!(Settings::default().pipeline().snapshot_every_bytes, 256 << 20);
 }
 
 #[test]
-fn the_spec_profile_is_the_specification_s_own_table() {
+fn spec_profile_has_the_limits_of_the_specification() {
     let settings = load("--profile spec", &[], None).unwrap();
     assert_eq!(settings.limits, Limits::spec());
     let Limits { in_flight_max, partition_messages_max, partition_bytes_max, lease_default, dedupe_ttl, .. } =
@@ -67,7 +77,7 @@ fn the_spec_profile_is_the_specification_s_own_table() {
 }
 
 #[test]
-fn flags_win_over_variables_over_the_file_over_the_profile() {
+fn flags_override_variables_override_file_overrides_profile() {
     let text = "profile = \"spec\"\n[limits]\nin_flight_max = 3\npartition_messages_max = 3\npartition_bytes_max = 3\n";
     let env = [("DRIFTQ_MAX_IN_FLIGHT", "4"), ("DRIFTQ_MAX_PARTITION_MSGS", "4")];
     let limits = load("--max-in-flight 5", &env, Some(text)).unwrap().limits;
@@ -75,7 +85,7 @@ fn flags_win_over_variables_over_the_file_over_the_profile() {
 }
 
 #[test]
-fn a_profile_from_anywhere_lies_below_every_limit_from_anywhere() {
+fn profile_of_any_source_is_overridden_by_limits_of_any_source() {
     let text = "profile = \"production\"\n[limits]\npartition_bytes_max = 99\n";
     for (flags, env) in [("--profile spec", &[][..]), ("", &[("DRIFTQ_PROFILE", "spec")][..])] {
         let settings = load(flags, env, Some(text)).unwrap();
@@ -85,7 +95,7 @@ fn a_profile_from_anywhere_lies_below_every_limit_from_anywhere() {
 }
 
 #[test]
-fn every_variable_is_read() {
+fn every_variable_is_applied() {
     let env = [
         ("DRIFTQ_ADDR", "[::1]:9"),
         ("DRIFTQ_DATA_DIR", "/d"),
@@ -109,20 +119,22 @@ fn every_variable_is_read() {
 }
 
 #[test]
-fn the_file_can_be_named_by_a_variable_and_an_empty_variable_is_none() {
+fn variable_names_the_file_and_empty_variables_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("c.toml");
     std::fs::write(&path, "prefetch = 7").unwrap();
-    let env = |name: &str| match name {
-        "DRIFTQ_CONFIG" => Some(path.to_str().unwrap().to_owned()),
-        _ => Some(String::new()),
-    };
-    let settings = Settings::load_with(&Flags::default(), &env).unwrap();
-    assert_eq!(settings, Settings { prefetch: 7, ..Settings::default() });
+    let env = [
+        ("DRIFTQ_CONFIG", path.to_str().unwrap()),
+        ("DRIFTQ_ADDR", ""),
+        ("DRIFTQ_MAX_IN_FLIGHT", " "),
+        ("DRIFTQ_NO_WAL", ""),
+        ("DRIFTQ_ALLOWED_HOST", ""),
+    ];
+    assert_eq!(load("", &env, None).unwrap(), Settings { prefetch: 7, ..Settings::default() });
 }
 
 #[test]
-fn switches_can_be_turned_back_and_hosts_replaced() {
+fn switches_can_be_turned_off_and_hosts_replaced() {
     let text = "wal = false\n[http]\ninsecure = true\nallowed_hosts = [\"from.file\"]\n";
     let env = [("DRIFTQ_NO_WAL", "true"), ("DRIFTQ_INSECURE", "false"), ("DRIFTQ_ALLOWED_HOST", "from.env")];
     let settings = load("--no-wal=false --allowed-host from.flag --allowed-host *", &env, Some(text)).unwrap();
@@ -132,18 +144,20 @@ fn switches_can_be_turned_back_and_hosts_replaced() {
 }
 
 #[test]
-fn serve_and_config_take_the_same_flags_and_wal_has_its_own() {
+fn subcommands_are_parsed_with_variables_set() {
     let parse = |line: &str| Cli::try_parse_from(line.split_whitespace());
-    assert!(
-        matches!(parse("driftqd config --no-wal").unwrap().command, Some(Command::Config(flags)) if flags.no_wal.is_some())
-    );
-    assert!(matches!(parse("driftqd wal verify /d").unwrap().command, Some(Command::Wal { .. })));
+    assert!(matches!(parse("driftqd config --no-wal").unwrap().command, Some(cli::Command::Config(_))));
+    assert!(matches!(parse("driftqd wal verify /d").unwrap().command, Some(cli::Command::Wal { .. })));
     assert!(parse("driftqd --nonsense").is_err());
     assert!(parse("driftqd wal").is_err());
+    let mut verify = Command::new(env!("CARGO_BIN_EXE_driftqd"));
+    let output = verify.args(["wal", "verify", "/nowhere"]).env("DRIFTQ_MAX_IN_FLIGHT", "many").output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("/nowhere") && !message.contains("DRIFTQ_MAX_IN_FLIGHT"), "{message}");
 }
 
 #[test]
-fn what_the_idempotency_store_may_keep_can_be_said_by_variables() {
+fn limits_of_the_idempotency_store_are_set_by_variables_and_flags() {
     let names = [
         "DRIFTQ_MAX_RESULT_BYTES",
         "DRIFTQ_EFFECT_TTL_MS",
@@ -155,23 +169,26 @@ fn what_the_idempotency_store_may_keep_can_be_said_by_variables() {
         "DRIFTQ_MAX_OUTPUTS",
     ];
     let env: Vec<_> = names.into_iter().zip(["1", "2", "3", "4", "5", "6", "7", "8"]).collect();
-    let limits = load("", &env, Some("[limits]\neffects_max = 9\n")).unwrap().limits;
-    assert_eq!((limits.result_bytes_max, limits.effect_ttl, limits.job_ttl), (1, Millis(2), Millis(3)));
+    let limits = load("--job-ttl-ms 33", &env, Some("[limits]\neffects_max = 9\n")).unwrap().limits;
+    assert_eq!((limits.result_bytes_max, limits.effect_ttl, limits.job_ttl), (1, Millis(2), Millis(33)));
     assert_eq!((limits.ack_ttl, limits.effects_max, limits.completion_ttl), (Millis(4), 5, Millis(6)));
     assert_eq!((limits.completions_max, limits.outputs_max), (7, 8));
     for name in names {
-        let words = refusal(load("", &[(name, "0")], None));
-        assert!(words.starts_with(&format!("{name}: 0 is not a whole number from 1")), "{words}");
+        let message = load("", &[(name, "0")], None).unwrap_err();
+        let expected = format!("{name}: invalid value: integer `0`, expected a whole number from 1");
+        assert!(message.starts_with(&expected), "{message}");
     }
 }
 
 #[test]
-fn the_measuring_delay_is_a_flag_alone() {
-    assert_eq!(load("--sync-delay-ms 5", &[], None).unwrap().sync_delay, Duration::from_millis(5));
+fn sync_delay_is_set_by_a_flag_only() {
+    let flags = Cli::try_parse_from(["driftqd", "--sync-delay-ms", "5"]).unwrap().flags;
+    assert_eq!(Settings::load(&flags).unwrap().sync_delay, Duration::from_millis(5));
+    assert!(load("--sync-delay-ms 60001", &[], None).unwrap_err().contains("a whole number from 0 to 60000"));
     assert!(file("sync_delay_ms = 5").is_err());
 }
 
-/// Settings in which nothing is as it is by default.
+/// Settings that all differ from the defaults.
 fn unusual() -> Settings {
     let mut settings = Settings::of_profile(Profile::Spec);
     settings.addr = "0.0.0.0:1".parse().unwrap();
@@ -196,9 +213,11 @@ fn unusual() -> Settings {
     settings.http.insecure = true;
     settings.http.allowed_hosts = vec!["*".into(), "[::1]".into()];
     settings.log = LogSettings { format: LogFormat::Json, level: "warn,driftq_server=trace".into() };
-    let webhook = Webhook::to("http://brain:9/r?a=%20");
-    settings.router.webhook =
-        Some(Webhook { timeout: Duration::from_millis(50), rest: Duration::from_millis(70), ..webhook });
+    settings.router.webhook = Some(Webhook {
+        timeout: Duration::from_millis(50),
+        cooldown: Duration::from_millis(70),
+        ..webhook("http://brain:9/r?a=%20")
+    });
     settings.router.rules = vec![
         Rule {
             topic: Some(TopicName::new("t").unwrap()),
@@ -216,7 +235,7 @@ fn unusual() -> Settings {
 }
 
 #[test]
-fn what_is_printed_can_be_fed_back() {
+fn printed_settings_can_be_read_back() {
     for settings in [Settings::default(), Settings::of_profile(Profile::Spec), unusual()] {
         let text = settings.to_toml();
         let back = file(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
@@ -224,114 +243,115 @@ fn what_is_printed_can_be_fed_back() {
     }
 }
 
-#[test]
-fn every_key_of_the_printed_file_is_in_the_documentation() {
-    let manual = include_str!("../../docs/configuration.md");
-    let mut section = String::new();
-    for line in unusual().to_toml().lines() {
-        if let Some(name) = line.strip_prefix('[') {
-            section = name.trim_matches(['[', ']']).to_owned() + ".";
-        } else if let Some((key, _)) = line.split_once(" = ") {
-            assert!(manual.contains(&format!("`{section}{key}`")), "{section}{key} is not in docs/configuration.md");
+/// Every key below `prefix`; `router.rule.labels` and `router.rule.meta` hold keys of the user.
+fn keys(prefix: &str, value: &toml::Value, found: &mut Vec<String>) {
+    match value {
+        toml::Value::Table(table) if !["router.rule.labels.", "router.rule.meta."].contains(&prefix) => {
+            table.iter().for_each(|(key, value)| keys(&format!("{prefix}{key}."), value, found));
         }
+        toml::Value::Array(list) if prefix == "router.rule." => list.iter().for_each(|rule| keys(prefix, rule, found)),
+        _ => found.push(prefix.trim_end_matches('.').to_owned()),
     }
 }
 
 #[test]
-fn the_sample_file_is_sound_and_says_the_defaults() {
+fn every_printed_key_is_documented() {
+    let manual = include_str!("../../docs/configuration.md");
+    let mut found = Vec::new();
+    keys("", &toml::from_str(&unusual().to_toml()).unwrap(), &mut found);
+    assert!(found.len() > 50, "{found:?}");
+    for key in found {
+        assert!(manual.contains(&format!("`{key}`")), "{key} is not in docs/configuration.md");
+    }
+}
+
+#[test]
+fn sample_file_is_valid_and_shows_the_defaults() {
     let sample = include_str!("../../docs/deploy/driftqd.toml");
     let settings = file(sample).unwrap();
     let expected = Settings { data_dir: "/var/lib/driftqd".into(), ..Settings::default() };
     assert_eq!(settings, expected);
-    // What is commented out must be right as well, once somebody takes the comment away.
-    let whole: Vec<&str> = sample.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line)).collect();
-    let settings = file(&whole.join("\n")).unwrap();
+    let uncommented: Vec<&str> = sample.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line)).collect();
+    let settings = file(&uncommented.join("\n")).unwrap();
     assert!(settings.router.webhook.is_some() && settings.router.rules.len() >= 2);
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_its_name_and_the_file_s() {
-    for (text, key) in [
-        ("adr = 1", "adr"),
-        ("[limit]\nin_flight_max = 1", "limit"),
-        ("[limits]\nin_flight = 1", "limits.in_flight"),
-        ("[limits]\nlease_default = 1", "limits.lease_default"),
-        ("[http.tls]\ncert = \"x\"", "http.tls"),
-        ("[router]\nurl = \"x\"", "router.url"),
-        ("[router.webhook]\nurl = \"http://a\"\ntimeout = 1", "router.webhook.timeout"),
-        ("[[router.rule]]\nlabel = \"a\"\n[[router.rule]]\nlable = \"b\"", "router.rule #2.lable"),
+fn unknown_key_is_refused_with_file_line_and_known_keys() {
+    for (text, line, key) in [
+        ("adr = 1", 1, "adr"),
+        ("[limit]\nin_flight_max = 1", 1, "limit"),
+        ("[limits]\nin_flight = 1", 2, "in_flight"),
+        ("[limits]\nlease_default = 1", 2, "lease_default"),
+        ("[http.tls]\ncert = \"x\"", 1, "tls"),
+        ("[router]\nurl = \"x\"", 2, "url"),
+        ("[router.webhook]\nurl = \"http://a\"\ntimeout = 1", 3, "timeout"),
+        ("[[router.rule]]\nlabel = \"a\"\n[[router.rule]]\nlable = \"b\"", 4, "lable"),
     ] {
-        let words = refusal(file(text));
-        assert!(words.starts_with(&format!("driftqd.toml: unknown key {key}; known here: ")), "{words}");
+        let message = refused_file(text);
+        assert!(message.starts_with(&format!("driftqd.toml: TOML parse error at line {line}, column ")), "{message}");
+        assert!(message.contains(&format!("unknown field `{key}`, expected ")), "{message}");
     }
-    assert!(refusal(file("[storage]\nx = 1")).ends_with("segment_bytes, reserve_bytes, snapshot_every_bytes"));
+    let message = refused_file("[storage]\nx = 1");
+    assert!(message.contains("`segment_bytes`, `reserve_bytes`, `snapshot_every_bytes`"), "{message}");
 }
 
 #[test]
-fn a_wrong_value_is_refused_with_its_key_and_what_is_allowed() {
-    for (text, words) in [
-        ("addr = \"localhost\"", "addr: \"localhost\" is not an IP address and port such as 127.0.0.1:8080"),
-        ("addr = 8080", "addr: 8080 is not an IP address and port such as 127.0.0.1:8080"),
-        ("wal = \"no\"", "wal: \"no\" is not true or false"),
-        ("data_dir = \"\"", "data_dir: \"\" is not the name of a folder"),
-        ("profile = \"fast\"", "profile: \"fast\" is not production or spec"),
-        ("prefetch = 0", "prefetch: 0 is not a whole number from 1 to 4294967295"),
-        ("prefetch = 1.5", "prefetch: 1.5 is not a whole number from 1 to 4294967295"),
-        ("limits = 1", "limits: 1 is not a section"),
-        ("[limits]\nin_flight_max = -1", "limits.in_flight_max: -1 is not a whole number from 1 to 4294967295"),
-        ("[limits]\npartitions_max = 65537", "limits.partitions_max: 65537 is not a whole number from 1 to 65536"),
-        (
-            "[limits]\nresult_bytes_max = 4194305",
-            "limits.result_bytes_max: 4194305 is not a whole number from 1 to 4194304",
-        ),
-        ("[limits]\neffects_max = 0", "limits.effects_max: 0 is not a whole number from 1 up"),
-        ("[limits]\noutputs_max = 100001", "limits.outputs_max: 100001 is not a whole number from 1 to 100000"),
-        (
-            "[limits]\nmessage_bytes_max = 25165825",
-            "limits.message_bytes_max: 25165825 is not a whole number from 1 to 25165824",
-        ),
-        ("[storage]\nsegment_bytes = 0", "storage.segment_bytes: 0 is not a whole number from 65536 to 4294967296"),
-        ("[log]\nformat = \"xml\"", "log.format: \"xml\" is not text or json"),
+fn invalid_value_is_refused_with_file_line_and_what_is_expected() {
+    for (text, expected) in [
+        ("addr = \"localhost\"", "string \"localhost\", expected an IP address and port such as 127.0.0.1:8080"),
+        ("addr = 8080", "integer `8080`, expected a string"),
+        ("wal = \"no\"", "string \"no\", expected a boolean"),
+        ("data_dir = \"\"", "string \"\", expected the path of a folder"),
+        ("profile = \"fast\"", "unknown variant `fast`, expected `production` or `spec`"),
+        ("prefetch = 0", "integer `0`, expected a whole number from 1 to 4294967295"),
+        ("prefetch = 1.5", "floating point `1.5`, expected a whole number from 1 to 4294967295"),
+        ("limits = 1", "integer `1`, expected a section"),
+        ("limits.in_flight_max = -1", "integer `-1`, expected a whole number from 1 to 4294967295"),
+        ("limits.partitions_max = 65537", "integer `65537`, expected a whole number from 1 to 65536"),
+        ("limits.result_bytes_max = 4194305", "expected a whole number from 1 to 4194304"),
+        ("limits.effects_max = 0", "integer `0`, expected a whole number from 1 up"),
+        ("limits.outputs_max = 100001", "expected a whole number from 1 to 100000"),
+        ("limits.message_bytes_max = 25165825", "expected a whole number from 1 to 25165824"),
+        ("storage.segment_bytes = 0", "integer `0`, expected a whole number from 65536 to 4294967296"),
+        ("log.format = \"xml\"", "unknown variant `xml`, expected `text` or `json`"),
+        ("log.level = \"inof\"", "string \"inof\", expected off, error"),
+        ("http.allowed_hosts = [\"a\", \"b:80\"]", "string \"b:80\", expected a host name"),
+        ("http.allowed_hosts = \"a\"", "string \"a\", expected a sequence"),
+        ("router.webhook.url = \"https://a\"", "string \"https://a\", expected a URL of the form http://"),
+        ("router.webhook.timeout_ms = 5", "missing field `url`"),
+        ("[[router.rule]]\npartition_override = -1", "integer `-1`, expected a whole number from 0"),
+        ("[[router.rule]]\ntopic = \"a b\"", "invalid topic name \"a b\": topic may hold only"),
+        ("[[router.rule]]\nkey_prefix = \"\"", "string \"\", expected a text that is not blank"),
+        ("[[router.rule]]\nmeta = { a = 1 }", "integer `1`, expected a string"),
     ] {
-        assert_eq!(refusal(file(text)), format!("driftqd.toml: {words}"));
-    }
-    for (text, start) in [
-        ("[log]\nlevel = \"inof\"", "log.level: \"inof\" is not off, error"),
-        ("[http]\nallowed_hosts = [\"a\", \"b:80\"]", "http.allowed_hosts: \"b:80\" is not a host name"),
-        ("[http]\nallowed_hosts = \"a\"", "http.allowed_hosts: \"a\" is not a list"),
-        ("[router.webhook]\nurl = \"https://a\"", "router.webhook.url: \"https://a\" is not a URL of the form http://"),
-        ("[router.webhook]\ntimeout_ms = 5", "router.webhook: the section is not complete, it needs a url"),
-        (
-            "[[router.rule]]\npartition_override = -1",
-            "router.rule #1.partition_override: -1 is not a whole number from 0",
-        ),
-        (
-            "[[router.rule]]\ntopic = \"a b\"",
-            "router.rule #1.topic: \"a b\" is not the name of a topic: topic may hold only",
-        ),
-        ("[[router.rule]]\nkey_prefix = \"\"", "router.rule #1.key_prefix: \"\" is not a text"),
-        ("[[router.rule]]\nmeta = { a = 1 }", "router.rule #1.meta: { a = 1 } is not a table of texts"),
-    ] {
-        let words = refusal(file(text));
-        assert!(words.starts_with(&format!("driftqd.toml: {start}")), "{words}");
+        let message = refused_file(text);
+        let line = text.lines().count();
+        assert!(message.starts_with(&format!("driftqd.toml: TOML parse error at line {line}, column ")), "{message}");
+        assert!(message.contains(text.lines().last().unwrap()) && message.contains(expected), "{message}");
     }
 }
 
 #[test]
-fn a_wrong_flag_or_variable_is_refused_by_its_own_name() {
-    let words = refusal(load("--max-in-flight many", &[], None));
-    assert_eq!(words, "--max-in-flight: \"many\" is not a whole number from 1 to 4294967295");
-    let words = refusal(load("", &[("DRIFTQ_MAX_PARTITION_MSGS", "0")], None));
-    assert_eq!(words, "DRIFTQ_MAX_PARTITION_MSGS: 0 is not a whole number from 1 up");
-    let words = refusal(load("", &[("DRIFTQ_NO_WAL", "maybe")], None));
-    assert_eq!(words, "DRIFTQ_NO_WAL: \"maybe\" is not true or false");
-    let words = refusal(load("", &[("DRIFTQ_DATA_DIR", "/d\u{FFFD}")], None));
+fn invalid_flag_or_variable_is_refused_by_its_name() {
+    let message = load("--max-in-flight many", &[], None).unwrap_err();
+    let expected = "--max-in-flight: invalid type: string \"many\", expected a whole number from 1 to 4294967295";
+    assert_eq!(message, expected);
+    let message = load("", &[("DRIFTQ_MAX_PARTITION_MSGS", "0")], None).unwrap_err();
+    let expected = "DRIFTQ_MAX_PARTITION_MSGS: invalid value: integer `0`, expected a whole number from 1 up";
+    assert_eq!(message, expected);
+    let message = load("", &[("DRIFTQ_NO_WAL", "maybe")], None).unwrap_err();
+    assert_eq!(message, "DRIFTQ_NO_WAL: invalid type: string \"maybe\", expected a boolean");
+    let message = load("", &[("DRIFTQ_DATA_DIR", "/d\u{FFFD}")], None).unwrap_err();
     assert!(
-        words.starts_with("DRIFTQ_DATA_DIR: ") && words.ends_with("is not the name of a folder, in UTF-8"),
-        "{words}"
+        message.starts_with("DRIFTQ_DATA_DIR: ") && message.ends_with("the path of a folder, in UTF-8"),
+        "{message}"
     );
-    let words = refusal(load("--allowed-host http://a", &[], None));
-    assert!(words.starts_with("--allowed-host: \"http://a\" is not a host name"), "{words}");
+    let message = load("--allowed-host http://a", &[], None).unwrap_err();
+    assert!(
+        message.starts_with("--allowed-host: invalid value: string \"http://a\", expected a host name"),
+        "{message}"
+    );
     for flags in [
         "--max-in-flight +5",
         "--max-in-flight 1e3",
@@ -340,25 +360,26 @@ fn a_wrong_flag_or_variable_is_refused_by_its_own_name() {
         "--profile x",
         "--addr :1",
     ] {
-        assert!(refusal(load(flags, &[], None)).starts_with(flags.split(' ').next().unwrap()), "{flags}");
+        let message = load(flags, &[], None).unwrap_err();
+        assert!(message.starts_with(flags.split(' ').next().unwrap()), "{message}");
     }
 }
 
 #[test]
-fn what_is_no_toml_is_refused_with_its_line() {
-    let words = refusal(file("wal = true\n\naddr = = 1\n"));
-    assert!(words.starts_with("driftqd.toml, line 3: ") && !words.contains('\n'), "{words}");
-    let words = refusal(file("wal = true\nwal = true\n"));
-    assert!(words.starts_with("driftqd.toml, line 2: "), "{words}");
-    let words = refusal(load("--config /nowhere/c.toml", &[], None));
-    assert!(words.starts_with("the configuration file /nowhere/c.toml cannot be read: "), "{words}");
+fn malformed_toml_is_refused_with_its_line() {
+    for (text, line) in [("wal = true\n\naddr = = 1\n", 3), ("wal = true\nwal = true\n", 2)] {
+        let message = refused_file(text);
+        assert!(message.starts_with(&format!("driftqd.toml: TOML parse error at line {line}, ")), "{message}");
+    }
+    let message = load("--config /nowhere/c.toml", &[], None).unwrap_err();
+    assert!(message.starts_with("cannot read the configuration file /nowhere/c.toml: "), "{message}");
 }
 
 #[test]
-fn an_address_that_others_reach_needs_a_word() {
+fn non_loopback_address_needs_insecure() {
     for addr in ["0.0.0.0:80", "[::]:80", "10.1.2.3:80"] {
-        let words = refusal(load(&format!("--addr {addr}"), &[], None));
-        assert_eq!(words, format!("keys and TLS are not part of this version; give --insecure to listen on {addr}"));
+        let message = load(&format!("--addr {addr}"), &[], None).unwrap_err();
+        assert_eq!(message, format!("keys and TLS are not part of this version; give --insecure to listen on {addr}"));
         load(&format!("--addr {addr} --insecure"), &[], None).unwrap();
     }
     for addr in ["127.0.0.1:0", "127.8.8.8:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
@@ -367,7 +388,7 @@ fn an_address_that_others_reach_needs_a_word() {
 }
 
 #[test]
-fn settings_that_exclude_each_other_are_refused() {
+fn contradictory_settings_are_refused() {
     for (text, part) in [
         ("[storage]\nsegment_bytes = 65536\nreserve_bytes = 65536", "must be less than storage.segment_bytes"),
         ("[storage]\nsegment_bytes = 16777216", "must hold the largest record"),
@@ -382,20 +403,20 @@ fn settings_that_exclude_each_other_are_refused() {
         ),
         ("[[router.rule]]\ntopic = \"a\"", "routing rule 1: it decides nothing"),
     ] {
-        let words = refusal(file(text));
-        assert!(words.contains(part), "{words}");
+        let message = refused_file(text);
+        assert!(message.contains(part), "{message}");
     }
 }
 
 #[test]
-fn a_rule_that_can_never_be_reached_is_refused() {
+fn rule_that_can_never_match_is_refused() {
     let wide = "[[router.rule]]\ntopic = \"a\"\nkey_prefix = \"u\"\nlabels = { x = \"1\" }\nlabel = \"first\"\n";
     for narrow in [
         "topic = \"a\"\nkey_prefix = \"u\"\nlabels = { x = \"1\" }",
         "topic = \"a\"\nkey_prefix = \"user\"\nlabels = { x = \"1\", y = \"2\" }\ntenant = \"t\"",
     ] {
-        let words = refusal(file(&format!("{wide}[[router.rule]]\n{narrow}\nlabel = \"second\"\n")));
-        assert_eq!(words, "routing rule 2: it can never be reached, rule 1 fits wherever it does");
+        let message = refused_file(&format!("{wide}[[router.rule]]\n{narrow}\nlabel = \"second\"\n"));
+        assert_eq!(message, "routing rule 2: it can never match, rule 1 matches every message it does");
     }
     for other in [
         "topic = \"b\"",
@@ -406,24 +427,25 @@ fn a_rule_that_can_never_be_reached_is_refused() {
         file(&format!("{wide}[[router.rule]]\n{other}\nlabel = \"second\"\n")).unwrap();
     }
     let long = format!("[[router.rule]]\nlabel = \"{}\"", "l".repeat(256));
-    assert!(refusal(file(&long)).starts_with("routing rule 1: a label has at most 255 bytes"));
+    assert!(refused_file(&long).starts_with("routing rule 1: a label has at most 255 bytes"));
 }
 
 #[test]
-fn settings_made_by_code_can_be_checked_too() {
-    let mut settings = unusual();
-    settings.check().unwrap();
-    settings.router.webhook = Some(Webhook::to("ftp://x"));
-    assert!(WebhookUrl::parse("ftp://x").is_none() && settings.check().is_err());
-    assert!(Settings { prefetch: 0, ..Settings::default() }.check().is_err());
+fn settings_set_by_code_are_checked_against_the_same_ranges() {
+    unusual().check().unwrap();
+    let message = Settings { prefetch: 0, ..Settings::default() }.check().unwrap_err().to_string();
+    assert!(message.contains("prefetch") && message.contains("a whole number from 1 to 4294967295"), "{message}");
+    let mut settings = Settings::default();
+    settings.limits.effects_max = u64::MAX;
+    assert!(settings.check().is_err());
 }
 
 #[test]
-fn logging_starts_once_and_a_bad_filter_is_refused() {
+fn logging_starts_once_and_refuses_an_invalid_filter() {
     let wrong = LogSettings { level: "loud".into(), ..LogSettings::default() };
-    let words = driftq_server::config::init_logging(&wrong).unwrap_err().to_string();
-    assert!(words.starts_with("logging cannot be set up: \"loud\" is not off, error"), "{words}");
+    let message = init_logging(&wrong).unwrap_err().to_string();
+    assert!(message.starts_with("cannot initialize logging: \"loud\" is not off, error"), "{message}");
     let json = LogSettings { format: LogFormat::Json, ..LogSettings::default() };
-    driftq_server::config::init_logging(&json).unwrap();
-    assert!(driftq_server::config::init_logging(&json).is_err());
+    init_logging(&json).unwrap();
+    assert!(init_logging(&json).is_err());
 }

@@ -1,46 +1,59 @@
-//! A world that crashes DriftQ's core, lies to it about its disk and clock, and checks what it promised.
+//! A deterministic simulator for DriftQ's broker core.
 //!
-//! Everything in `driftq-core` runs here as it runs in production: the state machine, the codec, segments, snapshots,
-//! recovery and the commit pipeline. Only what surrounds it is made up: a [`disk`] that keeps its promises and not one
-//! more, a clock that is set, a network that delays and repeats, producers that send again and workers that die.
+//! The simulator runs everything in `driftq-core` as it runs in production: the state machine, the codec, segments,
+//! snapshots, recovery and the commit pipeline. Everything around it is simulated: a disk that loses unsynced data and
+//! injects faults, a clock that can be set, a network that delays and repeats requests, producers that resend and
+//! workers that fail. A *run* is one simulated execution. It is generated from a *seed* or recorded as a *trace* of
+//! [actions] and replayed. The same seed or trace gives the same run, byte for byte.
 //!
-//! A [`world`] takes one [step](steps) after the other and draws nothing, so that a life can be written down as a [`trace`]
-//! and lived again. What comes next is drawn by the [`swarm`], from a seed. What is promised is watched by the
-//! [`invariants`], by a naive [`oracle`] that predicts every answer, and by the log's own [`shadow`]. A life in which a
-//! promise was broken is made [shorter](shrink) until it is a story, and [explained](explain) by what else could have
-//! happened; [`mutants`] shows that it would have been noticed. Of a small world [`exhaust`] lives not some lives but all, as far
-//! as it gets.
+//! # Modules, top-down
 //!
-//! What real servers leave behind is looked at with the same core: what their clients saw as a [`history`], their log as
-//! a [`wal`].
+//! | what | modules |
+//! |---|---|
+//! | the program | [`cli`], with [`progress`] and [`report`] |
+//! | many runs | [`campaign`] runs seeds in [parallel]; [`soak`] does so without end; [`exhaust`] explores all runs of a small world; [`mutants`] measures how soon planted bugs are detected |
+//! | one failing run | [`shrink`] makes it short; [`explain`] finds when the violation became inevitable; [`view`] shows it as a timeline; [`regression`] checks kept traces |
+//! | one run | [`run`] executes a seed or a [`trace`]; [`swarm`] generates the actions of a seed |
+//! | the world | [`world`] executes [actions] on a broker with simulated clients; [`setup`] has its limits, [`names`] the names in its actions |
+//! | the disk | [`disk`] is the simulated one, [`file_disk`] puts real files in its place; both implement [`sim_storage`] |
+//! | the checks | [`invariants`] lists and checks what must always hold; [`oracle`] predicts every output; [`shadow`] replays the written log |
+//! | the evidence | [`coverage`] counts rare situations, [`digest_chain`] identifies a run, [`panic_capture`] turns panics into violations |
+//!
+//! # Example
+//!
+//! ```
+//! use driftq_sim::run::{RunOptions, run_seed};
+//!
+//! let run = run_seed(7, RunOptions::default());
+//! assert_eq!(run.violation, None);
+//! assert_eq!(run.chain, run_seed(7, RunOptions::default()).chain);
+//! ```
 
-pub mod chain;
+pub mod actions;
+pub mod campaign;
 pub mod cli;
+pub mod coverage;
+pub mod digest_chain;
 pub mod disk;
 pub mod exhaust;
 pub mod explain;
-pub mod history;
-pub mod hush;
+pub mod file_disk;
 pub mod invariants;
-pub mod life;
-pub mod medium;
 pub mod mutants;
 pub mod names;
 pub mod oracle;
+pub mod panic_capture;
 pub mod parallel;
 pub mod progress;
-pub mod real;
 pub mod regression;
 pub mod report;
 pub mod run;
 pub mod setup;
 pub mod shadow;
 pub mod shrink;
+pub mod sim_storage;
 pub mod soak;
-pub mod sometimes;
-pub mod steps;
 pub mod swarm;
 pub mod trace;
 pub mod view;
-pub mod wal;
 pub mod world;

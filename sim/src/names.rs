@@ -1,4 +1,5 @@
-//! Who and what a step is about: small numbers that read as names, so that any part of a trace still makes sense.
+//! Names in traces. They stand for topics, messages and workers instead of offsets and tokens, so that any subsequence
+//! of a trace stays meaningful.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,18 +21,18 @@ macro_rules! handle {
         }
 
         impl FromStr for $name {
-            type Err = NotAName;
+            type Err = InvalidName;
 
-            fn from_str(text: &str) -> Result<Self, NotAName> {
+            fn from_str(text: &str) -> Result<Self, InvalidName> {
                 let number = text.strip_prefix($prefix).and_then(|digits| digits.parse().ok());
-                number.map(Self).ok_or_else(|| NotAName(text.to_owned()))
+                number.map(Self).ok_or_else(|| InvalidName(text.to_owned()))
             }
         }
 
         impl TryFrom<String> for $name {
-            type Error = NotAName;
+            type Error = InvalidName;
 
-            fn try_from(text: String) -> Result<Self, NotAName> {
+            fn try_from(text: String) -> Result<Self, InvalidName> {
                 text.parse()
             }
         }
@@ -44,10 +45,10 @@ macro_rules! handle {
     };
 }
 
-/// The text names nothing a step can be about.
+/// The text is not a name of this kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not a name used in traces")]
-pub struct NotAName(String);
+#[error("\"{0}\" is not a valid name in a trace")]
+pub struct InvalidName(String);
 
 handle! {
     /// A consumer group: `g0`.
@@ -58,58 +59,58 @@ handle! {
     Worker(u8), "w"
 }
 handle! {
-    /// A message, by the produce that made it: `m0`. Whatever becomes of it, its value says so.
+    /// A message, by the produce that created it: `m0`. Its value starts with the number.
     Message(u32), "m"
 }
 handle! {
-    /// A call under way in the network: `c0`.
+    /// A request held by the network: `c0`.
     Call(u32), "c"
 }
 
-/// A topic, or the one that takes its dead letters: `t0`, `dlq.t0`.
+/// A topic or its dead-letter topic: `t0`, `dlq.t0`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Topic {
-    /// Its number.
+    /// The number.
     pub number: u8,
-    /// Whether its dead letters are meant.
-    pub dead: bool,
+    /// Whether it is the dead-letter topic.
+    pub is_dlq: bool,
 }
 
 impl Topic {
     /// A topic that producers use.
     #[must_use]
-    pub const fn live(number: u8) -> Self {
-        Self { number, dead: false }
+    pub const fn new(number: u8) -> Self {
+        Self { number, is_dlq: false }
     }
 
-    /// The topic of its dead letters.
+    /// The dead-letter topic of this topic.
     #[must_use]
-    pub const fn letters(self) -> Self {
-        Self { number: self.number, dead: true }
+    pub const fn dlq(self) -> Self {
+        Self { number: self.number, is_dlq: true }
     }
 }
 
 impl fmt::Display for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}t{}", if self.dead { "dlq." } else { "" }, self.number)
+        write!(f, "{}t{}", if self.is_dlq { "dlq." } else { "" }, self.number)
     }
 }
 
 impl FromStr for Topic {
-    type Err = NotAName;
+    type Err = InvalidName;
 
-    fn from_str(text: &str) -> Result<Self, NotAName> {
-        let (dead, name) = text.strip_prefix("dlq.").map_or((false, text), |name| (true, name));
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        let (is_dlq, name) = text.strip_prefix("dlq.").map_or((false, text), |name| (true, name));
         let number = name.strip_prefix('t').and_then(|digits| digits.parse().ok());
-        number.map(|number| Self { number, dead }).ok_or_else(|| NotAName(text.to_owned()))
+        number.map(|number| Self { number, is_dlq }).ok_or_else(|| InvalidName(text.to_owned()))
     }
 }
 
 impl TryFrom<String> for Topic {
-    type Error = NotAName;
+    type Error = InvalidName;
 
-    fn try_from(text: String) -> Result<Self, NotAName> {
+    fn try_from(text: String) -> Result<Self, InvalidName> {
         text.parse()
     }
 }
@@ -121,13 +122,13 @@ impl From<Topic> for String {
 }
 
 impl Topic {
-    /// As the broker knows it.
+    /// The broker's name of it.
     #[must_use]
     pub fn name(self) -> TopicName {
-        TopicName::new(&self.to_string()).expect("the simulator's names are names")
+        TopicName::new(&self.to_string()).expect("generated names are valid")
     }
 
-    /// Which of the simulator's topics the broker's name means.
+    /// The topic with this name, if it is one of the simulator's.
     #[must_use]
     pub fn of(name: &TopicName) -> Option<Self> {
         name.as_str().parse().ok()
@@ -135,18 +136,18 @@ impl Topic {
 }
 
 impl Group {
-    /// As the broker knows it.
+    /// The broker's name of it.
     #[must_use]
     pub fn name(self) -> GroupName {
-        GroupName::new(&self.to_string()).expect("the simulator's names are names")
+        GroupName::new(&self.to_string()).expect("generated names are valid")
     }
 }
 
 impl Worker {
-    /// As the broker knows it.
+    /// The broker's name of it.
     #[must_use]
     pub fn name(self) -> OwnerName {
-        OwnerName::new(&self.to_string()).expect("the simulator's names are names")
+        OwnerName::new(&self.to_string()).expect("generated names are valid")
     }
 }
 
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_written_and_read_back_and_strangers_are_refused() {
+    fn names_round_trip_and_invalid_names_are_refused() {
         for text in ["t0", "dlq.t3"] {
             let topic: Topic = text.parse().expect("a topic");
             assert_eq!(topic.to_string(), text);

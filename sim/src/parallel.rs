@@ -1,4 +1,4 @@
-//! Many small pieces of work on a few threads, with results that do not tell how many threads there were.
+//! Parallel work whose results do not depend on the number of threads.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-/// How many results may wait for an earlier one, for each thread.
+/// How many results per thread may wait for an earlier one.
 const AHEAD: usize = 64;
 
-/// How many threads the machine runs at once.
+/// The number of threads the machine runs in parallel.
 #[must_use]
 pub fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Does `work` for every item, and gives what came of it to `take` in the order of the items, until there are no more or
-/// `take` has enough. Items are drawn when a thread is free, so an endless row of them is fine.
+/// Applies `work` to every item and passes the results to `take` in item order, until there are no more items or `take`
+/// breaks. Items are drawn when a thread is free, so the iterator may be endless.
 pub fn in_order<T, R>(
     jobs: NonZeroUsize,
     items: impl Iterator<Item = T> + Send,
@@ -56,7 +56,7 @@ pub fn in_order<T, R>(
             }
         }
         enough.store(true, Ordering::Relaxed);
-        // Whoever waits to hand over a result that nobody wants is let go.
+        // Dropping the receiver unblocks threads that wait to send a result.
         drop(arriving);
     });
 }
@@ -66,14 +66,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_come_in_order_however_many_threads_there_are_and_stop_when_enough() {
+    fn results_arrive_in_item_order_for_any_thread_count_until_break() {
         for jobs in 1..=4 {
             let mut seen = Vec::new();
             in_order(
                 NonZeroUsize::new(jobs).expect("not zero"),
                 0_u64..,
                 |item| {
-                    // Some take longer than others.
+                    // Items differ in duration.
                     (0..(item * 7919) % 500).fold(item, |sum, _| std::hint::black_box(sum))
                 },
                 |result| {

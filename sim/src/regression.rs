@@ -1,4 +1,4 @@
-//! Traces that are kept: bugs that must not come back, and planted bugs that must be caught.
+//! Kept traces: fixed bugs that must not come back, and planted bugs that must be detected.
 
 use std::fs;
 use std::path::Path;
@@ -6,51 +6,53 @@ use std::path::Path;
 use driftq_core::faults::Fault;
 
 use crate::invariants::verdict::Violation;
-use crate::trace::{Broken, Trace, TraceError};
+use crate::trace::{Trace, TraceError, ViolatedInvariant};
 
-/// Why a kept trace does not show any more what it was kept for.
+/// Why a kept trace no longer shows what it was kept for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Regression {
-    /// It is there to show that nothing is broken, and something is.
-    #[error("it must pass, and does not: {0}")]
-    Broken(Violation),
-    /// It is there to show a planted bug, and does not say what that breaks.
-    #[error("it names a mutant, or a disk that breaks its contract, and not the invariant that this violates")]
-    Unsaid,
-    /// A disk that breaks its contract does no harm any more, or other harm.
-    #[error("on a disk that breaks its contract it should break invariant {}: {}, and {}", .wanted.invariant, .wanted.sentence,
-        .found.as_ref().map_or("breaks nothing".to_owned(), |found| format!("breaks another: {found}")))]
+    /// It must pass and violates an invariant.
+    #[error("the trace must pass, but violates: {0}")]
+    Violated(Violation),
+    /// It names a planted bug but not the invariant that the bug violates.
+    #[error(
+        "the header names a mutant, or a disk that breaks its contract, but not the violated invariant in \"violates\""
+    )]
+    Unspecified,
+    /// A disk that breaks its contract violates nothing, or another invariant.
+    #[error("on a disk that breaks its contract the trace must violate invariant {}: {}, but {}", .wanted.invariant, .wanted.sentence,
+        .found.as_ref().map_or("violates nothing".to_owned(), |found| format!("violates {found}")))]
     Contract {
-        /// What it should break.
-        wanted: Broken,
-        /// What it breaks.
+        /// The invariant it must violate.
+        wanted: ViolatedInvariant,
+        /// The invariant it violates.
         found: Option<Violation>,
     },
-    /// The planted bug breaks nothing.
-    #[error("with {} planted nothing is broken; it should be invariant {}: {}", .fault.name(), .wanted.invariant, .wanted.sentence)]
+    /// The planted bug violates nothing.
+    #[error("with {} planted the trace must violate invariant {}: {}, but violates nothing", .fault.name(), .wanted.invariant, .wanted.sentence)]
     Survived {
         /// The bug.
         fault: Fault,
-        /// What it should break.
-        wanted: Broken,
+        /// The invariant it must violate.
+        wanted: ViolatedInvariant,
     },
-    /// The planted bug breaks something else.
-    #[error("with {} planted another promise is broken than invariant {}: {found}", .fault.name(), .wanted.invariant)]
+    /// The planted bug violates another invariant.
+    #[error("with {} planted the trace must violate invariant {}, but violates {found}", .fault.name(), .wanted.invariant)]
     Another {
         /// The bug.
         fault: Fault,
-        /// What it should break.
-        wanted: Broken,
-        /// What it breaks.
+        /// The invariant it must violate.
+        wanted: ViolatedInvariant,
+        /// The invariant it violates.
         found: Violation,
     },
 }
 
-/// The traces in a folder, by their names without the ending, in order.
+/// Reads the traces in a directory, sorted by file name without extension.
 ///
 /// # Errors
-/// The first that cannot be read, or the folder itself.
-pub fn kept(folder: &Path) -> Result<Vec<(String, Trace)>, TraceError> {
+/// The first trace that cannot be read, or the directory.
+pub fn load(folder: &Path) -> Result<Vec<(String, Trace)>, TraceError> {
     let unreadable = |cause| TraceError::Unreadable { path: folder.to_owned(), cause };
     let mut traces = Vec::new();
     for file in fs::read_dir(folder).map_err(unreadable)? {
@@ -64,37 +66,38 @@ pub fn kept(folder: &Path) -> Result<Vec<(String, Trace)>, TraceError> {
     Ok(traces)
 }
 
-/// Whether a kept trace still shows what it was kept for. One of a real bug passes; one of a planted bug, or of a disk that
-/// breaks its contract, breaks the very sentence in its head, and passes without the bug, or on a better disk.
+/// Checks that a kept trace still shows what it was kept for. The trace of a fixed bug passes. The trace of a planted
+/// bug, or of a disk that breaks its contract, violates exactly the invariant in its header, and passes without the bug
+/// or on a sound disk.
 ///
 /// # Errors
 /// [`Regression`].
-pub fn judge(trace: &Trace) -> Result<(), Regression> {
-    if trace.head.setup.shows_given_up {
-        let wanted = trace.head.violates.clone().ok_or(Regression::Unsaid)?;
-        let found = trace.relive(None).violation;
+pub fn check(trace: &Trace) -> Result<(), Regression> {
+    if trace.header.setup.shows_given_up {
+        let wanted = trace.header.violates.clone().ok_or(Regression::Unspecified)?;
+        let found = trace.replay(None).violation;
         if !found.as_ref().is_some_and(|found| wanted.is(found)) {
             return Err(Regression::Contract { wanted, found });
         }
-        let mut better = trace.clone();
-        better.head.setup.shows_given_up = false;
-        return judge_by(&better, |fault| better.relive(fault).violation);
+        let mut sound = trace.clone();
+        sound.header.setup.shows_given_up = false;
+        return check_with(&sound, |fault| sound.replay(fault).violation);
     }
-    judge_by(trace, |fault| trace.relive(fault).violation)
+    check_with(trace, |fault| trace.replay(fault).violation)
 }
 
-/// The same, by what `live` says is broken with a bug planted or with none. For those who judge the judge.
+/// As [`check`], with `replay` in the place of the simulator: it returns the violation with a planted bug or without.
 ///
 /// # Errors
 /// [`Regression`].
-pub fn judge_by(trace: &Trace, live: impl Fn(Option<Fault>) -> Option<Violation>) -> Result<(), Regression> {
-    if let Some(fault) = trace.head.mutant {
-        let wanted = trace.head.violates.clone().ok_or(Regression::Unsaid)?;
-        match live(Some(fault)) {
+pub fn check_with(trace: &Trace, replay: impl Fn(Option<Fault>) -> Option<Violation>) -> Result<(), Regression> {
+    if let Some(fault) = trace.header.mutant {
+        let wanted = trace.header.violates.clone().ok_or(Regression::Unspecified)?;
+        match replay(Some(fault)) {
             Some(found) if wanted.is(&found) => {}
             Some(found) => return Err(Regression::Another { fault, wanted, found }),
             None => return Err(Regression::Survived { fault, wanted }),
         }
     }
-    live(None).map_or(Ok(()), |violation| Err(Regression::Broken(violation)))
+    replay(None).map_or(Ok(()), |violation| Err(Regression::Violated(violation)))
 }

@@ -1,157 +1,147 @@
-//! Many lives: seed after seed, on all cores, with one result whatever their number.
+//! One run of a world, from a seed or a trace to a verdict.
 
-use std::num::NonZeroUsize;
-use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
-use crate::chain::Chain;
-use crate::invariants::laws;
-use crate::life::{Conditions, Life, live, relive};
-use crate::parallel::in_order;
-use crate::sometimes::Sometimes;
-use crate::world::Tally;
+use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 
-/// The sentence of invariant 22, which speaks of two runs and so cannot be checked inside one.
-pub const REPEATABLE: &str = laws::REPEAT.sentence;
+use crate::actions::Action;
+use crate::coverage::Coverage;
+use crate::digest_chain::DigestChain;
+use crate::disk::Disk;
+use crate::file_disk::{FileDisk, FileDiskError};
+use crate::invariants::{Verdict, Violation, catalog};
+use crate::panic_capture;
+use crate::setup::Setup;
+use crate::sim_storage::SimStorage;
+use crate::swarm::{Profile, Swarm};
+use crate::world::{Checks, Counters, World};
 
-/// How far a run goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
-    /// So many seeds.
-    Seeds(u64),
-    /// Until so much time has passed.
-    For(Duration),
+/// How a run is executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunOptions {
+    /// The bug planted in the broker, if any.
+    pub fault: Option<Fault>,
+    /// Which checkers are active.
+    pub checks: Checks,
+    /// The workload profile of a run generated from a seed.
+    pub profile: Profile,
 }
 
-/// What is to be run.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// The first seed.
-    pub start: u64,
-    /// How far it goes.
-    pub extent: Extent,
-    /// On how many threads.
-    pub jobs: NonZeroUsize,
-    /// How every life is lived.
-    pub conditions: Conditions,
-    /// After how many seeds that break a promise it ends.
-    pub failures_max: u64,
-}
-
-/// A seed that broke a promise.
+/// The result of one run.
 #[derive(Clone, Debug)]
-pub struct Failure {
-    /// The seed.
-    pub seed: u64,
-    /// Its life.
-    pub life: Life,
+pub struct Run {
+    /// The limits of its world.
+    pub setup: Setup,
+    /// The executed actions, up to the end or the violation.
+    pub actions: Vec<Action>,
+    /// The invariant violated by the last action.
+    pub violation: Option<Violation>,
+    /// The digest chain of all outputs.
+    pub chain: DigestChain,
+    /// What was executed.
+    pub counters: Counters,
+    /// Which coverage points were hit.
+    pub coverage: Coverage,
 }
 
-/// What came of a run.
-#[derive(Clone, Debug, Default)]
-pub struct Summary {
-    /// How many seeds were lived.
-    pub seeds: u64,
-    /// What was done in all of them.
-    pub tally: Tally,
-    /// What was met.
-    pub sometimes: Sometimes,
-    /// All their digest chains, in the order of the seeds.
-    pub chain: Chain,
-    /// Those that broke a promise.
-    pub failures: Vec<Failure>,
-    /// How long it took.
-    pub elapsed: Duration,
+/// Runs a seed.
+#[must_use]
+pub fn run_seed(seed: u64, options: RunOptions) -> Run {
+    match options.fault {
+        None => run_seed_with(seed, NoFaults, options),
+        Some(fault) => run_seed_with(seed, Planted(fault), options),
+    }
 }
 
-/// Two lives of one seed that were not the same.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("seed {seed}: {how}: digest {first}, then {second}")]
-pub struct NotRepeatable {
-    seed: u64,
-    how: &'static str,
-    first: Chain,
-    second: Chain,
+/// Replays recorded actions.
+#[must_use]
+pub fn replay(setup: &Setup, actions: &[Action], options: RunOptions) -> Run {
+    match options.fault {
+        None => replay_with(setup, actions, NoFaults, options.checks),
+        Some(fault) => replay_with(setup, actions, Planted(fault), options.checks),
+    }
 }
 
-/// Lives a seed twice, and its trace once, and compares: the first thing every run does. A simulator that cannot repeat
-/// what it did can prove nothing.
+/// Replays recorded actions on the server's own file storage, in a directory that is created or is empty. The files are
+/// kept.
 ///
 /// # Errors
-/// [`NotRepeatable`].
-pub fn repeat(seed: u64, conditions: Conditions) -> Result<Chain, NotRepeatable> {
-    let first = live(seed, conditions);
-    let again = live(seed, conditions);
-    let written = relive(&first.setup, &first.steps, conditions);
-    let same = |how, other: &Life| {
-        let same = (first.chain, &first.steps, &first.violation) == (other.chain, &other.steps, &other.violation);
-        if same { Ok(()) } else { Err(NotRepeatable { seed, how, first: first.chain, second: other.chain }) }
+/// [`FileDiskError`] if the directory cannot be used or the files behave differently from the simulated disk.
+pub fn replay_on_files(
+    setup: &Setup,
+    actions: &[Action],
+    options: RunOptions,
+    folder: &Path,
+) -> Result<Run, FileDiskError> {
+    let disk = FileDisk::new(folder, setup.shows_given_up)?;
+    let difference = disk.difference();
+    let mut actions = actions.iter();
+    let run = match options.fault {
+        None => execute(disk, setup, NoFaults, options.checks, |_| actions.next().cloned()),
+        Some(fault) => execute(disk, setup, Planted(fault), options.checks, |_| actions.next().cloned()),
     };
-    same("lived twice, it was not the same", &again)?;
-    same("its trace is not the same life", &written)?;
-    Ok(first.chain)
+    match difference.found() {
+        Some(found) => Err(FileDiskError::Differ(found.to_owned())),
+        None => Ok(run),
+    }
 }
 
-/// Runs. `watch` is told how far it is, after every seed.
-pub fn run(plan: &Plan, mut watch: impl FnMut(&Summary)) -> Summary {
-    let begun = Instant::now();
-    let (seeds, until) = match plan.extent {
-        Extent::Seeds(seeds) => (seeds, None),
-        Extent::For(span) => (u64::MAX, begun.checked_add(span)),
-    };
-    let in_time = |_: &u64| until.is_none_or(|until| Instant::now() < until);
-    let seeds = (0..seeds).map(|nth| plan.start.wrapping_add(nth)).take_while(in_time);
-    let mut summary = Summary::default();
-    in_order(
-        plan.jobs,
-        seeds,
-        |seed| {
-            let mut life = live(seed, plan.conditions);
-            if life.violation.is_none() {
-                // Only what went wrong will be looked at, and a long run has many steps.
-                life.steps = Vec::new();
-            }
-            Failure { seed, life }
-        },
-        |lived| {
-            summary.take(lived);
-            summary.elapsed = begun.elapsed();
-            watch(&summary);
-            let enough = summary.failures.len() as u64 >= plan.failures_max;
-            if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        },
-    );
-    summary.elapsed = begun.elapsed();
-    summary
-}
-
-impl Summary {
-    fn take(&mut self, lived: Failure) {
-        self.seeds += 1;
-        self.tally.add(&lived.life.tally);
-        self.sometimes.add(&lived.life.sometimes);
-        self.chain.mix_bytes(lived.life.chain.to_string().as_bytes());
-        if lived.life.violation.is_some() {
-            self.failures.push(lived);
+fn run_seed_with<F: Faults>(seed: u64, faults: F, RunOptions { checks, profile, .. }: RunOptions) -> Run {
+    let mut swarm = Swarm::new(seed, profile);
+    let setup = swarm.setup().clone();
+    let mut left = swarm.actions();
+    let mut drained = false;
+    execute(Disk::new(setup.shows_given_up), &setup, faults, checks, |world| {
+        if left > 0 {
+            left -= 1;
+            return Some(swarm.next(world));
         }
-    }
+        (!std::mem::replace(&mut drained, true)).then_some(Action::Drain)
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn replay_with<F: Faults>(setup: &Setup, actions: &[Action], faults: F, checks: Checks) -> Run {
+    let mut actions = actions.iter();
+    execute(Disk::new(setup.shows_given_up), setup, faults, checks, |_| actions.next().cloned())
+}
 
-    #[test]
-    fn the_number_of_threads_makes_no_difference() {
-        let plan = |jobs| Plan {
-            start: 5,
-            extent: Extent::Seeds(24),
-            jobs: NonZeroUsize::new(jobs).expect("not zero"),
-            conditions: Conditions::default(),
-            failures_max: 1_000,
-        };
-        let (one, four) = (run(&plan(1), |_| {}), run(&plan(4), |_| {}));
-        assert_eq!((one.seeds, one.chain, one.tally), (24, four.chain, four.tally));
-        assert_eq!(one.sometimes, four.sometimes);
-    }
+fn execute<F: Faults, S: SimStorage>(
+    disk: S,
+    setup: &Setup,
+    faults: F,
+    checks: Checks,
+    mut next: impl FnMut(&World<F, S>) -> Option<Action>,
+) -> Run {
+    let mut run = Run {
+        setup: setup.clone(),
+        actions: Vec::new(),
+        violation: None,
+        chain: DigestChain::default(),
+        counters: Counters::default(),
+        coverage: Coverage::default(),
+    };
+    let started = panic_capture::catch(|| World::with_storage(disk, setup, faults, checks)).map_err(never_panics);
+    let mut world = match started.and_then(|started| started) {
+        Ok(world) => world,
+        Err(violation) => return Run { violation: Some(violation), ..run },
+    };
+    let result = panic_capture::catch(|| -> Verdict {
+        while let Some(action) = next(&world) {
+            run.actions.push(action);
+            if let Some(action) = run.actions.last() {
+                world.apply(action)?;
+            }
+        }
+        Ok(())
+    });
+    run.violation = result.map_err(never_panics).and_then(|verdict| verdict).err();
+    run.chain = world.chain();
+    run.counters = world.counters();
+    run.coverage = world.coverage();
+    run
+}
+
+/// A panic of the broker, as a violation.
+pub(crate) fn never_panics(message: String) -> Violation {
+    catalog::NEVER_PANICS.violated_by(message)
 }

@@ -1,56 +1,56 @@
-//! The sizes and limits one world runs under.
+//! The limits of one world.
 
 use driftq_core::PipelineConfig;
 use driftq_core::types::{Limits, Millis};
 use serde::{Deserialize, Serialize};
 
-/// Limits drawn small, so that every edge of them is met. What an old trace does not name is as it is by default.
+/// Limits, small enough that runs reach them. A field that a trace does not name has its default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Setup {
-    /// Live leases per topic, group and partition.
+    /// Leases in flight per topic, group and partition.
     pub in_flight_max: u32,
     /// Open messages per partition.
     pub messages_max: u64,
-    /// Their key and value bytes.
+    /// Key and value bytes of the open messages.
     pub bytes_max: u64,
-    /// The lease where nobody says.
+    /// The default lease.
     pub lease_ms: u64,
-    /// How long a produce identity is remembered.
+    /// The dedupe window of a produce identity.
     pub dedupe_ttl_ms: u64,
     /// Produce identities per topic.
     pub dedupe_keys_max: u64,
-    /// How long an effect is remembered after its end.
+    /// How long the record of an effect is kept after its end.
     pub effect_ttl_ms: u64,
     /// The same for jobs and tasks.
     pub job_ttl_ms: u64,
-    /// The same where only an ack said that it ended.
+    /// The same where an ack alone ended it.
     pub ack_ttl_ms: u64,
-    /// Effects of a tenant.
+    /// Effects per tenant.
     pub effects_max: u64,
     /// Bytes of an effect's result.
     pub result_bytes_max: usize,
-    /// How long the answer of a completed step is repeated.
+    /// How long the reply of a completed step is kept.
     pub completion_ttl_ms: u64,
-    /// Such answers.
+    /// The most kept replies.
     pub completions_max: usize,
-    /// Messages of a completed step.
+    /// Outputs of a completed step.
     pub outputs_max: usize,
     /// Topics.
     pub topics_max: usize,
-    /// Groups of a topic.
+    /// Groups per topic.
     pub groups_max: usize,
-    /// Connected streams.
+    /// Open streams.
     pub consumers_max: usize,
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// Bytes kept for what drains the broker.
+    /// Bytes reserved for operations that drain the broker.
     pub reserve_bytes: u64,
     /// Log bytes after which a snapshot is taken.
     pub snapshot_every_bytes: u64,
-    /// Bytes of a snapshot written at a time.
+    /// Bytes of a snapshot written per operation.
     pub slice_bytes: usize,
-    /// The disk breaks its contract: after a restart of the process it still shows what a failed sync gave up.
+    /// The disk breaks its contract: after a process restart, data given up by a failed sync is still readable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shows_given_up: bool,
 }
@@ -114,7 +114,7 @@ impl Default for Setup {
             topics_max: 16,
             groups_max: 16,
             consumers_max: 64,
-            // Every start reads a whole segment, so a larger one makes crashes slow.
+            // Recovery reads a whole segment, so larger segments slow down crashes.
             segment_bytes: 1 << 16,
             reserve_bytes: 4_096,
             snapshot_every_bytes: 1 << 20,

@@ -1,7 +1,7 @@
-//! A life written down: one line for the world, then one line for every step.
+//! The trace format: a recorded run, with the setup of its world in the first line and one action in each further line.
 //!
-//! A trace needs no generator. A seed means another life as soon as the swarm changes; a trace means the same as long as its
-//! steps can be read, so what must not be forgotten is kept as a trace.
+//! Replaying a trace needs no generator. A seed stands for another run once the swarm changes; a trace keeps its
+//! meaning as long as its actions can be parsed, so regressions are kept as traces.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,158 +10,163 @@ use std::path::{Path, PathBuf};
 use driftq_core::faults::{Fault, NoFaults};
 use serde::{Deserialize, Serialize};
 
-use crate::invariants::verdict::Violation;
-use crate::life::{Conditions, Life, relive};
+use crate::actions::Action;
+use crate::invariants::{Violation, catalog};
+use crate::run::{Run, RunOptions, replay};
 use crate::setup::Setup;
-use crate::steps::Step;
 use crate::world::{Checks, World};
 
-/// The version of the format that this program writes, and the only one it reads.
+/// The format version that this program writes, and the only one it reads.
 pub const VERSION: u64 = 1;
 
 /// The first line of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Head {
+pub struct TraceHeader {
     /// The version of the format.
     pub driftq_trace: u64,
     /// The program that wrote it.
     pub written_by: String,
-    /// The seed it was drawn from, if it was.
+    /// The seed it was generated from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// What it shows, for people.
+    /// What it demonstrates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
-    /// The bug that was planted in the broker, if one was.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "by_name")]
+    /// The planted bug.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "fault_name")]
     pub mutant: Option<Fault>,
-    /// The promise that was broken when it was written, if one was.
+    /// The invariant that was violated when it was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub violates: Option<Broken>,
-    /// The sizes and limits of its world.
+    pub violates: Option<ViolatedInvariant>,
+    /// The limits of its world.
     pub setup: Setup,
 }
 
-/// Which promise was broken: what a violation is known by, whatever was found in its place.
+/// The identity of a violation: which invariant, without the details of what was found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Broken {
+pub struct ViolatedInvariant {
     /// The invariant's number.
     pub invariant: u8,
     /// Its sentence.
     pub sentence: String,
 }
 
-impl Broken {
-    /// Whether this is what was violated.
+impl ViolatedInvariant {
+    /// Whether this is the invariant that was violated.
+    ///
+    /// A trace written by an earlier version may carry a sentence that has been reworded since; then the number
+    /// decides.
     #[must_use]
     pub fn is(&self, violation: &Violation) -> bool {
-        (self.invariant, self.sentence.as_str()) == (violation.invariant, violation.sentence)
+        let is_known = catalog::ALL.iter().any(|invariant| invariant.sentence == self.sentence);
+        self.invariant == violation.invariant && (!is_known || self.sentence == violation.sentence)
     }
 }
 
-impl From<&Violation> for Broken {
+impl From<&Violation> for ViolatedInvariant {
     fn from(violation: &Violation) -> Self {
         Self { invariant: violation.invariant, sentence: violation.sentence.to_owned() }
     }
 }
 
-/// A life that can be lived again.
+/// A run that can be replayed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// The world.
-    pub head: Head,
-    /// What happens in it.
-    pub steps: Vec<Step>,
+    /// The first line.
+    pub header: TraceHeader,
+    /// The actions.
+    pub actions: Vec<Action>,
 }
 
-/// Why a file is not a trace that can be replayed.
+/// Why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{} cannot be read: {cause}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: std::io::Error,
     },
-    /// There is nothing in it.
-    #[error("it is empty; a trace begins with a line like {{\"driftq_trace\":1,…}}")]
+    /// The file is empty.
+    #[error("the file is empty; a trace starts with a line like {{\"driftq_trace\":1,…}}")]
     Empty,
-    /// Its first line does not say that it is a trace.
-    #[error("line 1: not the head of a trace, which names its format as \"driftq_trace\"")]
+    /// The first line is not the header of a trace.
+    #[error("line 1 is not the header of a trace: the field \"driftq_trace\" is missing")]
     NotATrace,
-    /// It has another version.
-    #[error("line 1: format {0} is not known to this program, which reads format {VERSION}")]
+    /// The format version is not supported.
+    #[error("line 1: format version {0} is not supported; this program reads version {VERSION}")]
     Version(String),
-    /// A line does not say what it should.
+    /// A line cannot be parsed.
     #[error("line {line}: {cause}")]
     Line {
-        /// Which, counted from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The cause.
         cause: serde_json::Error,
     },
-    /// No world can exist under such limits.
-    #[error("line 1: no broker starts under this setup: {0}")]
+    /// No broker starts with these limits.
+    #[error("line 1: no broker starts with this setup: {0}")]
     Setup(String),
 }
 
 impl Trace {
-    /// The trace of a life.
+    /// The trace of a run.
     #[must_use]
-    pub fn of(life: &Life, seed: Option<u64>, mutant: Option<Fault>) -> Self {
+    pub fn of(run: &Run, seed: Option<u64>, mutant: Option<Fault>) -> Self {
         Self {
-            head: Head {
+            header: TraceHeader {
                 driftq_trace: VERSION,
                 written_by: concat!("driftq-sim ", env!("CARGO_PKG_VERSION")).to_owned(),
                 seed,
                 about: None,
                 mutant,
-                violates: life.violation.as_ref().map(Broken::from),
-                setup: life.setup.clone(),
+                violates: run.violation.as_ref().map(ViolatedInvariant::from),
+                setup: run.setup.clone(),
             },
-            steps: life.steps.clone(),
+            actions: run.actions.clone(),
         }
     }
 
-    /// Lives it, with all checks, under the given bug.
+    /// Replays it with all checks and the given planted bug.
     #[must_use]
-    pub fn relive(&self, fault: Option<Fault>) -> Life {
-        relive(&self.head.setup, &self.steps, Conditions { fault, ..Conditions::default() })
+    pub fn replay(&self, fault: Option<Fault>) -> Run {
+        replay(&self.header.setup, &self.actions, RunOptions { fault, ..RunOptions::default() })
     }
 
-    /// Its lines.
+    /// The lines of the trace.
     #[must_use]
     pub fn to_jsonl(&self) -> String {
-        let mut text = json(&self.head);
-        for step in &self.steps {
-            let _ = write!(text, "\n{}", json(step));
+        let mut text = json(&self.header);
+        for action in &self.actions {
+            let _ = write!(text, "\n{}", json(action));
         }
         text.push('\n');
         text
     }
 
-    /// Reads the lines of a trace. Blank ones mean nothing; whatever else is not understood is refused.
+    /// Parses the lines of a trace. Blank lines are ignored; anything else that cannot be parsed is refused.
     ///
     /// # Errors
-    /// [`TraceError`], which names the line.
+    /// [`TraceError`], with the line.
     pub fn from_jsonl(text: &str) -> Result<Self, TraceError> {
         let mut lines = (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty());
         let (line, first) = lines.next().ok_or(TraceError::Empty)?;
-        let wrong = |line| move |cause| TraceError::Line { line, cause };
-        let look: serde_json::Value = serde_json::from_str(first).map_err(wrong(line))?;
-        match look.get("driftq_trace") {
+        let at_line = |line| move |cause| TraceError::Line { line, cause };
+        let value: serde_json::Value = serde_json::from_str(first).map_err(at_line(line))?;
+        match value.get("driftq_trace") {
             None => return Err(TraceError::NotATrace),
             Some(version) if version.as_u64() == Some(VERSION) => {}
             Some(version) => return Err(TraceError::Version(version.to_string())),
         }
-        let head: Head = serde_json::from_str(first).map_err(wrong(line))?;
-        let steps: Result<_, _> = lines.map(|(line, text)| serde_json::from_str(text).map_err(wrong(line))).collect();
-        let trace = Self { head, steps: steps? };
-        trace.head.check_setup()?;
+        let header: TraceHeader = serde_json::from_str(first).map_err(at_line(line))?;
+        let actions: Result<_, _> =
+            lines.map(|(line, text)| serde_json::from_str(text).map_err(at_line(line))).collect();
+        let trace = Self { header, actions: actions? };
+        trace.header.check_setup()?;
         Ok(trace)
     }
 
@@ -174,10 +179,10 @@ impl Trace {
         Self::from_jsonl(&text.map_err(|cause| TraceError::Unreadable { path: path.to_owned(), cause })?)
     }
 
-    /// Writes it to a file, making the folder it is to be in.
+    /// Writes the trace to a file and creates its directory.
     ///
     /// # Errors
-    /// The file system's.
+    /// The error of the file system.
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -186,42 +191,44 @@ impl Trace {
     }
 }
 
-impl Head {
-    /// A file may name any numbers. Those under which nothing can run say nothing about the broker.
+impl TraceHeader {
+    /// Refuses limits under which no broker can start: a run with them would not test the broker.
     fn check_setup(&self) -> Result<(), TraceError> {
         let Setup { lease_ms, slice_bytes, .. } = self.setup;
         if lease_ms == 0 || slice_bytes == 0 {
             return Err(TraceError::Setup("lease_ms and slice_bytes are at least 1".to_owned()));
         }
-        let begun = crate::hush::catch(|| World::new(&self.setup, NoFaults, Checks { oracle: false }).map(drop));
-        match begun {
+        let started =
+            crate::panic_capture::catch(|| World::new(&self.setup, NoFaults, Checks { oracle: false }).map(drop));
+        match started {
             Ok(Ok(())) => Ok(()),
             Ok(Err(violation)) => Err(TraceError::Setup(violation.found)),
-            Err(said) => Err(TraceError::Setup(said)),
+            Err(message) => Err(TraceError::Setup(message)),
         }
     }
 }
 
-/// The names of all bugs that can be planted.
+/// The names of all planted bugs, comma-separated.
 #[must_use]
 pub fn mutant_names() -> String {
     Fault::ALL.iter().map(|fault| fault.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// The bug of that name.
+/// The planted bug of that name.
 ///
 /// # Errors
-/// A sentence that lists the names there are.
+/// A message that lists the names.
 pub fn mutant_named(name: &str) -> Result<Fault, String> {
     let found = Fault::ALL.iter().copied().find(|fault| fault.name() == name);
-    found.ok_or_else(|| format!("there is no mutant \"{name}\"; the mutants are: {}", mutant_names()))
+    found.ok_or_else(|| format!("unknown mutant \"{name}\"; the mutants are: {}", mutant_names()))
 }
 
 fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("names and numbers have a form in JSON")
+    serde_json::to_string(value).expect("the value serializes to JSON")
 }
 
-pub(crate) mod by_name {
+/// Serializes an optional [`Fault`] by its name.
+pub(crate) mod fault_name {
     use driftq_core::faults::Fault;
     use serde::{Deserialize, Deserializer, Serializer};
 

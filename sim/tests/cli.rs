@@ -1,13 +1,13 @@
-//! The program as people and scripts meet it: exit codes, first and last lines, files.
+//! The program's interface: exit codes, first and last lines, files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use driftq_core::faults::Fault;
-use driftq_sim::mutants::{Effort, convict};
+use driftq_sim::mutants::{Effort, measure};
 use driftq_sim::trace::Trace;
 
-/// A run of the program that has ended.
+/// The result of a program run.
 struct Ended {
     code: i32,
     out: String,
@@ -23,10 +23,10 @@ impl Ended {
         self.out.lines().last().unwrap_or_default()
     }
 
-    /// Misuse: exit code 2, nothing else happened, and a sentence that says what is possible.
-    fn is_refused(&self, words: &str) {
+    /// Misuse: exit code 2 and an error message that names the valid choices.
+    fn is_refused(&self, text: &str) {
         assert_eq!(self.code, 2, "{} {}", self.out, self.err);
-        assert!(self.err.starts_with("error: ") && self.err.contains(words), "{words}: {}", self.err);
+        assert!(self.err.starts_with("error: ") && self.err.contains(text), "{text}: {}", self.err);
         assert!(!self.err.contains("panicked"), "{}", self.err);
     }
 }
@@ -35,141 +35,145 @@ fn sim(args: &[&str]) -> Ended {
     let run = Command::new(env!("CARGO_BIN_EXE_driftq-sim")).args(args).output();
     let Output { status, stdout, stderr } = run.expect("the program starts");
     let text = |bytes| String::from_utf8(bytes).expect("the program writes text");
-    Ended { code: status.code().expect("it ends by itself"), out: text(stdout), err: text(stderr) }
+    Ended { code: status.code().expect("it exits by itself"), out: text(stdout), err: text(stderr) }
 }
 
-/// An empty folder of the test's own.
+/// An empty directory for a test.
 fn folder(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli").join(name);
     let _ = std::fs::remove_dir_all(&path);
-    std::fs::create_dir_all(&path).expect("a folder for the test");
+    std::fs::create_dir_all(&path).expect("a directory for the test");
     path
 }
 
 fn text(path: &Path) -> &str {
-    path.to_str().expect("the test's folders have plain names")
+    path.to_str().expect("the path is valid UTF-8")
 }
 
 #[test]
-fn a_run_that_passes_says_so_last_and_its_options_first() {
+fn passing_run_prints_its_options_first_and_passed_last() {
     let ended = sim(&["run", "--seeds", "6", "--jobs", "2"]);
     assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
     assert_eq!(
         ended.first(),
         "driftq-sim run --seeds 6 --start 0 --profile default --jobs 2 --failures 1 --out-dir sim-failures"
     );
-    let said =
-        ["seed 0 lived twice", "events/s", "simulated time", "predicted", "peak memory", "sometimes", "a sync failed"];
-    for words in said {
-        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    let expected =
+        ["seed 0 run twice", "events/s", "simulated time", "predicted", "peak memory", "coverage", "a sync failed"];
+    for text in expected {
+        assert!(ended.out.contains(text), "{text}: {}", ended.out);
     }
 }
 
 #[test]
-fn a_run_of_effects_tells_how_often_they_were_run() {
+fn effects_profile_prints_how_often_effects_ran() {
     let ended = sim(&["run", "--seeds", "12", "--profile", "effects"]);
     assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
-    let said = [
-        "times the answer was EXECUTE",
-        "effects were run, by the workers' ledger",
-        "had been run before, each under a grant that allows it",
-        "times the answer was REPLAY",
-        "messages were done undelivered",
-        "steps were completed",
-        "what \"once\" means was held",
+    let expected = [
+        "EXECUTE replies",
+        "effects run by workers",
+        "of them reruns, each under a grant that allows it",
+        "REPLAY replies",
+        "messages skipped because their identity was committed",
+        "steps completed",
+        "exactly-once effects: held",
     ];
-    for words in said {
-        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    for text in expected {
+        assert!(ended.out.contains(text), "{text}: {}", ended.out);
     }
-    let counted = ended.out.lines().find(|line| line.ends_with("times the answer was EXECUTE")).expect("it was told");
+    let counted = ended.out.lines().find(|line| line.ends_with("EXECUTE replies")).expect("the figure is printed");
     assert!(!counted.trim_start().starts_with("0 "), "{counted}");
-    assert!(!sim(&["run", "--seeds", "2"]).out.contains("times the answer was EXECUTE"));
+    assert!(!sim(&["run", "--seeds", "2"]).out.contains("EXECUTE replies"));
 }
 
 #[test]
-fn a_seed_means_another_life_in_another_profile() {
+fn seed_with_another_profile_is_another_run() {
     let digest = |profile| sim(&["replay", "2", "--profile", profile]).last().to_owned();
     assert_ne!(digest("default"), digest("effects"));
     assert_eq!(digest("default"), sim(&["replay", "2"]).last());
 }
 
 #[test]
-fn the_number_of_jobs_changes_nothing_that_is_counted() {
+fn counts_do_not_depend_on_the_number_of_jobs() {
     let counted = |jobs| {
         let out = sim(&["run", "--seeds", "12", "--start", "0x20", "--jobs", jobs, "--failures", "100"]).out;
         let timed = ["driftq-sim run", "seeds ", "events/s", "simulated time", "peak memory", "  shrunk"];
-        let lines = out.lines().filter(|line| !timed.iter().any(|words| line.starts_with(words)));
+        let lines = out.lines().filter(|line| !timed.iter().any(|prefix| line.starts_with(prefix)));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(counted("1"), counted("2"));
 }
 
 #[test]
-fn a_run_for_some_time_ends_in_time() {
+fn run_with_a_duration_ends_in_time() {
     let ended = sim(&["run", "--for", "50ms", "--failures", "100"]);
     assert!(ended.first().contains("--for 50ms"), "{}", ended.out);
     assert!(["PASSED", "FAILED"].contains(&ended.last()), "{}", ended.out);
 }
 
 #[test]
-fn a_small_world_is_searched_to_a_depth_and_counted() {
+fn exhaust_searches_to_a_depth_and_prints_counts() {
     let ended = sim(&["exhaust", "--depth", "2", "--jobs", "1"]);
     assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
     assert_eq!(
         ended.first(),
         "driftq-sim exhaust --depth 2 --messages 2 --consumers 2 --crashes 1 --jobs 1 --trace sim-failures/exhaust.jsonl"
     );
-    for words in ["new states", "transitions", "deduplicated", "crash points", "2 of 2", "states/s"] {
-        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    for text in ["new states", "transitions", "deduplicated", "crash points", "2 of 2", "states/s"] {
+        assert!(ended.out.contains(text), "{text}: {}", ended.out);
     }
     sim(&["exhaust", "--depth", "two"]).is_refused("two");
     sim(&["exhaust", "--mutant", "nonsense"]).is_refused("skip-token-check");
 }
 
 #[test]
-fn a_planted_bug_in_a_small_world_is_found_shrunk_kept_and_replayed() {
+fn planted_bug_found_by_exhaust_is_shrunk_written_and_replayed() {
     let path = folder("exhaust").join("found.jsonl");
     let ended = sim(&["exhaust", "--mutant", "torn-tail-taken-for-rot", "--trace", text(&path)]);
     assert_eq!((ended.code, ended.last()), (1, "FAILED"), "{}", ended.out);
-    let again = format!("replay the short trace: cargo run --release -p driftq-sim -- replay {}", path.display());
+    let again = format!("replay the shrunk trace: cargo run --release -p driftq-sim -- replay {}", path.display());
     assert!(ended.out.contains(&again), "{}", ended.out);
     let trace = Trace::read(&path).expect("the trace was written");
-    let broken = trace.head.violates.expect("the trace says what is broken");
-    assert!((trace.steps.len(), broken.invariant) <= (5, 20), "{} steps", trace.steps.len());
+    let violated = trace.header.violates.expect("the trace names the invariant");
+    assert!((trace.actions.len(), violated.invariant) <= (5, 20), "{} actions", trace.actions.len());
     assert_eq!(sim(&["replay", text(&path)]).code, 1);
     assert_eq!(sim(&["replay", text(&path), "--mutant", "none"]).code, 0);
 }
 
 #[test]
-fn a_planted_bug_is_caught_shrunk_kept_and_replayed() {
+fn planted_bug_found_by_run_is_shrunk_written_and_replayed() {
     let folder = folder("planted");
     let ended = sim(&["run", "--mutant", "skip-token-check", "--out-dir", text(&folder)]);
     assert_eq!((ended.code, ended.last()), (1, "FAILED"), "{}", ended.out);
-    let again = "replay the short trace: cargo run --release -p driftq-sim -- replay ";
-    let path = ended.out.lines().find_map(|line| line.trim().strip_prefix(again)).expect("the command is told");
+    let again = "replay the shrunk trace: cargo run --release -p driftq-sim -- replay ";
+    let path = ended.out.lines().find_map(|line| line.trim().strip_prefix(again)).expect("the command is printed");
     let trace = Trace::read(Path::new(path)).expect("the trace was written");
-    assert!(trace.steps.len() <= 25, "{} steps", trace.steps.len());
-    let broken = trace.head.violates.expect("the trace says what is broken");
-    let (number, sentence) = (broken.invariant, broken.sentence);
+    assert!(trace.actions.len() <= 25, "{} actions", trace.actions.len());
+    let violated = trace.header.violates.expect("the trace names the invariant");
+    let (number, sentence) = (violated.invariant, violated.sentence);
     assert!(ended.out.contains(&format!("invariant {number}: {sentence}")), "{}", ended.out);
 
     let replayed = sim(&["replay", path]);
     assert_eq!(replayed.code, 1, "{}", replayed.out);
-    assert!(replayed.out.contains(&format!("invariant {number} is broken: {sentence}")), "{}", replayed.out);
+    assert!(replayed.out.contains(&format!("invariant {number} violated: {sentence}")), "{}", replayed.out);
     assert!(replayed.last().starts_with("digest "), "{}", replayed.out);
     let without = sim(&["replay", path, "--mutant", "none"]);
     assert_eq!(without.code, 0, "{}", without.out);
-    assert!(without.out.contains("no promise is broken") && without.last().starts_with("digest "), "{}", without.out);
+    assert!(
+        without.out.contains("no invariant is violated") && without.last().starts_with("digest "),
+        "{}",
+        without.out
+    );
 
     let short = folder.join("shorter.jsonl");
     let shrunk = sim(&["shrink", path, "--out", text(&short)]);
     assert_eq!(shrunk.code, 1, "{}", shrunk.out);
     assert!(shrunk.last().starts_with("shrunk from "), "{}", shrunk.out);
-    assert_eq!(Trace::read(&short).expect("it was written").head.mutant, Some(Fault::SkipTokenCheck));
+    assert_eq!(Trace::read(&short).expect("the trace was written").header.mutant, Some(Fault::SkipTokenCheck));
 }
 
 #[test]
-fn a_seed_and_its_trace_have_the_same_digest() {
+fn seed_and_its_trace_have_the_same_digest() {
     let folder = folder("replay");
     let path = folder.join("deeper").join("seed.jsonl");
     let seed = sim(&["replay", "2", "--trace", text(&path)]);
@@ -189,53 +193,54 @@ fn a_seed_and_its_trace_have_the_same_digest() {
 }
 
 #[test]
-fn a_seed_that_passes_has_nothing_to_shrink() {
+fn passing_seed_has_nothing_to_shrink() {
     let ended = sim(&["shrink", "2"]);
-    assert_eq!((ended.code, ended.last()), (0, "no promise is broken: there is nothing to shrink"));
+    assert_eq!((ended.code, ended.last()), (0, "no invariant is violated: there is nothing to shrink"));
 }
 
 #[test]
-fn a_broken_promise_is_explained_with_a_curve_a_step_and_a_slice() {
+fn violation_is_explained_with_a_curve_an_action_and_a_slice() {
     let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions/mutant-dedupe-dropped-on-replay.jsonl");
     let json = folder("explain").join("explained.json");
     let ended = sim(&["explain", kept, "--futures", "16", "--json", text(&json)]);
     assert_eq!(ended.code, 1, "{} {}", ended.out, ended.err);
-    let said = [
+    let expected = [
         "with dedupe-dropped-on-replay planted",
-        "invariant 20 is broken: a disk that kept its promises is never refused",
+        "invariant 20 violated: recovery accepts every disk that honoured its contract",
         "    7 #################### 100%  the broker is started",
-        "inevitable after step 5; seen at step 7",
-        "it depends on 7 of 7 steps, none of which can be left out:",
+        "inevitable after action 5; detected at action 7",
+        "it depends on 7 of 7 actions, none of which can be left out:",
         "    6 {\"crash\":{\"loss\":\"all\"}}\n    7",
-        "without it another breaks: invariant 18",
+        "without it another is violated: invariant 18",
     ];
-    for words in said {
-        assert!(ended.out.contains(words), "{words}: {}", ended.out);
+    for text in expected {
+        assert!(ended.out.contains(text), "{text}: {}", ended.out);
     }
     let curve =
         ended.out.lines().skip_while(|line| !line.starts_with("of 16 futures")).take_while(|line| !line.is_empty());
     assert!(curve.map(|line| line.chars().count()).all(|width| width <= 80), "{}", ended.out);
-    let written = std::fs::read_to_string(&json).expect("it was written");
+    let written = std::fs::read_to_string(&json).expect("the file was written");
     let written: serde_json::Value = serde_json::from_str(&written).expect("it is JSON");
     assert_eq!((&written["inevitable"], &written["curve"][7]), (&5.into(), &serde_json::json!([7, 1.0])));
 
     let nothing = sim(&["explain", kept, "--mutant", "none"]);
-    assert_eq!((nothing.code, nothing.last()), (0, "no promise is broken: there is nothing to explain"));
+    assert_eq!((nothing.code, nothing.last()), (0, "no invariant is violated: there is nothing to explain"));
 }
 
 #[test]
-fn planted_bugs_are_counted_and_a_survivor_is_a_failure() {
+fn surviving_planted_bug_is_a_failure() {
     let killed = sim(&["mutants", "--only", "skip-token-check", "--starts", "2", "--survey", "3"]);
     assert_eq!((killed.code, killed.last()), (0, "1 killed, 0 survived"), "{}", killed.out);
     let one = Effort { seeds: 1, starts: 1, survey: 0 };
-    let lucky = Fault::ALL.iter().find(|fault| !convict(**fault, one).is_killed()).expect("one seed does not kill all");
-    let survived = sim(&["mutants", "--only", lucky.name(), "--seeds", "1", "--starts", "1", "--survey", "0"]);
+    let survivor =
+        Fault::ALL.iter().find(|fault| !measure(**fault, one).is_killed()).expect("one seed does not kill all");
+    let survived = sim(&["mutants", "--only", survivor.name(), "--seeds", "1", "--starts", "1", "--survey", "0"]);
     assert_eq!((survived.code, survived.last()), (1, "0 killed, 1 survived"), "{}", survived.out);
     assert!(survived.out.contains("SURVIVED"), "{}", survived.out);
 }
 
 #[test]
-fn the_kill_matrix_goes_into_a_document_that_has_a_place_for_it() {
+fn kill_matrix_is_written_between_the_markers_of_a_document() {
     let folder = folder("matrix");
     let (with, without) = (folder.join("with.md"), folder.join("without.md"));
     std::fs::write(&with, "before\n<!-- kill matrix -->\nobsolete\n<!-- /kill matrix -->\nafter\n").expect("a file");
@@ -255,12 +260,12 @@ fn the_kill_matrix_goes_into_a_document_that_has_a_place_for_it() {
 }
 
 #[test]
-fn misuse_is_refused_with_what_is_possible() {
+fn misuse_is_refused_with_the_valid_choices() {
     sim(&["replay", "no-such-file.jsonl"]).is_refused("neither a seed");
     sim(&["shrink", "-5"]).is_refused("-5");
-    sim(&["run", "--mutant", "nobody"]).is_refused("highest-ack-watermark");
-    sim(&["replay", "1", "--mutant", "nobody"]).is_refused("or none");
-    sim(&["mutants", "--only", "nobody"]).is_refused("skip-token-check");
+    sim(&["run", "--mutant", "unknown"]).is_refused("highest-ack-watermark");
+    sim(&["replay", "1", "--mutant", "unknown"]).is_refused("or none");
+    sim(&["mutants", "--only", "unknown"]).is_refused("skip-token-check");
     sim(&["run", "--seeds", "0"]).is_refused("--seeds");
     sim(&["run", "--seeds", "3", "--for", "1s"]).is_refused("--for");
     sim(&["run", "--for", "2 minutes"]).is_refused("2m");
@@ -269,7 +274,7 @@ fn misuse_is_refused_with_what_is_possible() {
     sim(&["explain", "no-such-file.jsonl"]).is_refused("neither a seed");
     sim(&["explain", "1", "--futures", "0"]).is_refused("--futures");
     sim(&["soak", "--every", "often"]).is_refused("2m");
-    sim(&["run", "--profile", "nobody"]).is_refused("effects");
+    sim(&["run", "--profile", "unknown"]).is_refused("effects");
     sim(&["dance"]).is_refused("dance");
     let folder = folder("misuse");
     let bad = folder.join("bad.jsonl");
@@ -282,7 +287,7 @@ fn misuse_is_refused_with_what_is_possible() {
 }
 
 #[test]
-fn every_command_explains_itself() {
+fn every_command_has_help_with_examples() {
     for command in [&[][..], &["run"], &["replay"], &["shrink"], &["explain"], &["soak"], &["mutants"]] {
         let ended = sim(&[command, &["--help"]].concat());
         assert_eq!(ended.code, 0, "{command:?}");
@@ -292,17 +297,17 @@ fn every_command_explains_itself() {
 }
 
 #[test]
-fn a_view_is_one_file_that_says_where_it_is_and_what_broke() {
+fn view_writes_one_file_and_names_the_violation() {
     let (folder, kept) = (folder("view"), format!("{}/regressions", env!("CARGO_MANIFEST_DIR")));
     let (trace, out) = (format!("{kept}/mutant-skip-token-check.jsonl"), folder.join("deep/view.html"));
     let ended = sim(&["view", &trace, "--out", text(&out)]);
     assert_eq!(ended.code, 0, "{}", ended.err);
-    assert!(ended.out.contains("invariant 6 is broken in step 8"), "{}", ended.out);
+    assert!(ended.out.contains("invariant 6 violated by action 8"), "{}", ended.out);
     assert!(ended.out.contains(&format!("written to {}", out.display())), "{}", ended.out);
     let page = std::fs::read_to_string(&out).expect("a page was written");
     assert!(page.starts_with("<!doctype html>") && page.contains("<title>mutant-skip-token-check</title>"));
     let healthy = sim(&["view", &trace, "--out", text(&out), "--mutant", "none"]);
-    assert!(healthy.out.contains("no promise is broken in 8 steps"), "{}", healthy.out);
+    assert!(healthy.out.contains("no invariant is violated in 8 actions"), "{}", healthy.out);
     sim(&["view", "nowhere.jsonl"]).is_refused("neither a seed");
     sim(&["view", "3", "--out", text(&folder)]).is_refused("cannot be written");
 }

@@ -1,73 +1,78 @@
-//! The same life again: from its seed, from its trace, in parts, and made shorter.
+//! Determinism: a run repeated from its seed, from its trace, in parts, and shrunk.
 
 use std::num::NonZeroUsize;
 
 use driftq_core::faults::Fault;
-use driftq_sim::life::{Conditions, Life, live, relive};
-use driftq_sim::run::{Extent, Plan, repeat, run};
+use driftq_sim::actions::Action;
+use driftq_sim::campaign::{Extent, Plan, check_determinism, run};
+use driftq_sim::run::{Run, RunOptions, replay, run_seed};
 use driftq_sim::shrink::shrink;
-use driftq_sim::steps::Step;
 use driftq_sim::swarm::Profile;
-use driftq_sim::trace::{Broken, Trace, TraceError};
+use driftq_sim::trace::{Trace, TraceError, ViolatedInvariant};
 use driftq_sim::world::Checks;
 
-const SOUND: Conditions = Conditions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
+const SOUND: RunOptions = RunOptions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
 
-fn planted(fault: Fault) -> Conditions {
-    Conditions { fault: Some(fault), ..SOUND }
+fn planted(fault: Fault) -> RunOptions {
+    RunOptions { fault: Some(fault), ..SOUND }
 }
 
-/// The first of the seeds that a planted bug breaks.
-fn broken_by(fault: Fault) -> (u64, Life) {
-    let lives = (0..100).map(|seed| (seed, live(seed, planted(fault))));
-    let mut broken = lives.filter(|(seed, life)| life.violation.is_some() && live(*seed, SOUND).violation.is_none());
-    broken.next().unwrap_or_else(|| panic!("{} survives a hundred seeds", fault.name()))
+/// The first seed that fails with a planted bug and passes without.
+fn failing_seed(fault: Fault) -> (u64, Run) {
+    let runs = (0..100).map(|seed| (seed, run_seed(seed, planted(fault))));
+    let mut violated = runs.filter(|(seed, run)| run.violation.is_some() && run_seed(*seed, SOUND).violation.is_none());
+    violated.next().unwrap_or_else(|| panic!("{} survives a hundred seeds", fault.name()))
 }
 
 #[test]
-fn a_seed_is_always_the_same_life() {
+fn seed_always_gives_the_same_run() {
     for seed in [0, 1, 2, 3, 77, u64::MAX] {
-        let (first, again) = (live(seed, SOUND), live(seed, SOUND));
-        assert_eq!((first.chain, &first.steps, first.tally), (again.chain, &again.steps, again.tally), "{seed}");
-        assert_eq!(first.sometimes, again.sometimes, "{seed}");
-        assert_eq!(repeat(seed, SOUND), Ok(first.chain));
+        let (first, again) = (run_seed(seed, SOUND), run_seed(seed, SOUND));
+        assert_eq!(
+            (first.chain, &first.actions, first.counters),
+            (again.chain, &again.actions, again.counters),
+            "{seed}"
+        );
+        assert_eq!(first.coverage, again.coverage, "{seed}");
+        assert_eq!(check_determinism(seed, SOUND), Ok(first.chain));
     }
-    assert_ne!(live(0, SOUND).chain, live(1, SOUND).chain);
+    assert_ne!(run_seed(0, SOUND).chain, run_seed(1, SOUND).chain);
 }
 
 #[test]
-fn the_number_of_threads_changes_nothing_not_even_where_a_run_stops() {
+fn thread_count_changes_neither_results_nor_the_end_of_a_campaign() {
     let plan = |jobs| Plan {
         start: 0,
         extent: Extent::Seeds(300),
         jobs: NonZeroUsize::new(jobs).expect("not zero"),
-        conditions: planted(Fault::InFlightOffByOne),
+        options: planted(Fault::InFlightOffByOne),
         failures_max: 3,
     };
     let (one, two) = (run(&plan(1), |_| {}), run(&plan(2), |_| {}));
-    assert_eq!((one.seeds, one.chain, one.tally), (two.seeds, two.chain, two.tally));
-    let seeds = |failures: &[driftq_sim::run::Failure]| failures.iter().map(|failure| failure.seed).collect::<Vec<_>>();
+    assert_eq!((one.seeds, one.chain, one.counters), (two.seeds, two.chain, two.counters));
+    let seeds =
+        |failures: &[driftq_sim::campaign::Failure]| failures.iter().map(|failure| failure.seed).collect::<Vec<_>>();
     assert_eq!(seeds(&one.failures), seeds(&two.failures));
     assert_eq!(one.failures.len(), 3);
 }
 
 #[test]
-fn a_trace_is_the_same_life_after_it_was_written_and_read() {
+fn trace_round_trips_and_replays_to_the_same_run() {
     for seed in 0..12 {
-        let life = live(seed, SOUND);
-        let trace = Trace::of(&life, Some(seed), None);
+        let run = run_seed(seed, SOUND);
+        let trace = Trace::of(&run, Some(seed), None);
         let text = trace.to_jsonl();
         let read = Trace::from_jsonl(&text).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(read, trace);
         assert_eq!(read.to_jsonl(), text);
-        assert_eq!(text.lines().count(), trace.steps.len() + 1);
-        assert_eq!(read.relive(None).chain, life.chain, "seed {seed}");
+        assert_eq!(text.lines().count(), trace.actions.len() + 1);
+        assert_eq!(read.replay(None).chain, run.chain, "seed {seed}");
     }
 }
 
 #[test]
-fn what_is_not_understood_is_refused_with_its_line() {
-    let text = Trace::of(&live(0, SOUND), Some(0), None).to_jsonl();
+fn malformed_trace_is_refused_with_its_line() {
+    let text = Trace::of(&run_seed(0, SOUND), Some(0), None).to_jsonl();
     let at = |text: &str| match Trace::from_jsonl(text) {
         Err(TraceError::Line { line, cause }) => (line, cause.to_string()),
         other => panic!("{other:?}"),
@@ -83,73 +88,73 @@ fn what_is_not_understood_is_refused_with_its_line() {
     assert!(line == 8 && cause.contains("sing"), "{line}: {cause}");
     let (line, cause) = at(&with(2, r#"{"read":{"worker":"x1","count":1}}"#));
     assert!(line == 3 && cause.contains("x1"), "{line}: {cause}");
-    let first = text.lines().next().expect("a head");
-    let (line, cause) = at(&with(0, &first.replace("\"seed\":0", "\"seed\":0,\"mutant\":\"nobody\"")));
+    let first = text.lines().next().expect("a header");
+    let (line, cause) = at(&with(0, &first.replace("\"seed\":0", "\"seed\":0,\"mutant\":\"unknown\"")));
     assert!(line == 1 && cause.contains("skip-token-check"), "{line}: {cause}");
     let (line, _) = at(&with(0, &first.replace("in_flight_max", "in_flight_most")));
     assert_eq!(line, 1);
 
-    let refused = |text: &str| Trace::from_jsonl(text).expect_err("it is no trace").to_string();
+    let refused = |text: &str| Trace::from_jsonl(text).expect_err("not a trace").to_string();
     assert!(refused("").contains("empty"));
     assert!(refused("{}").contains("driftq_trace"));
-    assert!(refused(&with(0, &first.replace("\"driftq_trace\":1", "\"driftq_trace\":2"))).contains("format 2"));
-    let tiny = regex_free_replace(first, "segment_bytes", 10);
+    assert!(refused(&with(0, &first.replace("\"driftq_trace\":1", "\"driftq_trace\":2"))).contains("version 2"));
+    let tiny = with_setup_field(first, "segment_bytes", 10);
     assert!(refused(&with(0, &tiny)).contains("setup"), "{tiny}");
-    let endless = regex_free_replace(first, "slice_bytes", 0);
+    let endless = with_setup_field(first, "slice_bytes", 0);
     assert!(refused(&with(0, &endless)).contains("slice_bytes"), "{endless}");
 }
 
-/// The head with another number in one field of its setup.
-fn regex_free_replace(head: &str, field: &str, number: u64) -> String {
-    let mut value: serde_json::Value = serde_json::from_str(head).expect("a head");
+/// The header with another number in one field of its setup.
+fn with_setup_field(header: &str, field: &str, number: u64) -> String {
+    let mut value: serde_json::Value = serde_json::from_str(header).expect("a header");
     value["setup"][field] = number.into();
     value.to_string()
 }
 
-/// Any part of a trace is a trace: whatever is left out, the simulator goes on, and a broker without bugs breaks nothing.
+/// Any subsequence of a trace is a trace: the simulator executes it, and a broker without bugs violates nothing.
 #[test]
-fn any_part_of_a_trace_is_a_trace() {
-    // A few bits are all the luck it needs.
-    let mut luck = 0x2545_f491_4f6c_dd1d_u64;
+fn any_subsequence_of_a_trace_is_a_trace() {
+    // A simple generator suffices.
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut draw = move || {
-        luck ^= luck << 13;
-        luck ^= luck >> 7;
-        luck ^= luck << 17;
-        luck
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
     };
-    for seed in PARTED {
-        let life = live(seed, SOUND);
+    for seed in SEEDS {
+        let run = run_seed(seed, SOUND);
         for one_in in [2, 3, 10] {
-            let part: Vec<Step> = life.steps.iter().filter(|_| draw() % one_in != 0).cloned().collect();
-            let lived = relive(&life.setup, &part, SOUND);
-            assert_eq!(lived.violation, None, "seed {seed}, one in {one_in} left out");
-            assert_eq!(lived.steps.len(), part.len());
+            let part: Vec<Action> = run.actions.iter().filter(|_| draw() % one_in != 0).cloned().collect();
+            let replayed = replay(&run.setup, &part, SOUND);
+            assert_eq!(replayed.violation, None, "seed {seed}, one in {one_in} left out");
+            assert_eq!(replayed.actions.len(), part.len());
         }
     }
 }
 
-const PARTED: std::ops::Range<u64> = 0..30;
+const SEEDS: std::ops::Range<u64> = 0..30;
 
 #[test]
-fn what_is_shrunk_breaks_the_same_promise_and_only_by_the_bug() {
+fn shrunk_run_violates_the_same_invariant_and_only_with_the_bug() {
     let bugs =
         [Fault::HighestAckWatermark, Fault::SkipTokenCheck, Fault::BackoffIgnored, Fault::AttemptsForgottenOnReplay];
     for fault in bugs {
-        let (seed, life) = broken_by(fault);
-        let broken = Broken::from(life.violation.as_ref().expect("it was chosen for it"));
-        let shrunk = shrink(&life.setup, &life.steps, planted(fault)).expect("it is broken");
-        let steps = shrunk.life.steps.len();
-        assert!(steps <= 25 && steps < shrunk.before, "{}: seed {seed} has {steps} steps", fault.name());
-        let again = relive(&shrunk.life.setup, &shrunk.life.steps, planted(fault));
-        assert!(again.violation.is_some_and(|found| broken.is(&found)), "{}", fault.name());
-        assert_eq!(relive(&shrunk.life.setup, &shrunk.life.steps, SOUND).violation, None, "{}", fault.name());
-        let twice = shrink(&life.setup, &life.steps, planted(fault)).expect("it is broken");
-        assert_eq!(twice.life.steps, shrunk.life.steps, "{} shrinks the same way again", fault.name());
+        let (seed, run) = failing_seed(fault);
+        let violated = ViolatedInvariant::from(run.violation.as_ref().expect("the run fails"));
+        let shrunk = shrink(&run.setup, &run.actions, planted(fault)).expect("the run fails");
+        let actions = shrunk.run.actions.len();
+        assert!(actions <= 25 && actions < shrunk.before, "{}: seed {seed} has {actions} actions", fault.name());
+        let again = replay(&shrunk.run.setup, &shrunk.run.actions, planted(fault));
+        assert!(again.violation.is_some_and(|found| violated.is(&found)), "{}", fault.name());
+        assert_eq!(replay(&shrunk.run.setup, &shrunk.run.actions, SOUND).violation, None, "{}", fault.name());
+        let twice = shrink(&run.setup, &run.actions, planted(fault)).expect("the run fails");
+        assert_eq!(twice.run.actions, shrunk.run.actions, "{} shrinks to the same actions again", fault.name());
     }
 }
 
 #[test]
-fn a_sound_life_has_nothing_to_shrink() {
-    let life = live(0, SOUND);
-    assert!(shrink(&life.setup, &life.steps, SOUND).is_none());
+fn passing_run_has_nothing_to_shrink() {
+    let run = run_seed(0, SOUND);
+    assert!(shrink(&run.setup, &run.actions, SOUND).is_none());
 }

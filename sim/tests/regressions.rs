@@ -1,72 +1,72 @@
-//! Every trace in `sim/regressions` still shows what it was kept for, and a forged one is noticed.
+//! Every trace in `sim/regressions` still shows what it was kept for, and a forged one is rejected.
 
 use std::path::{Path, PathBuf};
 
 use driftq_core::faults::Fault;
-use driftq_sim::regression::{self, Regression, judge, judge_by};
-use driftq_sim::trace::{Broken, Trace};
+use driftq_sim::regression::{self, Regression, check, check_with};
+use driftq_sim::trace::{Trace, ViolatedInvariant};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions")
 }
 
 fn kept() -> Vec<(String, Trace)> {
-    regression::kept(&folder()).expect("the traces are part of the crate")
+    regression::load(&folder()).expect("the traces are part of the crate")
 }
 
-/// A planted bug, and a trace that shows it.
+/// A planted bug and a kept trace of it.
 fn one_with_a_mutant() -> (Fault, Trace) {
-    let (_, trace) = kept().into_iter().find(|(_, trace)| trace.head.mutant.is_some()).expect("one is kept");
-    (trace.head.mutant.expect("it was chosen for it"), trace)
+    let (_, trace) = kept().into_iter().find(|(_, trace)| trace.header.mutant.is_some()).expect("one is kept");
+    (trace.header.mutant.expect("the trace has a mutant"), trace)
 }
 
 #[test]
-fn every_kept_trace_shows_what_it_was_kept_for() {
+fn kept_traces_show_what_they_were_kept_for() {
     let kept = kept();
-    assert!(!kept.is_empty(), "nothing is kept in {}", folder().display());
+    assert!(!kept.is_empty(), "no traces in {}", folder().display());
     let wrong: Vec<String> = kept
         .iter()
-        .filter_map(|(name, trace)| judge(trace).err().map(|regression| format!("{name}: {regression}")))
+        .filter_map(|(name, trace)| check(trace).err().map(|regression| format!("{name}: {regression}")))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn kept_traces_are_short_and_say_what_they_are_about() {
+fn kept_traces_are_short_and_described() {
     for (name, trace) in kept() {
-        assert!(trace.steps.len() <= 25, "{name} has {} steps", trace.steps.len());
-        assert!(trace.head.about.is_some(), "{name} does not say what it is about");
+        assert!(trace.actions.len() <= 25, "{name} has {} actions", trace.actions.len());
+        assert!(trace.header.about.is_some(), "{name} has no description in \"about\"");
     }
 }
 
 #[test]
-fn a_mutant_that_breaks_nothing_is_noticed() {
+fn mutant_that_violates_nothing_is_reported() {
     let (fault, mut trace) = one_with_a_mutant();
-    trace.steps.clear();
-    let survived = judge(&trace);
+    trace.actions.clear();
+    let survived = check(&trace);
     assert!(matches!(&survived, Err(Regression::Survived { fault: found, .. }) if *found == fault), "{survived:?}");
 }
 
 #[test]
-fn a_mutant_that_breaks_another_promise_is_noticed() {
+fn mutant_that_violates_another_invariant_is_reported() {
     let (_, mut trace) = one_with_a_mutant();
-    trace.head.violates = Some(Broken { invariant: 99, sentence: "nobody promised this".to_owned() });
-    let another = judge(&trace);
+    trace.header.violates = Some(ViolatedInvariant { invariant: 99, sentence: "no such invariant".to_owned() });
+    let another = check(&trace);
     assert!(matches!(another, Err(Regression::Another { .. })), "{another:?}");
-    trace.head.violates = None;
-    assert_eq!(judge(&trace), Err(Regression::Unsaid));
+    trace.header.violates = None;
+    assert_eq!(check(&trace), Err(Regression::Unspecified));
 }
 
 #[test]
-fn a_bug_that_is_back_is_noticed() {
+fn returned_bug_is_reported() {
     let (fault, trace) = one_with_a_mutant();
     // As if the planted bug were the broker's own.
-    let broken = |_| trace.relive(Some(fault)).violation;
-    let of_a_mutant = judge_by(&trace, broken);
-    assert!(matches!(of_a_mutant, Err(Regression::Broken(_))), "{of_a_mutant:?}");
+    let broken = |_| trace.replay(Some(fault)).violation;
+    let of_a_mutant = check_with(&trace, broken);
+    assert!(matches!(of_a_mutant, Err(Regression::Violated(_))), "{of_a_mutant:?}");
     let mut real = trace.clone();
-    real.head.mutant = None;
-    let of_a_real_one = judge_by(&real, broken);
-    assert!(matches!(of_a_real_one, Err(Regression::Broken(_))), "{of_a_real_one:?}");
-    assert_eq!(judge(&real), Ok(()), "the broker as it is has no such bug");
+    real.header.mutant = None;
+    let of_a_real_one = check_with(&real, broken);
+    assert!(matches!(of_a_real_one, Err(Regression::Violated(_))), "{of_a_real_one:?}");
+    assert_eq!(check(&real), Ok(()), "the broker without the planted bug passes");
 }

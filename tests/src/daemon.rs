@@ -1,182 +1,297 @@
-//! A `driftqd` of our own: started on a folder, killed and reaped whatever happens.
+//! Launches `driftqd` processes: on a data folder, at a fixed or a free port, directly or under another program. A daemon is killed and
+//! reaped when its handle is dropped.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::http::{Request, Server};
+pub use rustix::process::Signal;
+
+use crate::http::{Client, Request};
 
 /// A daemon that is not ready after this long has failed.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-const READY_POLL: Duration = Duration::from_millis(2);
+/// How long a daemon may take to stop after SIGTERM.
+const STOP_WITHIN: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(2);
+/// What `driftqd` logs in front of the address it listens on.
+const LISTENING: &str = "listening on http://";
+/// How much of a log an error shows.
+const LOG_TAIL_BYTES: usize = 2_000;
 
-/// What is started, and how.
+/// What is launched, and how.
 #[derive(Clone, Debug)]
-pub struct Recipe {
-    /// The program.
-    pub program: PathBuf,
-    /// A program that runs it, with its own arguments: `strace …`, `faketime …`. Empty for none.
-    pub wrapper: Vec<String>,
-    /// Arguments beyond address and folder.
-    pub args: Vec<String>,
-    /// Environment variables.
-    pub env: Vec<(String, String)>,
+pub struct Launcher {
+    program: PathBuf,
+    wrapper: Vec<String>,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    addr: SocketAddr,
+    data_dir: PathBuf,
+    log: PathBuf,
 }
 
-impl Recipe {
-    /// A program with nothing around it.
+impl Launcher {
+    /// Launches `program` on a data folder, at a free port of the loopback address. It appends what it logs to the file `log`.
     #[must_use]
-    pub fn of(program: &Path) -> Self {
-        Self { program: program.to_owned(), wrapper: Vec::new(), args: Vec::new(), env: Vec::new() }
+    pub fn new(program: &Path, data_dir: &Path, log: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            wrapper: Vec::new(),
+            args: Vec::new(),
+            env: Vec::new(),
+            addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            data_dir: data_dir.to_owned(),
+            log: log.to_owned(),
+        }
     }
 
-    /// With further arguments.
+    /// Listens at a fixed address, the same for every launch.
     #[must_use]
-    pub fn with(mut self, args: &[&str]) -> Self {
+    pub fn addr(mut self, addr: SocketAddr) -> Self {
+        self.addr = addr;
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(mut self, args: &[&str]) -> Self {
         self.args.extend(args.iter().map(|&arg| arg.to_owned()));
         self
     }
 
-    /// Run by another program.
+    /// Runs the program under another one: `strace …`, `prlimit …`.
     #[must_use]
-    pub fn under(mut self, wrapper: &[&str]) -> Self {
-        self.wrapper = wrapper.iter().map(|&part| part.to_owned()).collect();
+    pub fn wrapper(mut self, wrapper: &[impl AsRef<str>]) -> Self {
+        self.wrapper = wrapper.iter().map(|part| part.as_ref().to_owned()).collect();
         self
     }
 
-    fn command(&self) -> Command {
-        match &self.wrapper[..] {
+    /// Sets an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Logs to another file.
+    #[must_use]
+    pub fn log(mut self, log: &Path) -> Self {
+        log.clone_into(&mut self.log);
+        self
+    }
+
+    /// The data folder.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    /// Starts the process and does not wait for it.
+    ///
+    /// # Errors
+    /// [`StartError::Spawn`].
+    pub fn launch(&self) -> Result<Daemon, StartError> {
+        self.spawn().map_err(|source| StartError::Spawn { program: self.program.clone(), source })
+    }
+
+    /// Starts the process and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it cannot be run, exits, or is not ready in time.
+    pub fn start(&self) -> Result<Daemon, StartError> {
+        let mut daemon = self.launch()?;
+        daemon.wait_until_ready()?;
+        Ok(daemon)
+    }
+
+    fn spawn(&self) -> io::Result<Daemon> {
+        let mut log = File::options().create(true).append(true).open(&self.log)?;
+        let log_start = log.seek(SeekFrom::End(0))?;
+        let mut command = match &self.wrapper[..] {
             [] => Command::new(&self.program),
             [first, rest @ ..] => {
                 let mut command = Command::new(first);
                 command.args(rest).arg(&self.program);
                 command
             }
-        }
-    }
-}
-
-/// A process of ours, in a group of its own, so that what it has started goes with it.
-#[derive(Debug)]
-pub struct Daemon {
-    child: Child,
-    addr: SocketAddr,
-    log: PathBuf,
-}
-
-impl Daemon {
-    /// Starts a daemon and does not wait for anything. It appends what it says to the file `log`.
-    ///
-    /// # Errors
-    /// If the program cannot be run.
-    pub fn launch(recipe: &Recipe, data_dir: &Path, addr: SocketAddr, log: &Path) -> io::Result<Self> {
-        use std::os::unix::process::CommandExt;
-        let said = File::options().create(true).append(true).open(log)?;
-        let mut command = recipe.command();
-        command.args(["--addr", &addr.to_string(), "--data-dir"]).arg(data_dir).args(&recipe.args);
+        };
+        command.args(["--addr", &self.addr.to_string(), "--data-dir"]).arg(&self.data_dir).args(&self.args);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DRIFTQ_")) {
             command.env_remove(name);
         }
-        command.envs(recipe.env.iter().cloned()).process_group(0);
-        let child = command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said).spawn()?;
-        Ok(Self { child, addr, log: log.to_owned() })
+        // Its own process group, so that signals reach a wrapper too.
+        command.envs(self.env.iter().cloned()).process_group(0);
+        let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
+        Ok(Daemon { child: KillOnDrop(child), addr: self.addr, log: self.log.clone(), log_start })
     }
+}
 
-    /// Starts a daemon and waits until it is ready.
-    ///
-    /// # Errors
-    /// Says why it will not be, with what it logged last.
-    pub fn start(recipe: &Recipe, data_dir: &Path, addr: SocketAddr, log: &Path) -> Result<Self, String> {
-        let launched = Self::launch(recipe, data_dir, addr, log);
-        let mut daemon = launched.map_err(|error| format!("{} cannot be run: {error}", recipe.program.display()))?;
-        daemon.wait_until_ready()?;
-        Ok(daemon)
+/// Why a daemon did not start. The message ends with what the daemon logged.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The program cannot be run.
+    #[error("{} cannot be run: {source}", program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The process exited before it was ready.
+    #[error("it exited with {status}{}", tail(log))]
+    Exited {
+        /// How.
+        status: ExitStatus,
+        /// Everything it logged.
+        log: String,
+    },
+    /// The process runs, but was not ready in time.
+    #[error("it was not ready within {READY_WITHIN:?}{}", tail(log))]
+    NotReady {
+        /// Everything it logged.
+        log: String,
+    },
+    /// The process cannot be waited for.
+    #[error("it cannot be waited for: {0}")]
+    Wait(#[from] io::Error),
+}
+
+impl From<StartError> for String {
+    fn from(error: StartError) -> Self {
+        error.to_string()
     }
+}
 
-    /// Where it listens.
+/// A running daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    child: KillOnDrop,
+    addr: SocketAddr,
+    log: PathBuf,
+    /// Where in the log file this process began.
+    log_start: u64,
+}
+
+impl Daemon {
+    /// Where it listens; port 0 until it is known.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The process that was started: the wrapper's, if there is one.
+    /// The process that was started: the wrapper's, if there is one that does not exec.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until it listens, and finds out where.
     ///
     /// # Errors
-    /// Says why it never will be, with what it logged last.
-    pub fn wait_until_ready(&mut self) -> Result<(), String> {
-        let server = Server::on(self.addr, Duration::from_secs(2));
-        let give_up = Instant::now() + READY_WITHIN;
-        loop {
-            if server.call(&Request::get("/v1/readyz")).is_ok_and(|reply| reply.status == 200) {
-                return Ok(());
-            }
-            match self.child.try_wait() {
-                Ok(None) if Instant::now() < give_up => std::thread::sleep(READY_POLL),
-                Ok(None) => return Err(format!("it was not ready within {READY_WITHIN:?}{}", self.said())),
-                Ok(Some(status)) => return Err(format!("it ended with {status}{}", self.said())),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
+    /// If it exits or does not listen in time.
+    pub fn wait_until_listening(&mut self) -> Result<(), StartError> {
+        self.wait_for(Self::is_listening)
     }
 
-    /// Sends a signal to it and to what runs it: `"KILL"`, `"STOP"`, `"CONT"`, `"TERM"`.
+    /// Waits until `GET /v1/readyz` returns 200.
+    ///
+    /// # Errors
+    /// If it exits or is not ready in time.
+    pub fn wait_until_ready(&mut self) -> Result<(), StartError> {
+        self.wait_for(|daemon| {
+            let client = Client::new(daemon.addr, Duration::from_secs(2));
+            daemon.is_listening() && client.call(&Request::get("/v1/readyz")).is_ok_and(|reply| reply.status == 200)
+        })
+    }
+
+    /// Whether the address is known: fixed, or logged.
+    fn is_listening(&mut self) -> bool {
+        if self.addr.port() == 0
+            && let Some((_, rest)) = self.log().split_once(LISTENING)
+            && let Some((addr, _)) = rest.split_once('\n')
+        {
+            self.addr = addr.trim().parse().unwrap_or(self.addr);
+        }
+        self.addr.port() != 0
+    }
+
+    fn wait_for(&mut self, condition: impl Fn(&mut Self) -> bool) -> Result<(), StartError> {
+        let deadline = Instant::now() + READY_WITHIN;
+        while !condition(self) {
+            match self.child.0.try_wait()? {
+                Some(status) => return Err(StartError::Exited { status, log: self.log() }),
+                None if Instant::now() >= deadline => return Err(StartError::NotReady { log: self.log() }),
+                None => std::thread::sleep(POLL),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a signal to the process and to its wrapper.
     pub fn signal(&self, signal: Signal) {
-        let group = rustix::process::Pid::from_child(&self.child);
-        // Fails only where everybody is gone already.
+        let group = rustix::process::Pid::from_child(&self.child.0);
+        // Fails only if the whole group has exited.
         let _ = rustix::process::kill_process_group(group, signal);
     }
 
-    /// Kills it as `kill -9` does, and waits until the process is gone.
+    /// Sends SIGKILL and waits until the process is gone.
     pub fn kill(&mut self) {
-        self.signal(Signal::KILL);
-        let _ = self.child.wait();
+        // The id of a process that was reaped may belong to another one.
+        if self.is_running() {
+            self.signal(Signal::KILL);
+        }
+        let _ = self.child.0.wait();
     }
 
-    /// Asks it to end, and waits for that.
+    /// Sends SIGTERM and waits until the process has exited.
     ///
     /// # Errors
-    /// If it does not end in time.
+    /// If it does not exit in time.
     pub fn stop(&mut self) -> Result<ExitStatus, String> {
         self.signal(Signal::TERM);
-        self.wait(Duration::from_secs(20))
+        self.wait(STOP_WITHIN)
     }
 
-    /// Waits for its end.
+    /// Waits until the process has exited.
     ///
     /// # Errors
-    /// If it does not come in time.
+    /// If it does not exit in time.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
-        let give_up = Instant::now() + limit;
+        let deadline = Instant::now() + limit;
         loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Ok(status),
-                Ok(None) if Instant::now() < give_up => std::thread::sleep(READY_POLL),
-                Ok(None) => return Err(format!("it did not end within {limit:?}{}", self.said())),
-                Err(error) => return Err(error.to_string()),
+            match self.child.0.try_wait().map_err(|error| error.to_string())? {
+                Some(status) => return Ok(status),
+                None if Instant::now() < deadline => std::thread::sleep(POLL),
+                None => return Err(format!("it did not exit within {limit:?}{}", tail(&self.log()))),
             }
         }
     }
 
-    /// Whether the process is still there.
-    pub fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+    /// How the process has exited, with what it logged last; nothing while it runs.
+    pub fn exited(&mut self) -> Option<String> {
+        let status = self.child.0.try_wait().ok().flatten()?;
+        Some(format!("it exited with {status}{}", tail(&self.log())))
     }
 
-    /// The end of what it has logged.
+    /// Whether the process runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.0.try_wait(), Ok(None))
+    }
+
+    /// Everything this process has logged.
     #[must_use]
-    pub fn said(&self) -> String {
-        let log = fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&log[log.len().saturating_sub(2000)..]).trim().to_owned();
-        if text.is_empty() { String::new() } else { format!(", saying:\n{text}") }
+    pub fn log(&self) -> String {
+        let mut bytes = Vec::new();
+        let read = File::open(&self.log).and_then(|mut file| {
+            file.seek(SeekFrom::Start(self.log_start))?;
+            file.read_to_end(&mut bytes)
+        });
+        read.map_or_else(|error| error.to_string(), |_| String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
@@ -186,9 +301,26 @@ impl Drop for Daemon {
     }
 }
 
-pub use rustix::process::Signal;
+/// A child process that is killed and reaped when dropped.
+#[derive(Debug)]
+pub struct KillOnDrop(pub Child);
 
-/// An address on this machine that nobody listens on at the moment.
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        // Both fail only if the process is gone.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The end of a log, as the end of an error message.
+fn tail(log: &str) -> String {
+    let text = String::from_utf8_lossy(&log.as_bytes()[log.len().saturating_sub(LOG_TAIL_BYTES)..]);
+    let text = text.trim();
+    if text.is_empty() { String::new() } else { format!(". It logged:\n{text}") }
+}
+
+/// A port of the loopback address that was free a moment ago, for daemons that are restarted at the same address.
 ///
 /// # Errors
 /// If there is none.
@@ -196,7 +328,19 @@ pub fn free_addr() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
-/// The program `name` of this workspace: beside this program, and built by cargo first where cargo runs us.
+/// The `driftqd` to test: the program that the variable `DRIFTQD` names, or that of this workspace.
+///
+/// # Errors
+/// If there is none, or it cannot be built.
+pub fn driftqd() -> Result<PathBuf, String> {
+    match std::env::var_os("DRIFTQD").map(PathBuf::from) {
+        Some(path) if path.is_file() => fs::canonicalize(path).map_err(|error| error.to_string()),
+        Some(path) => Err(format!("DRIFTQD: there is no file {}", path.display())),
+        None => program("driftq-server", "driftqd"),
+    }
+}
+
+/// The program `name` of this workspace, beside the running program. Built by cargo first if cargo runs this program.
 ///
 /// # Errors
 /// If there is none, or it cannot be built.
@@ -208,7 +352,7 @@ pub fn program(package: &str, name: &str) -> Result<PathBuf, String> {
         if !cfg!(debug_assertions) {
             build.arg("--release");
         } else if own.parent().is_some_and(|folder| folder.ends_with("deps")) {
-            // A test's own program: what `cargo test` has built with it will do.
+            // A test binary: `cargo test --workspace` has built the program with this profile.
             build.args(["--profile", "test"]);
         }
         let status = build.status().map_err(|error| error.to_string())?;
@@ -216,7 +360,7 @@ pub fn program(package: &str, name: &str) -> Result<PathBuf, String> {
             return Err(format!("cargo could not build {name}: {status}"));
         }
     }
-    // A test's own program lies one folder below.
+    // A test binary is one folder below.
     let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
     found.ok_or_else(|| format!("there is no {name} beside {}", own.display()))
 }

@@ -1,10 +1,15 @@
-//! What programs that look at a broker from outside have in common: a plain HTTP client and a daemon to start, stop and kill; and what is
-//! made of them: the [`conformance`] suite, which asks any broker for every clause of the specification, and [`torture`].
+//! Test kit and test programs that use a broker over HTTP, as a process.
 //!
-//! Client and daemon are blocking and simple on purpose: what they are used for is proof, and a proof should not depend on a clever client.
+//! The kit is one [HTTP client](http), one [launcher of `driftqd`](daemon), one [progress display](progress) and readers of
+//! [`/proc`](procfs). On it are built the [`conformance`] suite, which checks any server against the specification, [`torture`], which
+//! injects faults under load and verifies the recorded history, and [`load`], which measures.
 #![forbid(unsafe_code)]
 
 pub mod conformance;
 pub mod daemon;
 pub mod http;
+pub mod load;
+pub mod numbers;
+pub mod procfs;
+pub mod progress;
 pub mod torture;

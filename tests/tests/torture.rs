@@ -1,175 +1,177 @@
-//! The broker as a process, tortured: a share of what `torture` does, with every promise kept, and the canary convicted.
+//! `torture` on the real broker, with fewer repetitions: no invariant is violated, and the canary is detected.
 //!
-//! What needs root or a tool is skipped with a line that says so. Histories of broken promises are kept below cargo's folder for
-//! temporary files.
+//! What needs root or a tool is skipped with a line that says so. Histories with violations are kept in cargo's folder for temporary
+//! files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use driftq_sim::history::Check;
-use driftq_tests::daemon::program;
+use driftq_history::Check;
+use driftq_tests::daemon;
 use driftq_tests::torture::disk::FileSystem;
 use driftq_tests::torture::faults;
-use driftq_tests::torture::judge::Row;
-use driftq_tests::torture::stage::Rig;
+use driftq_tests::torture::scenario::Options;
+use driftq_tests::torture::verdict::FaultSummary;
 
 fn driftqd() -> &'static Path {
     static DRIFTQD: OnceLock<PathBuf> = OnceLock::new();
-    DRIFTQD.get_or_init(|| program("driftq-server", "driftqd").expect("the broker"))
+    DRIFTQD.get_or_init(|| daemon::driftqd().expect("the broker"))
 }
 
-fn rig() -> Rig {
+fn options() -> Options {
     let keep = Path::new(env!("CARGO_TARGET_TMPDIR")).join("torture");
-    Rig { driftqd: driftqd().to_owned(), canary: env!("CARGO_BIN_EXE_canary").into(), seed: 1, keep: Some(keep) }
+    Options { driftqd: driftqd().to_owned(), canary: env!("CARGO_BIN_EXE_canary").into(), seed: 1, keep: Some(keep) }
 }
 
-/// Something was tried often enough, and every promise kept; `None` where it was skipped.
-fn kept(row: Result<Row, String>, runs: u64, acked: u64) -> Option<Row> {
-    let row = row.expect("the driver does its part");
-    if let Some(why) = &row.skipped {
-        println!("skipped: {}, as {why}", row.fault);
-        return None;
-    }
-    let sum = &row.sum;
-    println!("{}: {} runs, {:?}, {:?}", row.fault, row.runs, sum.counts, row.time);
-    assert!(row.passed(), "{}: {:#?}", row.fault, sum.sentences);
+/// Asserts that a fault was injected often enough and no invariant was violated; `None` if it was skipped.
+fn assert_passed(summary: Result<FaultSummary, String>, runs: u64, acked: u64) -> Option<FaultSummary> {
+    let summary = not_skipped(summary)?;
+    let sum = &summary.sum;
+    println!("{}: {} runs, {:?}, {:?}", summary.fault, summary.runs, sum.counts, summary.time);
+    assert!(summary.passed(), "{}: {:#?}", summary.fault, sum.violations);
     assert_eq!((sum.lost, sum.resurrected, sum.stale_acks, sum.repeated_attempts, sum.other), (0, 0, 0, 0, 0));
-    assert!(row.runs >= runs, "{} runs only", row.runs);
-    assert!(sum.counts.acked >= acked, "{} calls acknowledged only", sum.counts.acked);
+    assert!(summary.runs >= runs, "only {} runs", summary.runs);
+    assert!(sum.counts.acked >= acked, "only {} successful calls", sum.counts.acked);
     for check in
         [Check::Lost, Check::Resurrected, Check::Attempts, Check::Drained, Check::LogMessages, Check::LogSettled]
     {
-        assert!(row.looked_at(check) >= acked / 10, "{check}: {} looked at only", row.looked_at(check));
+        assert!(summary.examined(check) >= acked / 10, "{check}: only {} examined", summary.examined(check));
     }
-    Some(row)
+    Some(summary)
+}
+
+fn not_skipped(summary: Result<FaultSummary, String>) -> Option<FaultSummary> {
+    let summary = summary.expect("the driver does not fail");
+    if let Some(reason) = &summary.skipped {
+        println!("skipped: {}, because {reason}", summary.fault);
+        return None;
+    }
+    Some(summary)
 }
 
 #[test]
-fn two_hundred_kills_under_load_break_no_promise() {
-    let Some(row) = kept(faults::kills(&rig(), 200, &|| {}), 200, 5_000) else { return };
+fn two_hundred_kills_under_load_violate_no_invariant() {
+    let Some(summary) = assert_passed(faults::kills(&options(), 200, &|| {}), 200, 5_000) else { return };
     for check in [Check::Stale, Check::Effects, Check::Steps, Check::Order, Check::Identity, Check::Overlap] {
-        assert!(row.looked_at(check) >= 200, "{check}: {} looked at only", row.looked_at(check));
+        assert!(summary.examined(check) >= 200, "{check}: only {} examined", summary.examined(check));
     }
-    assert!(row.sum.counts.dead >= 50, "{} dead letters only", row.sum.counts.dead);
-    assert_eq!(row.looked_at(Check::LogDigest), 5, "the log of each history, replayed, gives the server's own digest");
+    assert!(summary.sum.counts.dead >= 50, "only {} dead letters", summary.sum.counts.dead);
+    assert_eq!(summary.examined(Check::LogDigest), 5, "the replayed log of each history has the server's digest");
 }
 
 #[test]
-fn twenty_power_losses_on_ext4_break_no_promise() {
-    kept(faults::power(&rig(), FileSystem::Ext4, 20, &|| {}), 20, 500);
+fn twenty_power_losses_on_ext4_violate_no_invariant() {
+    assert_passed(faults::power(&options(), FileSystem::Ext4, 20, &|| {}), 20, 500);
 }
 
 #[test]
-fn twenty_power_losses_on_xfs_break_no_promise() {
-    kept(faults::power(&rig(), FileSystem::Xfs, 20, &|| {}), 20, 500);
+fn twenty_power_losses_on_xfs_violate_no_invariant() {
+    assert_passed(faults::power(&options(), FileSystem::Xfs, 20, &|| {}), 20, 500);
 }
 
 #[test]
-fn a_broker_that_does_not_sync_is_convicted_by_the_same_power_loss() {
-    let row = faults::canary(&rig(), 10, &|| {}).expect("the driver does its part");
-    if let Some(why) = &row.skipped {
-        println!("skipped: {}, as {why}", row.fault);
-        return;
-    }
-    println!("convicted {:?} of {}, {} lost, {:?}", row.convicted, row.runs, row.sum.lost, row.time);
-    assert!(row.convicted >= Some(9) && row.runs == 10, "convicted {:?} of {}", row.convicted, row.runs);
-    assert!(row.sum.lost > 0, "convicted, and not for what it does");
-    assert!(row.passed());
+fn power_loss_of_broker_without_sync_is_detected() {
+    let Some(summary) = not_skipped(faults::canary(&options(), 10, &|| {})) else { return };
+    let (detected, runs, lost) = (summary.detected, summary.runs, summary.sum.lost);
+    println!("detected {detected:?} of {runs}, {lost} lost, {:?}", summary.time);
+    assert!(detected >= Some(9) && runs == 10, "detected {detected:?} of {runs}");
+    assert!(lost > 0, "detected, but not by a lost message");
+    assert!(summary.passed());
 }
 
 #[test]
-fn a_broker_killed_at_every_write_sync_and_rename_keeps_every_promise() {
-    kept(faults::syscalls(&rig(), &|| {}), 60, 2_000);
+fn kill_at_every_write_sync_and_rename_violates_no_invariant() {
+    assert_passed(faults::exact_syscalls(&options(), &|| {}), 60, 2_000);
 }
 
 #[test]
-fn syncs_that_fail_are_the_end_and_lose_nothing_acknowledged() {
-    kept(faults::failing_sync(&rig(), &|| {}), 2, 100);
+fn failing_sync_stops_broker_and_loses_nothing_acknowledged() {
+    assert_passed(faults::failing_sync(&options(), &|| {}), 2, 100);
 }
 
 #[test]
-fn writes_that_fail_are_the_end_and_lose_nothing_acknowledged() {
-    kept(faults::failing_write(&rig(), &|| {}), 2, 100);
+fn failing_write_stops_broker_and_loses_nothing_acknowledged() {
+    assert_passed(faults::failing_write(&options(), &|| {}), 2, 100);
 }
 
 #[test]
-fn a_write_that_stops_in_its_middle_leaves_nothing_half() {
-    kept(faults::short_write(&rig(), &|| {}), 2, 100);
+fn short_write_leaves_no_partial_record() {
+    assert_passed(faults::short_write(&options(), &|| {}), 2, 100);
 }
 
 #[test]
-fn a_full_disk_takes_acks_and_goes_on_when_there_is_room() {
-    kept(faults::full_disk(&rig(), &|| {}), 2, 100);
+fn full_disk_accepts_acks_and_recovers_with_space() {
+    assert_passed(faults::full_disk(&options(), &|| {}), 2, 100);
 }
 
 #[test]
-fn a_slow_disk_breaks_nothing() {
-    kept(faults::slow_disk(&rig(), &|| {}), 1, 50);
+fn slow_disk_violates_no_invariant() {
+    assert_passed(faults::slow_disk(&options(), &|| {}), 1, 50);
 }
 
 #[test]
-fn a_broker_that_sleeps_past_its_leases_fences_who_is_late() {
-    kept(faults::paused_server(&rig(), 4, &|| {}), 4, 100);
+fn pause_past_leases_fences_late_workers() {
+    assert_passed(faults::pauses(&options(), 4, &|| {}), 4, 100);
 }
 
 #[test]
-fn a_clock_that_jumps_repeats_no_token_and_forgets_no_key() {
-    kept(faults::clocks(&rig(), &|| {}), 5, 100);
+fn clock_jumps_repeat_no_token_and_lose_no_key() {
+    assert_passed(faults::clock_jumps(&options(), &|| {}), 5, 100);
 }
 
 #[test]
-fn a_second_broker_on_the_folder_is_refused_and_harms_nothing() {
-    kept(faults::second_server(&rig(), &|| {}), 1, 50);
+fn second_broker_on_folder_is_refused_without_harm() {
+    assert_passed(faults::second_server(&options(), &|| {}), 1, 50);
 }
 
 fn torture(args: &[&str]) -> (Option<i32>, String) {
-    let ran = Command::new(env!("CARGO_BIN_EXE_torture")).args(args).output().expect("the tool runs");
-    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
-    (ran.status.code(), said)
+    let run = Command::new(env!("CARGO_BIN_EXE_torture")).args(args).output().expect("the program runs");
+    let output = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
+    (run.status.code(), output)
 }
 
 #[test]
-fn the_tool_ends_with_its_verdict_and_its_exit_code_says_the_same() {
+fn exit_code_and_last_line_match_result() {
     let driftqd = driftqd().to_str().expect("a name");
-    let (code, said) = torture(&["--kills", "3", "--driftqd", driftqd]);
-    assert_eq!((code, said.trim_end().lines().last()), (Some(0), Some("PASSED")), "{said}");
-    assert!(said.contains("| kill -9 under load |    3 |"), "{said}");
+    let (code, output) = torture(&["--kills", "3", "--driftqd", driftqd]);
+    assert_eq!((code, output.trim_end().lines().last()), (Some(0), Some("PASSED")), "{output}");
+    assert!(output.contains("| kill -9 under load |    3 |"), "{output}");
     if FileSystem::Ext4.missing().is_none() {
-        // Whoever tortures the canary by mistake is told.
-        let (code, said) = torture(&["--power", "2", "--power-fs", "ext4", "--driftqd", env!("CARGO_BIN_EXE_canary")]);
-        assert_eq!((code, said.trim_end().lines().last()), (Some(1), Some("FAILED")), "{said}");
+        let canary = env!("CARGO_BIN_EXE_canary");
+        let (code, output) = torture(&["--power", "2", "--power-fs", "ext4", "--driftqd", canary]);
+        assert_eq!((code, output.trim_end().lines().last()), (Some(1), Some("FAILED")), "{output}");
     }
-    let (code, said) = torture(&["--kills", "1", "--driftqd", "/nowhere/driftqd"]);
-    assert!(code == Some(2) && said.contains("/nowhere/driftqd"), "{code:?} {said}");
-    let (code, said) = torture(&[]);
-    assert!(code == Some(2) && said.contains("--kills"), "{code:?} {said}");
+    let (code, output) = torture(&["--kills", "1", "--driftqd", "/nowhere/driftqd"]);
+    assert!(code == Some(2) && output.contains("/nowhere/driftqd"), "{code:?} {output}");
+    let (code, output) = torture(&[]);
+    assert!(code == Some(2) && output.contains("--kills"), "{code:?} {output}");
 }
 
 #[test]
-fn an_interrupted_run_leaves_no_disk_no_process_and_no_folder_behind() {
-    if let Some(why) = FileSystem::Ext4.missing() {
-        println!("skipped: an interrupted run, as {why}");
+fn interrupt_removes_disk_process_and_folder() {
+    if let Some(reason) = FileSystem::Ext4.missing() {
+        println!("skipped: an interrupted run, because {reason}");
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_torture"));
     command.args(["--power", "400", "--power-fs", "ext4", "--driftqd"]).arg(driftqd()).env("TMPDIR", folder.path());
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the tool runs");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program runs");
     let disks = || {
         let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
         mounts.lines().filter(|line| line.contains(folder.path().to_str().expect("a name"))).count()
     };
-    let end = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while disks() == 0 {
-        assert!(Instant::now() < end, "no disk was ever mounted");
+        assert!(Instant::now() < deadline, "no disk was mounted");
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(Duration::from_millis(600));
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
         .expect("sent");
-    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert_eq!(child.wait().expect("exited").code(), Some(130));
     assert_eq!(disks(), 0);
-    assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0, "something was left in the folder");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0, "files are left in the folder");
 }

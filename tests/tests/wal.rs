@@ -1,5 +1,5 @@
-//! The log of a real broker that was killed under load, read back: the digests it told, the life of a message that was delivered
-//! more than once, and what is left when snapshots have replaced the beginning.
+//! Reads the log of a real broker that was killed under load: its digests equal those that the broker returned,
+//! redelivered messages have complete histories, and points before the oldest snapshot are refused.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,28 +9,28 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use driftq_sim::wal::{At, Ending, Wal, WalError};
-use driftq_tests::daemon::{Daemon, Recipe, free_addr, program};
-use driftq_tests::http::{Request, Server};
+use driftq_inspect::{InspectError, LogEnding, LogPoint, LogReader};
+use driftq_tests::daemon::{self, Daemon, Launcher, free_addr};
+use driftq_tests::http::{Client, Request};
 use serde_json::{Value, json};
 
 const LEASE_MS: u64 = 400;
-const GIVE_UP: Duration = Duration::from_secs(120);
-/// Who takes messages and says nothing more.
-const FORGETFUL: &str = "forgetful";
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// A consumer that settles nothing, so that its leases expire.
+const SILENT: &str = "silent";
 
 fn driftqd() -> &'static Path {
     static DRIFTQD: OnceLock<PathBuf> = OnceLock::new();
-    DRIFTQD.get_or_init(|| program("driftq-server", "driftqd").expect("the broker"))
+    DRIFTQD.get_or_init(|| daemon::driftqd().expect("the broker"))
 }
 
-/// A folder, and a broker on it.
-struct Rig {
-    above: tempfile::TempDir,
+/// A data folder and the address of the broker on it.
+struct TestBroker {
+    parent: tempfile::TempDir,
     addr: SocketAddr,
 }
 
-/// A delivery that was acked, and the broker said so.
+/// A delivery whose ack was answered with success.
 #[derive(Clone, Debug)]
 struct Acked {
     offset: u64,
@@ -39,29 +39,29 @@ struct Acked {
     token: String,
 }
 
-impl Rig {
+impl TestBroker {
     fn new() -> Self {
-        Self { above: tempfile::tempdir().expect("a folder"), addr: free_addr().expect("a port") }
+        Self { parent: tempfile::tempdir().expect("a folder"), addr: free_addr().expect("a port") }
     }
 
     fn data(&self) -> PathBuf {
-        self.above.path().join("data")
+        self.parent.path().join("data")
     }
 
-    /// Small segments, and a snapshot after so many bytes of the log.
+    /// Starts the broker with small segments.
     fn start(&self, snapshot_every_bytes: u64) -> Daemon {
-        let config = self.above.path().join("driftqd.toml");
+        let config = self.parent.path().join("driftqd.toml");
         let text = format!(
             "[storage]\nsegment_bytes = 524288\nreserve_bytes = 65536\nsnapshot_every_bytes = {snapshot_every_bytes}\n\
              [limits]\nmessage_bytes_max = 32768\nresult_bytes_max = 32768\nkey_bytes_max = 1024\nmetadata_bytes_max = 16384\n"
         );
         fs::write(&config, text).expect("the configuration is written");
-        let recipe = Recipe::of(driftqd()).with(&["--config", config.to_str().expect("a plain name")]);
-        Daemon::start(&recipe, &self.data(), self.addr, &self.above.path().join("said")).expect("the broker starts")
+        let launcher = Launcher::new(driftqd(), &self.data(), &self.parent.path().join("driftqd.log")).addr(self.addr);
+        launcher.args(&["--config", config.to_str().expect("a plain name")]).start().expect("the broker starts")
     }
 
-    fn server(&self) -> Server {
-        Server::on(self.addr, Duration::from_secs(10))
+    fn server(&self) -> Client {
+        Client::new(self.addr, Duration::from_secs(10))
     }
 
     fn post(&self, target: &str, body: &Value) -> Option<Value> {
@@ -73,22 +73,22 @@ impl Rig {
         self.post("/v1/produce", &json!({"topic": "orders", "key": value.get(..8), "value": value}))?["offset"].as_u64()
     }
 
-    /// What the broker says its state hashes to, and at which LSN.
+    /// The LSN and the digest that the broker returns.
     fn digest(&self) -> (u64, String) {
-        let told = self.server().call(&Request::get("/v1/digest")).expect("an answer").json();
-        (told["lsn"].as_u64().expect("an LSN"), told["digest"].as_str().expect("a digest").to_owned())
+        let body = self.server().call(&Request::get("/v1/digest")).expect("a response").json();
+        (body["lsn"].as_u64().expect("an LSN"), body["digest"].as_str().expect("a digest").to_owned())
     }
 
-    fn wal(&self) -> Wal<driftq_files::FileStorage> {
-        Wal::open(&self.data()).expect("the folder can be read")
+    fn reader(&self) -> LogReader<driftq_files::FileStorage> {
+        LogReader::open(&self.data()).expect("the folder can be read")
     }
 
-    /// Takes messages until the broker is gone; acks them or says nothing.
-    fn work(&self, owner: &str, acked: &Mutex<Vec<Acked>>) {
+    /// Consumes until the broker is gone, and acks everything unless the consumer is [`SILENT`].
+    fn consume(&self, owner: &str, acked: &Mutex<Vec<Acked>>) {
         let query = format!("topic=orders&group=billing&owner={owner}&lease_ms={LEASE_MS}&prefetch=4");
         let Ok(mut stream) = self.server().consume(&query) else { return };
         while let Ok(Some(item)) = stream.item() {
-            if owner == FORGETFUL {
+            if owner == SILENT {
                 continue;
             }
             let (offset, token) = (&item["offset"], &item["lease_token"]);
@@ -98,91 +98,104 @@ impl Rig {
                 let (offset, attempts) =
                     (offset.as_u64().expect("a number"), item["attempts"].as_u64().expect("a number"));
                 let (owner, token) = (owner.to_owned(), token.as_str().expect("a token").to_owned());
-                acked.lock().expect("nobody panics").push(Acked { offset, attempts, owner, token });
+                acked.lock().expect("no thread panics").push(Acked { offset, attempts, owner, token });
             }
         }
     }
 }
 
 #[test]
-fn the_log_of_a_broker_killed_under_load_tells_what_the_broker_told_and_the_life_of_a_redelivered_message() {
-    let rig = Rig::new();
-    let mut daemon = rig.start(1 << 40);
-    rig.post("/v1/topics", &json!({"name": "orders", "partitions": 2})).expect("the topic is made");
+fn log_of_killed_broker_has_its_digests_and_histories_of_redelivered_messages() {
+    let broker = TestBroker::new();
+    let mut daemon = broker.start(1 << 40);
+    broker.post("/v1/topics", &json!({"name": "orders", "partitions": 2})).expect("the topic is created");
     let acked = Mutex::new(Vec::new());
-    let is_over = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let produced = AtomicU64::new(0);
     let mut digests = Vec::new();
     thread::scope(|scope| {
-        for owner in ["steady-1", "steady-2", FORGETFUL] {
-            let (rig, acked) = (&rig, &acked);
-            scope.spawn(move || rig.work(owner, acked));
+        for owner in ["steady-1", "steady-2", SILENT] {
+            let (broker, acked) = (&broker, &acked);
+            scope.spawn(move || broker.consume(owner, acked));
         }
         scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 let nth = produced.fetch_add(1, Ordering::Relaxed);
-                if rig.produce(&format!("value {nth}")).is_none() {
+                if broker.produce(&format!("value {nth}")).is_none() {
                     break;
                 }
             }
         });
-        let give_up = Instant::now() + GIVE_UP;
-        let redelivered = || acked.lock().expect("nobody panics").iter().filter(|acked| acked.attempts >= 2).count();
-        while Instant::now() < give_up && (digests.len() < 6 || redelivered() < 5) {
+        let deadline = Instant::now() + TIMEOUT;
+        let redelivered = || acked.lock().expect("no thread panics").iter().filter(|acked| acked.attempts >= 2).count();
+        while Instant::now() < deadline && (digests.len() < 6 || redelivered() < 5) {
             thread::sleep(Duration::from_millis(150));
-            digests.push(rig.digest());
+            digests.push(broker.digest());
         }
         daemon.kill();
-        is_over.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
     });
-    let acked = acked.into_inner().expect("nobody panics");
-    let again: Vec<_> = acked.iter().filter(|acked| acked.attempts >= 2).collect();
-    assert!(again.len() >= 5 && digests.len() >= 6, "{} redelivered, {} digests", again.len(), digests.len());
+    let acked = acked.into_inner().expect("no thread panics");
+    let redelivered: Vec<_> = acked.iter().filter(|acked| acked.attempts >= 2).collect();
+    assert!(
+        redelivered.len() >= 5 && digests.len() >= 6,
+        "{} redelivered, {} digests",
+        redelivered.len(),
+        digests.len()
+    );
 
-    let mut wal = rig.wal();
-    let overview = wal.overview(None).expect("it can be told");
-    assert_ne!(overview.ending, Ending::Clean);
+    let mut reader = broker.reader();
+    let overview = reader.overview(None).expect("the log can be read");
+    assert_ne!(overview.ending, LogEnding::Clean);
     assert_eq!(overview.base, 0);
-    for (lsn, told) in &digests {
-        let there = wal.overview(Some(At::Lsn(*lsn))).expect("it was durable when it was told");
-        assert_eq!(&there.digest, told, "at LSN {lsn}");
+    for (lsn, digest) in &digests {
+        let overview = reader.overview(Some(LogPoint::Lsn(*lsn))).expect("durable before it was returned");
+        assert_eq!(&overview.digest, digest, "at LSN {lsn}");
     }
-    for acked in &again {
-        let life =
-            wal.life(&format!("orders/{}", acked.offset).parse().expect("a message"), None, None).expect("a life");
-        let deliveries = &life.deliveries;
-        assert_eq!(deliveries.len() as u64, acked.attempts, "{life}");
-        let (last, before) = deliveries.split_last().expect("two at least");
-        assert_eq!((last.owner.as_str(), last.token.as_str()), (acked.owner.as_str(), acked.token.as_str()), "{life}");
-        assert_eq!(last.outcome.as_deref(), Some("acked"), "{life}");
+    for acked in &redelivered {
+        let message = format!("orders/{}", acked.offset).parse().expect("a message");
+        let history = reader.trace_message(&message, None, None).expect("the log has the message");
+        let deliveries = &history.deliveries;
+        assert_eq!(deliveries.len() as u64, acked.attempts, "{history}");
+        let (last, before) = deliveries.split_last().expect("at least two");
+        assert_eq!(
+            (last.owner.as_str(), last.token.as_str()),
+            (acked.owner.as_str(), acked.token.as_str()),
+            "{history}"
+        );
+        assert_eq!(last.end.as_deref(), Some("acked"), "{history}");
         for ended in before {
-            let outcome = ended.outcome.as_deref().expect("it has ended");
-            assert!(outcome == "lease ended" || outcome == "given back", "{life}");
+            let end = ended.end.as_deref().expect("it has ended");
+            assert!(end == "lease expired" || end == "released", "{history}");
         }
-        assert!(before.iter().any(|ended| ended.owner == FORGETFUL), "{life}");
-        assert_eq!(life.events.first().map(|event| event.kind), Some("produced"), "{life}");
-        assert_eq!(life.events.last().map(|event| event.kind), Some("gone"), "{life}");
+        assert!(before.iter().any(|ended| ended.owner == SILENT), "{history}");
+        assert_eq!(history.events.first().map(|event| event.kind), Some("produced"), "{history}");
+        assert_eq!(history.events.last().map(|event| event.kind), Some("gone"), "{history}");
     }
-    drop(wal);
+    drop(reader);
 
-    older_than_the_log(&rig, again[0].offset, digests[0].0);
+    check_shortened_log(&broker, redelivered[0].offset, digests[0].0);
 }
 
-/// The broker is started again and takes snapshots, until the beginning of its log is gone.
-fn older_than_the_log(rig: &Rig, offset: u64, lsn: u64) {
-    let mut daemon = rig.start(1 << 19);
+/// Restarts the broker until its snapshots have replaced the beginning of the log, and reads the log again.
+fn check_shortened_log(broker: &TestBroker, offset: u64, lsn: u64) {
+    let mut daemon = broker.start(1 << 19);
     let value = "x".repeat(16_000);
     for _ in 0..200 {
-        rig.produce(&value).expect("it is taken");
+        broker.produce(&value).expect("accepted");
     }
-    let (told_lsn, told) = rig.digest();
+    let (digest_lsn, digest) = broker.digest();
     daemon.kill();
-    let mut wal = rig.wal();
-    let overview = wal.overview(None).expect("it can be told");
+    let mut reader = broker.reader();
+    let overview = reader.overview(None).expect("the log can be read");
     assert!(overview.base > lsn, "{overview}");
-    assert_eq!(wal.overview(Some(At::Lsn(told_lsn))).expect("it is there").digest, told);
-    let refused = wal.overview(Some(At::Lsn(lsn))).expect_err("it is gone");
-    assert!(matches!(refused, WalError::NoSuchLsn { base, .. } if base == overview.base), "{refused}");
-    let life = wal.life(&format!("orders/{offset}").parse().expect("a message"), None, None).expect("a life");
-    assert!(life.deliveries.is_empty() && life.events[0].text.starts_with("gone before this snapshot"), "{life}");
+    assert_eq!(reader.overview(Some(LogPoint::Lsn(digest_lsn))).expect("in the log").digest, digest);
+    let refused = reader.overview(Some(LogPoint::Lsn(lsn))).expect_err("replaced by a snapshot");
+    assert!(matches!(refused, InspectError::NoSuchLsn { base, .. } if base == overview.base), "{refused}");
+    let message = format!("orders/{offset}").parse().expect("a message");
+    let history = reader.trace_message(&message, None, None).expect("the snapshot covers the message");
+    assert!(
+        history.deliveries.is_empty() && history.events[0].text.starts_with("removed before this snapshot"),
+        "{history}"
+    );
 }

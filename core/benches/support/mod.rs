@@ -1,4 +1,4 @@
-//! A broker on a disk in memory, and the work the benches put it to.
+//! A broker with a storage in memory, and the workloads of the benches.
 #![allow(
     dead_code,
     missing_docs,
@@ -8,25 +8,27 @@
     clippy::disallowed_types
 )]
 
+use driftq_core::OpenOptions;
+
+use driftq_core::command::{Ack, CreateGroup, CreateTopic, Finish};
 use std::time::{Duration, Instant};
 
 use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim};
-use driftq_core::faults::NoFaults;
-use driftq_core::idempotency::{EffectStatus, Identity, Lifetime, Outcome, Scope};
 use driftq_core::log::{FileId, FileInfo, LogId, MemoryStorage, Storage, StorageFault, WriteAt};
-use driftq_core::record::{GroupStart, Retention};
 use driftq_core::reply::StoreReply;
 use driftq_core::types::*;
+use driftq_core::types::{EffectStatus, Identity, Lifetime, Outcome, Scope};
+use driftq_core::types::{GroupStart, Retention};
 use driftq_core::{Command, JobClass, Output, Pipeline, PipelineConfig, Reply};
 
 pub const NOW: Timestamp = Timestamp(1_700_000_000_000);
 pub const VALUE: [u8; 100] = [b'v'; 100];
-/// Messages handled between two syncs, as a busy broker gathers them.
+/// Messages per sync, as under load.
 pub const BATCH: usize = 64;
-/// What the benches' effects come to.
+/// The result of the effects.
 pub const RESULT: &str = "{\"charged\":123456789}";
 
-pub struct World {
+pub struct BenchBroker {
     pub pipeline: Pipeline,
     pub storage: Box<dyn Storage>,
     pub topic: TopicName,
@@ -41,7 +43,7 @@ pub struct World {
     pub effects: u64,
     pub beginning: u64,
     pub grants: Vec<(u64, LeaseToken)>,
-    /// Moves with every batch, as it would.
+    /// Advances with every batch.
     pub now: Timestamp,
     pub group_of: std::collections::BTreeMap<ConsumerId, usize>,
 }
@@ -50,7 +52,7 @@ pub struct World {
 pub struct Shape {
     pub partitions: u32,
     pub groups: usize,
-    /// Groups that consume; the rest only exist.
+    /// Groups with consumers; the others only exist.
     pub active: usize,
     pub consumers: usize,
     pub with_identity: bool,
@@ -60,13 +62,13 @@ pub struct Shape {
 pub const PLAIN: Shape =
     Shape { partitions: 1, groups: 1, active: 1, consumers: 1, with_identity: false, with_run: false };
 
-impl World {
+impl BenchBroker {
     pub fn new(shape: Shape) -> Self {
-        Self::on(Box::new(Ring::default()), shape)
+        Self::on(Box::new(RingStorage::default()), shape)
     }
 
-    /// On a disk in memory that can be recovered from.
-    pub fn kept(shape: Shape) -> Self {
+    /// With a storage that keeps everything, for recovery.
+    pub fn recoverable(shape: Shape) -> Self {
         Self::on(Box::new(MemoryStorage::new()), shape)
     }
 
@@ -75,10 +77,10 @@ impl World {
         config.limits.partition_messages_max = u64::MAX;
         config.limits.partition_bytes_max = u64::MAX;
         config.limits.in_flight_max = 2_000_000;
-        let (pipeline, _) = Pipeline::open(&mut *storage, config, Some(LogId([1; 16])), NOW, NoFaults).unwrap();
+        let (pipeline, _) = OpenOptions::new().config(config).create(LogId([1; 16])).open(&mut *storage, NOW).unwrap();
         let topic = TopicName::new("bench").unwrap();
         let groups: Vec<_> = (0..shape.groups).map(|i| GroupName::new(&format!("group-{i}")).unwrap()).collect();
-        let mut world = Self {
+        let mut broker = Self {
             pipeline,
             storage,
             topic: topic.clone(),
@@ -95,21 +97,21 @@ impl World {
             now: NOW,
             group_of: Default::default(),
         };
-        world.send(Command::CreateTopic {
+        broker.send(Command::CreateTopic(CreateTopic {
             name: topic.clone(),
             partitions: Some(shape.partitions),
             retention: Retention::default(),
-        });
-        for group in world.groups.clone() {
-            world.send(Command::CreateGroup { topic: topic.clone(), group, start: GroupStart::Earliest });
+        }));
+        for group in broker.groups.clone() {
+            broker.send(Command::CreateGroup(CreateGroup { topic: topic.clone(), group, start: GroupStart::Earliest }));
         }
         for group in 0..shape.active {
             for _ in 0..shape.consumers {
-                let consumer = world.subscribe(group);
-                world.group_of.insert(consumer, group);
+                let consumer = broker.subscribe(group);
+                broker.group_of.insert(consumer, group);
             }
         }
-        world
+        broker
     }
 
     pub fn subscribe(&mut self, group: usize) -> ConsumerId {
@@ -117,7 +119,7 @@ impl World {
     }
 
     pub fn subscribe_with(&mut self, group: usize, prefetch: u32) -> ConsumerId {
-        let asked = Subscribe {
+        let request = Subscribe {
             topic: self.topic.clone(),
             group: self.groups[group].clone(),
             owner: self.owner.clone(),
@@ -127,7 +129,7 @@ impl World {
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
         };
-        match self.send(Command::Subscribe(asked)) {
+        match self.send(Command::Subscribe(request)) {
             Some(Reply::Subscribed { consumer }) => consumer,
             other => panic!("{other:?}"),
         }
@@ -138,7 +140,7 @@ impl World {
         self.flush()
     }
 
-    /// Writes, syncs, and takes what comes out; the last reply is handed back.
+    /// Writes, syncs and collects the outputs; returns the last reply.
     pub fn flush(&mut self) -> Option<Reply> {
         let mut last = None;
         loop {
@@ -168,23 +170,23 @@ impl World {
 
     pub fn produce(&mut self) {
         let key = &self.keys[self.produced as usize % self.keys.len()];
-        let mut asked = Box::new(Produce::new(self.topic.clone(), key.clone(), VALUE));
+        let mut request = Box::new(Produce::new(self.topic.clone(), key.clone(), VALUE));
         if self.with_identity {
-            asked.envelope.idempotency_key = Some(order(self.produced));
+            request.envelope.idempotency_key = Some(order(self.produced));
         }
         if self.with_run {
-            asked.envelope.run_id = Some("run_0123456789".into());
-            asked.envelope.step_id = Some("step_7".into());
-            asked.envelope.tenant_id = Some("tenant_a".into());
+            request.envelope.run_id = Some("run_0123456789".into());
+            request.envelope.step_id = Some("step_7".into());
+            request.envelope.tenant_id = Some("tenant_a".into());
         }
         self.produced += 1;
-        self.pipeline.handle(self.now, Command::Produce(asked));
+        self.pipeline.handle(self.now, Command::Produce(request));
     }
 
     pub fn ack_all(&mut self) -> usize {
         let deliveries = std::mem::take(&mut self.deliveries);
-        for (index, handed_out) in deliveries.iter().enumerate() {
-            let ack = Command::Ack(self.claim(handed_out));
+        for (index, delivery) in deliveries.iter().enumerate() {
+            let ack = Command::Ack(Ack(self.claim(delivery)));
             self.pipeline.handle(self.now, ack);
             if index % BATCH == BATCH - 1 {
                 self.flush();
@@ -211,7 +213,7 @@ impl World {
         best
     }
 
-    /// How long every single call takes in `batches` batches of produce, deliver and ack, each with one job of either class.
+    /// The duration of every call in `batches` batches of produce, deliver and ack, each with one job of either class.
     pub fn calls(&mut self, batches: usize) -> Vec<Duration> {
         let mut calls = Vec::new();
         for _ in 0..batches {
@@ -227,8 +229,8 @@ impl World {
             }
             while let Some(output) = self.pipeline.poll_output() {
                 if let Output::Deliver { consumer, delivery } = output {
-                    let handed_out = (consumer, delivery.partition, delivery.offset, delivery.token);
-                    let ack = Command::Ack(self.claim(&handed_out));
+                    let delivery = (consumer, delivery.partition, delivery.offset, delivery.token);
+                    let ack = Command::Ack(Ack(self.claim(&delivery)));
                     timed(&mut calls, || self.pipeline.handle(self.now, ack));
                 }
             }
@@ -247,7 +249,7 @@ impl World {
         }
     }
 
-    /// One batch produced, delivered to whoever is connected, and acked.
+    /// Produces one batch, delivers it to the connected consumers and acks it.
     pub fn batch(&mut self) -> usize {
         self.now = self.now.after(Millis(1));
         for _ in 0..BATCH {
@@ -257,24 +259,24 @@ impl World {
         self.ack_all()
     }
 
-    /// Begins an effect that is remembered for so long after its end; the grant comes with the next flush.
+    /// Begins an effect with this window; the grant arrives with the next flush.
     pub fn begin(&mut self, window: Millis) {
-        let mut asked = Begin::new(charge(self.effects), OwnerName::new("worker-1").unwrap());
-        (asked.lease, asked.lifetime) = (Some(Millis(3_600_000)), Some(Lifetime::Window(window)));
+        let mut request = Begin::new(charge(self.effects), OwnerName::new("worker-1").unwrap());
+        (request.lease, request.lifetime) = (Some(Millis(3_600_000)), Some(Lifetime::Window(window)));
         self.effects += 1;
         self.beginning += 1;
-        self.pipeline.handle(self.now, Command::Store(Box::new(StoreCommand::Begin(asked))));
+        self.pipeline.handle(self.now, Command::Store(Box::new(StoreCommand::Begin(request))));
     }
 
     pub fn finish(&mut self, (number, token): (u64, LeaseToken)) {
         let (status, result, last_error) = (EffectStatus::Succeeded, Some(RESULT.into()), Default::default());
         let outcome = Outcome { status, response_code: 0, result, last_error };
         let (identity, token) = (charge(number), TokenClaim::Shown(token));
-        let asked = StoreCommand::Finish { identity, token, outcome };
-        self.pipeline.handle(self.now, Command::Store(Box::new(asked)));
+        let request = StoreCommand::Finish(Finish { identity, token, outcome });
+        self.pipeline.handle(self.now, Command::Store(Box::new(request)));
     }
 
-    /// A batch of effects begun and finished.
+    /// Begins and finishes a batch of effects.
     pub fn effect_batch(&mut self, window: Millis) {
         self.now = self.now.after(Millis(1));
         for _ in 0..BATCH {
@@ -287,7 +289,7 @@ impl World {
         self.flush();
     }
 
-    /// Begin and finish of effects that are soon forgotten; nanoseconds for both, the best of several runs.
+    /// Begin and finish of effects with a short window; nanoseconds for both, the best of several runs.
     pub fn effect_rounds(&mut self, rounds: usize, effects: usize) -> f64 {
         let mut best = f64::MAX;
         for _ in 0..rounds {
@@ -300,7 +302,7 @@ impl World {
         best
     }
 
-    /// Leaves `count` effects behind that were begun and not finished.
+    /// Begins `count` effects without finishing them.
     pub fn begun(&mut self, count: usize) {
         for i in 0..count {
             self.begin(Millis(86_400_000));
@@ -311,7 +313,7 @@ impl World {
         self.flush();
     }
 
-    /// Finishes all that were begun.
+    /// Finishes all begun effects.
     pub fn finish_all(&mut self) {
         for (i, grant) in std::mem::take(&mut self.grants).into_iter().enumerate() {
             self.finish(grant);
@@ -322,7 +324,7 @@ impl World {
         self.flush();
     }
 
-    /// A batch of messages produced, delivered and completed, each with two messages for `next`.
+    /// Produces, delivers and completes a batch of messages, each with two outputs to `next`.
     pub fn step_batch(&mut self, next: &TopicName) -> usize {
         self.now = self.now.after(Millis(1));
         for _ in 0..BATCH {
@@ -330,16 +332,16 @@ impl World {
         }
         self.flush();
         let deliveries = std::mem::take(&mut self.deliveries);
-        for handed_out in &deliveries {
+        for delivery in &deliveries {
             let produce = vec![Produce::new(next.clone(), "key-1", VALUE); 2];
-            let asked = Complete { claim: self.claim(handed_out), result: None, produce };
-            self.pipeline.handle(self.now, Command::Complete(Box::new(asked)));
+            let request = Complete { claim: self.claim(delivery), result: None, produce };
+            self.pipeline.handle(self.now, Command::Complete(Box::new(request)));
         }
         self.flush();
         deliveries.len()
     }
 
-    /// How long every single call takes in `batches` batches of begin and finish, each with one job of either class.
+    /// The duration of every call in `batches` batches of begin and finish, each with one job of either class.
     pub fn effect_calls(&mut self, batches: usize) -> Vec<Duration> {
         let mut calls = Vec::new();
         for _ in 0..batches {
@@ -365,7 +367,7 @@ impl World {
         calls
     }
 
-    /// Leaves `count` messages behind that nobody is handed.
+    /// Produces `count` messages that are not delivered.
     pub fn backlog(&mut self, count: usize) {
         for i in 0..count {
             self.produce();
@@ -377,30 +379,30 @@ impl World {
     }
 }
 
-/// A log in memory that takes every byte and keeps the last few mebibytes: what is measured is the broker, not how fast the
-/// system hands out fresh memory.
-pub struct Ring {
+/// A storage that accepts every append and keeps the last few mebibytes, so that the measurement does not include the allocation
+/// of fresh memory.
+pub struct RingStorage {
     bytes: Vec<u8>,
     at: usize,
 }
 
-impl Default for Ring {
+impl Default for RingStorage {
     fn default() -> Self {
         Self { bytes: vec![1; 8 << 20], at: 0 }
     }
 }
 
-impl Storage for Ring {
+impl Storage for RingStorage {
     fn create(&mut self, _: FileId, _: u64) -> Result<(), StorageFault> {
         Ok(())
     }
     fn append(&mut self, _: FileId, _: WriteAt, bytes: &[u8]) -> Result<(), StorageFault> {
-        for piece in bytes.chunks(1 << 20) {
-            if self.at + piece.len() > self.bytes.len() {
+        for chunk in bytes.chunks(1 << 20) {
+            if self.at + chunk.len() > self.bytes.len() {
                 self.at = 0;
             }
-            self.bytes[self.at..self.at + piece.len()].copy_from_slice(piece);
-            self.at += piece.len();
+            self.bytes[self.at..self.at + chunk.len()].copy_from_slice(chunk);
+            self.at += chunk.len();
         }
         Ok(())
     }
@@ -424,7 +426,7 @@ impl Storage for Ring {
     }
 }
 
-/// `order-` and sixteen digits, made by hand: the formatter would take as long as a tenth of what is measured.
+/// `order-` and sixteen digits. Formatted manually: `format!` would be a tenth of the measured time.
 fn order(mut number: u64) -> Text {
     let mut name = *b"order-0000000000000000";
     for digit in name[6..].iter_mut().rev() {
@@ -434,7 +436,7 @@ fn order(mut number: u64) -> Text {
     std::str::from_utf8(&name).unwrap().into()
 }
 
-/// The effect of that number.
+/// The identity of effect number `number`.
 fn charge(number: u64) -> Identity {
     Identity::new("", Scope::Tenant, &order(number))
 }
@@ -446,7 +448,7 @@ fn timed<T>(calls: &mut Vec<Duration>, call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Processor time of this process where the system tells it, which a busy neighbour does not change; else the clock's.
+/// The CPU time of this process, which does not depend on other load; wall-clock time where it is not available.
 pub fn cpu_time() -> Duration {
     let from_system = std::fs::read_to_string("/proc/self/schedstat").ok();
     let nanos = from_system.and_then(|text| text.split(' ').next()?.parse().ok());

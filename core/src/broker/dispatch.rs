@@ -1,28 +1,24 @@
-//! Handing messages out.
+//! Dispatch: leases messages to the consumers of a group.
 
 use super::{Broker, LogSink, SpaceClass};
-use crate::body::Body;
+use crate::decide::dead_letter::dead_letter;
 use crate::decide::failure::{deadline_passed, message};
-use crate::faults::{Fault, Faults};
+use crate::faults::Faults;
 use crate::index::Next;
-use crate::record::{Event, MessageRef};
+use crate::record::Event;
 use crate::reply::{Delivery, Output, Refusal};
-use crate::state::State;
-use crate::state::entry::LastError;
 use crate::state::partition::Message;
-use crate::state::topic::Topic;
-use crate::types::message::Priority;
-use crate::types::{DeadReason, GroupId, LeaseToken, Millis, Position, Timestamp, TopicId};
+use crate::types::{Body, DeadReason, DeliveryState, GroupId, LastError, MessageRef, Timestamp, TopicId};
 
-/// How much is handed out in one call. What is left is done in the next, which [`Broker::poll_timeout`] asks for at once, so
-/// that no single call grows with the number of streams that happen to be hungry.
+/// Messages dispatched in one call. [`Broker::poll_timeout`] asks for the next call at once, so that no single call
+/// grows with the number of consumers that have credit.
 const DISPATCHED_PER_CALL: usize = 1_024;
 
-/// How much one group is handed before another has its turn.
+/// Messages dispatched to one group before another has its turn.
 const DISPATCHED_PER_TURN: usize = 64;
 
 impl<F: Faults> Broker<F> {
-    /// Hands out what can be handed out.
+    /// Dispatches what can be dispatched, up to the limit of one call.
     pub(super) fn dispatch(&mut self, log: &mut impl LogSink) {
         let mut left = DISPATCHED_PER_CALL;
         while left > 0
@@ -51,109 +47,71 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Hands out one message of a group, or buries one that is past its deadline. False if there is nothing to do.
+    /// Takes the next message of a group: delivers it, or ends it undelivered if it is committed already or past its
+    /// deadline. False if the group has none.
     fn dispatch_next(&mut self, topic: TopicId, group: GroupId, log: &mut impl LogSink) -> Result<bool, Refusal> {
-        let limit = self.limits.in_flight_max + u32::from(self.faults.planted(Fault::InFlightOffByOne));
-        let durable = self.state.topic(topic).expect("work is listed for topics that are there");
-        let Some(mut next) = self.index.next(durable, group, limit) else { return Ok(false) };
-        if self.faults.planted(Fault::PriorityBreaksOrder) {
-            next.message_ref.position = newest_like(durable, &next.message_ref, self.now);
-        }
-        let Next { message_ref, consumer, .. } = next;
-        let message = message(durable, &message_ref);
-        if message.body.flags().has_identity && self.is_done_already(&message_ref, &message.body) {
+        let topic = self.state.topic(topic).expect("work is listed for topics that are there");
+        let next = self.faults.next_dispatch(&mut self.index, topic, group, self.limits.in_flight_max, self.now);
+        let Some(next) = next else { return Ok(false) };
+        let message_ref = next.message_ref;
+        let message = message(topic, &message_ref);
+        if message.body.flags().has_identity && self.is_committed(&message_ref, &message.body) {
             self.commit_for(Event::Skipped { message_ref }, SpaceClass::Drain, log)?;
-            if self.faults.planted(Fault::SkipWithoutFinish) {
-                let priority = self.index.priority(message_priority(&self.state, &message_ref));
-                self.index.pass_over(&message_ref, priority);
-            }
-            return Ok(true);
+        } else if deadline_passed(topic, message, self.now) {
+            let last_error =
+                self.delivery_state(&message_ref).map_or(LastError::Nothing, |delivery| delivery.last_error.clone());
+            let reason = DeadReason::DeadlineExceeded;
+            let event = dead_letter(&self.state, &message_ref, reason, last_error.as_str().into());
+            self.commit_for(event, SpaceClass::Drain, log)?;
+        } else {
+            let message = message.clone();
+            self.deliver(next, message, log)?;
         }
-        if deadline_passed(durable, message, self.now) && !self.faults.planted(Fault::DeadlineIgnored) {
-            let last_error = self.last_error(&message_ref).as_str().into();
-            self.dead_letter(&message_ref, DeadReason::DeadlineExceeded, last_error, log)?;
-            return Ok(true);
-        }
-        let message = message.clone();
-        let stream = &self.index.consumers[&consumer];
-        let (owner, told) = (stream.owner.clone(), self.now.after(stream.lease));
-        let until = match self.faults.planted(Fault::LeaseShorterThanTold) {
-            true => self.now.after(Millis(stream.lease.0 / 2)),
-            false => told,
-        };
-        let old = self.faults.planted(Fault::ExpiredKeepsToken).then(|| self.token_of_expired(&message_ref)).flatten();
-        let token = old.unwrap_or_else(|| self.next_token());
-        self.commit_for(Event::Delivered { message_ref, token, owner, until }, SpaceClass::Churn, log)?;
-        let priority = self.index.priority(message.body.flags().priority);
-        self.index.served(next, priority);
-        let mut delivery = self.delivery(&message_ref, message);
-        if self.faults.planted(Fault::LeaseShorterThanTold) {
-            delivery.lease_until = told;
-        }
-        self.hold(Output::Deliver { consumer, delivery: Box::new(delivery) });
         Ok(true)
     }
 
-    /// Whether the group is done with another message of the same identity. What a seek is to replay is replayed; and dead letters
-    /// are each to be seen: one message can die more than once, in one group and in several.
-    fn is_done_already(&self, message_ref: &MessageRef, body: &Body) -> bool {
+    /// Leases a message to a consumer.
+    fn deliver(&mut self, next: Next, message: Message, log: &mut impl LogSink) -> Result<(), Refusal> {
+        let Next { message_ref, consumer, .. } = next;
+        let stream = &self.index.consumers[&consumer];
+        let (owner, until) = (stream.owner.clone(), self.now.after(stream.lease));
+        let token = self.next_token();
+        self.commit_for(Event::Delivered { message_ref, token, owner, until }, SpaceClass::Churn, log)?;
+        self.index.served(next, message.body.flags().priority);
+        let delivery = Box::new(self.delivery(&message_ref, message, until));
+        self.hold(Output::Deliver { consumer, delivery });
+        Ok(())
+    }
+
+    /// Whether the group has committed the identity of this message with another one. Messages replayed by a seek are
+    /// delivered all the same, and so are dead letters: one message can become a dead letter more than once.
+    fn is_committed(&self, message_ref: &MessageRef, body: &Body) -> bool {
         let topic = self.state.topic(message_ref.topic).expect("work is listed for topics that are there");
         let group = topic.group(message_ref.group).expect("work is listed for groups that are there");
-        let replayed = group
-            .progress(message_ref.partition)
-            .is_some_and(|progress| message_ref.position < progress.replayed_below());
+        let progress = group.progress(message_ref.partition);
+        let replayed = progress.is_some_and(|progress| message_ref.position < progress.replayed_below());
         let effect = self.state.effect_of(topic.name(), group.name(), body, self.now);
         !replayed && !topic.name().is_dead_letter() && effect.is_some_and(|effect| effect.committed)
     }
 
-    /// The planted bug: the token of the delivery whose lease has ended.
-    fn token_of_expired(&self, message_ref: &MessageRef) -> Option<LeaseToken> {
-        let group = self.state.topic(message_ref.topic)?.group(message_ref.group)?;
-        let entry = group.progress(message_ref.partition)?.entry(message_ref.position)?;
-        (entry.failures > 0 && entry.token.boot == self.state.boot()).then_some(entry.token)
-    }
-
-    /// The delivery of `message` that has just been decided.
-    fn delivery(&self, message_ref: &MessageRef, message: Message) -> Delivery {
-        let topic = self.state.topic(message_ref.topic).expect("just delivered from");
-        let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
-        let entry = progress.and_then(|progress| progress.entry(message_ref.position)).expect("just delivered");
+    /// The delivery of `message` that was just committed.
+    fn delivery(&self, message_ref: &MessageRef, message: Message, lease_until: Timestamp) -> Delivery {
+        let delivery = self.delivery_state(message_ref).expect("just delivered");
         Delivery {
             partition: message_ref.partition,
             offset: message.offset,
-            attempts: entry.attempts,
-            failures: entry.failures,
-            last_error: entry.last_error.clone(),
-            token: entry.token,
-            lease_until: entry.leased_until().expect("just leased"),
+            attempts: delivery.attempts,
+            failures: delivery.failures,
+            last_error: delivery.last_error.clone(),
+            token: delivery.token,
+            lease_until,
             produced_at: message.produced_at,
             body: message.body,
         }
     }
 
-    fn last_error(&self, message_ref: &MessageRef) -> LastError {
-        let group = self.state.topic(message_ref.topic).and_then(|topic| topic.group(message_ref.group));
-        let entry = group.and_then(|group| group.progress(message_ref.partition)?.entry(message_ref.position));
-        entry.map(|entry| entry.last_error.clone()).unwrap_or_default()
+    fn delivery_state(&self, message_ref: &MessageRef) -> Option<&DeliveryState> {
+        let group = self.state.topic(message_ref.topic)?.group(message_ref.group)?;
+        group.progress(message_ref.partition)?.delivery(message_ref.position)
     }
-}
-
-/// How urgent the message at `message_ref` is.
-fn message_priority(state: &State, message_ref: &MessageRef) -> Priority {
-    let topic = state.topic(message_ref.topic).expect("a message_ref names a topic");
-    message(topic, message_ref).body.flags().priority
-}
-
-/// The planted bug: the newest message that is as urgent as the one whose turn it is and can be delivered too.
-fn newest_like(topic: &Topic, message_ref: &MessageRef, now: Timestamp) -> Position {
-    let partition = topic.partition(message_ref.partition).expect("a message_ref names a partition");
-    let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
-    let progress = progress.expect("a message_ref names a group");
-    let priority = message(topic, message_ref).body.flags().priority;
-    let can = |(position, message): &(Position, &Message)| {
-        let fresh = !progress.done().contains(*position) && progress.entry(*position).is_none();
-        let due = message.body.metadata().envelope.deliver_at.is_none_or(|at| at <= now);
-        fresh && due && message.body.flags().priority == priority
-    };
-    partition.messages().filter(can).last().map_or(message_ref.position, |(position, _)| position)
 }

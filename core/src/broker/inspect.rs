@@ -4,11 +4,10 @@ use super::Broker;
 use crate::decide;
 use crate::faults::Faults;
 use crate::reply::{Blocked, GroupInfo, PartitionInfo, Peeked, ProgressInfo, Refusal, Reply, TopicInfo};
-use crate::state::entry::Phase;
 use crate::state::group::{Group, Progress};
 use crate::state::partition::Partition;
 use crate::state::topic::Topic;
-use crate::types::{Offset, PartitionId, Position, TopicName};
+use crate::types::{Offset, PartitionId, Phase, Position, TopicName};
 
 /// How many positions `blocked` looks at to find one that could be handed out. It explains; it does not decide.
 const LOOKED_AT: usize = 64;
@@ -57,19 +56,19 @@ impl<F: Faults> Broker<F> {
         PartitionInfo {
             partition: id,
             next_offset: partition.last_offset().map_or(Offset(0), Offset::next),
-            messages: partition.open().messages,
-            bytes: partition.open().bytes,
+            messages: partition.backlog().messages,
+            bytes: partition.backlog().bytes,
             delayed: self.index.delayed_len(topic.id(), id),
         }
     }
 
     fn describe_progress(&self, topic: &Topic, group: &Group, id: PartitionId, progress: &Progress) -> ProgressInfo {
         let partition = topic.partition(id).expect("every group has every partition");
-        let oldest = partition.message(progress.done().floor());
+        let oldest = partition.message(progress.acked().floor());
         ProgressInfo {
             partition: id,
-            floor: progress.done().floor_offset(),
-            lag: progress.done().undone_before(partition.next_position()),
+            floor: progress.acked().floor_offset(),
+            lag: progress.acked().unacked_before(partition.next_position()),
             in_flight: progress.in_flight(),
             waiting: progress.waiting(),
             oldest_age: oldest.map(|message| self.now.since(message.produced_at)),
@@ -80,7 +79,7 @@ impl<F: Faults> Broker<F> {
     /// Why nothing is being handed out, where something is left to do that nobody holds.
     fn blocked(&self, topic: &Topic, group: &Group, id: PartitionId, progress: &Progress) -> Option<Blocked> {
         let partition = topic.partition(id).expect("every group has every partition");
-        let lag = progress.done().undone_before(partition.next_position());
+        let lag = progress.acked().unacked_before(partition.next_position());
         if lag == u64::from(progress.in_flight()) {
             return None;
         }
@@ -97,12 +96,12 @@ impl<F: Faults> Broker<F> {
             return Some(Blocked::NoCredit);
         }
         let undone = |from: Position| {
-            let position = progress.done().first_undone_from(from);
+            let position = progress.acked().first_unacked_from(from);
             (position < partition.next_position()).then_some(position)
         };
         let undone = std::iter::successors(undone(Position(0)), |position| undone(position.next())).take(LOOKED_AT);
         let mut due = undone.filter(|position| {
-            let retry_due = progress.entry(*position).is_none_or(|entry| match entry.phase {
+            let retry_due = progress.delivery(*position).is_none_or(|delivery| match delivery.phase {
                 Phase::Leased { .. } => false,
                 Phase::Queued { not_before } => not_before <= self.now,
             });

@@ -15,11 +15,11 @@ use std::collections::VecDeque;
 
 pub use self::counters::{Counters, DeadLetterCounts};
 use crate::command::Command;
-use crate::faults::{Fault, Faults, NoFaults};
+use crate::decide::{Decision, DecisionContext};
+use crate::faults::{Faults, NoFaults};
 use crate::index::Index;
 use crate::record::{Event, Record};
 use crate::reply::{Output, Overload, Refusal, Reply};
-use crate::state::apply::Mode;
 use crate::state::{Contradiction, State};
 use crate::types::{Boot, ConsumerId, LeaseToken, Limits, Lsn, Millis, Ticket, Timestamp};
 
@@ -29,7 +29,7 @@ pub trait LogSink {
     ///
     /// # Errors
     /// [`LogRefusal`] says why there is no room.
-    fn append(&mut self, record: &Record, need: SpaceClass) -> Result<Lsn, LogRefusal>;
+    fn append(&mut self, record: &Record, class: SpaceClass) -> Result<Lsn, LogRefusal>;
 }
 
 /// How badly a record is needed when room is short.
@@ -72,7 +72,7 @@ const STALL: Millis = Millis(100);
 #[derive(Clone, Debug)]
 pub struct Broker<F: Faults = NoFaults> {
     state: State,
-    index: Index<F>,
+    index: Index,
     limits: Limits,
     faults: F,
     now: Timestamp,
@@ -99,7 +99,7 @@ impl<F: Faults> Broker<F> {
         let now = state.clock();
         Self {
             // Sorted by the time of the boot, which is not known yet.
-            index: Index::new(faults),
+            index: Index::default(),
             state,
             limits: limits.within_ceilings(),
             faults,
@@ -124,11 +124,8 @@ impl<F: Faults> Broker<F> {
     /// [`LogRefusal`] if the log has no room even for that.
     pub fn boot(&mut self, now: Timestamp, log: &mut impl LogSink) -> Result<(), LogRefusal> {
         self.now = self.now.max(now);
-        let first = self.state.boot() == Boot(0);
-        if first || !self.faults.planted(Fault::TokensRestartOnBoot) {
-            self.commit(Event::Booted { boot: self.state.boot().next() }, SpaceClass::Drain, log)?;
-        }
-        self.index = Index::rebuild(&self.state, self.now, self.faults);
+        self.commit(Event::Booted { boot: self.state.boot().next() }, SpaceClass::Drain, log)?;
+        self.index = Index::rebuild(&self.state, self.now);
         Ok(())
     }
 
@@ -190,13 +187,8 @@ impl<F: Faults> Broker<F> {
 
     /// The next output that is safe to give.
     pub fn poll_output(&mut self) -> Option<Output> {
-        let (lsn, _) = self.held.front()?;
-        if *lsn > self.durable && !self.faults.planted(Fault::ReleaseBeforeSync) {
-            if self.faults.planted(Fault::ReleaseRefusalsBeforeSync) {
-                let refusal = |(_, output): &(Lsn, Output)| matches!(output, Output::Reply { result: Err(_), .. });
-                let early = self.held.iter().position(refusal)?;
-                return self.held.remove(early).map(|(_, output)| output);
-            }
+        let (decided_at, output) = self.held.front()?;
+        if !self.faults.is_releasable(output, *decided_at, self.durable) {
             return None;
         }
         self.held.pop_front().map(|(_, output)| output)
@@ -306,26 +298,34 @@ impl<F: Faults> Broker<F> {
         self.index.reclaim();
     }
 
-    /// Appends a record and, if the log takes it, makes it true.
-    fn commit(&mut self, event: Event, need: SpaceClass, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+    /// Appends a record and, if the log takes it, applies it.
+    fn commit(&mut self, event: Event, class: SpaceClass, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+        let Some(event) = self.faults.decided(&self.state, self.now, event) else { return Ok(()) };
         let record = Record { at: self.now, event };
-        let lsn = log.append(&record, need).inspect_err(|_| self.counters.refused += 1)?;
+        let lsn = log.append(&record, class).inspect_err(|_| self.counters.refused += 1)?;
         assert!(lsn > self.appended, "the log's positions rise");
         self.counters.count(&record.event);
         counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
         self.appended = lsn;
-        self.index.before(&self.state, &record);
-        let applied = self.state.apply(&record, Mode::Live, &self.faults);
-        if let Err(Contradiction(why)) = applied {
-            unreachable!("a record decided against this state contradicts it: {why}: {record:?}");
-        }
-        self.index.after(&self.state, &record);
+        self.apply(&record);
         Ok(())
     }
 
+    fn apply(&mut self, record: &Record) {
+        let applied = self.faults.apply_indexed(&mut self.state, &mut self.index, record);
+        if let Err(Contradiction(why)) = applied {
+            unreachable!("a record decided against this state contradicts it: {why}: {record:?}");
+        }
+    }
+
+    /// What a decision made now depends on.
+    fn context(&self) -> DecisionContext<'_, F> {
+        DecisionContext { state: &self.state, limits: &self.limits, now: self.now, faults: &self.faults }
+    }
+
     /// [`Broker::commit`] on behalf of a command.
-    fn commit_for(&mut self, event: Event, need: SpaceClass, log: &mut impl LogSink) -> Result<(), Refusal> {
-        self.commit(event, need, log).map_err(|refusal| match refusal {
+    fn commit_for(&mut self, event: Event, class: SpaceClass, log: &mut impl LogSink) -> Result<(), Refusal> {
+        self.commit(event, class, log).map_err(|refusal| match refusal {
             LogRefusal::Full => Refusal::StorageFull,
             LogRefusal::Busy => Refusal::Overloaded { reason: Overload::Log, retry_after: self.limits.retry_after },
             LogRefusal::TooLong => Refusal::Invalid("the record would be too long for the log"),
@@ -344,14 +344,9 @@ impl<F: Faults> Broker<F> {
         LeaseToken { boot, counter: self.next_token }
     }
 
-    fn answer(
-        &mut self,
-        decision: crate::decide::Decision,
-        need: SpaceClass,
-        log: &mut impl LogSink,
-    ) -> Result<Reply, Refusal> {
+    fn answer(&mut self, decision: Decision, class: SpaceClass, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         if let Some(event) = decision.event {
-            self.commit_for(event, need, log)?;
+            self.commit_for(event, class, log)?;
         }
         Ok(decision.reply)
     }

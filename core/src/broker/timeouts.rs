@@ -1,12 +1,13 @@
 //! What happens because time passes: leases end, retries and delayed messages come due, old things go.
 
 use super::{Broker, LogSink, SpaceClass};
-use crate::decide::failure::{Outcome, after_failure};
+use crate::decide::dead_letter::dead_letter;
+use crate::decide::failure::{FailureVerdict, after_failure};
 use crate::faults::Faults;
 use crate::index::{Sweep, Timer};
-use crate::record::{Event, MessageRef};
+use crate::record::Event;
 use crate::reply::Refusal;
-use crate::types::{PartitionId, Timestamp, TopicId};
+use crate::types::{MessageRef, PartitionId, Timestamp, TopicId};
 
 /// How many timers one call handles. The rest follow in the next, which is asked for at once.
 const TIMERS_PER_CALL: usize = 1_024;
@@ -54,7 +55,7 @@ impl<F: Faults> Broker<F> {
                 self.index.mature(topic, partition, position);
                 Ok(())
             }
-            Timer::Retention(topic, partition) => self.retain_out(topic, partition, log),
+            Timer::Retention(topic, partition) => self.expire_retained(topic, partition, log),
         }
     }
 
@@ -62,22 +63,29 @@ impl<F: Faults> Broker<F> {
     fn expire(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
         let topic = self.state.topic(message_ref.topic).expect("an timer goes with its topic");
         let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
-        let entry =
-            progress.and_then(|progress| progress.entry(message_ref.position)).expect("an timer goes with its lease");
-        let done = match after_failure(&self.state, message_ref, entry, self.now, None, &self.faults) {
-            Outcome::Again { not_before } => {
+        let delivery = progress
+            .and_then(|progress| progress.delivery(message_ref.position))
+            .expect("an timer goes with its lease");
+        let done = match after_failure(&self.state, message_ref, delivery, self.now, None) {
+            FailureVerdict::Again { not_before } => {
                 self.commit_for(Event::Expired { message_ref: *message_ref, not_before }, SpaceClass::Churn, log)
             }
-            Outcome::Dead(reason) => {
-                let last_error = entry.last_error.clone().after_expiry();
-                self.dead_letter(message_ref, reason, last_error.as_str().into(), log)
+            FailureVerdict::Dead(reason) => {
+                let last_error = delivery.last_error.clone().after_expiry();
+                let event = dead_letter(&self.state, message_ref, reason, last_error.as_str().into());
+                self.commit_for(event, SpaceClass::Drain, log)
             }
         };
         done.inspect(|()| self.counters.expired += 1)
     }
 
     /// Done messages have grown too old to keep.
-    fn retain_out(&mut self, topic: TopicId, partition: PartitionId, log: &mut impl LogSink) -> Result<(), Refusal> {
+    fn expire_retained(
+        &mut self,
+        topic: TopicId,
+        partition: PartitionId,
+        log: &mut impl LogSink,
+    ) -> Result<(), Refusal> {
         let durable = self.state.topic(topic).expect("an timer goes with its topic");
         let messages = durable.partition(partition).expect("an timer names a partition");
         let age = durable.retention().age.expect("an timer is set where there is an age");
@@ -86,20 +94,20 @@ impl<F: Faults> Broker<F> {
         };
         let through = messages.retained().take_while(too_old).take(SWEPT_PER_RECORD as usize).last();
         let through = through.expect("the timer is set to the oldest");
-        self.commit_for(Event::RetainedOut { topic, partition, through }, SpaceClass::Drain, log)
+        self.commit_for(Event::RetentionExpired { topic, partition, through }, SpaceClass::Drain, log)
     }
 
     /// Lets go of what time lets go of, and says of how much.
     fn sweep(&mut self, sweep: &Sweep, log: &mut impl LogSink) -> Result<u64, Refusal> {
         let (now, max) = (self.now, SWEPT_PER_RECORD);
         let (count, event) = match sweep {
-            Sweep::Identities(scope) => {
-                let count = self.state.identities(scope).map_or(0, |identities| identities.expired(now, max));
-                (count, Event::IdentitiesExpired { scope: scope.clone(), count })
+            Sweep::Dedupe(scope) => {
+                let count = self.state.dedupe(scope).map_or(0, |table| table.expired(now, max));
+                (count, Event::DedupeExpired { scope: scope.clone(), count })
             }
-            Sweep::Effects(realm) => {
-                let count = self.state.store().table(realm).map_or(0, |table| table.due(now, max));
-                (count, Event::EffectsExpired { realm: realm.clone(), count })
+            Sweep::Effects(namespace) => {
+                let count = self.state.store().table(namespace).map_or(0, |table| table.due(now, max));
+                (count, Event::EffectsExpired { namespace: namespace.clone(), count })
             }
             Sweep::Completions => {
                 let count = self.state.completions().expired(now, max);

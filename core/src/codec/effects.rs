@@ -1,15 +1,18 @@
-//! What the idempotency store and completed steps remember, to bytes and back.
+//! Encoding of effects and completed steps.
 
 use std::sync::Arc;
 
 use super::fields::*;
-use super::{Malformed, Reader, put_bytes, put_varint, put_varints};
-use crate::body::Body;
-use crate::idempotency::tag;
-use crate::idempotency::{Completion, Details, Effect, EffectStatus, Identity, Lifetime, Outcome, Pin, Realm, Scope};
 use crate::record::{Completed, EffectBegun, EffectConclusion, Produced, Stored};
-use crate::reply::StepOutput;
+use crate::types::Body;
+use crate::types::StepOutput;
+use crate::types::identity::tag;
+use crate::types::names::*;
+use crate::types::{
+    Completion, Details, Effect, EffectNamespace, EffectStatus, Identity, Lifetime, Outcome, Pin, Scope,
+};
 use crate::types::{Millis, Offset, OwnerName, PartitionId, Position, Text, Timestamp, TopicId};
+use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 pub(super) fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
     out.push(identity.scope.tag());
@@ -33,15 +36,15 @@ pub(super) fn identity(from: &mut Reader<'_>) -> Result<Identity, Malformed> {
     };
     let tenant = from.text()?;
     if tenant.is_empty() {
-        return Err(Malformed("an identity has a tenant"));
+        return Err(Malformed("identity without a tenant"));
     }
     Ok(Identity::new(tenant, scope, from.text()?))
 }
 
-pub(super) fn put_realm(out: &mut Vec<u8>, realm: &Realm) {
-    match realm {
-        Realm::Shared => out.push(0),
-        Realm::Group(topic, group) => {
+pub(super) fn put_namespace(out: &mut Vec<u8>, namespace: &EffectNamespace) {
+    match namespace {
+        EffectNamespace::Shared => out.push(0),
+        EffectNamespace::Group(topic, group) => {
             out.push(1);
             put_bytes(out, topic.as_str().as_bytes());
             put_bytes(out, group.as_str().as_bytes());
@@ -49,11 +52,11 @@ pub(super) fn put_realm(out: &mut Vec<u8>, realm: &Realm) {
     }
 }
 
-pub(super) fn realm(from: &mut Reader<'_>) -> Result<Realm, Malformed> {
+pub(super) fn namespace(from: &mut Reader<'_>) -> Result<EffectNamespace, Malformed> {
     match from.byte()? {
-        0 => Ok(Realm::Shared),
-        1 => Ok(Realm::Group(topic_name(from.text()?)?, group_name(from.text()?)?)),
-        _ => Err(Malformed("unknown realm")),
+        0 => Ok(EffectNamespace::Shared),
+        1 => Ok(EffectNamespace::Group(topic_name(from.text()?)?, group_name(from.text()?)?)),
+        _ => Err(Malformed("unknown namespace")),
     }
 }
 
@@ -64,8 +67,8 @@ pub(super) fn put_begun(out: &mut Vec<u8>, begun: &EffectBegun) {
     put_varint(out, begun.until.0);
     match begun.lifetime {
         None => out.push(0),
-        Some(Lifetime::Window(window)) => put_marked(out, 1, window.0),
-        Some(Lifetime::Until(moment)) => put_marked(out, 2, moment.0),
+        Some(Lifetime::Window(window)) => put_tagged(out, 1, window.0),
+        Some(Lifetime::Until(at)) => put_tagged(out, 2, at.0),
     }
     put_text(out, begun.request_hash.as_deref());
     match begun.message {
@@ -81,7 +84,7 @@ pub(super) fn begun(from: &mut Reader<'_>) -> Result<EffectBegun, Malformed> {
     Ok(EffectBegun {
         identity: identity(from)?,
         token: token(from)?,
-        owner: owner(from.text()?)?,
+        owner: owner_name(from.text()?)?,
         until: Timestamp(from.varint()?),
         lifetime: match from.byte()? {
             0 => None,
@@ -149,21 +152,21 @@ pub(super) fn put_effect(out: &mut Vec<u8>, effect: &Effect) {
 
 pub(super) fn effect(from: &mut Reader<'_>) -> Result<Effect, Malformed> {
     let status = status(from.byte()?)?;
-    let marks = from.byte()?;
-    if marks > 3 {
-        return Err(Malformed("unknown marks of an effect"));
+    let flags = from.byte()?;
+    if flags > 3 {
+        return Err(Malformed("unknown effect flags"));
     }
     Ok(Effect {
         status,
-        committed: marks & 1 != 0,
-        finished: marks & 2 != 0,
+        committed: flags & 1 != 0,
+        finished: flags & 2 != 0,
         attempt: from.varint32()?,
         token: match flag(from)? {
             false => None,
             true => Some(token(from)?),
         },
         lease_until: Timestamp(from.varint()?),
-        owner: text(from)?.map(|text: Text| owner(&text)).transpose()?,
+        owner: text(from)?.map(|text: Text| owner_name(&text)).transpose()?,
         result: text(from)?.map(|text: Text| Arc::from(text)),
         details: match flag(from)? {
             false => None,
@@ -189,7 +192,7 @@ pub(super) fn effect(from: &mut Reader<'_>) -> Result<Effect, Malformed> {
 }
 
 pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
-    put_place(out, &step.message_ref);
+    put_message_ref(out, &step.message_ref);
     put_token(out, step.token);
     put_varint(out, step.until.0);
     match &step.effect {
@@ -201,14 +204,14 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
         }
     }
     for output in &step.outputs {
-        put_bytes(out, output.asked.as_str().as_bytes());
+        put_bytes(out, output.requested_topic.as_str().as_bytes());
         put_varints(out, [u64::from(output.partition.0), output.offset.0]);
         match &output.stored {
             None => out.push(0),
             Some(stored) => {
                 out.push(1);
                 put_varint(out, u64::from(stored.topic.0));
-                put_gate(out, stored.dedupe.as_ref());
+                put_dedupe(out, stored.dedupe.as_ref());
                 let (bytes, metadata_len, key_len) = stored.body.parts();
                 put_varints(out, [u64::from(metadata_len), u64::from(key_len)]);
                 put_bytes(out, bytes);
@@ -218,7 +221,7 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
 }
 
 pub(super) fn completed(from: &mut Reader<'_>) -> Result<Completed, Malformed> {
-    let message_ref = place(from)?;
+    let message_ref = message_ref(from)?;
     let token = token(from)?;
     let until = Timestamp(from.varint()?);
     let effect = match flag(from)? {
@@ -237,7 +240,7 @@ pub(super) fn completed(from: &mut Reader<'_>) -> Result<Completed, Malformed> {
 
 fn produced(from: &mut Reader<'_>) -> Result<Produced, Malformed> {
     Ok(Produced {
-        asked: topic_name(from.text()?)?,
+        requested_topic: topic_name(from.text()?)?,
         partition: PartitionId(from.varint32()?),
         offset: Offset(from.varint()?),
         stored: match flag(from)? {
@@ -253,7 +256,7 @@ fn produced(from: &mut Reader<'_>) -> Result<Produced, Malformed> {
 }
 
 pub(super) fn put_completion(out: &mut Vec<u8>, completion: &Completion) {
-    put_place(out, &completion.message_ref);
+    put_message_ref(out, &completion.message_ref);
     put_varints(out, [completion.offset.0, completion.until.0]);
     for output in completion.produced.iter() {
         put_bytes(out, output.topic.as_str().as_bytes());
@@ -263,7 +266,7 @@ pub(super) fn put_completion(out: &mut Vec<u8>, completion: &Completion) {
 }
 
 pub(super) fn completion(from: &mut Reader<'_>) -> Result<Completion, Malformed> {
-    let message_ref = place(from)?;
+    let message_ref = message_ref(from)?;
     let (offset, until) = (Offset(from.varint()?), Timestamp(from.varint()?));
     let mut produced = Vec::new();
     while !from.is_empty() {
@@ -287,10 +290,10 @@ fn status_code(status: EffectStatus) -> u8 {
 }
 
 fn status(code: u8) -> Result<EffectStatus, Malformed> {
-    EffectStatus::ALL.get(usize::from(code)).copied().ok_or(Malformed("unknown status of an effect"))
+    EffectStatus::ALL.get(usize::from(code)).copied().ok_or(Malformed("unknown effect status"))
 }
 
-/// Small numbers of either sign have short spellings.
+/// Maps small numbers of either sign to short varints.
 fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }
@@ -299,12 +302,12 @@ fn unzigzag(code: u64) -> i64 {
     (code >> 1) as i64 ^ -((code & 1) as i64)
 }
 
-fn put_marked(out: &mut Vec<u8>, mark: u8, number: u64) {
-    out.push(mark);
+fn put_tagged(out: &mut Vec<u8>, tag: u8, number: u64) {
+    out.push(tag);
     put_varint(out, number);
 }
 
-/// A text that may be missing, which is not the same as empty.
+/// An optional text; absent differs from empty.
 fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
     match text {
         None => out.push(0),
@@ -327,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_either_sign_come_back() {
+    fn zigzag_round_trips_signed_numbers() {
         for number in [0, 1, -1, 404, -404, i64::MAX, i64::MIN] {
             assert_eq!(unzigzag(zigzag(number)), number);
         }

@@ -1,11 +1,11 @@
-//! The fields that several records share.
+//! Fields shared by several records.
 
-use super::{Malformed, Reader, put_bytes, put_varint, put_varints};
-use crate::body::Body;
-use crate::record::{DedupeWindow, MessageRef, Retention};
-use crate::types::{
-    Boot, GroupId, GroupName, LeaseToken, Millis, OwnerName, PartitionId, Position, Timestamp, TopicId, TopicName,
-};
+use crate::record::DedupeWindow;
+use crate::types::Body;
+use crate::types::names::topic_name;
+use crate::types::{Boot, GroupId, LeaseToken, Millis, PartitionId, Position, Timestamp, TopicId};
+use crate::types::{MessageRef, Retention};
+use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 pub(super) fn put_group(out: &mut Vec<u8>, topic: TopicId, group: GroupId) {
     put_varints(out, [u64::from(topic.0), u64::from(group.0)]);
@@ -15,17 +15,17 @@ pub(super) fn group(reader: &mut Reader<'_>) -> Result<(TopicId, GroupId), Malfo
     Ok((TopicId(reader.varint32()?), GroupId(reader.varint32()?)))
 }
 
-pub(super) fn put_place(out: &mut Vec<u8>, message_ref: &MessageRef) {
-    put_varints(out, place_numbers(message_ref));
+pub(super) fn put_message_ref(out: &mut Vec<u8>, message_ref: &MessageRef) {
+    put_varints(out, message_ref_numbers(message_ref));
 }
 
-/// A message_ref's numbers in the order they are written.
-pub(super) fn place_numbers(message_ref: &MessageRef) -> [u64; 4] {
+/// The numbers of a message reference in the order they are written.
+pub(super) fn message_ref_numbers(message_ref: &MessageRef) -> [u64; 4] {
     let MessageRef { topic, group, partition, position } = message_ref;
     [u64::from(topic.0), u64::from(group.0), u64::from(partition.0), position.0]
 }
 
-pub(super) fn place(reader: &mut Reader<'_>) -> Result<MessageRef, Malformed> {
+pub(super) fn message_ref(reader: &mut Reader<'_>) -> Result<MessageRef, Malformed> {
     let (topic, group) = group(reader)?;
     Ok(MessageRef { topic, group, partition: PartitionId(reader.varint32()?), position: Position(reader.varint()?) })
 }
@@ -61,11 +61,11 @@ pub(super) fn optional(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed
     match reader.byte()? {
         0 => Ok(None),
         1 => Ok(Some(reader.varint()?)),
-        _ => Err(Malformed("unknown option mark")),
+        _ => Err(Malformed("unknown option tag")),
     }
 }
 
-pub(super) fn put_gate(out: &mut Vec<u8>, dedupe: Option<&DedupeWindow>) {
+pub(super) fn put_dedupe(out: &mut Vec<u8>, dedupe: Option<&DedupeWindow>) {
     match dedupe {
         None => out.push(0),
         Some(dedupe) => {
@@ -80,7 +80,7 @@ pub(super) fn dedupe(reader: &mut Reader<'_>) -> Result<Option<DedupeWindow>, Ma
     match reader.byte()? {
         0 => Ok(None),
         1 => Ok(Some(DedupeWindow { scope: topic_name(reader.text()?)?, expires_at: Timestamp(reader.varint()?) })),
-        _ => Err(Malformed("unknown dedupe")),
+        _ => Err(Malformed("unknown dedupe tag")),
     }
 }
 
@@ -106,17 +106,4 @@ pub(super) fn body(reader: &mut Reader<'_>) -> Result<Body, Malformed> {
 
 pub(super) fn rest_text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
     std::str::from_utf8(reader.rest()).map_err(|_| Malformed("text is not UTF-8"))
-}
-
-pub(super) fn owner(text: &str) -> Result<OwnerName, Malformed> {
-    OwnerName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not an owner name"))
-}
-
-pub(super) fn group_name(text: &str) -> Result<GroupName, Malformed> {
-    GroupName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a group name"))
-}
-
-/// A topic's name; what a name would lose by trimming was never written by us.
-pub(super) fn topic_name(text: &str) -> Result<TopicName, Malformed> {
-    TopicName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a topic name"))
 }

@@ -1,12 +1,14 @@
-//! The pieces of a snapshot to bytes and back.
+//! Encoding of snapshot images.
 
 use std::sync::Arc;
 
+use super::effects;
 use super::fields::*;
-use super::{Malformed, Reader, effects, put_bytes, put_varint};
 use crate::record::{Image, RunImage};
-use crate::state::entry::{Entry, LastError, Phase};
+use crate::types::names::*;
 use crate::types::{Boot, GroupId, Offset, PartitionId, Position, Text, Timestamp, TopicId};
+use crate::types::{DeliveryState, LastError, Phase};
+use crate::wire::{Malformed, Reader, put_bytes, put_varint};
 
 const ORIGIN: u8 = 0x80;
 const TOPIC: u8 = 0x81;
@@ -22,7 +24,7 @@ const REPLAYED: u8 = 0x8A;
 const EFFECT: u8 = 0x8B;
 const COMPLETION: u8 = 0x8C;
 
-/// Whether frames of this kind belong in snapshots only.
+/// Whether frames of this kind occur in snapshots only.
 pub(crate) fn is_image(kind: u8) -> bool {
     (ORIGIN..0xA0).contains(&kind)
 }
@@ -36,9 +38,9 @@ pub(super) fn kind(image: &Image) -> u8 {
         Image::Message { .. } => MESSAGE,
         Image::Group { .. } => GROUP,
         Image::Floor { .. } => FLOOR,
-        Image::DoneRun { .. } => DONE_RUN,
-        Image::Entry { .. } => ENTRY,
-        Image::Identity { .. } => IDENTITY,
+        Image::AckedRun { .. } => DONE_RUN,
+        Image::DeliveryState { .. } => ENTRY,
+        Image::DedupeEntry { .. } => IDENTITY,
         Image::Replayed { .. } => REPLAYED,
         Image::Effect { .. } => EFFECT,
         Image::Completion { .. } => COMPLETION,
@@ -77,7 +79,7 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             position,
             offset,
             produced_at,
-            done_in,
+            acked_in,
             retained,
             visible_to,
             body: bytes,
@@ -86,7 +88,7 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_varint(out, position.0);
             put_varint(out, offset.0);
             put_varint(out, produced_at.0);
-            put_varint(out, u64::from(*done_in));
+            put_varint(out, u64::from(*acked_in));
             out.push(u8::from(*retained));
             put_optional(out, visible_to.map(|group| u64::from(group.0)));
             put_body(out, bytes);
@@ -102,16 +104,16 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_varint(out, floor.0);
             put_optional(out, floor_offset.map(|offset| offset.0));
         }
-        Image::DoneRun { topic, group, partition, run } => {
+        Image::AckedRun { topic, group, partition, run } => {
             put_group(out, *topic, *group);
             put_varint(out, u64::from(partition.0));
             put_run(out, run);
         }
-        Image::Entry { message_ref, entry } => {
-            put_place(out, message_ref);
-            put_entry(out, entry);
+        Image::DeliveryState { message_ref, delivery } => {
+            put_message_ref(out, message_ref);
+            put_entry(out, delivery);
         }
-        Image::Identity { scope, tenant, key, partition, offset, expires_at } => {
+        Image::DedupeEntry { scope, tenant, key, partition, offset, expires_at } => {
             put_bytes(out, scope.as_str().as_bytes());
             put_bytes(out, tenant.as_bytes());
             put_varint(out, u64::from(partition.0));
@@ -175,7 +177,7 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
                 position: Position(from.varint()?),
                 offset: Offset(from.varint()?),
                 produced_at: Timestamp(from.varint()?),
-                done_in: from.varint32()?,
+                acked_in: from.varint32()?,
                 retained: flag(from)?,
                 visible_to: optional_group(from)?,
                 body: body(from)?,
@@ -197,10 +199,10 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
         }
         DONE_RUN => {
             let (topic, group) = group(from)?;
-            Image::DoneRun { topic, group, partition: PartitionId(from.varint32()?), run: run(from)? }
+            Image::AckedRun { topic, group, partition: PartitionId(from.varint32()?), run: run(from)? }
         }
-        ENTRY => Image::Entry { message_ref: place(from)?, entry: entry(from)? },
-        IDENTITY => Image::Identity {
+        ENTRY => Image::DeliveryState { message_ref: message_ref(from)?, delivery: delivery(from)? },
+        IDENTITY => Image::DedupeEntry {
             scope: topic_name(from.text()?)?,
             tenant: Text::from(from.text()?),
             partition: PartitionId(from.varint32()?),
@@ -214,25 +216,25 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
         }
         EFFECT => Image::Effect { identity: effects::identity(from)?, effect: effects::effect(from)? },
         COMPLETION => Image::Completion { token: token(from)?, completion: effects::completion(from)? },
-        _ => return Err(Malformed("unknown snapshot piece")),
+        _ => return Err(Malformed("unknown snapshot image kind")),
     };
     reader.finish()?;
     Ok(image)
 }
 
-fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
-    put_varint(out, entry.offset.0);
-    put_varint(out, u64::from(entry.attempts));
-    put_varint(out, u64::from(entry.failures));
-    put_token(out, entry.token);
-    put_bytes(out, entry.owner.as_str().as_bytes());
-    let (phase, moment) = match entry.phase {
+fn put_entry(out: &mut Vec<u8>, delivery: &DeliveryState) {
+    put_varint(out, delivery.offset.0);
+    put_varint(out, u64::from(delivery.attempts));
+    put_varint(out, u64::from(delivery.failures));
+    put_token(out, delivery.token);
+    put_bytes(out, delivery.owner.as_str().as_bytes());
+    let (phase, at) = match delivery.phase {
         Phase::Leased { until } => (0, until),
         Phase::Queued { not_before } => (1, not_before),
     };
     out.push(phase);
-    put_varint(out, moment.0);
-    match &entry.last_error {
+    put_varint(out, at.0);
+    match &delivery.last_error {
         LastError::Nothing => out.push(0),
         LastError::AckTimeout => out.push(1),
         LastError::Reason(text) => {
@@ -242,13 +244,13 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
     }
 }
 
-fn entry(reader: &mut Reader<'_>) -> Result<Entry, Malformed> {
-    Ok(Entry {
+fn delivery(reader: &mut Reader<'_>) -> Result<DeliveryState, Malformed> {
+    Ok(DeliveryState {
         offset: Offset(reader.varint()?),
         attempts: reader.varint32()?,
         failures: reader.varint32()?,
         token: token(reader)?,
-        owner: owner(reader.text()?)?,
+        owner: owner_name(reader.text()?)?,
         phase: match reader.byte()? {
             0 => Phase::Leased { until: Timestamp(reader.varint()?) },
             1 => Phase::Queued { not_before: Timestamp(reader.varint()?) },

@@ -1,11 +1,15 @@
-//! Records to bytes and back. The kind stands in the frame; the payload starts with the moment, except in snapshots.
+//! Encoding of log records. The kind is in the frame; the payload starts with the record's time, except in snapshots.
 
 use std::sync::Arc;
 
 use super::fields::*;
-use super::{Malformed, Reader, effects, image, metadata, put_bytes, put_varint, put_varints};
-use crate::record::{Event, GroupStart, MessageRef, Record};
+use super::{effects, image};
+use crate::record::{Event, Record};
+use crate::types::metadata;
+use crate::types::names::*;
 use crate::types::{Boot, GroupId, Millis, Offset, PartitionId, Position, Text, Timestamp, TopicId};
+use crate::types::{GroupStart, MessageRef};
+use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 /// The version of every record kind written today.
 pub const VERSION: u8 = 1;
@@ -64,8 +68,8 @@ pub fn kind(event: &Event) -> u8 {
         Event::Released { .. } => RELEASED,
         Event::DeadLettered { .. } => DEAD_LETTERED,
         Event::Redriven { .. } => REDRIVEN,
-        Event::RetainedOut { .. } => RETAINED_OUT,
-        Event::IdentitiesExpired { .. } => IDENTITIES_EXPIRED,
+        Event::RetentionExpired { .. } => RETAINED_OUT,
+        Event::DedupeExpired { .. } => IDENTITIES_EXPIRED,
         Event::EffectBegun(_) => EFFECT_BEGUN,
         Event::EffectFinished { .. } => EFFECT_FINISHED,
         Event::EffectRenewed { .. } => EFFECT_RENEWED,
@@ -109,24 +113,24 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
         }
         Event::Produced { topic, partition, offset, body, dedupe } => {
             put_varints(out, [at, u64::from(topic.0), u64::from(partition.0), offset.0]);
-            put_gate(out, dedupe.as_ref());
+            put_dedupe(out, dedupe.as_ref());
             put_body(out, body);
         }
         Event::Delivered { message_ref, token, owner, until } => {
-            let [topic, group, partition, position] = place_numbers(message_ref);
+            let [topic, group, partition, position] = message_ref_numbers(message_ref);
             let boot = u64::from(token.boot.0);
             put_varints(out, [at, topic, group, partition, position, boot, token.counter, until.0]);
             out.extend_from_slice(owner.as_str().as_bytes());
         }
         Event::Acked { message_ref, commits } => {
-            put_at_place(out, at, message_ref);
+            put_at_message_ref(out, at, message_ref);
             if let Some(window) = commits {
                 put_varint(out, window.0);
             }
         }
-        Event::Skipped { message_ref } | Event::Released { message_ref } => put_at_place(out, at, message_ref),
+        Event::Skipped { message_ref } | Event::Released { message_ref } => put_at_message_ref(out, at, message_ref),
         Event::Nacked { message_ref, reason, not_before } => {
-            put_at_place(out, at, message_ref);
+            put_at_message_ref(out, at, message_ref);
             put_varint(out, not_before.0);
             if let Some(reason) = reason {
                 out.push(1);
@@ -134,15 +138,15 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             }
         }
         Event::ReasonNoted { message_ref, reason } => {
-            put_at_place(out, at, message_ref);
+            put_at_message_ref(out, at, message_ref);
             out.extend_from_slice(reason.as_bytes());
         }
         Event::Expired { message_ref, not_before: until } | Event::Extended { message_ref, until } => {
-            put_at_place(out, at, message_ref);
+            put_at_message_ref(out, at, message_ref);
             put_varint(out, until.0);
         }
         Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error } => {
-            put_at_place(out, at, message_ref);
+            put_at_message_ref(out, at, message_ref);
             put_varints(out, [u64::from(dead_topic.0), u64::from(dead_partition.0), dead_offset.0]);
             out.push(metadata::reason_code(*reason));
             out.extend_from_slice(last_error.as_bytes());
@@ -152,10 +156,10 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_group(out, *topic, *group);
             put_varints(out, [u64::from(partition.0), offset.0]);
         }
-        Event::RetainedOut { topic, partition, through } => {
+        Event::RetentionExpired { topic, partition, through } => {
             put_varints(out, [at, u64::from(topic.0), u64::from(partition.0), through.0]);
         }
-        Event::IdentitiesExpired { scope, count } => {
+        Event::DedupeExpired { scope, count } => {
             put_varint(out, at);
             put_bytes(out, scope.as_str().as_bytes());
             put_varint(out, *count);
@@ -177,9 +181,9 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_varint(out, at);
             effects::put_identity(out, identity);
         }
-        Event::EffectsExpired { realm, count } => {
+        Event::EffectsExpired { namespace, count } => {
             put_varints(out, [at, *count]);
-            effects::put_realm(out, realm);
+            effects::put_namespace(out, namespace);
         }
         Event::Completed(step) => {
             put_varint(out, at);
@@ -194,18 +198,18 @@ fn put_at_group(out: &mut Vec<u8>, at: u64, topic: TopicId, group: GroupId) {
     put_varints(out, [at, u64::from(topic.0), u64::from(group.0)]);
 }
 
-fn put_at_place(out: &mut Vec<u8>, at: u64, message_ref: &MessageRef) {
-    let [topic, group, partition, position] = place_numbers(message_ref);
+fn put_at_message_ref(out: &mut Vec<u8>, at: u64, message_ref: &MessageRef) {
+    let [topic, group, partition, position] = message_ref_numbers(message_ref);
     put_varints(out, [at, topic, group, partition, position]);
 }
 
-/// Reads the payload of a frame of this kind and version.
+/// Decodes the payload of a frame of this kind and version.
 ///
 /// # Errors
 /// [`Malformed`] for bytes that [`encode`] does not write, unknown kinds and versions included.
 pub fn decode(kind: u8, version: u8, payload: &[u8]) -> Result<Record, Malformed> {
     if version != VERSION {
-        return Err(Malformed("record version is not known"));
+        return Err(Malformed("unknown record version"));
     }
     if image::is_image(kind) {
         let image = image::decode(kind, payload)?;
@@ -266,29 +270,31 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             body: body(reader)?,
         },
         DELIVERED => Event::Delivered {
-            message_ref: place(reader)?,
+            message_ref: message_ref(reader)?,
             token: token(reader)?,
             until: Timestamp(reader.varint()?),
-            owner: owner(rest_text(reader)?)?,
+            owner: owner_name(rest_text(reader)?)?,
         },
-        ACKED => Event::Acked { message_ref: place(reader)?, commits: None },
-        ACKED_AND_COMMITTED => Event::Acked { message_ref: place(reader)?, commits: Some(Millis(reader.varint()?)) },
-        SKIPPED => Event::Skipped { message_ref: place(reader)? },
-        RELEASED => Event::Released { message_ref: place(reader)? },
+        ACKED => Event::Acked { message_ref: message_ref(reader)?, commits: None },
+        ACKED_AND_COMMITTED => {
+            Event::Acked { message_ref: message_ref(reader)?, commits: Some(Millis(reader.varint()?)) }
+        }
+        SKIPPED => Event::Skipped { message_ref: message_ref(reader)? },
+        RELEASED => Event::Released { message_ref: message_ref(reader)? },
         NACKED => Event::Nacked {
-            message_ref: place(reader)?,
+            message_ref: message_ref(reader)?,
             not_before: Timestamp(reader.varint()?),
             reason: match reader.is_empty() {
                 true => None,
                 false if reader.byte()? == 1 => Some(Arc::from(rest_text(reader)?)),
-                false => return Err(Malformed("unknown reason mark")),
+                false => return Err(Malformed("unknown reason tag")),
             },
         },
-        REASON_NOTED => Event::ReasonNoted { message_ref: place(reader)?, reason: Arc::from(rest_text(reader)?) },
-        EXPIRED => Event::Expired { message_ref: place(reader)?, not_before: Timestamp(reader.varint()?) },
-        EXTENDED => Event::Extended { message_ref: place(reader)?, until: Timestamp(reader.varint()?) },
+        REASON_NOTED => Event::ReasonNoted { message_ref: message_ref(reader)?, reason: Arc::from(rest_text(reader)?) },
+        EXPIRED => Event::Expired { message_ref: message_ref(reader)?, not_before: Timestamp(reader.varint()?) },
+        EXTENDED => Event::Extended { message_ref: message_ref(reader)?, until: Timestamp(reader.varint()?) },
         DEAD_LETTERED => Event::DeadLettered {
-            message_ref: place(reader)?,
+            message_ref: message_ref(reader)?,
             dead_topic: TopicId(reader.varint32()?),
             dead_partition: PartitionId(reader.varint32()?),
             dead_offset: Offset(reader.varint()?),
@@ -304,12 +310,12 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             let offset = Offset(reader.varint()?);
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset }
         }
-        RETAINED_OUT => Event::RetainedOut {
+        RETAINED_OUT => Event::RetentionExpired {
             topic: TopicId(reader.varint32()?),
             partition: PartitionId(reader.varint32()?),
             through: Position(reader.varint()?),
         },
-        IDENTITIES_EXPIRED => Event::IdentitiesExpired { scope: topic_name(reader.text()?)?, count: reader.varint()? },
+        IDENTITIES_EXPIRED => Event::DedupeExpired { scope: topic_name(reader.text()?)?, count: reader.varint()? },
         EFFECT_BEGUN => Event::EffectBegun(Box::new(effects::begun(reader)?)),
         EFFECT_FINISHED => {
             Event::EffectFinished { identity: effects::identity(reader)?, outcome: effects::outcome(reader)? }
@@ -321,7 +327,7 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
         EFFECT_FORGOTTEN => Event::EffectForgotten { identity: effects::identity(reader)? },
         EFFECTS_EXPIRED => {
             let count = reader.varint()?;
-            Event::EffectsExpired { count, realm: effects::realm(reader)? }
+            Event::EffectsExpired { count, namespace: effects::namespace(reader)? }
         }
         COMPLETED => Event::Completed(Box::new(effects::completed(reader)?)),
         COMPLETIONS_EXPIRED => Event::CompletionsExpired { count: reader.varint()? },

@@ -2,52 +2,44 @@
 
 use std::sync::Arc;
 
-use super::Decision;
-use super::produce::{Pending, bounded, produce_after};
+use super::produce::{Pending, produce_after};
 use super::settle::{ClaimStatus, claim_status, has_identity};
+use super::{Decision, DecisionContext, check_len};
 use crate::command::{Complete, TokenClaim};
-use crate::faults::{Fault, Faults};
-use crate::idempotency::{Effect, EffectStatus};
-use crate::record::{Completed, EffectConclusion, Event, MessageRef, Produced, Stored};
-use crate::reply::{self, Refusal, Reply, StepOutput};
+use crate::faults::Faults;
+use crate::record::{Completed, EffectConclusion, Event, Produced, Stored};
+use crate::reply::{self, Refusal, Reply};
 use crate::state::State;
-use crate::types::{Limits, Timestamp, TopicName};
+use crate::types::{Effect, EffectStatus, MessageRef, StepOutput, Timestamp, TopicName};
 
 /// Decides a complete. What `asked` would produce is used up.
-pub(crate) fn complete(
-    state: &State,
-    limits: &Limits,
-    now: Timestamp,
-    asked: &mut Complete,
-    faults: &impl Faults,
-) -> Result<Decision, Refusal> {
-    bounded("result", asked.result.as_ref().map_or(0, |result| result.len()), limits.result_bytes_max)?;
+pub(crate) fn complete<F: Faults>(context: &DecisionContext<'_, F>, asked: &mut Complete) -> Result<Decision, Refusal> {
+    let (limits, now) = (context.limits, context.now);
+    check_len("result", asked.result.as_ref().map_or(0, |result| result.len()), limits.result_bytes_max)?;
     if asked.produce.len() > limits.outputs_max {
         let (len, max) = (asked.produce.len() as u64, limits.outputs_max as u64);
         return Err(Refusal::TooMany { what: "messages", len, max });
     }
     // Whatever has become of the message since, a seek included: who has won is told so.
-    if let Some(answer) = answered(state, now, asked)
-        && !faults.planted(Fault::CompleteWithoutAck)
-    {
-        return Ok(Decision::nothing(Reply::Completed(answer)));
+    if let Some(answer) = answered(context.state, now, asked) {
+        return Ok(Decision::reply_only(Reply::Completed(answer)));
     }
-    let claim_status = claim_status(state, &asked.claim, faults)?;
+    let claim_status = claim_status(context, &asked.claim)?;
     let TokenClaim::Shown(token) = asked.claim.token else { return Err(Refusal::StaleLease) };
     let ClaimStatus::Current(message_ref, _) = claim_status else { return Err(Refusal::StaleLease) };
-    let effect = conclude(state, limits, now, &message_ref, asked)?;
+    let effect = conclude(context, &message_ref, asked)?;
     let mut pending = Pending::default();
     let mut outputs = Vec::with_capacity(asked.produce.len());
     for message in &mut asked.produce {
         let topic = message.topic.clone();
-        let decision = produce_after(&pending, state, limits, now, message, faults)?;
+        let decision = produce_after(context, &pending, message)?;
         if let Some(event) = &decision.event {
             pending.add(event);
         }
         outputs.push(output(topic, decision));
     }
     let step = Completed { message_ref, token, until: now.after(limits.completion_ttl), effect, outputs };
-    let reply = Reply::Completed(step.answer());
+    let reply = Reply::Completed(step.reply());
     Ok(Decision::new(Event::Completed(Box::new(step)), reply))
 }
 
@@ -67,13 +59,12 @@ fn answered(state: &State, now: Timestamp, asked: &Complete) -> Option<Arc<[Step
 }
 
 /// How the step leaves the effect of its message, if it has one.
-fn conclude(
-    state: &State,
-    limits: &Limits,
-    now: Timestamp,
+fn conclude<F: Faults>(
+    context: &DecisionContext<'_, F>,
     message_ref: &MessageRef,
     asked: &Complete,
 ) -> Result<Option<EffectConclusion>, Refusal> {
+    let DecisionContext { state, limits, now, .. } = *context;
     if !has_identity(state, message_ref) {
         return Ok(None);
     }
@@ -88,7 +79,7 @@ fn conclude(
     Ok(Some(EffectConclusion { result: asked.result.clone(), window: limits.effect_ttl }))
 }
 
-fn output(asked: TopicName, decision: Decision) -> Produced {
+fn output(requested_topic: TopicName, decision: Decision) -> Produced {
     let Reply::Produced(reply::Produced { partition, offset, .. }) = decision.reply else {
         unreachable!("a produce is answered by a message_ref")
     };
@@ -96,5 +87,5 @@ fn output(asked: TopicName, decision: Decision) -> Produced {
         Event::Produced { topic, dedupe, body, .. } => Stored { topic, dedupe, body },
         other => unreachable!("a produce stores a message: {other:?}"),
     });
-    Produced { asked, partition, offset, stored }
+    Produced { requested_topic, partition, offset, stored }
 }

@@ -1,71 +1,74 @@
 //! Whether an effect may be run, and what its ending means.
 
-use super::produce::{bounded, overloaded};
 use super::settle::{ClaimStatus, delivery_status};
-use super::{Decision, topic};
-use crate::command::{Begin, DeliveryClaim, OnExpired, StoreCommand, TokenClaim};
-use crate::faults::{Fault, Faults};
-use crate::idempotency::{Effect, EffectStatus, Identity, Lifetime, Outcome, Scope};
+use super::{Decision, DecisionContext, check_len};
+use crate::command::{
+    Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, StoreCommand, TokenClaim,
+};
+use crate::faults::Faults;
 use crate::record::{EffectBegun, Event};
 use crate::reply::{Overload, Refusal, Reply, StoreReply};
-use crate::state::State;
 use crate::types::message::DEFAULT_TENANT;
-use crate::types::{LeaseToken, Limits, Millis, OwnerName, PartitionId, Position, Text, Timestamp};
+use crate::types::{
+    Effect, EffectStatus, Identity, LeaseToken, Lifetime, Millis, Outcome, OwnerName, PartitionId, Position, Scope,
+    Text,
+};
 
 /// What is said to be wrong with an effect whose lease has ended without word.
 const LEASE_EXPIRED: &str = "lease_expired";
 
-/// Everything a decision about an effect rests on.
-pub(crate) struct DecisionContext<'a, F> {
-    pub(crate) state: &'a State,
-    pub(crate) limits: &'a Limits,
-    pub(crate) now: Timestamp,
+/// Decides commands of the idempotency store.
+pub(crate) struct EffectDecisions<'a, F> {
+    pub(crate) context: DecisionContext<'a, F>,
     /// The token of the grant, should there be one.
     pub(crate) token: LeaseToken,
-    pub(crate) faults: &'a F,
 }
 
-impl<F: Faults> DecisionContext<'_, F> {
+impl<F: Faults> EffectDecisions<'_, F> {
     /// Decides what is asked.
     pub(crate) fn decide(&self, asked: &StoreCommand) -> Result<Decision, Refusal> {
         match asked {
             StoreCommand::Begin(begin) => self.begin(begin),
-            StoreCommand::Finish { identity, token, outcome } => self.finish(identity, *token, outcome),
-            StoreCommand::Reacquire { identity, owner, lease } => self.reacquire(identity, owner, *lease),
-            StoreCommand::Renew { identity, token, lease } => self.renew(identity, *token, *lease),
-            StoreCommand::Get { identity } => {
+            StoreCommand::Finish(Finish { identity, token, outcome }) => self.finish(identity, *token, outcome),
+            StoreCommand::Reacquire(Reacquire { identity, owner, lease }) => self.reacquire(identity, owner, *lease),
+            StoreCommand::Renew(Renew { identity, token, lease }) => self.renew(identity, *token, *lease),
+            StoreCommand::Lookup(Lookup { identity }) => {
                 let effect = Box::new(self.known(identity)?.clone());
-                Ok(Decision::nothing(Reply::Store(StoreReply::Effect(effect))))
+                Ok(Decision::reply_only(Reply::Store(StoreReply::Effect(effect))))
             }
-            StoreCommand::Forget { identity } => {
+            StoreCommand::Forget(Forget { identity }) => {
                 self.known(identity)?;
-                Ok(Decision::new(Event::EffectForgotten { identity: identity.clone() }, Reply::Done))
+                Ok(Decision::new(Event::EffectForgotten { identity: identity.clone() }, Reply::Success))
             }
         }
     }
 
     fn begin(&self, asked: &Begin) -> Result<Decision, Refusal> {
         self.check_identity(&asked.identity)?;
-        bounded("request hash", asked.request_hash.as_ref().map_or(0, |hash| hash.len()), self.limits.id_bytes_max)?;
+        check_len(
+            "request hash",
+            asked.request_hash.as_ref().map_or(0, |hash| hash.len()),
+            self.context.limits.id_bytes_max,
+        )?;
         if let Some(Lifetime::Until(moment)) = asked.lifetime
-            && moment <= self.now
+            && moment <= self.context.now
         {
             return Err(Refusal::Invalid("expires_at has passed"));
         }
-        let lease_until = self.now.after(self.limits.lease(asked.lease));
+        let lease_until = self.context.now.after(self.context.limits.lease(asked.lease));
         if asked.identity.bytes().1.is_empty() {
             let execute = StoreReply::Execute { attempt: 1, token: self.token, lease_until, idempotent: false };
-            return Ok(Decision::nothing(Reply::Store(execute)));
+            return Ok(Decision::reply_only(Reply::Store(execute)));
         }
         let delivery = asked.delivery.as_ref().map(|delivery| self.behind(&asked.identity, delivery)).transpose()?;
-        let known = self.state.effect(&asked.identity, self.now);
+        let known = self.context.state.effect(&asked.identity, self.context.now);
         if let Some(effect) = known {
             let differ = matches!((effect.request_hash(), &asked.request_hash), (Some(a), Some(b)) if *a != **b);
-            if differ && !self.faults.planted(Fault::HashNotCompared) {
+            if differ {
                 return Err(Refusal::HashMismatch);
             }
-            if effect.status.is_final() && !self.faults.planted(Fault::BeginAfterSuccessExecutes) {
-                return Ok(Decision::nothing(Reply::Store(StoreReply::Replay(effect.outcome()))));
+            if self.context.faults.is_replayed(effect) {
+                return Ok(Decision::reply_only(Reply::Store(StoreReply::Replay(effect.outcome()))));
             }
         }
         // Whoever has lost the message must not act on it any more.
@@ -77,11 +80,11 @@ impl<F: Faults> DecisionContext<'_, F> {
         if let Some(effect) = known {
             let is_rpc = matches!(asked.identity.scope, Scope::Rpc { .. });
             match effect.status {
-                EffectStatus::InProgress if effect.is_leased(self.now) => {
+                EffectStatus::InProgress if effect.is_leased(self.context.now) => {
                     // A delivery that was made after the grant has fenced whoever holds it.
                     let fenced = matches!(delivery, Some(Behind::Current(_, token)) if Some(token) > effect.token);
                     if !fenced {
-                        let retry_after = Millis(effect.lease_until.0 - self.now.0);
+                        let retry_after = Millis(effect.lease_until.0 - self.context.now.0);
                         return Err(Refusal::InProgress { retry_after });
                     }
                 }
@@ -96,8 +99,8 @@ impl<F: Faults> DecisionContext<'_, F> {
                 }
                 _ => {}
             }
-        } else if self.state.store().len_of(asked.identity.tenant()) >= self.limits.effects_max {
-            return Err(overloaded(Overload::Effects, self.limits));
+        } else if self.context.state.store().len_of(asked.identity.tenant()) >= self.context.limits.effects_max {
+            return Err(self.context.overloaded(Overload::Effects));
         }
         let lifetime = match (asked.lifetime, known) {
             (None, None) => Some(Lifetime::Window(self.window(&asked.identity.scope))),
@@ -116,11 +119,7 @@ impl<F: Faults> DecisionContext<'_, F> {
     }
 
     fn grant(&self, mut event: EffectBegun, known: Option<&Effect>) -> Decision {
-        if self.faults.planted(Fault::TakeoverKeepsToken)
-            && let Some(token) = known.and_then(|effect| effect.token)
-        {
-            event.token = token;
-        }
+        event.token = self.context.faults.grant_token(event.token, known);
         let execute = StoreReply::Execute {
             attempt: known.map_or(0, |effect| effect.attempt).saturating_add(1),
             token: event.token,
@@ -135,33 +134,35 @@ impl<F: Faults> DecisionContext<'_, F> {
         if outcome.status == EffectStatus::InProgress {
             return Err(Refusal::Invalid("an effect ends as SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE"));
         }
-        bounded("result", outcome.result.as_ref().map_or(0, |result| result.len()), self.limits.result_bytes_max)?;
-        bounded("last_error", outcome.last_error.len(), self.limits.error_text_bytes_max)?;
+        check_len(
+            "result",
+            outcome.result.as_ref().map_or(0, |result| result.len()),
+            self.context.limits.result_bytes_max,
+        )?;
+        check_len("last_error", outcome.last_error.len(), self.context.limits.error_text_bytes_max)?;
         let effect = self.known(identity)?;
         self.check_token(effect, token)?;
-        let by_ack_alone = effect.committed && !effect.finished;
-        match effect.status {
-            EffectStatus::InProgress => {}
-            EffectStatus::Succeeded if by_ack_alone && outcome.status == EffectStatus::Succeeded => {}
-            _ if !by_ack_alone && effect.outcome() == *outcome => return Ok(Decision::nothing(Reply::Done)),
-            _ if self.faults.planted(Fault::FinishIgnoresToken) => {}
-            _ => return Err(Refusal::OtherOutcome),
+        if effect.finished && effect.outcome() == *outcome {
+            return Ok(Decision::reply_only(Reply::Success));
+        }
+        if !self.context.faults.can_finish(effect, outcome.status) {
+            return Err(Refusal::OtherOutcome);
         }
         let event = Event::EffectFinished { identity: identity.clone(), outcome: outcome.clone() };
-        Ok(Decision::new(event, Reply::Done))
+        Ok(Decision::new(event, Reply::Success))
     }
 
     fn reacquire(&self, identity: &Identity, owner: &OwnerName, lease: Option<Millis>) -> Result<Decision, Refusal> {
         self.check_identity(identity)?;
         let effect = self.known(identity)?;
-        if effect.status.is_final() || effect.is_leased(self.now) {
+        if effect.status.is_final() || effect.is_leased(self.context.now) {
             return Err(Refusal::NotRetryable { status: effect.status });
         }
         let event = EffectBegun {
             identity: identity.clone(),
             token: self.token,
             owner: owner.clone(),
-            until: self.now.after(self.limits.lease(lease)),
+            until: self.context.now.after(self.context.limits.lease(lease)),
             lifetime: None,
             request_hash: None,
             message: None,
@@ -172,24 +173,24 @@ impl<F: Faults> DecisionContext<'_, F> {
     fn renew(&self, identity: &Identity, token: TokenClaim, lease: Option<Millis>) -> Result<Decision, Refusal> {
         self.check_identity(identity)?;
         // Of an effect that is not there every lease is stale.
-        let effect = self.state.effect(identity, self.now).ok_or(Refusal::StaleLease)?;
+        let effect = self.context.state.effect(identity, self.context.now).ok_or(Refusal::StaleLease)?;
         self.check_token(effect, token)?;
-        if !effect.is_leased(self.now) {
+        if !effect.is_leased(self.context.now) {
             return Err(Refusal::StaleLease);
         }
-        let until = self.now.after(self.limits.lease(lease));
+        let until = self.context.now.after(self.context.limits.lease(lease));
         let event = Event::EffectRenewed { identity: identity.clone(), until };
         Ok(Decision::new(event, Reply::Store(StoreReply::Renewed { lease_until: until })))
     }
 
     fn known(&self, identity: &Identity) -> Result<&Effect, Refusal> {
-        self.state.effect(identity, self.now).ok_or(Refusal::UnknownEffect)
+        self.context.state.effect(identity, self.context.now).ok_or(Refusal::UnknownEffect)
     }
 
     fn check_identity(&self, identity: &Identity) -> Result<(), Refusal> {
         let (tenant, key) = identity.bytes();
-        bounded("idempotency key", key.len(), self.limits.idempotency_key_bytes_max)?;
-        bounded("tenant id", tenant.len(), self.limits.id_bytes_max)?;
+        check_len("idempotency key", key.len(), self.context.limits.idempotency_key_bytes_max)?;
+        check_len("tenant id", tenant.len(), self.context.limits.id_bytes_max)?;
         let required = match &identity.scope {
             Scope::Consume { .. } | Scope::Tenant => return Ok(()),
             Scope::Job { id } => [("job id", id), ("job id", id)],
@@ -200,21 +201,20 @@ impl<F: Faults> DecisionContext<'_, F> {
             if text.is_empty() {
                 return Err(Refusal::Invalid("a scope's id, principal and method must not be empty"));
             }
-            bounded(what, text.len(), self.limits.id_bytes_max)?;
+            check_len(what, text.len(), self.context.limits.id_bytes_max)?;
         }
         Ok(())
     }
 
     fn check_token(&self, effect: &Effect, shown: TokenClaim) -> Result<(), Refusal> {
-        let holds = matches!(shown, TokenClaim::Shown(token) if Some(token) == effect.token);
-        if holds || self.faults.planted(Fault::FinishIgnoresToken) { Ok(()) } else { Err(Refusal::StaleLease) }
+        if self.context.faults.effect_token_matches(effect, shown) { Ok(()) } else { Err(Refusal::StaleLease) }
     }
 
     /// How long effects of this scope are remembered by default.
     fn window(&self, scope: &Scope) -> Millis {
         match scope {
-            Scope::Job { .. } | Scope::Task { .. } => self.limits.job_ttl,
-            Scope::Consume { .. } | Scope::Tenant | Scope::Rpc { .. } => self.limits.effect_ttl,
+            Scope::Job { .. } | Scope::Task { .. } => self.context.limits.job_ttl,
+            Scope::Consume { .. } | Scope::Tenant | Scope::Rpc { .. } => self.context.limits.effect_ttl,
         }
     }
 
@@ -223,7 +223,7 @@ impl<F: Faults> DecisionContext<'_, F> {
         let Scope::Consume { topic: name, group } = &identity.scope else {
             return Err(Refusal::Invalid("a delivery goes with a consume scope"));
         };
-        let topic = topic(self.state, name)?;
+        let topic = self.context.topic(name)?;
         let TokenClaim::Shown(token) = delivery.token else { return Ok(Behind::Gone) };
         let message = topic.partition(delivery.partition).and_then(|partition| partition.find(delivery.offset));
         if let Some((_, message)) = message {
@@ -233,7 +233,8 @@ impl<F: Faults> DecisionContext<'_, F> {
                 return Err(Refusal::Invalid("the delivered message is of another tenant"));
             }
         }
-        match delivery_status(topic, group, delivery.partition, delivery.offset, delivery.token) {
+        let message = (delivery.partition, delivery.offset);
+        match delivery_status(&self.context, topic, group, message, delivery.token) {
             Ok(ClaimStatus::Current(message_ref, _)) => {
                 Ok(Behind::Current((message_ref.partition, message_ref.position), token))
             }
@@ -254,5 +255,5 @@ enum Behind {
 
 fn retryable(effect: &Effect, last_error: Text) -> Decision {
     let (attempt, status) = (effect.attempt, effect.status);
-    Decision::nothing(Reply::Store(StoreReply::Retryable { attempt, status, last_error }))
+    Decision::reply_only(Reply::Store(StoreReply::Retryable { attempt, status, last_error }))
 }

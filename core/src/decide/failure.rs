@@ -1,38 +1,29 @@
 //! What becomes of a message that failed: another try later, or the dead letters.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use crate::faults::{Fault, Faults};
-use crate::record::MessageRef;
 use crate::state::State;
-use crate::state::entry::Entry;
 use crate::state::group::Group;
 use crate::state::partition::Message;
 use crate::state::topic::Topic;
 use crate::types::message::MAX_BACKOFF_DEFAULT;
-use crate::types::{DeadReason, Millis, RetryPolicy, Timestamp};
-
-/// What no pure core has; used by a planted bug alone.
-static HIDDEN: AtomicU64 = AtomicU64::new(0);
+use crate::types::{DeadReason, DeliveryState, MessageRef, Millis, RetryPolicy, Timestamp};
 
 /// What a failure leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum FailureVerdict {
     /// It is delivered again, not before this moment.
     Again { not_before: Timestamp },
     /// It becomes a dead letter.
     Dead(DeadReason),
 }
 
-/// Decides what follows the failure of the delivery `entry` describes. A `delay` asked for wins over the policy.
+/// Decides what follows the failure of the delivery `delivery` describes. A `delay` asked for wins over the policy.
 pub(crate) fn after_failure(
     state: &State,
     message_ref: &MessageRef,
-    entry: &Entry,
+    delivery: &DeliveryState,
     now: Timestamp,
     delay: Option<Millis>,
-    faults: &impl Faults,
-) -> Outcome {
+) -> FailureVerdict {
     let topic = state.topic(message_ref.topic).expect("a lease belongs to a topic");
     let group = topic.group(message_ref.group).expect("a lease belongs to a group");
     let message = message(topic, message_ref);
@@ -40,26 +31,21 @@ pub(crate) fn after_failure(
     let envelope = meta.as_ref().map(|meta| &meta.envelope);
     let policy = envelope.and_then(|envelope| envelope.retry_policy);
     if !topic.name().is_dead_letter() {
-        if policy.is_some_and(|policy| policy.max_attempts > 0 && entry.attempts >= policy.max_attempts) {
-            return Outcome::Dead(DeadReason::MaxAttempts);
+        if policy.is_some_and(|policy| policy.max_attempts > 0 && delivery.attempts >= policy.max_attempts) {
+            return FailureVerdict::Dead(DeadReason::MaxAttempts);
         }
         if envelope.and_then(|envelope| envelope.deadline.as_ref()).is_some_and(|deadline| deadline.at <= now) {
-            return Outcome::Dead(DeadReason::DeadlineExceeded);
+            return FailureVerdict::Dead(DeadReason::DeadlineExceeded);
         }
     }
     let wait = match (delay, policy) {
         (Some(delay), _) => delay,
         (None, Some(policy)) => {
-            backoff(&policy, entry.failures.saturating_add(1), jitter(topic, group, message_ref, entry, message))
+            backoff(&policy, delivery.failures.saturating_add(1), jitter(topic, group, message_ref, delivery, message))
         }
         (None, None) => Millis(0),
     };
-    let wait = match () {
-        () if faults.planted(Fault::BackoffIgnored) => Millis(0),
-        () if faults.planted(Fault::HiddenState) => Millis(wait.0 + HIDDEN.fetch_add(1, Ordering::Relaxed) % 3),
-        () => wait,
-    };
-    Outcome::Again { not_before: now.after(wait) }
+    FailureVerdict::Again { not_before: now.after(wait) }
 }
 
 /// Whether a message's deadline has passed. In a dead-letter topic deadlines do not act.
@@ -87,7 +73,7 @@ fn backoff(policy: &RetryPolicy, failures: u32, jitter: u64) -> Millis {
 }
 
 /// Spreads retries of different messages, and of one message's attempts, without a random draw.
-fn jitter(topic: &Topic, group: &Group, message_ref: &MessageRef, entry: &Entry, message: &Message) -> u64 {
+fn jitter(topic: &Topic, group: &Group, message_ref: &MessageRef, delivery: &DeliveryState, message: &Message) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut mix = |bytes: &[u8]| {
         for byte in bytes.iter().chain(&[0xff]) {
@@ -98,7 +84,7 @@ fn jitter(topic: &Topic, group: &Group, message_ref: &MessageRef, entry: &Entry,
     mix(group.name().as_str().as_bytes());
     mix(&message_ref.partition.0.to_le_bytes());
     mix(&message.offset.0.to_le_bytes());
-    mix(&entry.attempts.to_le_bytes());
+    mix(&delivery.attempts.to_le_bytes());
     hash ^ (hash >> 31)
 }
 

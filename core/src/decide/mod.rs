@@ -1,21 +1,44 @@
-//! The decisions. Each reads the state, the limits and the clock, and says what is to be remembered and answered; none changes
-//! anything.
+//! Decisions, one file per family of commands.
+//!
+//! A decision reads a [`DecisionContext`] and returns the record to append and the reply to give once that record is
+//! durable. It changes nothing.
 
 pub(crate) mod admin;
 pub(crate) mod complete;
+pub(crate) mod dead_letter;
 pub(crate) mod effects;
 pub(crate) mod failure;
 pub(crate) mod produce;
-pub(crate) mod redrive;
 pub(crate) mod settle;
 
+use crate::faults::Faults;
 use crate::record::Event;
-use crate::reply::{Refusal, Reply};
+use crate::reply::{Overload, Refusal, Reply};
 use crate::state::State;
 use crate::state::topic::Topic;
-use crate::types::TopicName;
+use crate::types::{Limits, Timestamp, TopicName};
 
-/// What follows from a command: at most one record, and the answer once it is durable.
+/// Everything a decision may depend on.
+pub(crate) struct DecisionContext<'a, F> {
+    pub(crate) state: &'a State,
+    pub(crate) limits: &'a Limits,
+    pub(crate) now: Timestamp,
+    pub(crate) faults: &'a F,
+}
+
+impl<'a, F: Faults> DecisionContext<'a, F> {
+    /// The topic of that name.
+    pub(crate) fn topic(&self, name: &TopicName) -> Result<&'a Topic, Refusal> {
+        topic(self.state, name)
+    }
+
+    /// The refusal of a command for want of capacity.
+    pub(crate) fn overloaded(&self, reason: Overload) -> Refusal {
+        Refusal::Overloaded { reason, retry_after: self.limits.retry_after }
+    }
+}
+
+/// The result of a decision: at most one record, and the reply once it is durable.
 #[derive(Debug)]
 pub(crate) struct Decision {
     pub(crate) event: Option<Event>,
@@ -27,12 +50,18 @@ impl Decision {
         Self { event: Some(event), reply }
     }
 
-    /// Nothing is to be remembered.
-    pub(crate) fn nothing(reply: Reply) -> Self {
+    /// A reply without a record.
+    pub(crate) fn reply_only(reply: Reply) -> Self {
         Self { event: None, reply }
     }
 }
 
+/// The topic of that name.
 pub(crate) fn topic<'a>(state: &'a State, name: &TopicName) -> Result<&'a Topic, Refusal> {
     state.topic_named(name).ok_or_else(|| Refusal::UnknownTopic(name.clone()))
+}
+
+/// Refuses `what` if it has more than `max` bytes.
+pub(crate) fn check_len(what: &'static str, len: usize, max: usize) -> Result<(), Refusal> {
+    if len > max { Err(Refusal::TooLarge { what, len: len as u64, max: max as u64 }) } else { Ok(()) }
 }

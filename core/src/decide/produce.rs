@@ -2,24 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use super::{Decision, topic};
-use crate::body::Body;
+use super::{Decision, DecisionContext, check_len, topic};
 use crate::command::Produce;
-use crate::faults::{Fault, Faults};
+use crate::faults::Faults;
 use crate::record::{DedupeWindow, Event};
 use crate::reply::{Overload, Produced, Refusal, Reply, RouterUse};
+use crate::state::DedupeEntry;
 use crate::state::partition::{Load, Partition};
 use crate::state::topic::Topic;
-use crate::state::{Accepted, IdentityKey, State};
 use crate::types::partitioner::partition_of;
-use crate::types::{Envelope, Limits, Metadata, Offset, PartitionId, Timestamp, TopicId, TopicName};
+use crate::types::{Body, Envelope, IdentityKey, Limits, Metadata, Offset, PartitionId, TopicId, TopicName};
 
 /// Messages that are decided and not yet stored: those before in the same step.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     stored: BTreeMap<(TopicId, PartitionId), Load>,
     messages: BTreeMap<TopicId, u64>,
-    accepted: BTreeMap<TopicName, BTreeMap<IdentityKey, Accepted>>,
+    dedupe: BTreeMap<TopicName, BTreeMap<IdentityKey, DedupeEntry>>,
 }
 
 impl Pending {
@@ -31,18 +30,18 @@ impl Pending {
         self.stored.insert((*topic, *partition), load);
         *self.messages.entry(*topic).or_default() += 1;
         if let (Some(dedupe), Some((tenant, key))) = (dedupe, body.identity()) {
-            let accepted = Accepted { partition: *partition, offset: *offset, expires_at: dedupe.expires_at };
-            let of_scope = self.accepted.entry(dedupe.scope.clone()).or_default();
-            of_scope.insert(IdentityKey::new(tenant, key), accepted);
+            let entry = DedupeEntry { partition: *partition, offset: *offset, expires_at: dedupe.expires_at };
+            let of_scope = self.dedupe.entry(dedupe.scope.clone()).or_default();
+            of_scope.insert(IdentityKey::new(tenant, key), entry);
         }
     }
 
-    fn accepted(&self, scope: &TopicName, key: &IdentityKey) -> Option<Accepted> {
-        self.accepted.get(scope)?.get(key).copied()
+    fn find(&self, scope: &TopicName, key: &IdentityKey) -> Option<DedupeEntry> {
+        self.dedupe.get(scope)?.get(key).copied()
     }
 
-    fn identities(&self, scope: &TopicName) -> u64 {
-        self.accepted.get(scope).map_or(0, |accepted| accepted.len() as u64)
+    fn dedupe_keys(&self, scope: &TopicName) -> u64 {
+        self.dedupe.get(scope).map_or(0, |keys| keys.len() as u64)
     }
 
     fn messages(&self, topic: TopicId) -> u64 {
@@ -57,45 +56,35 @@ impl Pending {
 }
 
 /// Decides a produce. The envelope, the routing and the trace of `asked` are used up.
-pub(crate) fn produce(
-    state: &State,
-    limits: &Limits,
-    now: Timestamp,
-    asked: &mut Produce,
-    faults: &impl Faults,
-) -> Result<Decision, Refusal> {
-    produce_after(&Pending::default(), state, limits, now, asked, faults)
+pub(crate) fn produce<F: Faults>(context: &DecisionContext<'_, F>, asked: &mut Produce) -> Result<Decision, Refusal> {
+    produce_after(context, &Pending::default(), asked)
 }
 
 /// Decides a produce that follows others of the same step.
-pub(super) fn produce_after(
+pub(super) fn produce_after<F: Faults>(
+    context: &DecisionContext<'_, F>,
     pending: &Pending,
-    state: &State,
-    limits: &Limits,
-    now: Timestamp,
     asked: &mut Produce,
-    faults: &impl Faults,
 ) -> Result<Decision, Refusal> {
+    let DecisionContext { state, limits, now, .. } = *context;
     check_sizes(limits, asked)?;
     let mut dedupe = None;
     if let Some(identity) = asked.envelope.identity_key() {
         let scope = asked.envelope.target_topic.as_ref().unwrap_or(&asked.topic);
-        let known = state.identities(scope);
+        let table = state.dedupe(scope);
         let key = IdentityKey::new(asked.envelope.tenant(), identity);
-        let accepted = known.and_then(|identities| identities.accepted(&key, now));
-        if let Some(accepted) = accepted.or_else(|| pending.accepted(scope, &key))
-            && !faults.planted(Fault::DuplicateTakenAsNew)
-        {
-            return Ok(Decision::nothing(Reply::Produced(Produced {
-                partition: accepted.partition,
-                offset: accepted.offset,
+        let stored = table.and_then(|table| table.find(&key, now));
+        if let Some(first) = stored.or_else(|| pending.find(scope, &key)) {
+            return Ok(Decision::reply_only(Reply::Produced(Produced {
+                partition: first.partition,
+                offset: first.offset,
                 duplicate: true,
-                router: RouterUse::NotAsked,
+                router: RouterUse::NoDecision,
             })));
         }
-        let room = limits.dedupe_keys_max.saturating_sub(pending.identities(scope));
-        if room == 0 || known.is_some_and(|identities| identities.live_reach(room, now)) {
-            return Err(overloaded(Overload::Identities, limits));
+        let room = limits.dedupe_keys_max.saturating_sub(pending.dedupe_keys(scope));
+        if room == 0 || table.is_some_and(|table| table.is_full(room, now)) {
+            return Err(context.overloaded(Overload::DedupeKeys));
         }
         dedupe = Some(DedupeWindow { scope: scope.clone(), expires_at: now.after(limits.dedupe_ttl) });
     }
@@ -112,7 +101,7 @@ pub(super) fn produce_after(
         }
     }
 
-    let mut router = RouterUse::NotAsked;
+    let mut router = RouterUse::NoDecision;
     let mut followed = None;
     if let Some(decision) = asked.routing.take() {
         let target = decision.target_topic.as_ref().or(envelope.target_topic.as_ref()).unwrap_or(&asked.topic);
@@ -127,20 +116,17 @@ pub(super) fn produce_after(
             followed = Some(decision.routing);
             router = RouterUse::Followed;
         } else {
-            router = RouterUse::SetAside;
+            router = RouterUse::Ignored;
         }
     }
 
     let destination = topic(state, envelope.target_topic.as_ref().unwrap_or(&asked.topic))?;
     let partition = choose_partition(destination, envelope.partition_override, &asked.key)?;
     let load = Load { messages: 1, bytes: (asked.key.len() + asked.value.len()) as u64 };
-    bounded_load(limits, load)?;
+    check_load(limits, load)?;
     let load = pending.with(destination.id(), partition, load);
-    check_room(state, limits, destination, partition, load, faults)?;
+    check_room(context, destination, partition, load)?;
 
-    if faults.planted(Fault::BodyTruncated) {
-        asked.value.truncate(asked.value.len().saturating_sub(1).max(1));
-    }
     let offset = Offset(destination.next_offset().0 + pending.messages(destination.id()));
     let body = if followed.is_none() && is_bare(asked) {
         Body::bare(&asked.key, &asked.value)
@@ -157,20 +143,20 @@ fn check_sizes(limits: &Limits, asked: &Produce) -> Result<(), Refusal> {
     if asked.value.is_empty() {
         return Err(Refusal::Invalid("value must not be empty"));
     }
-    bounded("key", asked.key.len(), limits.key_bytes_max)?;
+    check_len("key", asked.key.len(), limits.key_bytes_max)?;
     if let Some(key) = &asked.envelope.idempotency_key {
-        bounded("idempotency key", key.len(), limits.idempotency_key_bytes_max)?;
+        check_len("idempotency key", key.len(), limits.idempotency_key_bytes_max)?;
     }
     let Envelope { run_id, step_id, parent_step_id, tenant_id, .. } = &asked.envelope;
     for (what, id) in
         [("tenant id", tenant_id), ("run id", run_id), ("step id", step_id), ("parent step id", parent_step_id)]
     {
-        bounded(what, id.as_ref().map_or(0, |id| id.len()), limits.id_bytes_max)?;
+        check_len(what, id.as_ref().map_or(0, |id| id.len()), limits.id_bytes_max)?;
     }
     let metadata = metadata_len(asked);
-    bounded("metadata", metadata, limits.metadata_bytes_max)?;
+    check_len("metadata", metadata, limits.metadata_bytes_max)?;
     let message = asked.key.len() + asked.value.len() + metadata;
-    bounded("message", message, limits.message_bytes_max)?;
+    check_len("message", message, limits.message_bytes_max)?;
     if asked.delay.is_some() && asked.envelope.deliver_at.is_some() {
         return Err(Refusal::Invalid("give a delay or a moment of delivery, not both"));
     }
@@ -206,10 +192,6 @@ fn is_bare(asked: &Produce) -> bool {
     asked.envelope.is_empty() && asked.routing.is_none() && asked.trace.is_none()
 }
 
-pub(super) fn bounded(what: &'static str, len: usize, max: usize) -> Result<(), Refusal> {
-    if len > max { Err(Refusal::TooLarge { what, len: len as u64, max: max as u64 }) } else { Ok(()) }
-}
-
 fn choose_partition(topic: &Topic, asked: Option<PartitionId>, key: &[u8]) -> Result<PartitionId, Refusal> {
     let partitions = topic.partition_count();
     match asked {
@@ -220,7 +202,7 @@ fn choose_partition(topic: &Topic, asked: Option<PartitionId>, key: &[u8]) -> Re
 }
 
 /// A message that no partition could hold by itself.
-pub(super) fn bounded_load(limits: &Limits, load: Load) -> Result<(), Refusal> {
+pub(super) fn check_load(limits: &Limits, load: Load) -> Result<(), Refusal> {
     match load.bytes > limits.partition_bytes_max {
         true => Err(Refusal::TooLarge { what: "key and value", len: load.bytes, max: limits.partition_bytes_max }),
         false => Ok(()),
@@ -228,31 +210,26 @@ pub(super) fn bounded_load(limits: &Limits, load: Load) -> Result<(), Refusal> {
 }
 
 /// Whether one more message fits the partition, and whether its dead letters leave room for more.
-pub(super) fn check_room(
-    state: &State,
-    limits: &Limits,
+pub(super) fn check_room<F: Faults>(
+    context: &DecisionContext<'_, F>,
     topic: &Topic,
     partition: PartitionId,
     load: Load,
-    faults: &impl Faults,
 ) -> Result<(), Refusal> {
-    let open = topic.partition(partition).map(Partition::open).unwrap_or_default();
-    let full = open.messages + load.messages > limits.partition_messages_max
-        || (open.bytes + load.bytes > limits.partition_bytes_max && !faults.planted(Fault::BackpressureIgnoresBytes));
+    let limits = context.limits;
+    let backlog = topic.partition(partition).map(Partition::backlog).unwrap_or_default();
+    let full = backlog.messages + load.messages > limits.partition_messages_max
+        || backlog.bytes + load.bytes > limits.partition_bytes_max;
     if full {
-        return Err(overloaded(Overload::Backlog, limits));
+        return Err(context.overloaded(Overload::Backlog));
     }
-    let dead = topic.dead_letters().and_then(|dead| state.topic(dead));
+    let dead = topic.dead_letters().and_then(|dead| context.state.topic(dead));
     if let Some(dead) = dead {
         let partition = PartitionId(partition.0 % dead.partition_count());
-        let open = dead.partition(partition).map(Partition::open).unwrap_or_default();
-        if open.messages >= limits.partition_messages_max || open.bytes >= limits.partition_bytes_max {
-            return Err(overloaded(Overload::DeadLetters, limits));
+        let backlog = dead.partition(partition).map(Partition::backlog).unwrap_or_default();
+        if backlog.messages >= limits.partition_messages_max || backlog.bytes >= limits.partition_bytes_max {
+            return Err(context.overloaded(Overload::DeadLetters));
         }
     }
     Ok(())
-}
-
-pub(super) fn overloaded(reason: Overload, limits: &Limits) -> Refusal {
-    Refusal::Overloaded { reason, retry_after: limits.retry_after }
 }

@@ -1,18 +1,17 @@
-//! A worker's word about a message: whether it has the right to give it, and what follows.
+//! Validates and decides ack, nack, extend and release.
 
 use std::sync::Arc;
 
-use super::failure::{Outcome, after_failure, message};
-use super::redrive::dead_letter;
-use super::{Decision, topic};
+use super::dead_letter::dead_letter;
+use super::failure::{FailureVerdict, after_failure, message};
+use super::{Decision, DecisionContext, check_len};
 use crate::command::{Claim, TokenClaim};
-use crate::faults::{Fault, Faults};
-use crate::record::{Event, MessageRef};
+use crate::faults::Faults;
+use crate::record::Event;
 use crate::reply::{Refusal, Reply};
 use crate::state::State;
-use crate::state::entry::{Entry, Phase};
 use crate::state::topic::Topic;
-use crate::types::{GroupName, Limits, Millis, Offset, PartitionId, Text, Timestamp};
+use crate::types::{DeliveryState, GroupName, MessageRef, Millis, Offset, PartitionId, Phase, Text};
 
 /// What a claim turns out to be about.
 #[derive(Debug)]
@@ -20,46 +19,35 @@ pub(crate) enum ClaimStatus<'a> {
     /// A message this group is done with; whatever is said about it comes too late to matter.
     AlreadyAcked,
     /// The newest delivery of an unfinished message, and the caller is who it was made to.
-    Current(MessageRef, &'a Entry),
+    Current(MessageRef, &'a DeliveryState),
 }
 
-/// Finds what a claim is about and whether it holds.
-pub(crate) fn claim_status<'a>(
-    state: &'a State,
+/// Checks a claim against the newest delivery of its message: group, token and owner.
+pub(crate) fn claim_status<'a, F: Faults>(
+    context: &DecisionContext<'a, F>,
     claim: &Claim,
-    faults: &impl Faults,
 ) -> Result<ClaimStatus<'a>, Refusal> {
-    let topic = topic(state, &claim.topic)?;
-    let shown = match faults.planted(Fault::SkipTokenCheck) && claim.token != TokenClaim::Absent {
-        true => newest_token(topic, claim).unwrap_or(claim.token),
-        false => claim.token,
-    };
-    let claim_status = delivery_status(topic, &claim.group, claim.partition, claim.offset, shown)?;
-    match &claim_status {
-        ClaimStatus::Current(_, entry) if claim.owner != entry.owner => Err(Refusal::NotOwner),
-        _ => Ok(claim_status),
+    let topic = context.topic(&claim.topic)?;
+    let status = delivery_status(context, topic, &claim.group, (claim.partition, claim.offset), claim.token)?;
+    match &status {
+        ClaimStatus::Current(_, delivery) if claim.owner != delivery.owner => Err(Refusal::NotOwner),
+        _ => Ok(status),
     }
 }
 
-/// The planted bug: whatever token is shown, the right one is seen.
-fn newest_token(topic: &Topic, claim: &Claim) -> Option<TokenClaim> {
-    let progress = topic.group_named(&claim.group)?.progress(claim.partition)?;
-    progress.find(claim.offset).map(|(_, entry)| TokenClaim::Shown(entry.token))
-}
-
-/// Finds what a delivery of a message to a group has come to. A token that is shown must be the newest.
-pub(crate) fn delivery_status<'a>(
+/// Finds the newest delivery of a message to a group. A token that is shown must be that delivery's.
+pub(crate) fn delivery_status<'a, F: Faults>(
+    context: &DecisionContext<'a, F>,
     topic: &'a Topic,
     group: &GroupName,
-    partition: PartitionId,
-    offset: Offset,
+    (partition, offset): (PartitionId, Offset),
     token: TokenClaim,
 ) -> Result<ClaimStatus<'a>, Refusal> {
     let group = topic.group_named(group).ok_or_else(|| Refusal::UnknownGroup(group.clone()))?;
     let partitions = topic.partition_count();
     let progress = group.progress(partition).ok_or(Refusal::PartitionOutOfRange { partition, partitions })?;
-    let Some((position, entry)) = progress.find(offset) else {
-        return match is_done(topic, (partition, offset), progress.done()) {
+    let Some((position, delivery)) = progress.find_delivery(offset) else {
+        return match is_acked(topic, (partition, offset), progress.acked()) {
             true => Ok(ClaimStatus::AlreadyAcked),
             false if token == TokenClaim::Absent => Err(Refusal::NotOwner),
             false => Err(Refusal::StaleLease),
@@ -67,21 +55,25 @@ pub(crate) fn delivery_status<'a>(
     };
     match token {
         TokenClaim::Absent => {}
-        TokenClaim::Shown(token) if token == entry.token => {}
+        TokenClaim::Shown(token) if context.faults.lease_token_matches(delivery, token) => {}
         TokenClaim::Shown(_) | TokenClaim::Unreadable => return Err(Refusal::StaleLease),
     }
     let message_ref = MessageRef { topic: topic.id(), group: group.id(), partition, position };
-    Ok(ClaimStatus::Current(message_ref, entry))
+    Ok(ClaimStatus::Current(message_ref, delivery))
 }
 
 /// Whether the group is done with a message it has no history of.
-fn is_done(topic: &Topic, (partition, offset): (PartitionId, Offset), done: &crate::state::AckSet) -> bool {
+fn is_acked(
+    topic: &Topic,
+    (partition, offset): (PartitionId, Offset),
+    acked: &crate::collections::ack_set::AckSet,
+) -> bool {
     if offset >= topic.next_offset() {
         return false;
     }
     let here = topic.partition(partition).and_then(|partition| partition.find(offset));
     if let Some((position, _)) = here {
-        return done.contains(position);
+        return acked.contains(position);
     }
     // Not kept here. A message kept in another partition is a stranger; one kept nowhere was done in every group. Which partition
     // an offset that is gone was in is not remembered, so each is asked: late words are rare, and to remember would cost
@@ -90,15 +82,12 @@ fn is_done(topic: &Topic, (partition, offset): (PartitionId, Offset), done: &cra
 }
 
 /// Decides an ack.
-pub(crate) fn ack(state: &State, limits: &Limits, claim: &Claim, faults: &impl Faults) -> Result<Decision, Refusal> {
-    match claim_status(state, claim, faults)? {
-        ClaimStatus::AlreadyAcked => Ok(Decision::nothing(Reply::Done)),
-        ClaimStatus::Current(..) if faults.planted(Fault::AckNotKept) => Ok(Decision::nothing(Reply::Done)),
-        ClaimStatus::Current(message_ref, _) => {
-            let commits = has_identity(state, &message_ref).then_some(limits.ack_ttl);
-            Ok(Decision::new(Event::Acked { message_ref, commits }, Reply::Done))
-        }
-    }
+pub(crate) fn ack<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim) -> Result<Decision, Refusal> {
+    let ClaimStatus::Current(message_ref, _) = claim_status(context, claim)? else {
+        return Ok(Decision::reply_only(Reply::Success));
+    };
+    let commits = has_identity(context.state, &message_ref).then_some(context.limits.ack_ttl);
+    Ok(Decision::new(Event::Acked { message_ref, commits }, Reply::Success))
 }
 
 /// Whether the message at `message_ref` has an idempotency key, and so an effect.
@@ -108,66 +97,57 @@ pub(super) fn has_identity(state: &State, message_ref: &MessageRef) -> bool {
 }
 
 /// Decides a nack.
-pub(crate) fn nack(
-    state: &State,
-    limits: &Limits,
-    now: Timestamp,
-    (claim, reason, delay): (&Claim, &Text, Option<Millis>),
-    faults: &impl Faults,
+pub(crate) fn nack<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    claim: &Claim,
+    reason: &Text,
+    delay: Option<Millis>,
 ) -> Result<Decision, Refusal> {
-    if reason.len() > limits.error_text_bytes_max {
-        let (len, max) = (reason.len() as u64, limits.error_text_bytes_max as u64);
-        return Err(Refusal::TooLarge { what: "reason", len, max });
-    }
-    let ClaimStatus::Current(message_ref, entry) = claim_status(state, claim, faults)? else {
-        return Ok(Decision::nothing(Reply::Done));
+    check_len("reason", reason.len(), context.limits.error_text_bytes_max)?;
+    let ClaimStatus::Current(message_ref, delivery) = claim_status(context, claim)? else {
+        return Ok(Decision::reply_only(Reply::Success));
     };
     let given = (!reason.is_empty()).then(|| Arc::<str>::from(&**reason));
-    if let Phase::Queued { .. } = entry.phase {
-        // The failure was counted when the lease ended.
+    if let Phase::Queued { .. } = delivery.phase {
+        // The failure was counted when the lease expired.
         return Ok(match given {
-            Some(reason) if *reason != *entry.last_error.as_str() => {
-                Decision::new(Event::ReasonNoted { message_ref, reason }, Reply::Done)
+            Some(reason) if *reason != *delivery.last_error.as_str() => {
+                Decision::new(Event::ReasonNoted { message_ref, reason }, Reply::Success)
             }
-            _ => Decision::nothing(Reply::Done),
+            _ => Decision::reply_only(Reply::Success),
         });
     }
-    let event = match after_failure(state, &message_ref, entry, now, delay, faults) {
-        Outcome::Again { not_before } => Event::Nacked { message_ref, reason: given, not_before },
-        Outcome::Dead(dead) => {
-            let last_error = given.as_deref().unwrap_or(entry.last_error.as_str()).into();
-            dead_letter(state, &message_ref, dead, last_error)
+    let event = match after_failure(context.state, &message_ref, delivery, context.now, delay) {
+        FailureVerdict::Again { not_before } => Event::Nacked { message_ref, reason: given, not_before },
+        FailureVerdict::Dead(dead) => {
+            let last_error = given.as_deref().unwrap_or(delivery.last_error.as_str()).into();
+            dead_letter(context.state, &message_ref, dead, last_error)
         }
     };
-    Ok(Decision::new(event, Reply::Done))
+    Ok(Decision::new(event, Reply::Success))
 }
 
 /// Decides an extension.
-pub(crate) fn extend(
-    state: &State,
-    limits: &Limits,
-    now: Timestamp,
-    (claim, lease): (&Claim, Option<Millis>),
-    faults: &impl Faults,
+pub(crate) fn extend<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    claim: &Claim,
+    lease: Option<Millis>,
 ) -> Result<Decision, Refusal> {
-    match claim_status(state, claim, faults)? {
-        ClaimStatus::Current(message_ref, Entry { phase: Phase::Leased { until }, .. }) if *until > now => {
-            let until = now.after(limits.lease(lease));
+    match claim_status(context, claim)? {
+        ClaimStatus::Current(message_ref, delivery) if context.faults.is_extendable(delivery, context.now) => {
+            let until = context.now.after(context.limits.lease(lease));
             Ok(Decision::new(Event::Extended { message_ref, until }, Reply::Extended { lease_until: until }))
-        }
-        ClaimStatus::Current(..) if faults.planted(Fault::ExtendAfterExpiry) => {
-            Ok(Decision::nothing(Reply::Extended { lease_until: now.after(limits.lease(lease)) }))
         }
         ClaimStatus::Current(..) | ClaimStatus::AlreadyAcked => Err(Refusal::StaleLease),
     }
 }
 
-/// Decides a release. Of a lease that has already ended it is true already.
-pub(crate) fn release(state: &State, claim: &Claim, faults: &impl Faults) -> Result<Decision, Refusal> {
-    match claim_status(state, claim, faults)? {
-        ClaimStatus::Current(message_ref, Entry { phase: Phase::Leased { .. }, .. }) => {
-            Ok(Decision::new(Event::Released { message_ref }, Reply::Done))
+/// Decides a release. A lease that has ended needs no record.
+pub(crate) fn release<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim) -> Result<Decision, Refusal> {
+    match claim_status(context, claim)? {
+        ClaimStatus::Current(message_ref, DeliveryState { phase: Phase::Leased { .. }, .. }) => {
+            Ok(Decision::new(Event::Released { message_ref }, Reply::Success))
         }
-        ClaimStatus::Current(..) | ClaimStatus::AlreadyAcked => Ok(Decision::nothing(Reply::Done)),
+        ClaimStatus::Current(..) | ClaimStatus::AlreadyAcked => Ok(Decision::reply_only(Reply::Success)),
     }
 }

@@ -67,13 +67,6 @@ impl ConsumerTurns {
         next_turn(&self.with_credit, self.last_served.next())
     }
 
-    /// The planted bug: as if the last stream were not there.
-    pub(crate) fn next_but_last(&self) -> Option<ConsumerId> {
-        let last = self.members.last().filter(|_| self.members.len() > 1);
-        let others: BTreeSet<_> = self.with_credit.iter().copied().filter(|member| Some(member) != last).collect();
-        next_turn(&others, self.last_served.next())
-    }
-
     pub(crate) fn served(&mut self, consumer: ConsumerId) {
         self.last_served = consumer;
     }

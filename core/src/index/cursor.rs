@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::priorities::PriorityQueue;
-use crate::state::cow::CowMap;
+use crate::collections::cow::CowMap;
 use crate::state::group::Progress;
 use crate::types::message::Priority;
 use crate::types::{ConsumerId, GroupId, Position};
@@ -46,7 +46,7 @@ pub(crate) struct Cursor {
 impl Cursor {
     /// A cursor that starts at the group's floor, with releases up to `matured_seen` already in their queue.
     pub(crate) fn new(progress: &Progress, matured_seen: u64) -> Self {
-        Self { frontiers: [progress.done().floor(); Priority::COUNT], matured_seen, ..Self::default() }
+        Self { frontiers: [progress.acked().floor(); Priority::COUNT], matured_seen, ..Self::default() }
     }
 
     pub(crate) fn give_back(&mut self, priority: Priority, position: Position) {
@@ -100,26 +100,19 @@ impl Cursor {
         self.withdraw(priority, position);
     }
 
-    /// The planted bug: everything of the lane up to `position` counts as handed out.
-    pub(crate) fn pass_over(&mut self, priority: Priority, position: Position) {
-        let frontier = &mut self.frontiers[priority.level() as usize];
-        *frontier = (*frontier).max(position.next());
-        self.withdraw(priority, position);
-    }
-
     /// Moves a lane's frontier past what is done or already handed out, to the next message or the end.
     fn advance(&mut self, level: u8, queue: &PriorityQueue, progress: &Progress, end: Position) -> Option<Position> {
         let frontier = &mut self.frontiers[level as usize];
         loop {
-            let position = queue.next_of_priority(level, progress.done().first_undone_from(*frontier))?;
+            let position = queue.next_of_priority(level, progress.acked().first_unacked_from(*frontier))?;
             if position >= end {
                 return None;
             }
             *frontier = position;
-            if progress.done().contains(position) {
+            if progress.acked().contains(position) {
                 continue;
             }
-            if !progress.has_entry(position) {
+            if !progress.is_delivered(position) {
                 return Some(position);
             }
             *frontier = position.next();
@@ -133,7 +126,7 @@ impl Cursor {
         for (serial, position, priority) in queue.matured_since(self.matured_seen) {
             self.matured_seen = serial;
             let passed = position < self.frontiers[priority.level() as usize];
-            if passed && !progress.done().contains(position) && !progress.has_entry(position) {
+            if passed && !progress.acked().contains(position) && !progress.is_delivered(position) {
                 self.returned.insert((priority.into(), position));
             }
         }

@@ -1,25 +1,23 @@
 //! Keeping the index in step with the records that are applied.
 
-use super::candidates::Candidates;
 use super::cursor::Cursor;
 use super::priorities::PriorityQueue;
 use super::{GroupIndex, Index, Sweep, Timer, TopicIndex};
-use crate::faults::{Fault, Faults};
-use crate::idempotency::{Identity, Realm};
-use crate::record::{Completed, Event, MessageRef, Record};
+use crate::collections::partition_set::PartitionSet;
+use crate::record::{Completed, Event, Record};
 use crate::state::State;
-use crate::state::entry::{Entry, Phase};
 use crate::state::group::Group;
 use crate::state::partition::{Message, Partition};
 use crate::state::topic::Topic;
-use crate::types::{GroupId, Offset, PartitionId, Position, Timestamp, TopicId};
+use crate::types::{
+    DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position, Timestamp,
+    TopicId,
+};
 
-impl<F: Faults> Index<F> {
+impl Index {
     /// Takes back what the index holds about whatever `record` is about to change.
     pub(crate) fn before(&mut self, state: &State, record: &Record) {
         match &record.event {
-            Event::Skipped { .. } if self.faults.planted(Fault::SkipWithoutFinish) => {}
-            Event::Completed(_) if self.faults.planted(Fault::CompleteWithoutAck) => {}
             Event::Completed(step) => self.withdraw(state, &step.message_ref),
             Event::Acked { message_ref, .. }
             | Event::Skipped { message_ref }
@@ -28,7 +26,7 @@ impl<F: Faults> Index<F> {
             | Event::Released { message_ref }
             | Event::DeadLettered { message_ref, .. } => self.withdraw(state, message_ref),
             Event::Extended { message_ref, .. } => {
-                if let Some(until) = entry(state, message_ref).and_then(Entry::leased_until) {
+                if let Some(until) = delivery(state, message_ref).and_then(DeliveryState::leased_until) {
                     self.timers.cancel(until, Timer::Lease(*message_ref));
                 }
             }
@@ -80,14 +78,13 @@ impl<F: Faults> Index<F> {
             Event::Produced { topic, partition, dedupe, .. } => {
                 self.added(state, *topic, *partition);
                 if let Some(dedupe) = dedupe
-                    && state.identities(&dedupe.scope).is_some_and(|identities| identities.len() == 1)
+                    && state.dedupe(&dedupe.scope).is_some_and(|table| table.len() == 1)
                 {
-                    self.set_sweep(state, &Sweep::Identities(dedupe.scope.clone()));
+                    self.set_sweep(state, &Sweep::Dedupe(dedupe.scope.clone()));
                 }
             }
             Event::Delivered { message_ref, until, .. } => self.timers.set(*until, Timer::Lease(*message_ref)),
             Event::Extended { message_ref, until } => self.timers.set(*until, Timer::Lease(*message_ref)),
-            Event::Expired { .. } if self.faults.planted(Fault::StuckAfterExpiry) => {}
             Event::Nacked { message_ref, .. }
             | Event::Expired { message_ref, .. }
             | Event::Released { message_ref } => {
@@ -101,13 +98,13 @@ impl<F: Faults> Index<F> {
                 }
             }
             Event::Skipped { message_ref } => {
-                self.closed(state, message_ref.topic, message_ref.partition, message_ref.position)
+                self.closed(state, message_ref.topic, message_ref.partition, message_ref.position);
             }
             Event::EffectBegun(begun) => self.watch_effects(state, &begun.identity),
             Event::EffectFinished { identity, .. } | Event::EffectRenewed { identity, .. } => {
                 self.watch_effects(state, identity);
             }
-            Event::EffectsExpired { realm, .. } => self.set_sweep(state, &Sweep::Effects(realm.clone())),
+            Event::EffectsExpired { namespace, .. } => self.set_sweep(state, &Sweep::Effects(namespace.clone())),
             Event::Completed(step) => self.completed(state, step),
             Event::CompletionsExpired { .. } => self.set_sweep(state, &Sweep::Completions),
             Event::DeadLettered { message_ref, dead_topic, dead_partition, .. } => {
@@ -122,8 +119,8 @@ impl<F: Faults> Index<F> {
                 self.closed(state, *dead_topic, *dead_partition, *dead_position);
                 self.added(state, *topic, *partition);
             }
-            Event::RetainedOut { topic, partition, .. } => self.arm_retention(state, *topic, *partition),
-            Event::IdentitiesExpired { scope, .. } => self.set_sweep(state, &Sweep::Identities(scope.clone())),
+            Event::RetentionExpired { topic, partition, .. } => self.arm_retention(state, *topic, *partition),
+            Event::DedupeExpired { scope, .. } => self.set_sweep(state, &Sweep::Dedupe(scope.clone())),
             Event::Booted { .. } | Event::TopicDeleted { .. } | Event::GroupPaused { .. } => {}
             Event::ReasonNoted { .. } | Event::EffectForgotten { .. } | Event::Restored(_) => {}
         }
@@ -131,13 +128,11 @@ impl<F: Faults> Index<F> {
 
     /// A step is done: its message is, and others are new.
     fn completed(&mut self, state: &State, step: &Completed) {
-        if !self.faults.planted(Fault::CompleteWithoutProduce) {
-            for output in &step.outputs {
-                let Some(stored) = &output.stored else { continue };
-                self.added_at(state, stored.topic, output.partition, output.offset);
-                if let Some(dedupe) = &stored.dedupe {
-                    self.set_sweep(state, &Sweep::Identities(dedupe.scope.clone()));
-                }
+        for output in &step.outputs {
+            let Some(stored) = &output.stored else { continue };
+            self.added_at(state, stored.topic, output.partition, output.offset);
+            if let Some(dedupe) = &stored.dedupe {
+                self.set_sweep(state, &Sweep::Dedupe(dedupe.scope.clone()));
             }
         }
         let message_ref = &step.message_ref;
@@ -150,7 +145,7 @@ impl<F: Faults> Index<F> {
 
     /// An effect has changed, and with it perhaps the moment to look at it.
     fn watch_effects(&mut self, state: &State, identity: &Identity) {
-        self.set_sweep(state, &Sweep::Effects(Realm::of(&identity.scope)));
+        self.set_sweep(state, &Sweep::Effects(EffectNamespace::of(&identity.scope)));
     }
 
     /// The same for the effect of a group's work, if there are such.
@@ -160,7 +155,7 @@ impl<F: Faults> Index<F> {
         }
         let topic = state.topic(message_ref.topic).expect("a message's topic outlives it");
         let group = topic.group(message_ref.group).expect("a group that finishes a message is there");
-        self.set_sweep(state, &Sweep::Effects(Realm::Group(topic.name().clone(), group.name().clone())));
+        self.set_sweep(state, &Sweep::Effects(EffectNamespace::Group(topic.name().clone(), group.name().clone())));
     }
 
     pub(super) fn add_topic(&mut self, topic: &Topic, now: Timestamp) {
@@ -168,7 +163,7 @@ impl<F: Faults> Index<F> {
         for (id, partition) in topic.partitions() {
             let mut of_partition = PriorityQueue::default();
             for (position, message) in partition.messages() {
-                if partition.is_open(position) {
+                if partition.in_backlog(position) {
                     self.file(&mut of_partition, (topic.id(), id, position), message, now);
                 }
             }
@@ -193,12 +188,10 @@ impl<F: Faults> Index<F> {
     ) {
         let flags = message.body.flags();
         let held_until = match flags.has_delay {
-            true if !self.faults.planted(Fault::DelayedDeliveredEarly) => {
-                message.body.metadata().envelope.deliver_at.filter(|at| *at > now)
-            }
-            _ => None,
+            true => message.body.metadata().envelope.deliver_at.filter(|at| *at > now),
+            false => None,
         };
-        queue.add(position, self.priority(flags.priority), held_until);
+        queue.add(position, flags.priority, held_until);
         if let Some(until) = held_until {
             self.timers.set(until, Timer::Mature(topic, partition, position));
         }
@@ -207,13 +200,13 @@ impl<F: Faults> Index<F> {
     fn add_group(&mut self, topic: &Topic, group: &Group, now: Timestamp) {
         let serial = self.matured_serial;
         let cursors = group.partitions().map(|(_, progress)| Cursor::new(progress, serial)).collect();
-        let candidates = Candidates::all(topic.partition_count() as usize);
+        let candidates = PartitionSet::all(topic.partition_count() as usize);
         let group_index = GroupIndex { cursors, candidates, ..GroupIndex::default() };
         self.topic_mut(topic.id()).groups.insert(group.id(), group_index);
         for (partition, progress) in group.partitions() {
-            for (position, entry) in progress.entries() {
+            for (position, delivery) in progress.deliveries() {
                 let message_ref = MessageRef { topic: topic.id(), group: group.id(), partition, position };
-                match entry.phase {
+                match delivery.phase {
                     Phase::Leased { until } => self.timers.set(until, Timer::Lease(message_ref)),
                     Phase::Queued { not_before } if not_before > now => {
                         self.timers.set(not_before, Timer::Retry(message_ref));
@@ -221,7 +214,6 @@ impl<F: Faults> Index<F> {
                     Phase::Queued { .. } => {
                         let message = topic.partition(partition).and_then(|partition| partition.message(position));
                         let priority = message.expect("histories belong to messages").body.flags().priority;
-                        let priority = self.priority(priority);
                         self.cursor_mut(&message_ref).give_back(priority, position);
                     }
                 }
@@ -239,7 +231,7 @@ impl<F: Faults> Index<F> {
         }
         let group_index = index.groups.get_mut(&group).expect("the index knows every group of the state");
         group_index.cursors = durable.partitions().map(|(_, progress)| Cursor::new(progress, serial)).collect();
-        group_index.candidates = Candidates::all(topic.partition_count() as usize);
+        group_index.candidates = PartitionSet::all(topic.partition_count() as usize);
         self.wake(topic.id(), group);
     }
 
@@ -276,16 +268,16 @@ impl<F: Faults> Index<F> {
         let id = topic.id();
         for (partition, messages) in topic.partitions() {
             let mut queue = std::mem::take(&mut self.topic_mut(id).queue[partition.0 as usize]);
-            if !queue.is_plain() || topic.retention().keeps_done() {
+            if !queue.is_plain() || topic.retention().keeps_acked() {
                 for position in queue.special_positions() {
-                    if !messages.is_open(position)
+                    if !messages.in_backlog(position)
                         && let Some(until) = queue.remove(position)
                     {
                         self.timers.cancel(until, Timer::Mature(id, partition, position));
                     }
                 }
                 for (position, message) in messages.messages() {
-                    if messages.is_open(position) && !queue.is_delayed(position) {
+                    if messages.in_backlog(position) && !queue.is_delayed(position) {
                         self.file(&mut queue, (id, partition, position), message, now);
                     }
                 }
@@ -298,7 +290,7 @@ impl<F: Faults> Index<F> {
     /// Takes a message out of the queue of a group, or ends its lease.
     fn withdraw(&mut self, state: &State, message_ref: &MessageRef) {
         let Some(topic) = state.topic(message_ref.topic) else { return };
-        match entry_of(topic, message_ref).map(|entry| entry.phase) {
+        match delivery_of(topic, message_ref).map(|delivery| delivery.phase) {
             Some(Phase::Leased { until }) => {
                 self.timers.cancel(until, Timer::Lease(*message_ref));
                 self.lease_ended(message_ref);
@@ -311,7 +303,7 @@ impl<F: Faults> Index<F> {
                     .partition(message_ref.partition)
                     .and_then(|partition| partition.message(message_ref.position));
                 let Some(message) = message else { return };
-                let priority = self.priority(message.body.flags().priority);
+                let priority = message.body.flags().priority;
                 self.cursor_mut(message_ref).take(priority, message_ref.position);
             }
         }
@@ -320,9 +312,9 @@ impl<F: Faults> Index<F> {
     fn withdraw_group(&mut self, state: &State, topic: TopicId, group: GroupId) {
         let durable = state.topic(topic).and_then(|topic| topic.group(group)).expect("checked when decided");
         for (partition, progress) in durable.partitions() {
-            for (position, entry) in progress.entries() {
+            for (position, delivery) in progress.deliveries() {
                 let message_ref = MessageRef { topic, group, partition, position };
-                match entry.phase {
+                match delivery.phase {
                     Phase::Leased { until } => {
                         self.timers.cancel(until, Timer::Lease(message_ref));
                         self.lease_ended(&message_ref);
@@ -365,8 +357,8 @@ impl<F: Faults> Index<F> {
     }
 
     fn requeued(&mut self, state: &State, message_ref: &MessageRef) {
-        let entry = entry(state, message_ref).expect("a requeued message keeps its history");
-        let Phase::Queued { not_before } = entry.phase else { return };
+        let delivery = delivery(state, message_ref).expect("a requeued message keeps its history");
+        let Phase::Queued { not_before } = delivery.phase else { return };
         if not_before <= state.clock() {
             self.retry(state, message_ref);
         } else {
@@ -380,7 +372,7 @@ impl<F: Faults> Index<F> {
         let messages = durable.partition(partition).expect("a message's partition outlives it");
         let queue = &mut self.topic_mut(topic).queue[partition.0 as usize];
         if !queue.is_plain()
-            && !messages.is_open(position)
+            && !messages.in_backlog(position)
             && let Some(until) = queue.remove(position)
         {
             self.timers.cancel(until, Timer::Mature(topic, partition, position));
@@ -397,18 +389,15 @@ impl<F: Faults> Index<F> {
 
     fn arm_retention_of(&mut self, topic: &Topic, partition: PartitionId, messages: &Partition) {
         let Some(age) = topic.retention().age else { return };
-        if self.faults.planted(Fault::RetentionIgnoresAge) {
-            return;
-        }
         let at = messages.oldest_retained().map(|(_, message)| message.produced_at.after(age));
         self.timers.set_retention(topic.id(), partition, at);
     }
 }
 
-fn entry<'a>(state: &'a State, message_ref: &MessageRef) -> Option<&'a Entry> {
-    entry_of(state.topic(message_ref.topic)?, message_ref)
+fn delivery<'a>(state: &'a State, message_ref: &MessageRef) -> Option<&'a DeliveryState> {
+    delivery_of(state.topic(message_ref.topic)?, message_ref)
 }
 
-fn entry_of<'a>(topic: &'a Topic, message_ref: &MessageRef) -> Option<&'a Entry> {
-    topic.group(message_ref.group)?.progress(message_ref.partition)?.entry(message_ref.position)
+fn delivery_of<'a>(topic: &'a Topic, message_ref: &MessageRef) -> Option<&'a DeliveryState> {
+    topic.group(message_ref.group)?.progress(message_ref.partition)?.delivery(message_ref.position)
 }

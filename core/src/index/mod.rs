@@ -3,32 +3,28 @@
 //! All of it follows from the durable state and the streams that happen to be connected, so it is rebuilt after a restart and
 //! never written. [`Index::before`] and [`Index::after`] keep it in step with every record that is applied.
 
-mod candidates;
 mod consumers;
 mod cursor;
 mod maintain;
 mod priorities;
-mod ranges;
+
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use self::candidates::Candidates;
 pub(crate) use self::consumers::Consumer;
 use self::consumers::{ConsumerTurns, next_turn};
 use self::cursor::Cursor;
 use self::priorities::PriorityQueue;
 use self::timers::Timers;
 pub(crate) use self::timers::{Sweep, Timer};
+use crate::collections::partition_set::PartitionSet;
 use crate::command::OnDisconnect;
-use crate::faults::{Fault, Faults};
-use crate::idempotency::Table;
-use crate::record::MessageRef;
 use crate::state::topic::Topic;
-use crate::state::{Identities, State, View};
+use crate::state::{DedupeTable, EffectTable, State, View};
 use crate::types::message::Priority;
-use crate::types::{ConsumerId, GroupId, Millis, PartitionId, Position, Timestamp, TopicId};
+use crate::types::{ConsumerId, GroupId, MessageRef, Millis, PartitionId, Position, Timestamp, TopicId};
 
 /// How long after the first window ends the produce identities of a scope are swept: many at once are cheaper.
 const SWEEP_SLACK: Millis = Millis(1_000);
@@ -37,9 +33,8 @@ const SWEEP_SLACK: Millis = Millis(1_000);
 const RECLAIMED_PER_CALL: usize = 1_024;
 
 /// The volatile half of a broker.
-#[derive(Clone, Debug)]
-pub(crate) struct Index<F> {
-    faults: F,
+#[derive(Clone, Debug, Default)]
+pub struct Index {
     pub(crate) timers: Timers,
     pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
     topics: BTreeMap<TopicId, TopicIndex>,
@@ -64,45 +59,31 @@ struct GroupIndex {
     turns: ConsumerTurns,
     cursors: Vec<Cursor>,
     /// Partitions that may have something to hand out: neither seen empty nor full since.
-    candidates: Candidates,
+    candidates: PartitionSet,
     last_partition: PartitionId,
 }
 
 /// The next hand-out of a group: what, and to whom.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Next {
+pub struct Next {
     pub(crate) message_ref: MessageRef,
     pub(crate) consumer: ConsumerId,
     /// The partition holds nothing else for the group.
     is_last: bool,
 }
 
-impl<F: Faults> Index<F> {
-    /// The index of nothing.
-    pub(crate) fn new(faults: F) -> Self {
-        Self {
-            faults,
-            timers: Timers::default(),
-            consumers: BTreeMap::new(),
-            topics: BTreeMap::new(),
-            work: BTreeSet::new(),
-            work_from: Default::default(),
-            matured_serial: 0,
-            deleted: VecDeque::new(),
-        }
-    }
-
+impl Index {
     /// The index of a state nobody is connected to yet.
-    pub(crate) fn rebuild(state: &State, now: Timestamp, faults: F) -> Self {
-        let mut index = Self::new(faults);
+    pub(crate) fn rebuild(state: &State, now: Timestamp) -> Self {
+        let mut index = Self::default();
         for topic in state.topics() {
             index.add_topic(topic, now);
         }
-        for (scope, _) in state.identity_scopes() {
-            index.set_sweep(state, &Sweep::Identities(scope.clone()));
+        for (scope, _) in state.dedupe_tables() {
+            index.set_sweep(state, &Sweep::Dedupe(scope.clone()));
         }
-        for (realm, _) in state.store().tables() {
-            index.set_sweep(state, &Sweep::Effects(realm));
+        for (namespace, _) in state.store().tables() {
+            index.set_sweep(state, &Sweep::Effects(namespace));
         }
         index.set_sweep(state, &Sweep::Completions);
         index
@@ -110,13 +91,8 @@ impl<F: Faults> Index<F> {
 
     /// As [`Pipeline::canonical`](crate::Pipeline::canonical).
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        let Self { faults: _, timers, consumers, topics, work, work_from, matured_serial, deleted } = self;
+        let Self { timers, consumers, topics, work, work_from, matured_serial, deleted } = self;
         write!(out, "{timers:?} {consumers:?} {topics:?} {work:?} {work_from:?} {matured_serial} {} ", deleted.len())
-    }
-
-    /// How urgent a message of this priority is.
-    pub(crate) fn priority(&self, priority: Priority) -> Priority {
-        if self.faults.planted(Fault::PriorityIgnored) { Priority::default() } else { priority }
     }
 
     /// Connects a stream.
@@ -133,14 +109,6 @@ impl<F: Faults> Index<F> {
     /// Disconnects a stream; its leases run on, held by nobody.
     pub(crate) fn leave(&mut self, id: ConsumerId) {
         let Some(consumer) = self.consumers.remove(&id) else { return };
-        if self.faults.planted(Fault::CreditLeakedOnDisconnect) {
-            let mut members = self.members(consumer.topic, consumer.group);
-            if let Some(other) = members.find(|member| *member != id) {
-                drop(members);
-                self.consumers.get_mut(&other).expect("members are connected").live += consumer.live;
-                self.refresh_credit(other);
-            }
-        }
         if let Some(group) =
             self.topics.get_mut(&consumer.topic).and_then(|topic| topic.groups.get_mut(&consumer.group))
         {
@@ -190,7 +158,6 @@ impl<F: Faults> Index<F> {
         let message =
             topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
         let priority = message.expect("an timer goes with its message").body.flags().priority;
-        let priority = self.priority(priority);
         self.cursor_mut(message_ref).give_back(priority, message_ref.position);
         self.offer(message_ref.topic, message_ref.group, message_ref.partition);
     }
@@ -202,12 +169,9 @@ impl<F: Faults> Index<F> {
         if group_index.candidates.is_empty() {
             return None;
         }
-        let consumer = match self.faults.planted(Fault::RoundRobinSkipsLast) {
-            true => group_index.turns.next_but_last()?,
-            false => group_index.turns.next()?,
-        };
+        let consumer = group_index.turns.next()?;
         let durable = topic.group(group)?;
-        if durable.is_paused() && !self.faults.planted(Fault::PauseIgnored) {
+        if durable.is_paused() {
             return None;
         }
         loop {
@@ -259,11 +223,6 @@ impl<F: Faults> Index<F> {
         if !stream.has_credit() {
             self.refresh_credit(consumer);
         }
-    }
-
-    /// The planted bug: a message is passed over as if it had been handed out.
-    pub(crate) fn pass_over(&mut self, message_ref: &MessageRef, priority: Priority) {
-        self.cursor_mut(message_ref).pass_over(priority, message_ref.position);
     }
 
     /// The next group that may be able to hand something out.
@@ -323,7 +282,7 @@ impl<F: Faults> Index<F> {
         }
     }
 
-    fn refresh_credit(&mut self, id: ConsumerId) {
+    pub(crate) fn refresh_credit(&mut self, id: ConsumerId) {
         let Some(consumer) = self.consumers.get(&id) else { return };
         let (topic, group, has_credit) = (consumer.topic, consumer.group, consumer.has_credit());
         self.group_mut(topic, group).turns.set_credit(id, has_credit);
@@ -370,11 +329,11 @@ impl<F: Faults> Index<F> {
     /// Has `sweep` done when it is next worth it.
     pub(crate) fn set_sweep(&mut self, state: &State, sweep: &Sweep) {
         let at = match sweep {
-            Sweep::Identities(scope) => {
-                state.identities(scope).and_then(Identities::next_expiry).map(|at| at.after(SWEEP_SLACK))
+            Sweep::Dedupe(scope) => {
+                state.dedupe(scope).and_then(DedupeTable::next_expiry).map(|at| at.after(SWEEP_SLACK))
             }
             // A tenant's quota counts what is there, so nothing may be there that need not.
-            Sweep::Effects(realm) => state.store().table(realm).and_then(Table::next_look),
+            Sweep::Effects(namespace) => state.store().table(namespace).and_then(EffectTable::next_look),
             Sweep::Completions => state.completions().next_expiry().map(|at| at.after(SWEEP_SLACK)),
         };
         if let Some(at) = at {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ranges::Ranges;
+use crate::collections::ranges::Ranges;
 use crate::types::message::Priority;
 use crate::types::{GroupId, Position, Timestamp};
 

@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::idempotency::Realm;
-use crate::record::MessageRef;
-use crate::state::cow::CowMap;
-use crate::types::{GroupId, PartitionId, Position, Timestamp, TopicId, TopicName};
+use crate::collections::cow::CowMap;
+use crate::types::{EffectNamespace, GroupId, MessageRef, PartitionId, Position, Timestamp, TopicId, TopicName};
 
 /// Something that happens at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,9 +74,9 @@ pub(crate) struct Timers {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sweep {
     /// The produce identities of a topic, as producers mean it.
-    Identities(TopicName),
-    /// The effects of a realm.
-    Effects(Realm),
+    Dedupe(TopicName),
+    /// The effects of a namespace.
+    Effects(EffectNamespace),
     /// The answers of completed steps.
     Completions,
 }

@@ -1,13 +1,13 @@
-//! One frame: the smallest thing the log writes, and the unit in which it is found good or bad.
+//! Frames: the unit of writing and of validation in the log.
 //!
-//! A frame knows nothing of files but through its [`CrcSeed`], and nothing of meaning but a kind and a version.
+//! A frame is tied to its file by its [`CrcSeed`]. Its payload is opaque here, except for a kind and a version.
 //!
 //! | at | bytes | field |
 //! |---|---|---|
 //! | 0 | 4 | payload length |
 //! | 4 | 4 | CRC-32 of everything else in the frame, continued from the seed |
 //! | 8 | 8 | LSN |
-//! | 16 | 4 | CRC of the frame before |
+//! | 16 | 4 | CRC of the previous frame |
 //! | 20 | 8 | highest LSN known to be synced when this frame was written |
 //! | 28 | 1 | kind, never 0 |
 //! | 29 | 1 | version of the kind |
@@ -17,36 +17,37 @@
 
 use crc32fast::Hasher;
 
-use super::{FileId, LogId};
+use super::header::LogId;
+use super::storage::FileId;
 use crate::types::Lsn;
 
 /// Bytes of a frame before its payload.
 pub const FRAME_HEAD_BYTES: usize = 30;
-/// The longest payload, in bytes. Checked before anything is allocated or summed.
+/// The longest payload, in bytes. Checked before anything is allocated or checksummed.
 pub const MAX_PAYLOAD_BYTES: usize = 32 << 20;
 
-/// The highest kind a record may have; kinds above it are the log's own.
+/// The highest kind of a record; higher kinds are control frames of the log.
 pub const RECORD_KIND_MAX: u8 = 0xEF;
-/// A frame without payload, written when the log falls idle after a sync: its `synced` field is all it says.
+/// A control frame without payload, written when the log becomes idle after a sync, to record the synced LSN.
 pub const SYNCED_MARK: u8 = 0xF0;
-/// The last frame of a segment that was rotated or closed, and of every finished snapshot.
+/// A control frame at the end of a segment that was rotated or closed, and of every finished snapshot.
 pub const FOOTER: u8 = 0xF1;
-/// The version marks and footers are written in.
-pub const OWN_VERSION: u8 = 1;
+/// The version of marks and footers.
+pub const CONTROL_VERSION: u8 = 1;
 
-/// Where in a frame its checksum stands, and where what follows it begins.
+/// The position of the checksum in a frame, and of what follows it.
 const CRC_AT: usize = 4;
 const AFTER_CRC: usize = 8;
 
-/// What the checksums in one file start from: which log, and which file of it.
+/// The initial value of the checksums in one file, derived from the log id and the file.
 ///
-/// Bytes that stand anywhere else, in another file of this log, in another log or in a message of a client who does
-/// not know the log's identity, do not verify here.
+/// Frames of another file of this log, of another log, or forged in a message by a client who does not know the log id do not
+/// verify with this seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrcSeed(u32);
 
 impl CrcSeed {
-    /// The seed of this file of this log. A snapshot and its draft have the same.
+    /// The seed of a file of a log. A snapshot and its draft have the same seed.
     #[must_use]
     pub fn new(log_id: LogId, file: FileId) -> Self {
         let (tag, number) = match file {
@@ -60,7 +61,7 @@ impl CrcSeed {
         Self(hasher.finalize())
     }
 
-    /// The checksum of a frame, given all its bytes.
+    /// The checksum of a whole frame.
     fn sum(self, frame: &[u8]) -> u32 {
         let mut hasher = Hasher::new_with_initial(self.0);
         hasher.update(&frame[..CRC_AT]);
@@ -68,66 +69,66 @@ impl CrcSeed {
         hasher.finalize()
     }
 
-    /// The checksum of a frame whose length stands directly before what follows the checksum.
-    fn sum_piece(self, length_and_rest: &[u8]) -> u32 {
+    /// The checksum of a frame whose length field directly precedes the bytes behind the checksum field.
+    fn sum_contiguous(self, length_and_rest: &[u8]) -> u32 {
         let mut hasher = Hasher::new_with_initial(self.0);
         hasher.update(length_and_rest);
         hasher.finalize()
     }
 
-    /// The part of a frame's checksum that precedes its payload, as a running sum.
+    /// The checksum of a frame's head, to be continued over its payload.
     pub(super) fn sum_head(self, head: &[u8; FRAME_HEAD_BYTES]) -> u32 {
         self.sum(head)
     }
 }
 
-/// What a frame says besides its payload.
+/// The fields of a frame besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Its place in the log; one more than that of the frame before.
+    /// Its LSN, one above that of the previous frame.
     pub lsn: Lsn,
-    /// The checksum of the frame before.
+    /// The checksum of the previous frame.
     pub prev_crc: u32,
-    /// The highest LSN known to be synced. Always below `lsn`.
+    /// The highest LSN known to be synced when the frame was written. Always below `lsn`.
     pub synced: Lsn,
-    /// What the payload is. Not 0.
+    /// The kind of the payload. Not 0.
     pub kind: u8,
-    /// In which version of the kind it is written.
+    /// The version of the kind.
     pub version: u8,
 }
 
-/// A frame that verified, its payload borrowed from the bytes it was found in.
+/// A verified frame; its payload is borrowed from the decoded bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What it says of itself.
+    /// Its head.
     pub head: Head,
-    /// Its checksum, which the next frame repeats.
+    /// Its checksum, which the next frame contains.
     pub crc: u32,
-    /// What it carries.
+    /// Its payload.
     pub payload: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// How many bytes the frame takes.
+    /// The size of the frame in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         FRAME_HEAD_BYTES + self.payload.len()
     }
 }
 
-/// Why a frame could not be written. Nothing of it has been.
+/// Why a frame could not be encoded. Nothing has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The payload is longer than [`MAX_PAYLOAD_BYTES`].
     #[error("a payload of {len} bytes is longer than the {MAX_PAYLOAD_BYTES} a frame can carry")]
     TooLong {
-        /// How long it is.
+        /// Its length.
         len: usize,
     },
-    /// Kind 0 stands for nothing, and kinds above [`RECORD_KIND_MAX`] are not for records.
-    #[error("kind {kind:#04x} is not a record's")]
+    /// Kind 0 is invalid, and kinds above [`RECORD_KIND_MAX`] are reserved for control frames.
+    #[error("kind {kind:#04x} is not a record kind")]
     BadKind {
-        /// The kind asked for.
+        /// The requested kind.
         kind: u8,
     },
 }
@@ -135,52 +136,51 @@ pub enum EncodeError {
 /// Why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Zeros, where a head would be: nothing has been written here.
+    /// The head is all zeros: nothing has been written here.
     #[error("nothing written")]
     Unwritten,
     /// The bytes end before the frame does.
-    #[error("cut short: {needed} bytes needed, {found} there")]
+    #[error("truncated: {needed} bytes needed, {found} available")]
     TooShort {
-        /// Bytes the frame would take, as far as can be told.
+        /// The size of the frame, as far as it is known.
         needed: usize,
-        /// Bytes there are.
+        /// The available bytes.
         found: usize,
     },
-    /// It claims more payload than any frame may have.
+    /// Its length exceeds the limit.
     #[error("claims a payload of {len} bytes")]
     TooLong {
-        /// The length it claims.
+        /// The claimed length.
         len: u32,
     },
     /// Kind 0 is never written.
     #[error("has kind 0")]
     BadKind,
-    /// The checksum does not fit.
+    /// The checksum does not match.
     #[error("wrong checksum: {stored:#010x} stored, {computed:#010x} computed")]
     BadChecksum {
-        /// What the frame says.
+        /// The stored checksum.
         stored: u32,
-        /// What its bytes sum up to.
+        /// The computed checksum.
         computed: u32,
     },
-    /// The checksum fits, but it claims to know itself synced before it was written.
-    #[error("LSN {lsn} claims that LSN {synced} was synced before it")]
+    /// The checksum matches, but the frame records its own or a later LSN as synced.
+    #[error("LSN {lsn} records LSN {synced} as synced before it")]
     Impossible {
-        /// Its place in the log.
+        /// Its LSN.
         lsn: Lsn,
-        /// What it claims.
+        /// The LSN it records as synced.
         synced: Lsn,
     },
 }
 
-/// Writes one frame behind `out`, its payload put in place by `write`, which may only add. Gives the frame's checksum.
+/// Appends one frame to `out` and returns its checksum. `write` appends the payload and must not remove bytes.
 ///
 /// # Errors
-/// [`EncodeError`]; `out` is then as it was.
+/// [`EncodeError`]; `out` is then unchanged.
 ///
 /// # Panics
-/// If `head` says what no frame can say (`synced` not below `lsn`), or `write` takes bytes away: both are mistakes of
-/// the caller's own making.
+/// If `head.synced` is not below `head.lsn`, or `write` removes bytes.
 #[inline]
 pub fn encode_with(
     out: &mut Vec<u8>,
@@ -188,7 +188,7 @@ pub fn encode_with(
     head: &Head,
     write: impl FnOnce(&mut Vec<u8>),
 ) -> Result<u32, EncodeError> {
-    assert!(head.synced < head.lsn, "a frame cannot know itself synced");
+    assert!(head.synced < head.lsn, "a frame can only record earlier LSNs as synced");
     if head.kind == 0 {
         return Err(EncodeError::BadKind { kind: 0 });
     }
@@ -201,7 +201,7 @@ pub fn encode_with(
     bytes[29] = head.version;
     out.extend_from_slice(&bytes);
     write(out);
-    assert!(out.len() >= start + FRAME_HEAD_BYTES, "writing a payload took bytes away");
+    assert!(out.len() >= start + FRAME_HEAD_BYTES, "writing a payload removed bytes");
     let len = out.len() - start - FRAME_HEAD_BYTES;
     if len > MAX_PAYLOAD_BYTES {
         out.truncate(start);
@@ -209,19 +209,19 @@ pub fn encode_with(
     }
     let frame = &mut out[start..];
     let len = (len as u32).to_le_bytes();
-    // Summed are the length and what follows the checksum. With the length in the checksum's place that is one piece.
+    // The checksum covers the length and everything behind the checksum field. With the length in that field it is one slice.
     frame[CRC_AT..AFTER_CRC].copy_from_slice(&len);
-    let crc = seed.sum_piece(&frame[CRC_AT..]);
+    let crc = seed.sum_contiguous(&frame[CRC_AT..]);
     frame[..CRC_AT].copy_from_slice(&len);
     frame[CRC_AT..AFTER_CRC].copy_from_slice(&crc.to_le_bytes());
     Ok(crc)
 }
 
-/// Reads the frame at the start of `bytes`.
+/// Decodes the frame at the start of `bytes`.
 ///
 /// # Errors
-/// [`FrameError`] says why there is none. No bytes whatever make it panic, allocate, or sum more than
-/// [`MAX_PAYLOAD_BYTES`] and a head.
+/// [`FrameError`]. Never panics or allocates, and never checksums more than [`MAX_PAYLOAD_BYTES`] and a head, whatever the
+/// bytes.
 #[inline]
 pub fn decode(bytes: &[u8], seed: CrcSeed) -> Result<Frame<'_>, FrameError> {
     let Some(head) = bytes.first_chunk::<FRAME_HEAD_BYTES>() else {
@@ -248,7 +248,7 @@ pub fn decode(bytes: &[u8], seed: CrcSeed) -> Result<Frame<'_>, FrameError> {
     Ok(Frame { head: raw.head, crc: raw.crc, payload: &frame[FRAME_HEAD_BYTES..] })
 }
 
-/// A head as its bytes say, nothing checked.
+/// A decoded but unverified head.
 pub(super) struct RawHead {
     pub(super) len: u32,
     pub(super) crc: u32,
@@ -275,9 +275,9 @@ impl RawHead {
     }
 }
 
-/// Writes frames one behind the other: numbers them and links each to the one before.
+/// Writes consecutive frames: assigns LSNs and links each frame to the previous one.
 ///
-/// A frame that is refused leaves the chain as it was, so the next one takes its number.
+/// A refused frame leaves the chain unchanged, so the next frame gets its LSN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameChain {
     seed: CrcSeed,
@@ -286,32 +286,31 @@ pub struct FrameChain {
 }
 
 impl FrameChain {
-    /// A chain that goes on behind the frame with `last_lsn` and `last_crc`; both 0 where there is none.
+    /// A chain that continues behind the frame with `last_lsn` and `last_crc`; both are 0 if there is none.
     #[must_use]
     pub const fn new(seed: CrcSeed, last_lsn: Lsn, last_crc: u32) -> Self {
         Self { seed, last_lsn, last_crc }
     }
 
-    /// The number of the frame written last.
+    /// The LSN of the last written frame.
     #[must_use]
     pub const fn last_lsn(&self) -> Lsn {
         self.last_lsn
     }
 
-    /// The checksum of the frame written last.
+    /// The checksum of the last written frame.
     #[must_use]
     pub const fn last_crc(&self) -> u32 {
         self.last_crc
     }
 
-    /// Writes a record behind `out`, its payload put in place by `write`; gives its LSN. Nothing is allocated but what
-    /// `out` itself needs to grow.
+    /// Appends a record to `out` and returns its LSN. `write` appends the payload. Allocates only to grow `out`.
     ///
     /// # Errors
-    /// [`EncodeError`]; `out` and the chain are then as they were.
+    /// [`EncodeError`]; `out` and the chain are then unchanged.
     ///
     /// # Panics
-    /// If `synced` lies beyond what was written, or `write` takes bytes away.
+    /// If `synced` is beyond the last written LSN, or `write` removes bytes.
     #[inline]
     pub fn record(
         &mut self,
@@ -327,27 +326,27 @@ impl FrameChain {
         self.link(out, synced, kind, version, write)
     }
 
-    /// Writes a [`SYNCED_MARK`]; gives its LSN.
+    /// Appends a [`SYNCED_MARK`] and returns its LSN.
     ///
     /// # Panics
-    /// If `synced` lies beyond what was written.
+    /// If `synced` is beyond the last written LSN.
     pub fn mark(&mut self, out: &mut Vec<u8>, synced: Lsn) -> Lsn {
-        self.own(out, synced, SYNCED_MARK, &[])
+        self.control(out, synced, SYNCED_MARK, &[])
     }
 
-    /// Writes a segment's [`FOOTER`]; gives its LSN.
+    /// Appends the [`FOOTER`] of a segment and returns its LSN.
     ///
     /// # Panics
-    /// If `synced` lies beyond what was written.
+    /// If `synced` is beyond the last written LSN.
     pub fn footer(&mut self, out: &mut Vec<u8>, synced: Lsn) -> Lsn {
-        self.own(out, synced, FOOTER, &[])
+        self.control(out, synced, FOOTER, &[])
     }
 
-    /// Writes a frame of the log's own.
-    pub(super) fn own(&mut self, out: &mut Vec<u8>, synced: Lsn, kind: u8, payload: &[u8]) -> Lsn {
-        match self.link(out, synced, kind, OWN_VERSION, |buffer| buffer.extend_from_slice(payload)) {
+    /// Appends a control frame.
+    pub(super) fn control(&mut self, out: &mut Vec<u8>, synced: Lsn, kind: u8, payload: &[u8]) -> Lsn {
+        match self.link(out, synced, kind, CONTROL_VERSION, |buffer| buffer.extend_from_slice(payload)) {
             Ok(lsn) => lsn,
-            Err(error) => unreachable!("marks and footers are short and of a good kind: {error}"),
+            Err(error) => unreachable!("marks and footers are short and have a valid kind: {error}"),
         }
     }
 

@@ -1,29 +1,29 @@
-//! The block every file of the log begins with: what kind of file, which version, whose log; and its checksum.
+//! The header block of every log file: signature, format version, log id, fields and checksum.
 //!
-//! The checksum's place and what it covers are the same in every version, so that "written by a newer version" and
-//! "damaged" can always be told apart.
+//! The position and the range of the checksum are the same in every format version, so that a file of a newer version is
+//! never mistaken for a damaged one.
 
 use std::fmt;
 
-/// The bytes at the start of a segment or snapshot that belong to its header; frames follow.
+/// The size of the header at the start of a segment or snapshot; frames follow.
 ///
-/// A whole page, so that no later write of a frame touches a sector of the header.
+/// A whole page, so that no later append touches a sector of the header.
 pub const HEADER_BYTES: usize = 4096;
 
-/// The version of the file format this code writes, and the only one it reads.
+/// The file format version that this code writes, and the only one it reads.
 pub(super) const FORMAT_VERSION: u32 = 1;
 
-/// The part of the header that means something; the rest is zeros. It fits the smallest disk sector.
+/// The part of the header that holds fields; the rest is zeros. It fits the smallest disk sector.
 const BLOCK_BYTES: usize = 128;
 const CRC_AT: usize = BLOCK_BYTES - 4;
 
-/// The highest number a header may carry. Everything counted from it on stays far from overflow.
+/// The highest number a header may contain, so that counting on from it cannot overflow.
 const NUMBER_MAX: u64 = 1 << 62;
 
-/// Which log a file belongs to. Drawn at random, outside the core, when the log is made; never changes.
+/// The identity of a log. Generated at random outside the core when the log is created; never changes.
 ///
-/// It is not told to clients: the checksums of all frames depend on it, so that nobody who does not know it can write
-/// a message whose bytes pass for frames of this log.
+/// It is never sent to clients: the checksums of all frames depend on it, so that a client who does not know it cannot
+/// produce a message whose bytes verify as frames of this log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId(pub [u8; 16]);
 
@@ -33,27 +33,27 @@ impl fmt::Display for LogId {
     }
 }
 
-/// Why the first bytes of a file are not its header.
+/// Why the first bytes of a file are not a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// The file ends within it.
+    /// The file ends within the header.
     #[error("the file is too short for its header")]
     TooShort,
-    /// It does not begin with the signature of such a file.
+    /// The signature is not that of such a file.
     #[error("the header's signature is wrong")]
     BadMagic,
-    /// Its checksum does not fit.
+    /// The checksum does not match.
     #[error("the header's checksum is wrong")]
     BadChecksum,
-    /// Its checksum fits, but this version of the program does not know this version of the format.
+    /// The checksum matches, but this program does not know the format version.
     #[error("format version {0} is not known to this program")]
     UnknownVersion(u32),
-    /// Its checksum fits, but its numbers contradict each other.
+    /// The checksum matches, but the numbers contradict each other.
     #[error("the header contradicts itself")]
     Contradiction,
 }
 
-/// Lays fields one behind the other, then seals the block.
+/// Writes the fields of a header block in order.
 pub(super) struct BlockWriter {
     bytes: Vec<u8>,
 }
@@ -78,9 +78,9 @@ impl BlockWriter {
         self
     }
 
-    /// The whole header, and its checksum.
+    /// The whole header and its checksum.
     pub(super) fn seal(mut self) -> (Vec<u8>, u32) {
-        assert!(self.bytes.len() <= CRC_AT, "the header's fields outgrew their block");
+        assert!(self.bytes.len() <= CRC_AT, "the header fields exceed their block");
         self.bytes.resize(CRC_AT, 0);
         let crc = crc32fast::hash(&self.bytes);
         self.bytes.extend_from_slice(&crc.to_le_bytes());
@@ -89,7 +89,7 @@ impl BlockWriter {
     }
 }
 
-/// Takes the fields out again, in the order they were laid.
+/// Reads the fields of a header block in the order they were written.
 pub(super) struct BlockReader<'a> {
     block: &'a [u8; BLOCK_BYTES],
     at: usize,
@@ -137,7 +137,7 @@ impl<'a> BlockReader<'a> {
         u64::from_le_bytes(self.take())
     }
 
-    /// A number that something will be counted on from.
+    /// A number that later numbers are counted from, limited by [`NUMBER_MAX`].
     pub(super) fn count(&mut self) -> Result<u64, HeaderError> {
         let value = self.u64();
         if value > NUMBER_MAX { Err(HeaderError::Contradiction) } else { Ok(value) }

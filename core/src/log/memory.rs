@@ -1,7 +1,7 @@
-//! A storage in memory, for tests, examples and benches: it keeps its promises, and shows what they do not cover.
+//! A storage in memory for tests, examples and benches.
 //!
-//! What is written and what is durable are kept apart, so that [`crash`](MemoryStorage::crash) can take away exactly
-//! what a power loss may take. It never lies of itself; a disk that does is the simulator's.
+//! It tracks written and durable data separately, so that [`crash`](MemoryStorage::crash) drops exactly what a power loss
+//! may drop. It injects no faults of its own; the simulator's disk does.
 
 use std::collections::BTreeMap;
 
@@ -13,47 +13,47 @@ const SECTOR_BYTES: u64 = 512;
 /// What a power loss does to the unsynced bytes of one sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SectorFate {
-    /// They had reached the disk.
+    /// The written bytes are on the disk.
     Kept,
-    /// They had not: zeros.
+    /// The sector reads as zeros.
     Lost,
-    /// Something else is there: every byte is the written one combined with this by exclusive or.
+    /// Every written byte is XORed with this value.
     Garbage(u8),
 }
 
-/// A change of the folder that is not durable yet.
+/// A change to the folder that is not durable yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FolderChange {
     /// The file was created.
     Created(FileId),
-    /// The first was renamed to the second.
+    /// The first file was renamed to the second.
     Renamed(FileId, FileId),
     /// The file was removed.
     Removed(FileId),
 }
 
-/// Decides what a power loss leaves of what was not synced. The defaults leave nothing.
+/// Decides what a power loss keeps of unsynced data. The defaults keep nothing.
 pub trait CrashPlan {
-    /// Whether this change of the folder had become durable by luck.
+    /// Whether this unsynced change to the folder survives.
     fn keep_change(&mut self, change: FolderChange) -> bool {
         let _ = change;
         false
     }
 
-    /// What becomes of sector number `sector` of the file, as far as it was not synced.
+    /// What happens to the unsynced bytes of sector number `sector` of the file.
     fn sector(&mut self, file: FileId, sector: u64) -> SectorFate {
         let _ = (file, sector);
         SectorFate::Lost
     }
 
-    /// How many of the `unsynced` bytes at the end of the file are still part of it at all.
+    /// How many of the `unsynced` bytes at the end of the file remain part of it.
     fn keep_bytes(&mut self, file: FileId, unsynced: u64) -> u64 {
         let _ = file;
         unsynced
     }
 }
 
-/// Nothing survives but what was synced.
+/// Keeps only synced data.
 struct OnlySynced;
 
 impl CrashPlan for OnlySynced {
@@ -65,13 +65,13 @@ impl CrashPlan for OnlySynced {
 #[derive(Clone, Debug, Default)]
 struct Content {
     written: Vec<u8>,
-    /// How much of `written` is durable.
+    /// The length of the durable prefix of `written`.
     synced: usize,
     capacity: u64,
 }
 
 impl Content {
-    fn room(&self) -> u64 {
+    fn reserved(&self) -> u64 {
         self.capacity.max(self.written.len() as u64)
     }
 }
@@ -90,34 +90,34 @@ pub struct MemoryStorage {
 }
 
 impl MemoryStorage {
-    /// An empty folder on a disk without limit.
+    /// An empty folder without a size limit.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// From now on all files together may take this many bytes, reserved room included; `None` lifts the limit.
+    /// Limits the total size of all files, reserved space included; `None` lifts the limit.
     pub fn set_budget(&mut self, bytes: Option<u64>) {
         self.budget = bytes;
     }
 
-    /// The next `count` syncs, of files or of the folder, fail and make nothing durable.
+    /// Makes the next `count` syncs, of files or of the folder, fail without making anything durable.
     pub fn fail_syncs(&mut self, count: u32) {
         self.fail_syncs = count;
     }
 
-    /// From now on reads of the file that touch this byte fail; `None` heals it.
+    /// Makes reads of the file that touch this byte fail; `None` makes it readable again.
     pub fn set_unreadable(&mut self, byte: Option<(FileId, u64)>) {
         self.unreadable = byte;
     }
 
-    /// What a power loss at this moment leaves if it takes all it may: only what was synced.
+    /// The storage after a power loss that keeps only synced data.
     #[must_use]
     pub fn crash(&self) -> Self {
         self.crash_with(&mut OnlySynced)
     }
 
-    /// What a power loss at this moment leaves, by the plan's choice. All of it is durable then.
+    /// The storage after a power loss, as decided by the plan. All of it is durable.
     #[must_use]
     pub fn crash_with(&self, plan: &mut impl CrashPlan) -> Self {
         let mut after = Self { next_content: self.next_content, budget: self.budget, ..Self::default() };
@@ -130,33 +130,32 @@ impl MemoryStorage {
         after.durable_folder.clone_from(&after.folder);
         for (file, number) in &after.folder {
             let Some(content) = self.contents.get(number) else { continue };
-            after.contents.insert(*number, survivor(content, *file, plan));
+            after.contents.insert(*number, content_after_crash(content, *file, plan));
         }
         after
     }
 
-    /// The bytes written to the file, without the zeros ahead: for tests to look at and to damage. Whatever is done to
-    /// them is durable at once.
-    pub fn bytes_mut(&mut self, file: FileId) -> Option<DamagedBytes<'_>> {
-        self.content_mut(file).ok().map(|content| DamagedBytes { content })
+    /// The bytes written to the file, without preallocated zeros, for tests to damage. Every change is durable at once.
+    pub fn bytes_mut(&mut self, file: FileId) -> Option<WrittenBytes<'_>> {
+        self.content_mut(file).ok().map(|content| WrittenBytes { content })
     }
 
-    /// The bytes written to the file, without the zeros ahead.
+    /// The bytes written to the file, without preallocated zeros.
     #[must_use]
     pub fn bytes(&self, file: FileId) -> Option<&[u8]> {
         Some(&self.contents.get(self.folder.get(&file)?)?.written)
     }
 
-    /// Puts a file there, or another in its place, as if by an operator's hand: durable at once, nothing ahead of it.
-    pub fn plant(&mut self, file: FileId, bytes: Vec<u8>) {
+    /// Creates or replaces a file with these contents, durable at once and without reserved space.
+    pub fn put_file(&mut self, file: FileId, bytes: Vec<u8>) {
         let synced = bytes.len();
         let number = self.insert(Content { written: bytes, synced, capacity: 0 });
         self.folder.insert(file, number);
         self.durable_folder.insert(file, number);
     }
 
-    /// Takes a file away, as if by an operator's hand: durable at once. Gives back what was in it.
-    pub fn uproot(&mut self, file: FileId) -> Option<Vec<u8>> {
+    /// Removes a file, durable at once, and returns its contents.
+    pub fn take_file(&mut self, file: FileId) -> Option<Vec<u8>> {
         self.durable_folder.remove(&file);
         let number = self.folder.remove(&file)?;
         self.contents.get(&number).map(|content| content.written.clone())
@@ -180,7 +179,8 @@ impl MemoryStorage {
 
     fn check_budget(&self, more: u64) -> Result<(), StorageFault> {
         let Some(budget) = self.budget else { return Ok(()) };
-        let used: u64 = self.folder.values().filter_map(|number| self.contents.get(number)).map(Content::room).sum();
+        let used: u64 =
+            self.folder.values().filter_map(|number| self.contents.get(number)).map(Content::reserved).sum();
         if used.saturating_add(more) > budget { Err(StorageFault::Full) } else { Ok(()) }
     }
 
@@ -198,28 +198,28 @@ impl MemoryStorage {
     }
 }
 
-/// A file's written bytes, open to damage; see [`MemoryStorage::bytes_mut`].
+/// The written bytes of a file; see [`MemoryStorage::bytes_mut`].
 #[derive(Debug)]
-pub struct DamagedBytes<'a> {
+pub struct WrittenBytes<'a> {
     content: &'a mut Content,
 }
 
-impl DamagedBytes<'_> {
-    /// Inverts bit number `bit`, counted from the lowest of the first byte. Beyond the end nothing happens.
+impl WrittenBytes<'_> {
+    /// Inverts bit number `bit`, counted from the lowest bit of the first byte. Does nothing beyond the end.
     pub fn flip(&mut self, bit: usize) {
         if let Some(byte) = self.content.written.get_mut(bit / 8) {
             *byte ^= 1 << (bit % 8);
         }
     }
 
-    /// Cuts the file to this length, and the room reserved behind it too.
+    /// Truncates the file to this length, reserved space included.
     pub fn truncate(&mut self, len: usize) {
         self.content.written.truncate(len);
         self.content.synced = self.content.synced.min(len);
         self.content.capacity = 0;
     }
 
-    /// Puts `bytes` over what stands from `position` on, the file growing where needed.
+    /// Overwrites the file with `bytes` from `position` on, growing it if necessary.
     pub fn overwrite(&mut self, position: usize, bytes: &[u8]) {
         let written = &mut self.content.written;
         written.resize(written.len().max(position + bytes.len()), 0);
@@ -228,7 +228,7 @@ impl DamagedBytes<'_> {
     }
 }
 
-/// By content, not by name, so that any part of a row of changes can be kept.
+/// Tracks contents by number, not by name, so that any subset of a sequence of changes can be applied.
 fn apply(folder: &mut BTreeMap<FileId, u64>, change: FolderChange, number: u64) {
     match change {
         FolderChange::Created(file) => {
@@ -248,7 +248,7 @@ fn apply(folder: &mut BTreeMap<FileId, u64>, change: FolderChange, number: u64) 
     }
 }
 
-fn survivor(content: &Content, file: FileId, plan: &mut impl CrashPlan) -> Content {
+fn content_after_crash(content: &Content, file: FileId, plan: &mut impl CrashPlan) -> Content {
     let mut left = content.clone();
     let unsynced = (left.written.len() - left.synced) as u64;
     let kept = if unsynced == 0 { 0 } else { plan.keep_bytes(file, unsynced).min(unsynced) };
@@ -285,13 +285,13 @@ impl Storage for MemoryStorage {
         if at.position != end {
             return Err(StorageFault::Misplaced { expected: end, actual: at.position });
         }
-        let beyond = (end + bytes.len() as u64).saturating_sub(content.room());
+        let beyond = (end + bytes.len() as u64).saturating_sub(content.reserved());
         if beyond > 0 {
             self.check_budget(beyond)?;
         }
         let content = self.content_mut(file)?;
         if content.written.is_empty() {
-            // The room that was asked for is there at once, so that growing does not copy what was written.
+            // The whole capacity is allocated at once, so that growth does not copy written data.
             content.written.reserve_exact(usize::try_from(content.capacity).unwrap_or(0).max(bytes.len()));
         }
         content.written.extend_from_slice(bytes);
@@ -312,7 +312,7 @@ impl Storage for MemoryStorage {
             return Err(StorageFault::Io("injected read failure".to_owned()));
         }
         let content = self.content_mut(file)?;
-        let count = content.room().saturating_sub(position).min(buffer.len() as u64) as usize;
+        let count = content.reserved().saturating_sub(position).min(buffer.len() as u64) as usize;
         let start = content.written.len().min(usize::try_from(position).unwrap_or(usize::MAX));
         let data = &content.written[start..];
         let data = &data[..data.len().min(count)];
@@ -322,8 +322,9 @@ impl Storage for MemoryStorage {
     }
 
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {
-        let info =
-            |(file, number): (&FileId, &u64)| Some(FileInfo { file: *file, len: self.contents.get(number)?.room() });
+        let info = |(file, number): (&FileId, &u64)| {
+            Some(FileInfo { file: *file, len: self.contents.get(number)?.reserved() })
+        };
         Ok(self.folder.iter().filter_map(info).collect())
     }
 

@@ -1,22 +1,21 @@
-//! The log: bytes that survive, and nothing about what they mean.
+//! The log: durable frames of opaque payloads.
 //!
-//! A log is a row of *segments*, each a header and then *frames*; a frame carries a kind, a version and a payload, and
-//! this module never looks into the payload. Now and then the whole state is written down as a *snapshot*, a file of
-//! the same frames, so that old segments can go. After a stop, however rude, [`recover`] reads the newest snapshot and
-//! the frames after it, and either gives back everything that was ever synced or refuses, saying where and why.
+//! A log is a sequence of *segments*, each with a header and *frames*; a frame has a kind, a version and a payload that this
+//! module does not interpret. From time to time the whole state is written as a *snapshot*, a file of the same frames, so that
+//! old segments can be removed. After any stop, [`recover`] reads the newest snapshot and the frames after it, and either
+//! returns everything that was synced or refuses with the location and the reason.
 //!
-//! All of it stands on the [`Storage`] trait: real files in the server, a lying disk in the simulator,
-//! [`MemoryStorage`] in tests. The bytes, and the orders of writing that recovery relies on, are laid down in
-//! `docs/wal.md`.
+//! All I/O goes through the [`Storage`] trait: real files in the server, a faulty disk in the simulator,
+//! [`MemoryStorage`] in tests. `docs/wal.md` specifies the bytes and the write orders that recovery relies on.
 //!
 //! ```
 //! use driftq_core::log::{LogId, MemoryStorage, Replay, Malformed, IoOp, WriteAt, recover};
 //! use driftq_core::types::Lsn;
 //!
 //! #[derive(Default)]
-//! struct Words(Vec<String>);
+//! struct Texts(Vec<String>);
 //!
-//! impl Replay for Words {
+//! impl Replay for Texts {
 //!     fn reset(&mut self) {
 //!         self.0.clear();
 //!     }
@@ -24,21 +23,21 @@
 //!         Ok(())
 //!     }
 //!     fn replay(&mut self, _lsn: Lsn, _kind: u8, _version: u8, payload: &[u8]) -> Result<(), Malformed> {
-//!         let word = std::str::from_utf8(payload).map_err(|error| Malformed::new(error.to_string()))?;
-//!         self.0.push(word.to_owned());
+//!         let text = std::str::from_utf8(payload).map_err(|error| Malformed::new(error.to_string()))?;
+//!         self.0.push(text.to_owned());
 //!         Ok(())
 //!     }
 //! }
 //!
-//! // An empty storage is a new log; its identity comes from outside.
+//! // An empty storage is a new log; its id comes from the caller.
 //! let mut storage = MemoryStorage::new();
-//! let mut words = Words::default();
-//! let recovered = recover(&mut storage, Some(LogId([7; 16])), &mut words)?;
+//! let mut texts = Texts::default();
+//! let recovered = recover(&mut storage, Some(LogId([7; 16])), &mut texts)?;
 //!
-//! // Every start begins a new segment, durable before its first frame.
+//! // Every start creates a new segment, durable before its first frame.
 //! let header = recovered.next_header();
-//! for step in recovered.cleanup_ops().iter().chain(&header.create_ops(1, 1 << 16)) {
-//!     step.perform(&mut storage)?;
+//! for op in recovered.cleanup_ops().iter().chain(&header.create_ops(1, 1 << 16)) {
+//!     op.perform(&mut storage)?;
 //! }
 //! let mut chain = header.chain();
 //! let mut frames = Vec::new();
@@ -47,10 +46,10 @@
 //! IoOp::Append { file: header.file(), at, bytes: frames }.perform(&mut storage)?;
 //! IoOp::Sync { file: header.file() }.perform(&mut storage)?;
 //!
-//! // The power goes; what was synced is there.
+//! // After a power loss, synced records are recovered.
 //! let mut storage = storage.crash();
-//! let recovered = recover(&mut storage, None, &mut words)?;
-//! assert_eq!(words.0, ["hello"]);
+//! let recovered = recover(&mut storage, None, &mut texts)?;
+//! assert_eq!(texts.0, ["hello"]);
 //! assert_eq!(recovered.last_lsn, Lsn(1));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -1,8 +1,8 @@
-//! Looking behind a bad frame for a good one that proves the bad one had been synced.
+//! Searches behind a bad frame for a valid frame that proves the bad one was synced.
 //!
-//! After damage nothing says where the next frame begins, so every byte is tried. A payload is the choice of a client,
-//! who may fill it with what looks like heads of frames; the cost of trying each is therefore kept small and independent
-//! of the length it claims.
+//! Behind damage the start of the next frame is unknown, so every byte is tried. Payloads are chosen by clients, who may fill
+//! them with bytes that look like frame heads; the cost of trying each position is therefore small and independent of the
+//! length it claims.
 
 use std::ops::RangeInclusive;
 
@@ -11,7 +11,7 @@ use crc32fast::Hasher;
 use super::frame::{CrcSeed, FRAME_HEAD_BYTES, Head, MAX_PAYLOAD_BYTES, RawHead};
 use crate::types::Lsn;
 
-/// A frame that knows more to be synced than its reader could find.
+/// A valid frame that records an LSN as synced which the reader did not reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Witness {
     pub(super) position: usize,
@@ -19,31 +19,31 @@ pub(super) struct Witness {
     pub(super) synced: Lsn,
 }
 
-/// The first frame at or behind `from` that verifies and says that `bad`, the LSN expected at `from`, was synced.
+/// The first valid frame at or behind `from` that records `bad`, the LSN expected at `from`, as synced.
 pub(super) fn find_witness(bytes: &[u8], from: usize, bad: Lsn, seed: CrcSeed) -> Option<Witness> {
     // Each frame between the bad one and the witness takes at least a head.
     let lsn_max = Lsn(bad.0.saturating_add(((bytes.len() - from) / FRAME_HEAD_BYTES) as u64));
-    let says_it = |head: &Head| bad <= head.synced && head.lsn <= lsn_max;
-    let (position, head) = find(bytes, from, seed, says_it)?;
+    let proves_synced = |head: &Head| bad <= head.synced && head.lsn <= lsn_max;
+    let (position, head) = find(bytes, from, seed, proves_synced)?;
     Some(Witness { position, lsn: head.lsn, synced: head.synced })
 }
 
-/// Where the first frame at or behind byte `from` begins that verifies and has an LSN within `lsns`: how a reader that does not stop at
-/// damage finds its way behind it. Recovery never does; `driftqd wal salvage` has to.
+/// The position of the first valid frame at or behind byte `from` with an LSN within `lsns`. `driftqd wal salvage` uses it to
+/// continue behind damage; recovery never does.
 ///
-/// Takes a time that grows with the bytes searched, whatever is in them.
+/// Runs in time linear in the number of bytes searched, whatever they contain.
 ///
 /// # Panics
-/// If `from` lies beyond the end of `bytes`.
+/// If `from` is beyond the end of `bytes`.
 #[must_use]
 pub fn find_frame(bytes: &[u8], from: usize, lsns: RangeInclusive<Lsn>, seed: CrcSeed) -> Option<usize> {
     find(bytes, from, seed, |head| lsns.contains(&head.lsn)).map(|(position, _)| position)
 }
 
-/// The first frame at or behind `from` that verifies and whose head is `wanted`.
+/// The first valid frame at or behind `from` whose head is `wanted`.
 fn find(bytes: &[u8], from: usize, seed: CrcSeed, wanted: impl Fn(&Head) -> bool) -> Option<(usize, Head)> {
     let tail = &bytes[from..];
-    // A kind is never 0, so no frame begins so late that its kind would lie in the zeros at the end; its version may.
+    // A kind is never 0, so no frame starts so late that its kind byte would be among the trailing zeros; its version may.
     let written = tail.iter().rposition(|byte| *byte != 0)? + 1;
     let heads = &tail[..tail.len().min(written + 1)];
     let mut sums = RangeSums::new(tail);
@@ -62,10 +62,10 @@ fn find(bytes: &[u8], from: usize, seed: CrcSeed, wanted: impl Fn(&Head) -> bool
 
 const CHECKPOINT_BYTES: usize = 4096;
 
-/// Checksums of any range, each in a time that does not grow with the range.
+/// Checksums of arbitrary ranges, each in constant time.
 struct RangeSums<'a> {
     bytes: &'a [u8],
-    /// The checksum of everything before each multiple of [`CHECKPOINT_BYTES`]; made when first needed.
+    /// The checksum of everything before each multiple of [`CHECKPOINT_BYTES`]; computed on first use.
     checkpoints: Vec<u32>,
 }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_sums_up_the_same_by_checkpoints_and_byte_by_byte() {
+    fn range_crc_by_checkpoints_equals_crc_by_bytes() {
         let bytes: Vec<u8> = (0..40_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let mut sums = RangeSums::new(&bytes);
         for (start, len) in [(0, 0), (1, 4096), (0, 4097), (17, 8192), (4096, 8192), (4095, 35_000), (1, 39_999)] {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_witness_is_found_at_any_byte_and_any_length() {
+    fn witness_at_any_byte_and_length_is_found() {
         for len in [0, 1, 100, 5_000, 100_000] {
             for gap in [0, 1, 29, 511] {
                 let mut bytes = vec![0xAA; gap];
@@ -134,15 +134,15 @@ mod tests {
                 bytes.resize(bytes.len() + 100, 0);
                 let witness = Witness { position: gap, lsn: Lsn(12), synced: Lsn(10) };
                 assert_eq!(find_witness(&bytes, 0, Lsn(10), seed()), Some(witness));
-                assert_eq!(find_witness(&bytes, 0, Lsn(11), seed()), None, "it does not speak of LSN 11");
+                assert_eq!(find_witness(&bytes, 0, Lsn(11), seed()), None, "it does not record LSN 11 as synced");
                 let other = CrcSeed::new(LogId([3; 16]), FileId::Segment(2));
-                assert_eq!(find_witness(&bytes, 0, Lsn(10), other), None, "it stands in another file");
+                assert_eq!(find_witness(&bytes, 0, Lsn(10), other), None, "it belongs to another file");
             }
         }
     }
 
     #[test]
-    fn a_witness_is_found_where_the_file_ends_without_a_zero() {
+    fn witness_at_end_of_file_without_zeros_is_found() {
         let mut bytes = vec![0xAA; 7];
         let lsn = Lsn(u64::MAX / 2);
         let head = Head { lsn, prev_crc: u32::MAX, synced: Lsn(lsn.0 - 2), kind: 1, version: 1 };
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_with_a_number_that_so_few_bytes_cannot_have_come_to_proves_nothing() {
+    fn frame_with_implausibly_high_lsn_proves_nothing() {
         let (from, bad) = (6_000, Lsn(10));
         let witness = |lsn: u64| {
             let mut bytes = vec![0xAA; from];
@@ -160,13 +160,13 @@ mod tests {
             encode_with(&mut bytes, seed(), &head, |out| out.extend([7; 5 * FRAME_HEAD_BYTES])).unwrap();
             find_witness(&bytes, from, bad, seed()).map(|witness| witness.lsn)
         };
-        // The frame itself takes six heads.
+        // The frame itself is as long as six heads.
         assert_eq!(witness(16), Some(Lsn(16)));
         assert_eq!(witness(17), None);
     }
 
     #[test]
-    fn a_frame_is_found_by_its_number_behind_anything() {
+    fn frame_behind_garbage_is_found_by_lsn() {
         let mut bytes = Vec::new();
         let mut starts = Vec::new();
         for (lsn, gap) in [(5, 7), (6, 0), (9, 100)] {
@@ -185,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_full_of_heads_that_claim_much_is_searched_in_little_time() {
-        // 20,000 plausible heads, each claiming 10 MB: summed naively this would be 200 GB.
+    fn tail_full_of_forged_heads_is_searched_quickly() {
+        // 20,000 plausible heads, each claiming 10 MB: a naive search would checksum 200 GB.
         let mut one = Vec::new();
         let head = Head { lsn: Lsn(3), prev_crc: 0, synced: Lsn(2), kind: 1, version: 1 };
         encode_with(&mut one, seed(), &head, |_| {}).unwrap();

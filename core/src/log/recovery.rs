@@ -1,42 +1,34 @@
-//! Recovery: from whatever files a stop has left to everything that was ever synced, or to a refusal that says why.
+//! Recovery: reads the files that a stop left behind and returns everything that was synced, or refuses with a reason.
 //!
-//! It reads, syncs what it read, and changes nothing else: recovering twice, or being killed while recovering, leaves
-//! the next recovery where this one began. The one judgement made here is whether bytes that cannot be read are a torn
-//! tail, which may go, or corruption, which may not. They are *corruption* if anything whole proves that they had been
-//! synced, else *torn*; `docs/wal.md` tells the rule and its limits.
+//! It reads files, syncs them, and changes nothing else, so repeating or interrupting it does not affect the next recovery.
+//! It decides whether invalid bytes are a torn tail, which is cut, or corruption, which is refused. They are *corruption* if
+//! anything valid proves that they were synced, else a *torn tail*; `docs/wal.md` describes the rule and its limits.
 
-use super::frame::{FOOTER, Frame, OWN_VERSION, RECORD_KIND_MAX, SYNCED_MARK};
-use super::header::LogId;
+use super::frame::{CONTROL_VERSION, FOOTER, Frame, RECORD_KIND_MAX, SYNCED_MARK};
+use super::header::{HeaderError, LogId};
 use super::proof;
 use super::report::{Malformed, Notice, Proof, Recovered, RecoveryError, SegmentInfo};
 use super::scan::{FolderScan, storage_error};
 use super::segment::{SegmentHeader, SegmentReader, StopReason};
 use super::snapshot::{SnapshotError, SnapshotHead, SnapshotReadError, read_snapshot};
 use super::storage::{FileId, Storage, read_whole};
-use crate::faults::Fault;
 use crate::types::Lsn;
 
-/// What takes the records that recovery finds.
+/// Receives the records that recovery finds.
 ///
-/// Only after [`recover`] has returned `Ok` is what was taken the state of the log.
+/// The received records are the state of the log only once [`recover`] has returned `Ok`.
 pub trait Replay {
-    /// Forgets everything: what was taken so far came from a snapshot that turned out damaged. Also called before the
+    /// Discards everything received so far: it came from a snapshot that turned out to be damaged. Also called before the
     /// first record.
     fn reset(&mut self);
 
-    /// Takes one record of a snapshot, in the order they were written.
+    /// Receives one record of a snapshot, in the order they were written.
     ///
     /// # Errors
-    /// [`Malformed`] if it cannot be understood; recovery then refuses.
+    /// [`Malformed`] if it cannot be decoded or applied; recovery then refuses.
     fn restore(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed>;
 
-    /// Whether a bug is planted in recovery itself; see [`faults`](crate::faults).
-    fn planted(&self, fault: Fault) -> bool {
-        let _ = fault;
-        false
-    }
-
-    /// The snapshot was whole and all of it has been taken; records of the log follow, if any.
+    /// The whole snapshot was valid and has been received; records of the log follow, if any.
     ///
     /// # Errors
     /// [`Malformed`] if its records contradict each other; recovery then refuses.
@@ -44,15 +36,15 @@ pub trait Replay {
         Ok(())
     }
 
-    /// Takes one record of the log, in the order they were written. LSNs rise, but not always by one: some frames are
-    /// the log's own.
+    /// Receives one record of the log, in the order they were written. LSNs ascend, but not always by one: marks and footers
+    /// have LSNs too.
     ///
     /// # Errors
-    /// [`Malformed`] if it cannot be understood; recovery then refuses.
+    /// [`Malformed`] if it cannot be decoded or applied; recovery then refuses.
     fn replay(&mut self, lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed>;
 }
 
-/// Takes everything and keeps nothing: for looking whether a log is whole.
+/// Accepts and discards every record, to check whether a log is intact.
 impl Replay for () {
     fn reset(&mut self) {}
 
@@ -65,24 +57,24 @@ impl Replay for () {
     }
 }
 
-/// Reads the log in `storage` and hands its state to `replay`: the newest whole snapshot, then every record after it.
+/// Reads the log in `storage` and passes its state to `replay`: the newest valid snapshot, then every record after it.
 ///
-/// A storage without a log becomes a new one if `new_log` gives it an identity; an existing log has its own, and
-/// `new_log` is not looked at. Everything that was ever synced is handed on, or recovery refuses; beyond that, only
-/// what was written before the first byte that is missing. Nothing is written: to go on, perform
-/// [`Recovered::cleanup_ops`] and begin a segment with [`Recovered::next_header`].
+/// A storage without a log becomes a new one with the id `new_log`; an existing log keeps its id, and `new_log` is ignored.
+/// Every synced record is replayed, or recovery refuses; of the unsynced records, those before the first invalid one are
+/// replayed. Nothing is written: to continue the log, perform
+/// [`Recovered::cleanup_ops`] and create a segment with [`Recovered::next_header`].
 ///
 /// # Errors
-/// [`RecoveryError`]. What `replay` was handed until then is of no worth.
+/// [`RecoveryError`]. What `replay` received until then must be discarded.
 pub fn recover(
     storage: &mut (impl Storage + ?Sized),
     new_log: Option<LogId>,
     replay: &mut (impl Replay + ?Sized),
 ) -> Result<Recovered, RecoveryError> {
     let mut buffer = Vec::new();
-    let scan = FolderScan::take(storage, &mut buffer)?;
+    let scan = FolderScan::read(storage, &mut buffer)?;
     let found = scan.log_id.filter(|_| !scan.segments.is_empty());
-    let mut run = Run {
+    let mut recovery = Recovery {
         out: Recovered {
             log_id: found.or(new_log).ok_or(RecoveryError::NoLog)?,
             snapshot: None,
@@ -102,31 +94,31 @@ pub fn recover(
         damaged: Vec::new(),
         buffer,
     };
-    run.restore_snapshot(storage, replay)?;
+    recovery.restore_snapshot(storage, replay)?;
     if found.is_some() {
-        run.replay_segments(storage, replay)?;
+        recovery.replay_segments(storage, replay)?;
     }
-    Ok(run.conclude())
+    Ok(recovery.conclude())
 }
 
-/// One recovery under way.
-struct Run {
+/// A recovery in progress.
+struct Recovery {
     out: Recovered,
     scan: FolderScan,
-    /// The snapshot everything is built on.
+    /// The snapshot that the state is restored from.
     base: Option<SnapshotHead>,
-    /// Snapshots that did not verify, newest first.
+    /// Damaged snapshots, newest first.
     damaged: Vec<(Lsn, SnapshotError)>,
-    /// Every segment is read into this, one after the other.
+    /// Reused for every segment.
     buffer: Vec<u8>,
 }
 
-impl Run {
+impl Recovery {
     fn base_lsn(&self) -> Lsn {
         self.base.map_or(Lsn(0), |base| base.lsn)
     }
 
-    /// Restores the newest snapshot that is whole, or none.
+    /// Restores the newest valid snapshot, or none.
     fn restore_snapshot(
         &mut self,
         storage: &mut (impl Storage + ?Sized),
@@ -163,7 +155,7 @@ impl Run {
         replay: &mut (impl Replay + ?Sized),
     ) -> Result<(), RecoveryError> {
         let start = self.find_start()?;
-        let headers = self.check_row(start)?;
+        let headers = self.check_headers(start)?;
         if let Some(first) = headers.first() {
             self.check_base(first.previous_lsn, first.previous_crc, first.file(), 0)?;
         }
@@ -180,7 +172,7 @@ impl Run {
         Ok(())
     }
 
-    /// The segment, by index, in which the first frame after the snapshot stands or would stand.
+    /// The index of the segment that contains, or would contain, the first frame after the snapshot.
     fn find_start(&mut self) -> Result<usize, RecoveryError> {
         let needed = self.base_lsn().next();
         let segments = &self.scan.segments;
@@ -207,15 +199,15 @@ impl Run {
             },
             whole => {
                 let file = segments[0].file();
-                let error = segments[0].header.err().unwrap_or(super::HeaderError::Contradiction);
+                let error = segments[0].header.err().unwrap_or(HeaderError::Contradiction);
                 let proof = Proof::Successor(whole.map_or(file, |whole| whole.file()));
                 RecoveryError::DamagedHeader { file, error, proof }
             }
         }
     }
 
-    /// The headers from `start` on: all there, all whole.
-    fn check_row(&self, start: usize) -> Result<Vec<SegmentHeader>, RecoveryError> {
+    /// The headers from `start` on, without gaps and all valid.
+    fn check_headers(&self, start: usize) -> Result<Vec<SegmentHeader>, RecoveryError> {
         let last = &self.scan.segments[self.scan.segments.len() - 1];
         let mut headers: Vec<SegmentHeader> = Vec::new();
         for segment in &self.scan.segments[start..] {
@@ -230,7 +222,7 @@ impl Run {
         Ok(headers)
     }
 
-    /// A segment with a successor holds what the successor's header says it does; what stands beyond is dead.
+    /// A segment with a successor ends where the successor's header says; bytes behind that are dead.
     fn replay_inner(
         &mut self,
         header: &SegmentHeader,
@@ -244,7 +236,7 @@ impl Run {
             let Some(frame) = reader.next() else {
                 return Err(corrupt(file, &reader, Proof::Successor(next.file())));
             };
-            self.take(file, reader.position(), &frame, replay)?;
+            self.replay_frame(file, reader.position(), &frame, replay)?;
         }
         if (reader.last_lsn(), reader.last_crc()) != (next.previous_lsn, next.previous_crc) {
             return Err(RecoveryError::Unlinked {
@@ -259,7 +251,7 @@ impl Run {
         Ok(())
     }
 
-    /// The last segment ends where its frames end; the question is whether they should.
+    /// The last segment ends at its last valid frame, unless something proves that more was synced.
     fn replay_last(
         &mut self,
         header: &SegmentHeader,
@@ -271,20 +263,17 @@ impl Run {
         let mut footer_last = false;
         while let Some(frame) = reader.next() {
             footer_last = frame.head.kind == FOOTER;
-            self.take(file, reader.position(), &frame, replay)?;
+            self.replay_frame(file, reader.position(), &frame, replay)?;
         }
         let (position, lsn) = (reader.position(), reader.last_lsn().next());
         let reason = reader.stop().map_or(StopReason::End, |stop| stop.reason);
-        // A snapshot gets its final name only when the log is synced through it. That holds of a damaged one as well.
+        // A snapshot gets its final name only once the log is synced through it. That holds for a damaged one as well.
         if let Some(newest) = self.scan.snapshots.last().filter(|newest| **newest >= lsn) {
             return Err(corrupt(file, &reader, Proof::Snapshot(*newest)));
         }
         if reason != StopReason::End {
-            if replay.planted(Fault::TornTailTakenForRot) {
-                return Err(corrupt(file, &reader, Proof::Successor(file)));
-            }
             let witness = proof::find_witness(bytes, position, lsn, header.seed());
-            if let Some(witness) = witness.filter(|_| !replay.planted(Fault::RotTakenForTornTail)) {
+            if let Some(witness) = witness {
                 let proof =
                     Proof::Frame { position: witness.position as u64, lsn: witness.lsn, synced: witness.synced };
                 return Err(corrupt(file, &reader, proof));
@@ -299,9 +288,9 @@ impl Run {
         Ok(())
     }
 
-    /// One good frame, ending at byte `end`.
+    /// Replays one valid frame that ends at byte `end`.
     #[inline]
-    fn take(
+    fn replay_frame(
         &mut self,
         file: FileId,
         end: usize,
@@ -314,12 +303,12 @@ impl Run {
         if head.lsn <= self.base_lsn() {
             return self.check_base(head.lsn, frame.crc, file, end);
         }
-        let taken = match head.kind {
+        let replayed = match head.kind {
             ..=RECORD_KIND_MAX => replay.replay(head.lsn, head.kind, head.version, frame.payload),
-            SYNCED_MARK | FOOTER if head.version == OWN_VERSION => Ok(()),
-            _ => Err(Malformed::new("this kind of mark is not known")),
+            SYNCED_MARK | FOOTER if head.version == CONTROL_VERSION => Ok(()),
+            _ => Err(Malformed::new("unknown kind or version of a mark")),
         };
-        taken.map_err(|reason| RecoveryError::Malformed {
+        replayed.map_err(|reason| RecoveryError::Malformed {
             file,
             position: (end - frame.size()) as u64,
             lsn: head.lsn,
@@ -329,7 +318,7 @@ impl Run {
         })
     }
 
-    /// If this is the frame the snapshot was taken after, it must be the very one.
+    /// The frame with the LSN of the snapshot must have the checksum recorded in the snapshot.
     fn check_base(&self, lsn: Lsn, crc: u32, file: FileId, end: usize) -> Result<(), RecoveryError> {
         match self.base {
             Some(base) if base.lsn == lsn && base.crc != crc => Err(RecoveryError::Unlinked {
@@ -344,12 +333,12 @@ impl Run {
         }
     }
 
-    /// Parts what stays from what may go.
+    /// Separates the files to keep from the garbage.
     fn conclude(self) -> Recovered {
         let Self { mut out, scan, damaged, .. } = self;
         let is_damaged = |lsn: &Lsn| damaged.iter().any(|(bad, _)| bad == lsn);
-        // A damaged snapshot goes: left there, it would one day be counted as one of the two that are kept, and
-        // everything it stood for has just been read from elsewhere.
+        // A damaged snapshot is garbage: left in place, it would later count as one of the two to keep, and everything in it
+        // has just been recovered from elsewhere.
         let (bad, mut good): (Vec<Lsn>, Vec<Lsn>) = scan.snapshots.iter().copied().partition(is_damaged);
         out.snapshots = good.split_off(good.len().saturating_sub(2));
         let reach_back = if out.snapshots.len() == 2 { out.snapshots[0] } else { Lsn(0) };
@@ -363,7 +352,7 @@ impl Run {
             } else {
                 out.segments.push(SegmentInfo { sequence: segment.sequence, first_lsn, last_lsn, len: segment.len });
             }
-            // What is older ends before this one begins, whatever its own header may have said.
+            // An older segment ends where this one begins, whatever the older header says.
             last_lsn = segment.header.map_or(last_lsn, |header| header.previous_lsn);
         }
         out.segments.reverse();

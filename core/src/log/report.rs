@@ -1,4 +1,4 @@
-//! What recovery has to say: what it found, what it thinks worth a line in the log of the process, or why it refuses.
+//! The result of recovery: what it found, notices for the operator, or the reason for a refusal.
 
 use super::header::{HeaderError, LogId};
 use super::segment::{SegmentHeader, StopReason};
@@ -6,38 +6,38 @@ use super::snapshot::SnapshotError;
 use super::storage::{FileId, IoOp, StorageFault};
 use crate::types::Lsn;
 
-/// A log, found whole. Everything in it through [`last_lsn`](Self::last_lsn) is durable.
+/// A recovered log. Every record through [`last_lsn`](Self::last_lsn) is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// Whose log it is.
+    /// The id of the log.
     pub log_id: LogId,
     /// The snapshot the state was restored from.
     pub snapshot: Option<Lsn>,
-    /// The last LSN there is; 0 in a new log.
+    /// The last LSN; 0 in a new log.
     pub last_lsn: Lsn,
     /// The checksum of the frame with that LSN; 0 in a new log.
     pub last_crc: u32,
-    /// The sequence number of the segment to go on in.
+    /// The sequence number of the segment to continue in.
     pub next_segment: u64,
-    /// The segments that stay, oldest first.
+    /// The segments to keep, oldest first.
     pub segments: Vec<SegmentInfo>,
-    /// The snapshots that stay, oldest first: at most two, the older of them not read.
+    /// The snapshots to keep, oldest first: at most two. The older one has not been read.
     pub snapshots: Vec<Lsn>,
-    /// What nothing needs any more; [`cleanup_ops`](Self::cleanup_ops) says how to be rid of it.
+    /// Files that are no longer needed; [`cleanup_ops`](Self::cleanup_ops) removes them.
     pub garbage: Vec<FileId>,
-    /// What happened on the way that somebody may want to know.
+    /// What recovery handled and an operator should know.
     pub notices: Vec<Notice>,
-    /// Whether the log was closed in an orderly way: its last frame is a footer.
+    /// Whether the log was closed cleanly: its last frame is a footer.
     pub clean: bool,
-    /// How many frames were read from segments.
+    /// The number of frames read from segments.
     pub frames_read: u64,
-    /// How many bytes those frames took.
+    /// The size of those frames in bytes.
     pub bytes_read: u64,
 }
 
 impl Recovered {
-    /// The header of the segment to go on in. It says where its predecessor ends, so once it is durable everything
-    /// found torn there is dead for good.
+    /// The header of the segment to continue in. It records where the previous segment ends, so once it is durable a torn tail
+    /// there is dead.
     #[must_use]
     pub fn next_header(&self) -> SegmentHeader {
         SegmentHeader {
@@ -49,20 +49,20 @@ impl Recovered {
         }
     }
 
-    /// Whether the last segment ended in something that was never wholly written.
+    /// Whether the last segment ends with a torn tail.
     #[must_use]
     pub fn has_torn_tail(&self) -> bool {
         self.notices.iter().any(|notice| matches!(notice, Notice::TornTail { .. }))
     }
 
-    /// Removes the garbage, in an order that a power loss may interrupt anywhere. To be performed before the next
-    /// segment is created, whose name may be among it.
+    /// The operations that remove the garbage, in an order that a power loss may interrupt anywhere. Must be performed before the
+    /// next segment is created, since its name may be among the garbage.
     #[must_use]
     pub fn cleanup_ops(&self) -> Vec<IoOp> {
         let mut ops = Vec::new();
         let never_begun = |file: &FileId| matches!(file, FileId::Segment(sequence) if *sequence >= self.next_segment);
-        // Highest first and each for good: else a gap could be left before one of them, which is how the loss of a
-        // segment in use looks.
+        // Highest first, each followed by a folder sync: otherwise a power loss could leave a gap before one of them, which looks
+        // like the loss of a segment in use.
         for file in self.garbage.iter().filter(|file| never_begun(file)).rev() {
             ops.extend([IoOp::Remove { file: *file }, IoOp::SyncFolder]);
         }
@@ -75,38 +75,38 @@ impl Recovered {
     }
 }
 
-/// A segment that stays.
+/// A segment to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Its sequence number.
     pub sequence: u64,
-    /// Its first LSN; where its header is damaged and the segment not needed, the least it can be.
+    /// Its first LSN; 1 if its header is damaged and the segment is not needed.
     pub first_lsn: Lsn,
-    /// Its last LSN, one less than the first where it holds no frame. Once a snapshot at or above it is the older of
-    /// two, the segment may go.
+    /// Its last LSN, one below the first if it has no frame. Once the older of two snapshots is at or above it, the segment may be
+    /// removed.
     pub last_lsn: Lsn,
-    /// The bytes its file takes.
+    /// The size of its file in bytes.
     pub len: u64,
 }
 
-/// Something recovery dealt with by itself.
+/// Damage or leftovers that recovery handled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Notice {
-    /// The last segment ends in bytes that nothing proves to have been synced.
+    /// The last segment ends with bytes that nothing proves synced.
     #[error("{file}: torn tail of {bytes} bytes from byte {position} on (LSN {lsn}: {reason}), never synced; cut")]
     TornTail {
         /// The last segment.
         file: FileId,
-        /// Where its good data ends.
+        /// Where its valid data ends.
         position: u64,
-        /// How many bytes follow, the zeros at the end not counted.
+        /// The number of bytes that follow, trailing zeros excluded.
         bytes: u64,
-        /// The LSN of the first frame that is lost.
+        /// The LSN of the first lost frame.
         lsn: Lsn,
         /// What is wrong with it.
         reason: StopReason,
     },
-    /// A snapshot is damaged; an older one, or the whole log, did as well. It is part of the garbage.
+    /// A snapshot is damaged; an older one or the whole log was used instead. It is part of the garbage.
     #[error("{file}: damaged snapshot passed over: {error}")]
     DamagedSnapshot {
         /// The snapshot.
@@ -114,7 +114,7 @@ pub enum Notice {
         /// What is wrong with it.
         error: SnapshotError,
     },
-    /// A segment is damaged that the snapshot makes superfluous.
+    /// A segment that is covered by the snapshot has a damaged header.
     #[error("{file}: damaged header passed over, the snapshot covers this segment: {error}")]
     UnneededDamage {
         /// The segment.
@@ -122,7 +122,7 @@ pub enum Notice {
         /// What is wrong with it.
         error: HeaderError,
     },
-    /// A segment was made ready but never written to. It is part of the garbage.
+    /// A segment was prepared but never written to. It is part of the garbage.
     #[error("{file}: prepared, but never begun")]
     NeverBegun {
         /// The segment.
@@ -130,100 +130,102 @@ pub enum Notice {
     },
 }
 
-/// What shows that damaged bytes had been good and durable once.
+/// What proves that damaged bytes were valid and durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Proof {
-    /// A good frame behind the damage.
+    /// A valid frame behind the damage.
     #[error("the frame with LSN {lsn} at byte {position} records LSN {synced} as synced")]
     Frame {
         /// Where that frame begins, in the same file.
         position: u64,
         /// Its LSN.
         lsn: Lsn,
-        /// What it records as synced.
+        /// The LSN that it records as synced.
         synced: Lsn,
     },
     /// A snapshot under its final name.
     #[error("there is a snapshot of LSN {0}")]
     Snapshot(Lsn),
-    /// A later segment, whose header is written only when everything before it is synced.
+    /// A later segment, whose header is written only once everything before it is synced.
     #[error("{0} was begun after it")]
     Successor(FileId),
-    /// Something behind the header, which is synced before anything is written there.
+    /// Data behind the header, which is synced before anything is written there.
     #[error("there is data behind it at byte {position}")]
     DataBehind {
-        /// Where the first such byte is.
+        /// The position of the first nonzero byte.
         position: u64,
     },
 }
 
-/// Named in every refusal that is about damage.
-const WAY_OUT: &str = "Nothing was changed. `driftqd wal verify DIR` shows the damage; `driftqd wal salvage DIR \
-                       --accept-loss` sets it aside and keeps what is whole";
+/// Part of every error about damage.
+const REMEDY: &str = "Nothing was changed. `driftqd wal verify DIR` shows the damage; `driftqd wal salvage DIR \
+                       --accept-loss` quarantines damaged files and keeps every intact record";
 
 /// Why a log cannot be used as it is. Nothing has been changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecoveryError {
-    /// The storage refused. This says nothing about the data.
-    #[error("{doing}{}: {fault}. Nothing was changed; see to the disk and start again", in_file(*file))]
+    /// An operation of the storage failed. This says nothing about the data.
+    #[error("{doing}{}: {fault}. Nothing was changed; check the disk and start again", in_file(*file))]
     Storage {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// With which file; `None` for the folder.
+        /// The file; `None` for the folder.
         file: Option<FileId>,
-        /// What the storage said.
+        /// The error of the storage.
         fault: StorageFault,
     },
-    /// There is no log here, and the caller gave no identity for a new one.
+    /// There is no log, and the caller gave no id for a new one.
     #[error("there is no log here")]
     NoLog,
-    /// The file's header is whole, but in a format this program does not know.
-    #[error("{file}: written in format version {version}, which this program does not know; use a newer one")]
+    /// The header is valid, but its format version is unknown to this program.
+    #[error(
+        "{file}: written in format version {version}, which this program cannot read; use a newer version of the program"
+    )]
     UnknownVersion {
         /// The file.
         file: FileId,
-        /// The version it is written in.
+        /// Its format version.
         version: u32,
     },
     /// The file belongs to another log.
-    #[error("{file}: belongs to log {found}, the others to log {expected}. {WAY_OUT}")]
+    #[error("{file}: belongs to log {found}, the others to log {expected}. {REMEDY}")]
     Foreign {
         /// The file.
         file: FileId,
-        /// The log it says it belongs to.
+        /// The log id in its header.
         found: LogId,
-        /// The log the other files belong to.
+        /// The log id of the other files.
         expected: LogId,
     },
-    /// The segment's header names another sequence number than the file's name.
-    #[error("{file}: is segment {found} by its header. {WAY_OUT}")]
+    /// The sequence number in the header differs from the one in the file name.
+    #[error("{file}: is segment {found} by its header. {REMEDY}")]
     Misnamed {
         /// The file.
         file: FileId,
         /// The sequence number in its header.
         found: u64,
     },
-    /// There are traces of a log, but not one segment that was in use.
-    #[error("{witness} is there, but no segment in use. {WAY_OUT}")]
+    /// There are files of a log, but no segment in use.
+    #[error("{witness} exists, but there is no segment in use. {REMEDY}")]
     NoSegments {
-        /// A file that cannot be there without one.
+        /// A file that cannot exist without one.
         witness: FileId,
     },
-    /// A segment is missing from the row.
-    #[error("{missing}: missing, though {after} is there (LSN {lsn} on). {WAY_OUT}")]
+    /// A segment is missing from the sequence.
+    #[error("{missing}: missing, though {after} is there (LSN {lsn} on). {REMEDY}")]
     MissingSegment {
-        /// The segment that should be there.
+        /// The missing segment.
         missing: FileId,
-        /// A later one that is.
+        /// A later segment that exists.
         after: FileId,
-        /// The first LSN it would hold.
+        /// The first LSN of the segment before the gap.
         lsn: Lsn,
     },
-    /// The oldest segment begins too late for what there is to start from.
+    /// The oldest segment starts behind the first LSN that is needed.
     #[error(
-        "{file}: begins with LSN {first_lsn}, but the log is needed from LSN {needed} on{}. {WAY_OUT}",
-        passed_over(damaged)
+        "{file}: starts at LSN {first_lsn}, but the log is needed from LSN {needed} on{}. {REMEDY}",
+        damaged_snapshot(damaged)
     )]
     StartsTooLate {
         /// The oldest segment.
@@ -235,58 +237,58 @@ pub enum RecoveryError {
         /// The newest snapshot that could not be used, and why.
         damaged: Option<(Lsn, SnapshotError)>,
     },
-    /// A segment that was in use has lost its header.
-    #[error("{file}: corrupt at byte 0: {error}; {proof}. {WAY_OUT}")]
+    /// The header of a segment in use is damaged.
+    #[error("{file}: corrupt at byte 0: {error}; {proof}. {REMEDY}")]
     DamagedHeader {
         /// The segment.
         file: FileId,
         /// What is wrong with its header.
         error: HeaderError,
-        /// What shows that it was in use.
+        /// What proves that it was in use.
         proof: Proof,
     },
-    /// A frame that had been synced is not there.
-    #[error("{file}: corrupt at byte {position}, LSN {lsn}: {reason}; yet it was synced: {proof}. {WAY_OUT}")]
+    /// A synced frame is missing or damaged.
+    #[error("{file}: corrupt at byte {position}, LSN {lsn}: {reason}; but it was synced: {proof}. {REMEDY}")]
     Corrupt {
         /// The segment.
         file: FileId,
-        /// Where the frame should begin.
+        /// Where the frame should start.
         position: u64,
         /// Its LSN.
         lsn: Lsn,
-        /// What is there instead.
+        /// What was found instead.
         reason: StopReason,
-        /// What shows that it had been synced.
+        /// What proves that it was synced.
         proof: Proof,
     },
-    /// Two files, each whole, do not belong together.
+    /// Two files are each intact, but do not link to each other.
     #[error(
         "{file}: the frame with LSN {lsn}, ending at byte {position}, has checksum {found:#010x}, but {by} follows one \
-         with {expected:#010x}. {WAY_OUT}"
+         with {expected:#010x}. {REMEDY}"
     )]
     Unlinked {
         /// The segment.
         file: FileId,
-        /// Where its last frame that belongs to the log ends.
+        /// Where the last frame before the link ends.
         position: u64,
         /// The LSN of that frame.
         lsn: Lsn,
         /// The checksum it has.
         found: u32,
-        /// The file that says otherwise.
+        /// The file that expects another checksum.
         by: FileId,
-        /// The checksum that file names.
+        /// The checksum that file expects.
         expected: u32,
     },
-    /// A record is whole but says nothing this program understands.
+    /// A record is intact, but cannot be decoded or applied.
     #[error(
         "{file}: record of kind {kind:#04x}, version {version}, at byte {position}, LSN {lsn}: {reason}. It was \
-         written by a newer version, or damaged before it was written. {WAY_OUT}"
+         written by a newer version, or damaged before it was written. {REMEDY}"
     )]
     Malformed {
         /// The segment or snapshot.
         file: FileId,
-        /// Where the record's frame begins.
+        /// Where the frame of the record starts.
         position: u64,
         /// Its LSN; in a snapshot, the snapshot's.
         lsn: Lsn,
@@ -294,15 +296,15 @@ pub enum RecoveryError {
         kind: u8,
         /// Its version.
         version: u8,
-        /// What the reader of records said.
+        /// Why it was rejected.
         reason: Malformed,
     },
-    /// Every record of a snapshot is whole, but they cannot all be true.
-    #[error("{file}: whole, but it contradicts itself: {reason}. It was damaged before it was written. {WAY_OUT}")]
+    /// Every record of a snapshot is intact, but together they are inconsistent.
+    #[error("{file}: intact, but inconsistent: {reason}. It was damaged before it was written. {REMEDY}")]
     Contradictory {
         /// The snapshot.
         file: FileId,
-        /// What contradicts what.
+        /// The inconsistency.
         reason: Malformed,
     },
 }
@@ -311,15 +313,15 @@ fn in_file(file: Option<FileId>) -> String {
     file.map_or_else(String::new, |file| format!(" {file}"))
 }
 
-fn passed_over(damaged: &Option<(Lsn, SnapshotError)>) -> String {
+fn damaged_snapshot(damaged: &Option<(Lsn, SnapshotError)>) -> String {
     damaged.map_or_else(String::new, |(lsn, error)| format!(", since {} is damaged ({error})", FileId::Snapshot(lsn)))
 }
 
-/// A record's bytes are whole, but they say nothing their reader understands.
+/// A record is intact, but cannot be decoded or applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Malformed {
-    /// What is wrong with them.
+    /// The reason.
     pub reason: String,
 }
 

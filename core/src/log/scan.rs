@@ -1,4 +1,4 @@
-//! The first look at the folder: which files there are, whose they are, and which segments were ever in use.
+//! The first phase of recovery: lists and syncs the files, reads their headers, and finds the segments in use.
 
 use super::header::{HEADER_BYTES, HeaderError, LogId};
 use super::report::{Proof, RecoveryError};
@@ -21,29 +21,29 @@ impl ScannedSegment {
     }
 }
 
-/// Everything that can be known without reading a frame. All lists ascend.
+/// What is known about the folder without reading a frame. All lists ascend.
 #[derive(Debug, Default)]
 pub(super) struct FolderScan {
-    /// The identity all whole headers agree on.
+    /// The log id of all valid headers.
     pub(super) log_id: Option<LogId>,
-    /// Segments in use; the header of the last is whole.
+    /// Segments in use; the last one has a valid header.
     pub(super) segments: Vec<ScannedSegment>,
-    /// Segments behind those that nothing was ever written to but, perhaps, part of a header.
+    /// Later segments that contain nothing but, perhaps, part of a header.
     pub(super) never_begun: Vec<u64>,
     pub(super) snapshots: Vec<Lsn>,
     pub(super) drafts: Vec<Lsn>,
 }
 
 impl FolderScan {
-    pub(super) fn take(storage: &mut (impl Storage + ?Sized), buffer: &mut Vec<u8>) -> Result<Self, RecoveryError> {
+    pub(super) fn read(storage: &mut (impl Storage + ?Sized), buffer: &mut Vec<u8>) -> Result<Self, RecoveryError> {
         let files = storage.list().map_err(|fault| storage_error("listing the folder", None, fault))?;
         let mut scan = Self::default();
         for info in &files {
             match info.file {
                 FileId::Segment(sequence) => {
-                    // The process before us may have been killed with its last frames in the page cache only. We would
-                    // read them, build on them and show them to clients, and a power loss would take them back: so
-                    // what we are about to rely on is made durable first, and where that fails there is no start.
+                    // The previous process may have been killed with its last frames only in the page cache. Recovery would
+                    // read them and clients would see their effects, but a power loss would lose them. So everything that
+                    // recovery relies on is synced first, and if that fails the start is refused.
                     storage.sync(info.file).map_err(|fault| storage_error("syncing", Some(info.file), fault))?;
                     let header = Err(HeaderError::TooShort);
                     scan.segments.push(ScannedSegment { sequence, len: info.len, header });
@@ -57,8 +57,8 @@ impl FolderScan {
         scan.snapshots.sort();
         scan.drafts.sort();
         scan.read_headers(storage, buffer)?;
-        scan.part_never_begun(storage, buffer)?;
-        scan.check_row_end()?;
+        scan.split_never_begun(storage, buffer)?;
+        scan.check_trailing_segments()?;
         Ok(scan)
     }
 
@@ -104,8 +104,8 @@ impl FolderScan {
         if found == expected { Ok(()) } else { Err(RecoveryError::Foreign { file, found, expected }) }
     }
 
-    /// Takes the segments at the end of the row whose headers never became durable out of it.
-    fn part_never_begun(
+    /// Moves the trailing segments whose headers never became durable to `never_begun`.
+    fn split_never_begun(
         &mut self,
         storage: &mut (impl Storage + ?Sized),
         buffer: &mut Vec<u8>,
@@ -114,8 +114,8 @@ impl FolderScan {
         for segment in self.segments.drain(in_use..) {
             let file = segment.file();
             read_whole(storage, file, buffer).map_err(|fault| storage_error("reading", Some(file), fault))?;
-            // A header is synced before anything is written behind it, and what was never written reads as zeros. So
-            // one byte there, even of a frame that is itself damaged, shows that the header had been good.
+            // A header is synced before anything is written behind it, and unwritten space reads as zeros. So a single
+            // nonzero byte behind it, even of a damaged frame, proves that the header was valid once.
             let behind = buffer.iter().skip(HEADER_BYTES).position(|byte| *byte != 0);
             if let (Some(offset), Err(error)) = (behind, segment.header) {
                 let proof = Proof::DataBehind { position: (HEADER_BYTES + offset) as u64 };
@@ -126,9 +126,9 @@ impl FolderScan {
         Ok(())
     }
 
-    /// A segment is created only when the file before it is durable in the folder, so nothing may be missing before a prepared
-    /// one, and where there is a snapshot there is a segment in use.
-    fn check_row_end(&self) -> Result<(), RecoveryError> {
+    /// A segment is created only once the file before it is durable in the folder, so no segment may be missing before a prepared
+    /// one, and a snapshot implies a segment in use.
+    fn check_trailing_segments(&self) -> Result<(), RecoveryError> {
         let last = self.segments.last();
         let mut missing = last.map_or(1, |last| last.sequence.saturating_add(1));
         for sequence in &self.never_begun {

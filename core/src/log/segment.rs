@@ -1,7 +1,7 @@
-//! A segment: one file of the log, a header and then frames, with zeros behind them.
+//! A segment: one file of the log, with a header, frames, and preallocated zeros behind them.
 //!
-//! This module says what is in a segment's bytes and where they stop making sense; whether stopping there is the end,
-//! a torn tail or corruption is for [`recovery`](super::recovery) to say.
+//! This module reads the frames of a segment up to the first invalid one. [`recovery`](super::recovery) decides whether
+//! that is the end of the log, a torn tail or corruption.
 
 use super::frame::{self, CrcSeed, Frame, FrameChain, FrameError};
 use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero};
@@ -10,17 +10,17 @@ use crate::types::Lsn;
 
 const MAGIC: [u8; 8] = *b"DRIFTQWL";
 
-/// What a segment says before its first frame.
+/// The header of a segment.
 ///
-/// It must be durable before the first frame is written, and everything in the segment before must be durable before
-/// it is written: recovery takes it as proof of both.
+/// It must be durable before the first frame is written, and everything in the previous segment must be durable before the
+/// header is written: recovery treats a header as proof of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// Whose log this is.
+    /// The log it belongs to.
     pub log_id: LogId,
-    /// Its place in the row of segments, counted from 1; also in its name.
+    /// Its sequence number, counted from 1; also in its file name.
     pub sequence: u64,
-    /// The last LSN of the segment before, 0 for none. What stands there beyond it is dead ever after.
+    /// The last LSN of the previous segment, 0 for none. Bytes behind it in that segment are dead.
     pub previous_lsn: Lsn,
     /// The checksum of the frame with that LSN, 0 for none.
     pub previous_crc: u32,
@@ -29,37 +29,37 @@ pub struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// The LSN its first frame has or will have.
+    /// The LSN of its first frame.
     #[must_use]
     pub const fn first_lsn(&self) -> Lsn {
         self.previous_lsn.next()
     }
 
-    /// The file it belongs to.
+    /// Its file.
     #[must_use]
     pub const fn file(&self) -> FileId {
         FileId::Segment(self.sequence)
     }
 
-    /// What the checksums of its frames start from.
+    /// The seed of the checksums of its frames.
     #[must_use]
     pub fn seed(&self) -> CrcSeed {
         CrcSeed::new(self.log_id, self.file())
     }
 
-    /// The chain its frames are written with, before the first.
+    /// A frame chain that continues from this header.
     #[must_use]
     pub fn chain(&self) -> FrameChain {
         FrameChain::new(self.seed(), self.previous_lsn, self.previous_crc)
     }
 
-    /// The header as it stands in the file: [`HEADER_BYTES`] bytes.
+    /// The encoded header: [`HEADER_BYTES`] bytes.
     ///
     /// # Panics
-    /// If it claims more synced than there is.
+    /// If `synced` is above `previous_lsn`.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        assert!(self.synced <= self.previous_lsn, "a segment header knows only of what came before");
+        assert!(self.synced <= self.previous_lsn, "a segment header can only record earlier LSNs as synced");
         let block = BlockWriter::new(MAGIC, self.log_id)
             .u64(self.sequence)
             .u64(self.first_lsn().0)
@@ -69,10 +69,10 @@ impl SegmentHeader {
         block.seal().0
     }
 
-    /// Reads the header at the start of a segment's bytes.
+    /// Decodes the header at the start of a segment.
     ///
     /// # Errors
-    /// [`HeaderError`] says why there is none.
+    /// [`HeaderError`] if the bytes are not a valid segment header.
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
         let mut block = BlockReader::new(bytes, MAGIC)?;
         let sequence = block.count()?;
@@ -90,10 +90,10 @@ impl SegmentHeader {
         Ok(header)
     }
 
-    /// What makes this segment ready for its first frame, in the order that keeps recovery's promises.
+    /// The operations that prepare this segment for its first frame, in the order that recovery relies on.
     ///
-    /// A file of that name must not be there, and the segment before must be wholly synced. Where the file was
-    /// prepared ahead, leave out the first op.
+    /// The file must not exist, and the previous segment must be fully synced. If the file was created ahead, skip the first
+    /// operation.
     #[must_use]
     pub fn create_ops(&self, epoch: u64, capacity: u64) -> Vec<IoOp> {
         let file = self.file();
@@ -107,43 +107,43 @@ impl SegmentHeader {
     }
 }
 
-/// Why a reader went no further.
+/// Why a reader stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StopReason {
-    /// Nothing but zeros follows, or nothing at all.
+    /// Only zeros follow, or the end of the file.
     #[error("the data ends")]
     End,
-    /// What follows is not a frame.
+    /// The next bytes are not a frame.
     #[error("not a frame: {0}")]
     BadFrame(#[from] FrameError),
-    /// A frame follows, but not the next one.
+    /// The next frame has another LSN than expected.
     #[error("the frame there has LSN {found}")]
     WrongLsn {
-        /// The number it has.
+        /// Its LSN.
         found: Lsn,
     },
-    /// A frame with the right number follows, but it does not continue the one before.
+    /// The next frame has the expected LSN, but does not link to the previous frame.
     #[error("the frame there follows one with checksum {found:#010x}, the frame before has {expected:#010x}")]
     BrokenChain {
-        /// The checksum of the frame before.
+        /// The checksum of the previous frame.
         expected: u32,
-        /// The checksum it names.
+        /// The previous checksum that it contains.
         found: u32,
     },
 }
 
-/// Where and why a reader went no further.
+/// Where and why a reader stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stop {
-    /// The byte after the last good frame.
+    /// The byte after the last valid frame.
     pub position: usize,
-    /// The LSN the next frame would have had.
+    /// The LSN of the frame expected there.
     pub expected: Lsn,
-    /// What was wrong with it.
+    /// Why it stopped.
     pub reason: StopReason,
 }
 
-/// Gives a segment's frames for as long as each verifies, has the next LSN and continues the one before.
+/// Iterates over the frames of a segment as long as each verifies, has the next LSN and links to the previous frame.
 #[derive(Clone, Debug)]
 pub struct SegmentReader<'a> {
     bytes: &'a [u8],
@@ -155,7 +155,7 @@ pub struct SegmentReader<'a> {
 }
 
 impl<'a> SegmentReader<'a> {
-    /// A reader over a segment's bytes, the header included.
+    /// A reader over the bytes of a segment, header included.
     #[must_use]
     pub fn new(header: &SegmentHeader, bytes: &'a [u8]) -> Self {
         Self {
@@ -168,13 +168,13 @@ impl<'a> SegmentReader<'a> {
         }
     }
 
-    /// The byte after the last frame given.
+    /// The byte after the last returned frame.
     #[must_use]
     pub const fn position(&self) -> usize {
         self.position
     }
 
-    /// The LSN of the last frame given; before the first, that of the segment before.
+    /// The LSN of the last returned frame; before the first, that of the previous segment.
     #[must_use]
     pub const fn last_lsn(&self) -> Lsn {
         self.last_lsn
@@ -186,13 +186,13 @@ impl<'a> SegmentReader<'a> {
         self.last_crc
     }
 
-    /// Where it stopped and why, once it has given `None`.
+    /// Where and why it stopped, once it has returned `None`.
     #[must_use]
     pub fn stop(&self) -> Option<Stop> {
         self.stop.map(|reason| Stop { position: self.position, expected: self.last_lsn.next(), reason })
     }
 
-    fn op(&mut self) -> Result<Frame<'a>, StopReason> {
+    fn next_frame(&mut self) -> Result<Frame<'a>, StopReason> {
         let rest = &self.bytes[self.position..];
         let frame = match frame::decode(rest, self.seed) {
             Ok(frame) => frame,
@@ -220,6 +220,6 @@ impl<'a> Iterator for SegmentReader<'a> {
         if self.stop.is_some() {
             return None;
         }
-        self.op().inspect_err(|reason| self.stop = Some(*reason)).ok()
+        self.next_frame().inspect_err(|reason| self.stop = Some(*reason)).ok()
     }
 }

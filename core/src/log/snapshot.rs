@@ -1,37 +1,36 @@
-//! A snapshot: the whole state after one LSN, as a file of the same frames the log is made of.
+//! Snapshots: the whole state after one LSN, in a file of the same frames as the log.
 //!
-//! It is written under a draft name, slice by slice beside the running broker; synced, renamed, and only after the
-//! folder is synced may anything older go. Complete it is only with its footer. What its records mean is not known
-//! here.
+//! A snapshot is written under a draft name in slices while the broker runs, then synced and renamed; only after the folder is
+//! synced may older files be removed. It is complete only with its footer. The payloads of its records are opaque here.
 
-use super::frame::{self, CrcSeed, EncodeError, FOOTER, FrameChain, FrameError, OWN_VERSION, RECORD_KIND_MAX};
+use super::frame::{self, CONTROL_VERSION, CrcSeed, EncodeError, FOOTER, FrameChain, FrameError, RECORD_KIND_MAX};
 use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero};
 use super::storage::{FileId, Storage, StorageFault, read_more};
 use crate::types::Lsn;
 
 const MAGIC: [u8; 8] = *b"DRIFTQSN";
 
-/// What a snapshot says of itself.
+/// The header of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotHead {
-    /// Whose log it belongs to.
+    /// The log it belongs to.
     pub log_id: LogId,
-    /// The last LSN whose effect is in it. The log must be synced through it before the snapshot gets its final name.
+    /// The last LSN included in it. The log must be synced through it before the snapshot gets its final name.
     pub lsn: Lsn,
-    /// The checksum of the frame with that LSN, 0 for LSN 0: ties the snapshot to this very log.
+    /// The checksum of the frame with that LSN, 0 for LSN 0. Links the snapshot to the log.
     pub crc: u32,
-    /// The boot that wrote it.
+    /// The boot number of its writer.
     pub epoch: u64,
 }
 
 impl SnapshotHead {
-    /// The file it stands in once it is finished.
+    /// Its final file.
     #[must_use]
     pub const fn file(&self) -> FileId {
         FileId::Snapshot(self.lsn)
     }
 
-    /// The file it is written to.
+    /// The file it is written to before the rename.
     #[must_use]
     pub const fn draft(&self) -> FileId {
         FileId::SnapshotDraft(self.lsn)
@@ -41,7 +40,7 @@ impl SnapshotHead {
         CrcSeed::new(self.log_id, self.file())
     }
 
-    /// The header as it stands in the file, and its checksum.
+    /// The encoded header and its checksum.
     fn encode(&self) -> (Vec<u8>, u32) {
         let block = BlockWriter::new(MAGIC, self.log_id).u64(self.lsn.0).u32(self.crc).u64(self.epoch);
         block.seal()
@@ -55,16 +54,16 @@ impl SnapshotHead {
     }
 }
 
-/// Makes the bytes of a snapshot, in as many slices as the caller likes.
+/// Encodes a snapshot in any number of slices.
 ///
-/// Everything it puts into the buffers it is given, one behind the other, is the file.
+/// The concatenation of everything it appends to the given buffers is the file.
 #[derive(Clone, Debug)]
 pub struct SnapshotWriter {
     chain: FrameChain,
 }
 
 impl SnapshotWriter {
-    /// Begins with the header.
+    /// Appends the header.
     #[must_use]
     pub fn begin(head: &SnapshotHead, out: &mut Vec<u8>) -> Self {
         let (bytes, crc) = head.encode();
@@ -72,10 +71,10 @@ impl SnapshotWriter {
         Self { chain: FrameChain::new(head.seed(), Lsn(0), crc) }
     }
 
-    /// Goes on with one record, its payload put in place by `write`.
+    /// Appends one record. `write` appends the payload.
     ///
     /// # Errors
-    /// [`EncodeError`]; nothing is then written.
+    /// [`EncodeError`]; nothing has been written then.
     #[inline]
     pub fn record(
         &mut self,
@@ -87,21 +86,21 @@ impl SnapshotWriter {
         self.chain.record(out, Lsn(0), kind, version, write).map(|_| ())
     }
 
-    /// Ends with the footer; without it the snapshot is worth nothing.
+    /// Appends the footer, which completes the snapshot.
     pub fn finish(mut self, out: &mut Vec<u8>) {
         let records = self.chain.last_lsn().0;
-        self.chain.own(out, Lsn(0), FOOTER, &records.to_le_bytes());
+        self.chain.control(out, Lsn(0), FOOTER, &records.to_le_bytes());
     }
 }
 
-/// Why a file is not a whole snapshot.
+/// Why a file is not a valid snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
-    /// Its header is not one.
+    /// The header is invalid.
     #[error("{0}")]
     Header(#[from] HeaderError),
-    /// It stands for another LSN than its name says.
-    #[error("it stands for LSN {found}, not for the one in its name")]
+    /// The LSN in the header differs from the one in the file name.
+    #[error("its header has LSN {found}, not the LSN in its file name")]
     Misnamed {
         /// The LSN in its header.
         found: Lsn,
@@ -109,57 +108,57 @@ pub enum SnapshotError {
     /// A frame does not verify, or the file ends before its footer.
     #[error("not a frame at byte {position}: {error}")]
     BadFrame {
-        /// Where the frame should begin.
+        /// Where the frame should start.
         position: u64,
-        /// Why it is none.
+        /// Why it is invalid.
         error: FrameError,
     },
-    /// A frame verifies but is not the one that belongs there.
+    /// A frame verifies, but does not follow the previous one.
     #[error("the frame at byte {position} does not follow the one before it")]
     OutOfPlace {
-        /// Where the frame begins.
+        /// Where the frame starts.
         position: u64,
     },
-    /// A frame of the log's own kinds that has no place in a snapshot.
-    #[error("a frame of kind {kind:#04x}, version {version}, at byte {position}")]
+    /// A control frame that is not allowed in a snapshot.
+    #[error("unexpected frame of kind {kind:#04x}, version {version}, at byte {position}")]
     BadKind {
-        /// Where the frame begins.
+        /// Where the frame starts.
         position: u64,
         /// Its kind.
         kind: u8,
         /// Its version.
         version: u8,
     },
-    /// The footer counts other than what is there.
-    #[error("the footer at byte {position} does not count what is there")]
+    /// The record count in the footer is wrong.
+    #[error("the footer at byte {position} has a wrong record count")]
     BadFooter {
-        /// Where the footer begins.
+        /// Where the footer starts.
         position: u64,
     },
-    /// Something follows the footer.
-    #[error("something follows the footer at byte {position}")]
+    /// Data follows the footer.
+    #[error("data follows the footer, which ends at byte {position}")]
     Trailing {
         /// Where the footer ends.
         position: u64,
     },
 }
 
-/// Why reading a snapshot came to nothing.
+/// Why a snapshot could not be read.
 #[derive(Debug)]
 pub enum SnapshotReadError<E> {
-    /// The storage could not be read, which says nothing about the snapshot.
+    /// The storage failed, which says nothing about the snapshot.
     Storage(StorageFault),
-    /// The file is not a whole snapshot.
+    /// The file is not a valid snapshot.
     Damaged(SnapshotError),
-    /// The snapshot is good so far, but the caller refused a record.
+    /// The snapshot is valid so far, but the caller refused a record.
     Refused {
-        /// Where the record's frame begins.
+        /// Where the frame of the record starts.
         position: u64,
         /// Its kind.
         kind: u8,
         /// Its version.
         version: u8,
-        /// What the caller said.
+        /// The caller's reason.
         reason: E,
     },
 }
@@ -176,7 +175,7 @@ impl<E> From<SnapshotError> for SnapshotReadError<E> {
     }
 }
 
-/// Reads only what the snapshot of `lsn` says of itself; the records may still turn out damaged.
+/// Reads only the header of the snapshot of `lsn`; its records may be damaged.
 pub(super) fn read_head(
     storage: &mut (impl Storage + ?Sized),
     lsn: Lsn,
@@ -196,14 +195,14 @@ fn checked_head(bytes: &[u8], lsn: Lsn) -> Result<(SnapshotHead, u32), SnapshotE
 
 const WINDOW_BYTES: usize = 64 << 10;
 
-/// Reads the finished snapshot of `lsn` and hands each record's kind, version and payload to `each`, in order.
+/// Reads the finished snapshot of `lsn` and passes the kind, version and payload of each record to `each`, in order.
 ///
-/// Records are handed on as they are read: only when this returns `Ok` was the snapshot whole, and only then may
-/// anybody rely on what was handed on. Memory stays near the size of the largest frame, however large the file.
-/// `window` is memory to work in; its content does not matter.
+/// Records are passed on as they are read. They may be relied on only once this returns `Ok`, which means that the whole
+/// snapshot was valid. Memory use stays near the size of the largest frame, however large the file.
+/// `window` is a scratch buffer; its contents are overwritten.
 ///
 /// # Errors
-/// [`SnapshotReadError`] tells a medium that cannot be read, a damaged file and a refusal by `each` apart.
+/// [`SnapshotReadError`] distinguishes a storage error, a damaged file and a refusal by `each`.
 pub fn read_snapshot<E>(
     storage: &mut (impl Storage + ?Sized),
     lsn: Lsn,
@@ -216,7 +215,7 @@ pub fn read_snapshot<E>(
     let (head, header_crc) = checked_head(window, lsn)?;
     let seed = head.seed();
     let (mut records, mut last_crc) = (0_u64, header_crc);
-    // The window holds the file from `base` on; the next frame begins at `at` within it.
+    // The window holds the file from `base` on; the next frame starts at `at` within it.
     let (mut base, mut at) = (0_u64, HEADER_BYTES);
     loop {
         let position = base + at as u64;
@@ -247,7 +246,7 @@ pub fn read_snapshot<E>(
                 version,
                 reason,
             })?;
-        } else if kind != FOOTER || version != OWN_VERSION {
+        } else if kind != FOOTER || version != CONTROL_VERSION {
             return Err(SnapshotError::BadKind { position, kind, version }.into());
         } else if frame.payload != records.to_le_bytes() {
             return Err(SnapshotError::BadFooter { position }.into());

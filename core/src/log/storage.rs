@@ -1,22 +1,22 @@
-//! What the log asks of a disk, and no more: eight operations, each of which may fail.
+//! The storage trait: the eight operations that the log needs, each of which may fail.
 //!
-//! Real files, the simulator's lying disk and [`MemoryStorage`](super::MemoryStorage) stand behind the same trait.
-//! Nothing here decides when to write or to sync; that is the commit pipeline's business.
+//! Real files, the simulator's faulty disk and [`MemoryStorage`](super::MemoryStorage) implement the same trait.
+//! The commit pipeline decides when to write and when to sync.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::types::Lsn;
 
-/// A file of the log, by what it is. Its [`Display`](fmt::Display) form is its name in the data folder, and only names
-/// of exactly that form parse back.
+/// A file of the log. Its [`Display`](fmt::Display) form is its name in the data folder, and only names of exactly that
+/// form parse back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileId {
     /// The segment with this sequence number, counted from 1: `wal-00000000000000000001.seg`.
     Segment(u64),
     /// A finished snapshot of the state after this LSN: `snap-00000000000000000042.snap`.
     Snapshot(Lsn),
-    /// A snapshot still being written: `snap-00000000000000000042.tmp`. After a restart it is worth nothing.
+    /// A snapshot still being written: `snap-00000000000000000042.tmp`. A restart discards it.
     SnapshotDraft(Lsn),
 }
 
@@ -56,141 +56,141 @@ impl FromStr for FileId {
     }
 }
 
-/// One line of [`Storage::list`].
+/// One entry of [`Storage::list`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileInfo {
-    /// Which file.
+    /// The file.
     pub file: FileId,
-    /// How many bytes can be read from it, zeros ahead of the written data included.
+    /// The number of readable bytes, preallocated zeros included.
     pub len: u64,
 }
 
-/// Where an append believes it writes.
+/// Where the writer expects an append to go.
 ///
-/// A file on one machine needs neither; a log kept by several does: the epoch fences a writer that has been replaced,
-/// the position one that has missed something.
+/// A local file needs neither check. A replicated log does: the epoch fences a writer that has been replaced, the position
+/// one that has missed an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteAt {
-    /// The writer's boot number. A storage that knows of a later one may refuse.
+    /// The writer's boot number. A storage that has seen a later one may refuse.
     pub epoch: u64,
-    /// The end of the data written so far, in bytes. At any other place the append is refused as
+    /// The end of the data written so far, in bytes. An append at any other position is refused as
     /// [`StorageFault::Misplaced`].
     pub position: u64,
 }
 
-/// Why a storage did not do what it was asked.
+/// Why a storage operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StorageFault {
-    /// There is no room. Nothing of what was asked has been done.
+    /// No space left. The operation has had no effect.
     #[error("no space left")]
     Full,
-    /// There is no such file.
+    /// The file does not exist.
     #[error("no such file")]
     NotFound,
-    /// There already is such a file.
+    /// The file already exists.
     #[error("the file already exists")]
     Exists,
-    /// The append was meant for another place than the end of the written data. Nothing has been written.
+    /// The append was not at the end of the written data. Nothing has been written.
     #[error("append at byte {actual}, but the data ends at byte {expected}")]
     Misplaced {
         /// Where the written data ends.
         expected: u64,
-        /// Where the append was to go.
+        /// The position of the append.
         actual: u64,
     },
-    /// Anything else the system said. What was asked may be done, half done, or not done.
+    /// Any other error of the operating system. The operation may have taken effect fully, partly or not at all.
     #[error("{0}")]
     Io(String),
 }
 
 /// A folder of log files.
 ///
-/// Two things are apart here and stay apart: *written*, which a reader of this storage sees at once, and *durable*,
-/// which is still there after a power loss. Until the named sync has returned `Ok`, a power loss may keep any part of
-/// what was written, in any order. Damage never spreads to what is durable already: an append may share a disk sector
-/// with older data, and that sector then holds the old bytes or the new.
+/// *Written* data is visible to readers of this storage at once; *durable* data survives a power loss. Until the named
+/// sync has returned `Ok`, a power loss may keep any part of the written data, in any order. It never damages data that
+/// is already durable: an append may share a disk sector with older data, and that sector then holds the old bytes or
+/// the new ones.
 ///
-/// After a failed [`sync`](Self::sync) or [`sync_folder`](Self::sync_folder) nothing may be assumed of what was
-/// written since the last good one, and asking again proves nothing; the caller stops using the storage.
+/// After a failed [`sync`](Self::sync) or [`sync_folder`](Self::sync_folder) nothing may be assumed about data written
+/// since the last successful one, and a retry proves nothing; the caller stops using the storage.
 ///
-/// A storage that is opened anew shows what is on the medium or on its way there, and never what a failed sync of an
-/// earlier process gave up: systems keep such pages in memory, where they read well, count as clean, and are gone with the
-/// power. Recovery would build on them and sync them in vain. Files must therefore be read past the system's cache when a
-/// log is opened.
+/// A newly opened storage returns what is on the medium or on its way there, never pages that a failed sync of an earlier
+/// process gave up. Operating systems keep such pages in the cache, where they are readable, count as clean, and are lost
+/// at a power loss; recovery would rely on them and its sync would not write them. When a log is opened, its files must
+/// therefore be read past the page cache.
 pub trait Storage {
-    /// Makes an empty file with room for `capacity` bytes, so that appends within it never fail for want of space;
-    /// 0 reserves nothing. What has not been appended reads as zeros up to the capacity, or the file ends there: also
-    /// after a power loss, and never does old content of the disk show through. The file's name is durable after
+    /// Creates an empty file with room for `capacity` bytes, so that appends within it never fail with
+    /// [`StorageFault::Full`]; 0 reserves nothing. Beyond the appended data the file reads as zeros up to the capacity, or
+    /// ends, also after a power loss; old content of the disk never appears. The file's name is durable after
     /// [`sync_folder`](Self::sync_folder).
     ///
     /// # Errors
-    /// [`StorageFault::Exists`]; [`StorageFault::Full`], and then there is no file; [`StorageFault::Io`].
+    /// [`StorageFault::Exists`]; [`StorageFault::Full`], in which case no file is left; [`StorageFault::Io`].
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault>;
 
-    /// Writes `bytes` behind what was written before, all or, as far as a reader is told, nothing. Durable after
-    /// [`sync`](Self::sync). Only a file that this storage itself created need take appends: after a restart the log
-    /// goes on in a new file.
+    /// Writes `bytes` at the end of the written data; after an error none of them are visible to readers. Durable after
+    /// [`sync`](Self::sync). Only files created by this storage need to accept appends: after a restart the log continues
+    /// in a new file.
     ///
     /// # Errors
     /// [`StorageFault::NotFound`], [`StorageFault::Misplaced`]; [`StorageFault::Full`] beyond the capacity;
     /// [`StorageFault::Io`].
     fn append(&mut self, file: FileId, at: WriteAt, bytes: &[u8]) -> Result<(), StorageFault>;
 
-    /// Returns when everything written to the file is durable, by this process or an earlier one.
+    /// Returns once everything written to the file, by this process or an earlier one, is durable.
     ///
     /// # Errors
-    /// [`StorageFault::NotFound`]; [`StorageFault::Io`], after which see above.
+    /// [`StorageFault::NotFound`]; [`StorageFault::Io`], after which the storage must not be used again.
     fn sync(&mut self, file: FileId) -> Result<(), StorageFault>;
 
-    /// Fills `buffer` from byte `position` on and says how many bytes it got: fewer than asked for only where the file
-    /// ends. A medium that cannot be read is an error, never an end.
+    /// Fills `buffer` from byte `position` on and returns the number of bytes read, which is less than requested only at
+    /// the end of the file. An unreadable medium is an error, never an end of file.
     ///
     /// # Errors
     /// [`StorageFault::NotFound`], [`StorageFault::Io`].
     fn read(&mut self, file: FileId, position: u64, buffer: &mut [u8]) -> Result<usize, StorageFault>;
 
-    /// All files of the log, each once, in the order of [`FileId`]. Names that are not the log's are not listed.
+    /// All files of the log, in the order of [`FileId`]. Other files in the folder are not listed.
     ///
     /// # Errors
     /// [`StorageFault::Io`].
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault>;
 
-    /// Gives the file another name, in one op for every reader. Durable after [`sync_folder`](Self::sync_folder).
+    /// Renames the file atomically. Durable after [`sync_folder`](Self::sync_folder).
     ///
     /// # Errors
-    /// [`StorageFault::NotFound`]; [`StorageFault::Exists`] rather than replacing; [`StorageFault::Io`].
+    /// [`StorageFault::NotFound`]; [`StorageFault::Exists`], since a rename never replaces a file; [`StorageFault::Io`].
     fn rename(&mut self, from: FileId, to: FileId) -> Result<(), StorageFault>;
 
-    /// Takes the file away. Durable after [`sync_folder`](Self::sync_folder); until then it may come back.
+    /// Removes the file. Durable after [`sync_folder`](Self::sync_folder); until then a power loss may restore it.
     ///
     /// # Errors
     /// [`StorageFault::NotFound`], [`StorageFault::Io`].
     fn remove(&mut self, file: FileId) -> Result<(), StorageFault>;
 
-    /// Returns when every creation, rename and removal so far is durable. Says nothing of what is in the files.
+    /// Returns once every creation, rename and removal so far is durable. Does not sync the contents of files.
     ///
     /// # Errors
-    /// [`StorageFault::Io`], after which see above.
+    /// [`StorageFault::Io`], after which the storage must not be used again.
     fn sync_folder(&mut self) -> Result<(), StorageFault>;
 }
 
-/// One piece of I/O, as the pipeline asks its driver for it.
+/// One I/O operation that the pipeline requests from its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IoOp {
     /// [`Storage::create`].
     Create {
         /// The new file.
         file: FileId,
-        /// Bytes to keep room for.
+        /// Bytes to reserve.
         capacity: u64,
     },
     /// [`Storage::append`].
     Append {
         /// The file to write to.
         file: FileId,
-        /// Where its data ends.
+        /// The current end of its data.
         at: WriteAt,
-        /// What to write there.
+        /// The bytes to write.
         bytes: Vec<u8>,
     },
     /// [`Storage::sync`].
@@ -200,14 +200,14 @@ pub enum IoOp {
     },
     /// [`Storage::rename`].
     Rename {
-        /// The name it has.
+        /// The current name.
         from: FileId,
-        /// The name it gets.
+        /// The new name.
         to: FileId,
     },
     /// [`Storage::remove`].
     Remove {
-        /// The file that goes.
+        /// The file to remove.
         file: FileId,
     },
     /// [`Storage::sync_folder`].
@@ -215,10 +215,10 @@ pub enum IoOp {
 }
 
 impl IoOp {
-    /// Does it.
+    /// Performs the operation on a storage.
     ///
     /// # Errors
-    /// Whatever the storage says.
+    /// Any error of the storage.
     pub fn perform(&self, storage: &mut (impl Storage + ?Sized)) -> Result<(), StorageFault> {
         match self {
             Self::Create { file, capacity } => storage.create(*file, *capacity),
@@ -234,12 +234,12 @@ impl IoOp {
 const READ_BYTES_FIRST: usize = 16 << 10;
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// Reads the whole file into `buffer`, whose old content goes and whose memory is used again.
+/// Reads the whole file into `buffer`, replacing its contents and reusing its memory.
 ///
-/// The length is found by reading: a file is never trusted to be as long as somebody said.
+/// Reads until the end of the file; a listed length is not trusted.
 ///
 /// # Errors
-/// Whatever the storage says; `buffer` then holds something of no worth.
+/// Any error of the storage; the contents of `buffer` are then unspecified.
 pub fn read_whole(
     storage: &mut (impl Storage + ?Sized),
     file: FileId,
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_fixed_width_and_parse_back() {
+    fn file_names_have_fixed_width_and_parse_back() {
         for (file, name) in [
             (FileId::Segment(1), "wal-00000000000000000001.seg"),
             (FileId::Segment(u64::MAX), "wal-18446744073709551615.seg"),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_not_ours_do_not_parse() {
+    fn foreign_file_names_do_not_parse() {
         for name in [
             "",
             "lock",

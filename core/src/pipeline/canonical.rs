@@ -28,12 +28,10 @@ impl<F: Faults> Pipeline<F> {
             maintenance_busy,
             mark_at,
             closing,
-            again,
         } = self;
         broker.canonical(out)?;
         log.canonical(out)?;
-        write!(out, "{maintenance:?} {snapshot_wanted} {log_busy} {maintenance_busy} {mark_at:?} {closing} ")?;
-        again.iter().try_for_each(|job| job.canonical(log.log_id(), out))
+        write!(out, "{maintenance:?} {snapshot_wanted} {log_busy} {maintenance_busy} {mark_at:?} {closing} ")
     }
 }
 

@@ -109,12 +109,7 @@ impl Maintenance {
     }
 
     /// The next thing to do, if there is one.
-    ///
-    /// `removing_first` is a planted bug.
-    pub(super) fn next(&mut self, log: &mut Writer, removing_first: bool) -> Option<(MaintenanceTask, Vec<IoOp>)> {
-        if removing_first && !self.unneeded.is_empty() {
-            return Some(self.removal());
-        }
+    pub(super) fn next(&mut self, log: &mut Writer) -> Option<(MaintenanceTask, Vec<IoOp>)> {
         let retry = log.next_segment() == NextSegment::NoRoom && self.prepare_at.is_none();
         if log.next_segment() == NextSegment::Wanted || retry {
             log.set_next_segment(NextSegment::Asked);
@@ -145,11 +140,6 @@ impl Maintenance {
         let mut ops: Vec<_> = self.unneeded.drain(..).map(|file| IoOp::Remove { file }).collect();
         ops.push(IoOp::SyncFolder);
         (MaintenanceTask::Remove, ops)
-    }
-
-    /// These files are not needed any more.
-    pub(super) fn remove(&mut self, files: Vec<FileId>) {
-        self.unneeded.extend(files);
     }
 
     /// A task is done, or failed. What failed for want of room is tried again later; any other failure is the log's end.

@@ -11,12 +11,12 @@ mod open;
 mod writer;
 
 use self::maintenance::{Maintenance, MaintenanceTask};
-pub use self::open::{OpenError, inspect};
+pub use self::open::{OpenError, OpenOptions, inspect, inspect_with};
 use self::writer::{NextSegment, Writer};
 use crate::broker::{Broker, LogFault};
 use crate::command::Command;
-use crate::faults::{Fault, Faults, NoFaults};
-use crate::log::{FileId, IoOp, SnapshotHead, Storage, StorageFault};
+use crate::faults::{Faults, NoFaults};
+use crate::log::{IoOp, SnapshotHead, Storage, StorageFault};
 use crate::reply::Output;
 use crate::state::State;
 use crate::types::{Limits, Lsn, Millis, Ticket, Timestamp};
@@ -118,8 +118,6 @@ pub struct Pipeline<F: Faults = NoFaults> {
     maintenance_busy: bool,
     mark_at: Option<Timestamp>,
     closing: bool,
-    /// The planted bug: what is tried again although its sync has failed.
-    again: Option<Job>,
 }
 
 impl<F: Faults> Pipeline<F> {
@@ -168,7 +166,6 @@ impl<F: Faults> Pipeline<F> {
 
     /// A job has been performed, or has failed.
     pub fn complete(&mut self, now: Timestamp, job: Job, result: Result<(), StorageFault>) {
-        let result = if self.broker.faults().planted(Fault::FailureIgnored) { Ok(()) } else { result };
         match job.purpose {
             Purpose::Commit { through } => {
                 self.log_busy = false;
@@ -180,11 +177,6 @@ impl<F: Faults> Pipeline<F> {
                         if self.log.is_idle() && !self.log.ends_in_mark() {
                             self.mark_at = Some(now.after(MARK_AFTER));
                         }
-                    }
-                    Err(_) if self.broker.faults().planted(Fault::SyncRetriedAfterFailure) => {
-                        let syncs = |op: &IoOp| matches!(op, IoOp::Sync { .. });
-                        let ops = job.ops.into_iter().filter(syncs).collect();
-                        self.again = Some(Job { ops, ..job });
                     }
                     Err(fault) => self.fail("writing the log", &fault),
                 }
@@ -264,10 +256,6 @@ impl<F: Faults> Pipeline<F> {
         if self.log_busy {
             return None;
         }
-        if let Some(job) = self.again.take() {
-            self.log_busy = true;
-            return Some(job);
-        }
         self.begin_snapshot_if_due();
         let batch = self.log.take_batch()?;
         self.log_busy = true;
@@ -281,11 +269,7 @@ impl<F: Faults> Pipeline<F> {
         if self.maintenance_busy {
             return None;
         }
-        let early = self.broker.faults().planted(Fault::SegmentRemovedEarly);
-        let (task, mut ops) = self.maintenance.next(&mut self.log, early)?;
-        if self.broker.faults().planted(Fault::SnapshotRenamedBeforeSync) {
-            ops.retain(|op| !matches!(op, IoOp::Sync { file: FileId::SnapshotDraft(_) }));
-        }
+        let (task, ops) = self.maintenance.next(&mut self.log)?;
         self.maintenance_busy = true;
         Some(Job { class: JobClass::Background, ops, purpose: Purpose::MaintenanceTask(task) })
     }
@@ -316,11 +300,8 @@ impl<F: Faults> Pipeline<F> {
         self.bytes_since_snapshot = 0;
         let (lsn, crc) = self.log.last();
         let head = SnapshotHead { log_id: self.log.log_id(), lsn, crc, epoch: self.log.epoch() };
-        let images = self.broker.state().view().with_faults(self.broker.faults());
+        let images = self.broker.faults().snapshot(self.broker.state());
         self.maintenance.begin(head, images);
-        if self.broker.faults().planted(Fault::SegmentRemovedEarly) {
-            self.maintenance.remove(self.log.drop_closed_through(lsn));
-        }
     }
 
     fn fail(&mut self, doing: &str, fault: &StorageFault) {

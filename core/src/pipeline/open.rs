@@ -5,13 +5,12 @@ use super::writer::{Sizes, Writer};
 use super::{Pipeline, PipelineConfig};
 use crate::broker::{Broker, LogRefusal};
 use crate::codec::{image, record as codec};
-use crate::faults::{Fault, Faults};
+use crate::faults::{Faults, NoFaults};
 use crate::log::{
     HEADER_BYTES, LogId, Malformed, Recovered, RecoveryError, Replay, SegmentHeader, Storage, StorageFault, recover,
 };
 use crate::state::State;
-use crate::state::apply::Mode;
-use crate::types::{Boot, Lsn, Timestamp};
+use crate::types::{Boot, Limits, Lsn, Timestamp};
 
 /// How small a part of the usual size the first segment may have when the disk is short of room.
 const SMALLEST_PART: u64 = 64;
@@ -41,15 +40,11 @@ struct Rebuild<'a, F> {
 impl<F: Faults> Rebuild<'_, F> {
     fn apply(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
         let record = codec::decode(kind, version, payload).map_err(|error| Malformed::new(error.to_string()))?;
-        self.state.apply(&record, Mode::Replay, self.faults).map_err(|error| Malformed::new(error.to_string()))
+        self.faults.replay(&mut self.state, &record).map_err(|error| Malformed::new(error.to_string()))
     }
 }
 
 impl<F: Faults> Replay for Rebuild<'_, F> {
-    fn planted(&self, fault: Fault) -> bool {
-        self.faults.planted(fault)
-    }
-
     fn reset(&mut self) {
         self.state = State::default();
     }
@@ -83,6 +78,18 @@ impl<F: Faults> Replay for Rebuild<'_, F> {
 pub fn inspect(
     storage: &mut (impl Storage + ?Sized),
     new_log: Option<LogId>,
+) -> Result<(State, Recovered), RecoveryError> {
+    inspect_with(storage, new_log, &NoFaults)
+}
+
+/// [`inspect`] with a planted bug.
+///
+/// # Errors
+/// As [`inspect`].
+#[doc(hidden)]
+pub fn inspect_with(
+    storage: &mut (impl Storage + ?Sized),
+    new_log: Option<LogId>,
     faults: &impl Faults,
 ) -> Result<(State, Recovered), RecoveryError> {
     let mut rebuild = Rebuild { state: State::default(), faults };
@@ -110,30 +117,77 @@ fn begin_segment(
     }
 }
 
-impl<F: Faults> Pipeline<F> {
-    /// Recovers the log in `storage` and goes on with it; an empty storage becomes a new log named `new_log`.
+/// Options for opening a log, in the manner of [`std::fs::OpenOptions`].
+///
+/// ```
+/// use driftq_core::log::{LogId, MemoryStorage};
+/// use driftq_core::types::Timestamp;
+/// use driftq_core::{Limits, OpenOptions};
+///
+/// let mut storage = MemoryStorage::new();
+/// let options = OpenOptions::new().create(LogId([7; 16])).limits(Limits::spec());
+/// let (broker, recovered) = options.open(&mut storage, Timestamp(1_000))?;
+/// assert!(recovered.notices.is_empty());
+/// # let _ = broker;
+/// # Ok::<(), driftq_core::OpenError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until `open` is called"]
+pub struct OpenOptions<F = NoFaults> {
+    config: PipelineConfig,
+    new_log: Option<LogId>,
+    faults: F,
+}
+
+impl OpenOptions {
+    /// The default configuration; a storage without a log is refused.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl<F: Faults> OpenOptions<F> {
+    /// Sets the whole configuration.
+    pub fn config(mut self, config: PipelineConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Sets the broker's limits.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.config.limits = limits;
+        self
+    }
+
+    /// Creates a log with this id if the storage is empty. Ids should be random; they come from outside, as all
+    /// randomness does.
+    pub fn create(mut self, log_id: impl Into<Option<LogId>>) -> Self {
+        self.new_log = log_id.into();
+        self
+    }
+
+    /// Plants a bug.
+    #[doc(hidden)]
+    pub fn faults<G: Faults>(self, faults: G) -> OpenOptions<G> {
+        OpenOptions { config: self.config, new_log: self.new_log, faults }
+    }
+
+    /// Recovers the log in `storage` and continues it.
     ///
-    /// Performs I/O itself, as it is called before there is anything to overlap it with. What it leaves in the current batch, the
-    /// boot record, is durable before any output is given.
+    /// Performs I/O itself, since nothing can overlap it yet. The boot record it appends is durable before any output
+    /// leaves the broker.
     ///
     /// # Errors
-    /// [`OpenError`]; the log is then as it was, but for files that nothing needs.
+    /// [`OpenError`]; the log is then as it was, except for files that nothing refers to.
     pub fn open(
+        self,
         storage: &mut (impl Storage + ?Sized),
-        config: PipelineConfig,
-        new_log: Option<LogId>,
         now: Timestamp,
-        faults: F,
-    ) -> Result<(Self, Recovered), OpenError> {
-        let (mut state, recovered) = inspect(storage, new_log, &faults)?;
-        if faults.planted(Fault::OffsetReusedAfterCrash) {
-            state.forget_offsets();
-        }
+    ) -> Result<(Pipeline<F>, Recovered), OpenError> {
+        let Self { config, new_log, faults } = self;
+        let (state, recovered) = inspect_with(storage, new_log, &faults)?;
         let epoch = u64::from(state.boot().0) + 1;
-        let mut header = recovered.next_header();
-        if faults.planted(Fault::AppendAfterTornTail) && recovered.has_torn_tail() {
-            header.previous_lsn = header.previous_lsn.next();
-        }
+        let header = faults.next_header(&recovered);
         for op in recovered.cleanup_ops() {
             op.perform(storage)?;
         }
@@ -142,7 +196,7 @@ impl<F: Faults> Pipeline<F> {
         let mut log = Writer::new(&header, &recovered, epoch, sizes);
         let mut broker = Broker::new(state, recovered.last_lsn, config.limits, faults);
         broker.boot(now, &mut log)?;
-        let pipeline = Self {
+        let pipeline = Pipeline {
             broker,
             log,
             maintenance: Maintenance::new(config.slice_bytes, recovered.snapshots.clone()),
@@ -153,7 +207,6 @@ impl<F: Faults> Pipeline<F> {
             maintenance_busy: false,
             mark_at: None,
             closing: false,
-            again: None,
         };
         Ok((pipeline, recovered))
     }

@@ -1,31 +1,21 @@
 //! The produce dedupe's memory: which identities were accepted, as which message, and until when that counts.
 
-use std::sync::Arc;
-
-use super::cow::CowMap;
-use crate::types::{Offset, PartitionId, Timestamp};
+use crate::collections::cow::CowMap;
+use crate::types::{IdentityKey, Offset, PartitionId, Timestamp};
 
 /// The produce identities of one topic, as producers mean it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identities {
+pub struct DedupeTable {
     /// Each identity's message, and its message_ref in the queue.
-    known: CowMap<IdentityKey, (Accepted, u64)>,
+    known: CowMap<IdentityKey, (DedupeEntry, u64)>,
     /// The same identities in the order they were accepted.
     queue: CowMap<u64, (IdentityKey, Timestamp)>,
     next: u64,
 }
 
-/// Tenant and key. Ordered by a hash first, so that comparing two keys seldom has to look at their bytes, and by the bytes
-/// where hashes collide, so that nobody gains anything by making them collide.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct IdentityKey {
-    hash: u64,
-    bytes: Arc<[u8]>,
-}
-
 /// The message an identity was accepted as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepted {
+pub struct DedupeEntry {
     /// Its partition.
     pub partition: PartitionId,
     /// Its offset.
@@ -34,58 +24,11 @@ pub struct Accepted {
     pub expires_at: Timestamp,
 }
 
-impl IdentityKey {
-    /// The identity of `key` within `tenant`.
-    #[must_use]
-    pub fn new(tenant: &str, key: &str) -> Self {
-        let (tenant_len, len) = crate::codec::varint(tenant.len() as u64);
-        Self::joined(&[&tenant_len[..len], tenant.as_bytes(), key.as_bytes()])
-    }
-
-    /// The identity that `parts` make up: first a tenant's length and name, then whatever cannot be mistaken for anything else.
-    pub(crate) fn joined(parts: &[&[u8]]) -> Self {
-        Self::hashed(crate::body::join(parts))
-    }
-
-    fn hashed(bytes: Arc<[u8]>) -> Self {
-        // Eight bytes at a time: keys are short, and this is done for every one.
-        let (words, rest) = bytes.as_chunks();
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        let words = words.iter().chain([&last]).map(|word| u64::from_le_bytes(*word));
-        let hash = words.fold(bytes.len() as u64, |hash, word| {
-            let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            mixed ^ (mixed >> 32)
-        });
-        // The map is ordered by the high bits first.
-        let hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self { hash, bytes }
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// Whose it is.
-    #[must_use]
-    pub fn tenant(&self) -> &str {
-        crate::codec::Reader::new(&self.bytes).text().expect("a tenant comes first")
-    }
-
-    /// Tenant and key again.
-    #[must_use]
-    pub fn parts(&self) -> (&str, &str) {
-        let mut reader = crate::codec::Reader::new(&self.bytes);
-        let tenant = reader.text().expect("written by `new`");
-        (tenant, std::str::from_utf8(reader.rest()).expect("written by `new`"))
-    }
-}
-
-impl Identities {
+impl DedupeTable {
     /// The message accepted under `key`, if its window is still open at `now`.
     #[must_use]
-    pub fn accepted(&self, key: &IdentityKey, now: Timestamp) -> Option<Accepted> {
-        self.known.get(key).map(|(accepted, _)| *accepted).filter(|accepted| now < accepted.expires_at)
+    pub fn find(&self, key: &IdentityKey, now: Timestamp) -> Option<DedupeEntry> {
+        self.known.get(key).map(|(entry, _)| *entry).filter(|entry| now < entry.expires_at)
     }
 
     /// How many identities are remembered, those past their window but not yet swept included.
@@ -115,18 +58,18 @@ impl Identities {
 
     /// Whether `count` or more are in their window. Those beyond it that were not swept yet take no room.
     #[must_use]
-    pub fn live_reach(&self, count: u64, now: Timestamp) -> bool {
+    pub fn is_full(&self, max: u64, now: Timestamp) -> bool {
         let remembered = self.len() as u64;
         // As many would have to have left their window for one more to fit.
-        let too_many = (remembered + 1).saturating_sub(count);
-        remembered >= count && self.expired(now, too_many) < too_many
+        let too_many = (remembered + 1).saturating_sub(max);
+        remembered >= max && self.expired(now, too_many) < too_many
     }
 
     /// Remembers `key`; if it was remembered already, past its window, the old memory gives way and is handed back.
-    pub(super) fn accept(&mut self, key: IdentityKey, accepted: Accepted) -> Option<Accepted> {
-        self.queue.insert(self.next, (key.clone(), accepted.expires_at));
-        let before = self.known.insert(key, (accepted, self.next)).map(|(before, message_ref)| {
-            self.queue.remove(&message_ref);
+    pub(super) fn insert(&mut self, key: IdentityKey, entry: DedupeEntry) -> Option<DedupeEntry> {
+        self.queue.insert(self.next, (key.clone(), entry.expires_at));
+        let before = self.known.insert(key, (entry, self.next)).map(|(before, serial)| {
+            self.queue.remove(&serial);
             before
         });
         self.next += 1;
@@ -143,14 +86,14 @@ impl Identities {
     }
 
     /// The identities in the order they were accepted.
-    pub(super) fn in_order(self) -> impl Iterator<Item = (IdentityKey, Accepted)> + Clone {
+    pub(super) fn in_order(self) -> impl Iterator<Item = (IdentityKey, DedupeEntry)> + Clone {
         let known = self.known;
         self.queue
             .into_chunks()
             .flat_map(|chunk| chunk.iter().map(|(_, (key, _))| key.clone()).collect::<Vec<_>>())
             .map(move |key| {
-                let (accepted, _) = *known.get(&key).expect("every identity in the queue is known");
-                (key, accepted)
+                let (entry, _) = *known.get(&key).expect("every identity in the queue is known");
+                (key, entry)
             })
     }
 }

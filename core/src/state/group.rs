@@ -2,25 +2,24 @@
 
 use std::sync::Arc;
 
-use super::cow::CowMap;
-use super::done::AckSet;
-use super::entry::{Entry, Phase};
-use crate::types::{GroupId, GroupName, Offset, PartitionId, Position};
+use crate::collections::ack_set::AckSet;
+use crate::collections::cow::CowMap;
+use crate::types::{DeliveryState, GroupId, GroupName, Offset, PartitionId, Phase, Position};
 
 /// A group of one topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub(super) id: GroupId,
     pub(super) name: GroupName,
-    pub(super) paused: bool,
-    pub(super) partitions: Vec<Arc<Progress>>,
+    pub(crate) paused: bool,
+    pub(crate) partitions: Vec<Arc<Progress>>,
 }
 
 /// A group's progress in one partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    pub(super) done: AckSet,
-    pub(super) entries: CowMap<Position, Entry>,
+    pub(super) acked: AckSet,
+    pub(super) deliveries: CowMap<Position, DeliveryState>,
     pub(super) in_flight: u32,
     /// Messages below were there when the group was last sought: they are delivered even where their identity is done.
     pub(super) replayed_below: Position,
@@ -60,31 +59,33 @@ impl Group {
 impl Progress {
     /// What is finished.
     #[must_use]
-    pub fn done(&self) -> &AckSet {
-        &self.done
+    pub fn acked(&self) -> &AckSet {
+        &self.acked
     }
 
     /// The history of an unfinished message that was delivered before.
     #[must_use]
-    pub fn entry(&self, position: Position) -> Option<&Entry> {
-        self.entries.get(&position)
+    pub fn delivery(&self, position: Position) -> Option<&DeliveryState> {
+        self.deliveries.get(&position)
     }
 
     /// Whether an unfinished message was delivered before. Mostly it lies beyond all that were, and nothing is sought.
     #[must_use]
-    pub fn has_entry(&self, position: Position) -> bool {
-        self.entries.last().is_some_and(|(last, _)| *last >= position) && self.entries.contains_key(&position)
+    pub fn is_delivered(&self, position: Position) -> bool {
+        self.deliveries.last().is_some_and(|(last, _)| *last >= position) && self.deliveries.contains_key(&position)
     }
 
     /// The history of the unfinished message with this offset, if it was delivered before.
     #[must_use]
-    pub fn find(&self, offset: Offset) -> Option<(Position, &Entry)> {
-        self.entries.find_by(|_, entry| entry.offset.cmp(&offset)).map(|(position, entry)| (*position, entry))
+    pub fn find_delivery(&self, offset: Offset) -> Option<(Position, &DeliveryState)> {
+        self.deliveries
+            .find_by(|_, delivery| delivery.offset.cmp(&offset))
+            .map(|(position, delivery)| (*position, delivery))
     }
 
     /// All unfinished messages that were delivered before, in order.
-    pub fn entries(&self) -> impl Iterator<Item = (Position, &Entry)> {
-        self.entries.iter().map(|(position, entry)| (*position, entry))
+    pub fn deliveries(&self) -> impl Iterator<Item = (Position, &DeliveryState)> {
+        self.deliveries.iter().map(|(position, delivery)| (*position, delivery))
     }
 
     /// How many leases are running.
@@ -102,23 +103,27 @@ impl Progress {
     /// How many messages were delivered, came back, and are not held by anyone.
     #[must_use]
     pub fn waiting(&self) -> u64 {
-        self.entries.len() as u64 - u64::from(self.in_flight)
+        self.deliveries.len() as u64 - u64::from(self.in_flight)
     }
 
-    pub(super) fn remove_entry(&mut self, position: Position) -> Option<Entry> {
-        let entry = self.entries.remove(&position)?;
-        if let Phase::Leased { .. } = entry.phase {
+    pub(crate) fn remove_delivery(&mut self, position: Position) -> Option<DeliveryState> {
+        let delivery = self.deliveries.remove(&position)?;
+        if let Phase::Leased { .. } = delivery.phase {
             self.in_flight -= 1;
         }
-        Some(entry)
+        Some(delivery)
     }
 
-    /// Puts an entry that held a lease back into the queue.
-    pub(super) fn requeue(&mut self, position: Position, change: impl FnOnce(&mut Entry) -> Phase) -> Option<()> {
-        let entry = self.entries.get_mut(&position)?;
-        let Phase::Leased { .. } = entry.phase else { return None };
-        entry.phase = change(entry);
-        debug_assert!(matches!(entry.phase, Phase::Queued { .. }), "a lease that ends leaves the message queued");
+    /// Puts an delivery that held a lease back into the queue.
+    pub(super) fn requeue(
+        &mut self,
+        position: Position,
+        change: impl FnOnce(&mut DeliveryState) -> Phase,
+    ) -> Option<()> {
+        let delivery = self.deliveries.get_mut(&position)?;
+        let Phase::Leased { .. } = delivery.phase else { return None };
+        delivery.phase = change(delivery);
+        debug_assert!(matches!(delivery.phase, Phase::Queued { .. }), "a lease that ends leaves the message queued");
         self.in_flight -= 1;
         Some(())
     }

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use super::Contradiction;
-use super::done::AckSet;
 use super::group::{Group, Progress};
 use super::partition::Partition;
-use super::shared::unshared;
 use super::topic::Topic;
-use crate::body::Body;
-use crate::record::GroupStart;
-use crate::types::{GroupId, GroupName, Offset, PartitionId, Position, Timestamp};
+use crate::collections::ack_set::AckSet;
+use crate::collections::shared::unshared;
+use crate::types::{Body, GroupId, GroupName, GroupStart, Offset, PartitionId, Position, Timestamp};
 
 impl Topic {
-    pub(super) fn store(
+    pub(crate) fn store(
         &mut self,
         partition: PartitionId,
         offset: Offset,
@@ -44,11 +42,11 @@ impl Topic {
         let others: Vec<_> = self.groups.keys().copied().filter(|id| *id != group).collect();
         for other in &others {
             let progress = self.progress_mut(*other, partition).expect("every group has every partition");
-            progress.done.insert(position, offset);
+            progress.acked.insert(position, offset);
         }
         let partition = self.partition_mut(partition).expect("just stored into");
         partition.exclusive.insert(position, group);
-        partition.set_done_in(position, others.len() as u32);
+        partition.set_acked_in(position, others.len() as u32);
         Ok(())
     }
 
@@ -65,23 +63,23 @@ impl Topic {
         let mut progress = Vec::with_capacity(self.partitions.len());
         let mut moved = false;
         for partition in &mut self.partitions {
-            let mut done = match start {
+            let mut acked = match start {
                 GroupStart::Earliest => partition.trimmed.clone(),
                 GroupStart::Latest => AckSet::with_floor(partition.next_position, partition.last_offset),
             };
             // What is done for the new group from the start counts at once; what other groups are done with and the new
             // one is not must be sorted anew.
-            let born_done: Vec<_> = match start {
+            let hidden: Vec<_> = match start {
                 GroupStart::Earliest => partition.exclusive.keys().copied().collect(),
                 GroupStart::Latest => partition.messages().map(|(position, _)| position).collect(),
             };
-            moved |= !born_done.is_empty() || !partition.retained.is_empty();
-            for position in born_done {
+            moved |= !hidden.is_empty() || !partition.retained.is_empty();
+            for position in hidden {
                 let partition = unshared(partition);
-                done.insert(position, partition.message(position).expect("just listed").offset);
-                partition.add_done_in(position, 1);
+                acked.insert(position, partition.message(position).expect("just listed").offset);
+                partition.add_acked_in(position, 1);
             }
-            progress.push(Arc::new(Progress { done, ..Progress::default() }));
+            progress.push(Arc::new(Progress { acked, ..Progress::default() }));
         }
         self.group_names.insert(name.clone(), id);
         self.groups.insert(id, Arc::new(Group { id, name, paused: false, partitions: progress }));
@@ -91,43 +89,36 @@ impl Topic {
         Ok(())
     }
 
-    pub(super) fn delete_group(&mut self, id: GroupId, recount: bool) -> Result<(), Contradiction> {
+    pub(super) fn delete_group(&mut self, id: GroupId) -> Result<(), Contradiction> {
+        self.remove_group(id)?;
+        self.recount();
+        Ok(())
+    }
+
+    /// Removes a group and its acks from every message's count. A [`Topic::recount`] must follow.
+    pub(crate) fn remove_group(&mut self, id: GroupId) -> Result<(), Contradiction> {
         let group = self.groups.remove(&id).ok_or(Contradiction("no such group"))?;
         self.group_names.remove(&group.name);
         for (partition, progress) in self.partitions.iter_mut().zip(&group.partitions) {
-            unshared(partition).change_done_in(|position| -i64::from(progress.done.contains(position)));
-        }
-        if recount {
-            self.recount();
+            unshared(partition).change_acked_in(|position| -i64::from(progress.acked.contains(position)));
         }
         Ok(())
     }
 
-    pub(super) fn seek_group(
-        &mut self,
-        id: GroupId,
-        targets: &[Position],
-        keep_acked: bool,
-    ) -> Result<(), Contradiction> {
+    pub(super) fn seek_group(&mut self, id: GroupId, targets: &[Position]) -> Result<(), Contradiction> {
         if targets.len() != self.partitions.len() {
             return Err(Contradiction("seek does not name every partition"));
         }
         let group = self.groups.get_mut(&id).map(unshared).ok_or(Contradiction("no such group"))?;
         for ((partition, progress), target) in self.partitions.iter_mut().zip(&mut group.partitions).zip(targets) {
-            let mut done = partition.done_below(*target, id)?;
-            if keep_acked {
-                let acked = partition.messages().filter(|(position, _)| progress.done.contains(*position));
-                acked.for_each(|(position, message)| {
-                    done.insert(position, message.offset);
-                });
-            }
+            let acked = partition.acked_below(*target, id)?;
             let before = {
                 let replayed_below = partition.next_position;
-                std::mem::replace(progress, Arc::new(Progress { done, replayed_below, ..Progress::default() }))
+                std::mem::replace(progress, Arc::new(Progress { acked, replayed_below, ..Progress::default() }))
             };
-            let after = &progress.done;
-            unshared(partition).change_done_in(|position| {
-                i64::from(after.contains(position)) - i64::from(before.done.contains(position))
+            let after = &progress.acked;
+            unshared(partition).change_acked_in(|position| {
+                i64::from(after.contains(position)) - i64::from(before.acked.contains(position))
             });
         }
         self.recount();
@@ -137,14 +128,14 @@ impl Topic {
 
 impl Partition {
     /// What is done for `group` when it is to see everything kept from `target` on.
-    fn done_below(&self, target: Position, group: GroupId) -> Result<AckSet, Contradiction> {
+    fn acked_below(&self, target: Position, group: GroupId) -> Result<AckSet, Contradiction> {
         if target > self.next_position {
             return Err(Contradiction("seek beyond the end"));
         }
         if target <= self.trimmed.floor() {
-            let mut done = self.trimmed.clone();
-            self.hide_exclusive(&mut done, group);
-            return Ok(done);
+            let mut acked = self.trimmed.clone();
+            self.hide_exclusive(&mut acked, group);
+            return Ok(acked);
         }
         let below = self.messages.last_below(&target).map(|(position, message)| (*position, message.offset));
         let gone = self.trimmed.last_offset_below(target);
@@ -152,19 +143,19 @@ impl Partition {
             (Some((_, kept)), Some(gone)) => Some(kept.max(gone)),
             (kept, gone) => kept.map(|(_, offset)| offset).or(gone),
         };
-        let mut done = AckSet::with_floor(target, floor_offset);
+        let mut acked = AckSet::with_floor(target, floor_offset);
         for (start, end, last_offset) in self.trimmed.runs() {
-            done.extend_run(start.max(target), end, last_offset);
+            acked.extend_run(start.max(target), end, last_offset);
         }
-        self.hide_exclusive(&mut done, group);
-        Ok(done)
+        self.hide_exclusive(&mut acked, group);
+        Ok(acked)
     }
 
     /// Redriven messages of other groups stay out of sight.
-    fn hide_exclusive(&self, done: &mut AckSet, group: GroupId) {
+    fn hide_exclusive(&self, acked: &mut AckSet, group: GroupId) {
         for (position, owner) in &self.exclusive {
             if *owner != group {
-                done.insert(*position, self.messages.get(position).expect("exclusive messages are kept").offset);
+                acked.insert(*position, self.messages.get(position).expect("exclusive messages are kept").offset);
             }
         }
     }

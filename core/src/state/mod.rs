@@ -4,17 +4,14 @@
 //! copy-on-write, so that a [`View`] of this very moment can be taken at once and written out at leisure.
 
 pub mod apply;
-pub(crate) mod cow;
-mod dead;
+mod completions;
+mod dead_letters;
 mod dedupe;
-mod done;
 mod effects;
-pub mod entry;
 pub mod group;
 mod groups;
 pub mod partition;
 mod restore;
-pub(crate) mod shared;
 pub mod topic;
 mod validate;
 pub mod view;
@@ -22,13 +19,14 @@ pub mod view;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use self::dedupe::{Accepted, Identities, IdentityKey};
-pub use self::done::AckSet;
-use self::shared::unshared;
+pub use self::completions::Completions;
+pub use self::dedupe::{DedupeEntry, DedupeTable};
+pub use self::effects::store::EffectStore;
+pub use self::effects::table::EffectTable;
 use self::topic::Topic;
 pub use self::validate::InconsistentState;
 pub use self::view::View;
-use crate::idempotency::{Completions, Store};
+use crate::collections::shared::unshared;
 use crate::types::{Boot, Timestamp, TopicId, TopicName};
 
 /// The durable state of a broker.
@@ -37,10 +35,10 @@ pub struct State {
     clock: Timestamp,
     boot: Boot,
     next_topic: TopicId,
-    topics: BTreeMap<TopicId, Arc<Topic>>,
+    pub(crate) topics: BTreeMap<TopicId, Arc<Topic>>,
     names: BTreeMap<TopicName, TopicId>,
-    identities: BTreeMap<TopicName, Arc<Identities>>,
-    store: Store,
+    dedupe: BTreeMap<TopicName, Arc<DedupeTable>>,
+    pub(crate) store: EffectStore,
     completions: Arc<Completions>,
 }
 
@@ -93,18 +91,18 @@ impl State {
 
     /// The produce identities of a topic as producers mean it, if it has any.
     #[must_use]
-    pub fn identities(&self, scope: &TopicName) -> Option<&Identities> {
-        self.identities.get(scope).map(|identities| &**identities)
+    pub fn dedupe(&self, scope: &TopicName) -> Option<&DedupeTable> {
+        self.dedupe.get(scope).map(|table| &**table)
     }
 
     /// The scopes that have produce identities.
-    pub fn identity_scopes(&self) -> impl Iterator<Item = (&TopicName, &Identities)> {
-        self.identities.iter().map(|(scope, identities)| (scope, &**identities))
+    pub fn dedupe_tables(&self) -> impl Iterator<Item = (&TopicName, &DedupeTable)> {
+        self.dedupe.iter().map(|(scope, table)| (scope, &**table))
     }
 
     /// The idempotency store.
     #[must_use]
-    pub fn store(&self) -> &Store {
+    pub fn store(&self) -> &EffectStore {
         &self.store
     }
 
@@ -114,15 +112,7 @@ impl State {
         &self.completions
     }
 
-    /// The planted bug: offsets go on from the newest message that is kept.
-    pub(crate) fn forget_offsets(&mut self) {
-        for topic in self.topics.values_mut().map(unshared) {
-            let kept = topic.partitions().filter_map(|(_, partition)| partition.messages().last());
-            topic.next_offset = kept.map(|(_, message)| message.offset.next()).max().unwrap_or_default();
-        }
-    }
-
-    fn topic_mut(&mut self, topic: TopicId) -> Result<&mut Topic, Contradiction> {
+    pub(crate) fn topic_mut(&mut self, topic: TopicId) -> Result<&mut Topic, Contradiction> {
         self.topics.get_mut(&topic).map(unshared).ok_or(Contradiction("no such topic"))
     }
 }

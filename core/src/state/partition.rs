@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::cow::CowMap;
-use super::done::AckSet;
-use crate::body::Body;
-use crate::record::Retention;
-use crate::types::{GroupId, Offset, Position, Timestamp};
+use crate::collections::ack_set::AckSet;
+use crate::collections::cow::CowMap;
+use crate::types::{Body, GroupId, Offset, Position, Retention, Timestamp};
 
 /// A message as the broker keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +16,7 @@ pub struct Message {
     /// Its bytes.
     pub body: Body,
     /// In how many of the topic's groups it is done.
-    pub done_in: u32,
+    pub acked_in: u32,
 }
 
 /// A number of messages and their key and value bytes.
@@ -46,13 +44,13 @@ impl Load {
 /// The messages of one partition, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Partition {
-    pub(super) messages: CowMap<Position, Message>,
+    pub(crate) messages: CowMap<Position, Message>,
     pub(super) next_position: Position,
     pub(super) last_offset: Option<Offset>,
     /// Positions whose messages are gone. Done in every group, those of the future included.
     pub(super) trimmed: AckSet,
     /// Messages not yet done in every group.
-    pub(super) open: Load,
+    pub(super) backlog: Load,
     /// Messages done in every group and kept for replay.
     pub(super) retained: CowMap<Position, ()>,
     pub(super) retained_load: Load,
@@ -123,16 +121,16 @@ impl Partition {
 
     /// What backpressure counts: messages not yet done in every group.
     #[must_use]
-    pub fn open(&self) -> Load {
-        self.open
+    pub fn backlog(&self) -> Load {
+        self.backlog
     }
 
     /// All kept messages, the done ones included.
     #[must_use]
     pub fn kept(&self) -> Load {
         Load {
-            messages: self.open.messages + self.retained_load.messages,
-            bytes: self.open.bytes + self.retained_load.bytes,
+            messages: self.backlog.messages + self.retained_load.messages,
+            bytes: self.backlog.bytes + self.retained_load.bytes,
         }
     }
 
@@ -150,7 +148,7 @@ impl Partition {
 
     /// Whether the message at `position` is kept and not yet done in every group.
     #[must_use]
-    pub fn is_open(&self, position: Position) -> bool {
+    pub fn in_backlog(&self, position: Position) -> bool {
         self.messages.contains_key(&position) && (self.retained.is_empty() || !self.retained.contains_key(&position))
     }
 
@@ -162,8 +160,8 @@ impl Partition {
 
     pub(super) fn push(&mut self, offset: Offset, produced_at: Timestamp, body: Body) -> Position {
         let position = self.next_position;
-        let message = Message { offset, produced_at, body, done_in: 0 };
-        self.open.add(&message);
+        let message = Message { offset, produced_at, body, acked_in: 0 };
+        self.backlog.add(&message);
         self.messages.insert(position, message);
         self.next_position = position.next();
         self.last_offset = Some(offset);
@@ -172,28 +170,28 @@ impl Partition {
 
     /// One more of the topic's `groups` is done with the message; when it was the last one, the message goes or is kept
     /// as `retention` says. Gives the message's offset, or `None`, and changes nothing, if it is not there.
-    pub(super) fn done_in_one_more(&mut self, position: Position, groups: u32, retention: Retention) -> Option<Offset> {
-        if groups == 1 && !retention.keeps_done() {
-            return self.open_to_gone(position);
+    pub(super) fn count_ack(&mut self, position: Position, groups: u32, retention: Retention) -> Option<Offset> {
+        if groups == 1 && !retention.keeps_acked() {
+            return self.remove_from_backlog(position);
         }
         let message = self.messages.get_mut(&position)?;
         let offset = message.offset;
-        message.done_in += 1;
-        assert!(message.done_in <= groups, "a message is done at most once in each group");
-        if message.done_in < groups {
+        message.acked_in += 1;
+        assert!(message.acked_in <= groups, "a message is done at most once in each group");
+        if message.acked_in < groups {
             return Some(offset);
         }
-        if retention.keeps_done() {
+        if retention.keeps_acked() {
             self.retain(position);
             self.enforce_retained_bytes(retention);
         } else {
-            self.open_to_gone(position);
+            self.remove_from_backlog(position);
         }
         Some(offset)
     }
 
     /// Drops done messages up to `through`.
-    pub(super) fn retained_out(&mut self, through: Position) {
+    pub(super) fn expire_retained(&mut self, through: Position) {
         while let Some((position, ())) = self.retained.first() {
             if *position > through {
                 break;
@@ -203,52 +201,52 @@ impl Partition {
     }
 
     /// Sorts every kept message anew into open and done, after the set of groups or a group's progress changed.
-    /// `done_in` is right already.
+    /// `acked_in` is right already.
     pub(super) fn recount(&mut self, groups: u32, retention: Retention) {
-        self.open = Load::default();
+        self.backlog = Load::default();
         self.retained = CowMap::new();
         self.retained_load = Load::default();
         let mut done = Vec::new();
         for (position, message) in self.messages.iter() {
-            if groups > 0 && message.done_in == groups {
+            if groups > 0 && message.acked_in == groups {
                 done.push(*position);
             } else {
-                self.open.add(message);
+                self.backlog.add(message);
             }
         }
         for position in done {
             let message = self.messages.get(&position).expect("just seen");
-            self.open.add(message);
-            if retention.keeps_done() {
+            self.backlog.add(message);
+            if retention.keeps_acked() {
                 self.retain(position);
             } else {
-                self.open_to_gone(position);
+                self.remove_from_backlog(position);
             }
         }
         self.enforce_retained_bytes(retention);
     }
 
     /// Removes one message, if it is still kept, whether or not it is done or retained.
-    pub(super) fn take(&mut self, position: Position) {
+    pub(crate) fn take(&mut self, position: Position) {
         if self.retained.remove(&position).is_some() {
             let message = self.messages.remove(&position).expect("what is retained is kept");
             self.retained_load.subtract(&message);
             self.forget(position, message.offset);
         } else if self.messages.contains_key(&position) {
-            self.open_to_gone(position);
+            self.remove_from_backlog(position);
         }
     }
 
-    pub(super) fn set_done_in(&mut self, position: Position, groups: u32) {
-        self.messages.get_mut(&position).expect("only kept messages are counted").done_in = groups;
+    pub(super) fn set_acked_in(&mut self, position: Position, groups: u32) {
+        self.messages.get_mut(&position).expect("only kept messages are counted").acked_in = groups;
     }
 
-    pub(super) fn add_done_in(&mut self, position: Position, groups: u32) {
-        self.messages.get_mut(&position).expect("only kept messages are counted").done_in += groups;
+    pub(super) fn add_acked_in(&mut self, position: Position, groups: u32) {
+        self.messages.get_mut(&position).expect("only kept messages are counted").acked_in += groups;
     }
 
     /// Changes every message's count by what `change` says of its position. A [`Partition::recount`] must follow.
-    pub(super) fn change_done_in(&mut self, change: impl Fn(Position) -> i64) {
+    pub(super) fn change_acked_in(&mut self, change: impl Fn(Position) -> i64) {
         let changes: Vec<_> = self
             .messages
             .iter()
@@ -257,22 +255,22 @@ impl Partition {
             .collect();
         for (position, by) in changes {
             let message = self.messages.get_mut(&position).expect("just listed");
-            let done_in = i64::from(message.done_in) + by;
-            message.done_in = u32::try_from(done_in).expect("a message is done at most once in each group");
+            let acked_in = i64::from(message.acked_in) + by;
+            message.acked_in = u32::try_from(acked_in).expect("a message is done at most once in each group");
         }
     }
 
     /// Removes an open message and gives its offset, if it is there.
-    fn open_to_gone(&mut self, position: Position) -> Option<Offset> {
+    fn remove_from_backlog(&mut self, position: Position) -> Option<Offset> {
         let message = self.messages.remove(&position)?;
-        self.open.subtract(&message);
+        self.backlog.subtract(&message);
         self.forget(position, message.offset);
         Some(message.offset)
     }
 
     fn retain(&mut self, position: Position) {
         let message = self.messages.get(&position).expect("only kept messages are retained");
-        self.open.subtract(message);
+        self.backlog.subtract(message);
         self.retained_load.add(message);
         self.retained.insert(position, ());
     }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::apply::{countable, reached, reached32};
-use super::dedupe::{Accepted, IdentityKey};
-use super::done::AckSet;
-use super::entry::Phase;
+use super::dedupe::DedupeEntry;
 use super::group::{Group, Progress};
 use super::partition::{Load, Message, Partition};
 use super::topic::Topic;
 use super::{Contradiction, State};
+use crate::collections::ack_set::AckSet;
 use crate::record::{Image, RunImage};
+use crate::types::{IdentityKey, Phase};
 
 impl State {
     pub(super) fn restore(&mut self, image: &Image) -> Result<(), Contradiction> {
@@ -85,40 +85,40 @@ impl State {
                 if *progress != Progress::default() {
                     return Err(Contradiction("two floors of one group in one partition"));
                 }
-                progress.done = AckSet::with_floor(*floor, *floor_offset);
+                progress.acked = AckSet::with_floor(*floor, *floor_offset);
             }
-            Image::DoneRun { topic, group, partition, run } => {
+            Image::AckedRun { topic, group, partition, run } => {
                 let topic = self.topic_mut(*topic)?;
                 let next = topic.partition(*partition).map(Partition::next_position);
                 if next.is_none_or(|next| run.end > next) {
                     return Err(Contradiction("done beyond the end"));
                 }
                 let progress = topic.progress_mut(*group, *partition).ok_or(Contradiction("no such group"))?;
-                extend(&mut progress.done, run)?;
+                extend(&mut progress.acked, run)?;
             }
-            Image::Entry { message_ref, entry } => {
+            Image::DeliveryState { message_ref, delivery } => {
                 let topic = self.topic_mut(message_ref.topic)?;
                 let kept = topic
                     .partition(message_ref.partition)
                     .and_then(|partition| partition.message(message_ref.position));
-                let there = kept.is_some_and(|message| message.offset == entry.offset);
+                let there = kept.is_some_and(|message| message.offset == delivery.offset);
                 let progress = topic
                     .progress_mut(message_ref.group, message_ref.partition)
                     .ok_or(Contradiction("no such group"))?;
-                if !there || progress.done.contains(message_ref.position) {
+                if !there || progress.acked.contains(message_ref.position) {
                     return Err(Contradiction("history of a message that is not there"));
                 }
-                if let Phase::Leased { .. } = entry.phase {
+                if let Phase::Leased { .. } = delivery.phase {
                     progress.in_flight += 1;
                 }
-                if progress.entries.insert(message_ref.position, entry.clone()).is_some() {
+                if progress.deliveries.insert(message_ref.position, delivery.clone()).is_some() {
                     return Err(Contradiction("two histories of one message"));
                 }
             }
-            Image::Identity { scope, tenant, key, partition, offset, expires_at } => {
-                let identities = Arc::make_mut(self.identities.entry(scope.clone()).or_default());
-                let accepted = Accepted { partition: *partition, offset: *offset, expires_at: *expires_at };
-                if identities.accept(IdentityKey::new(tenant, key), accepted).is_some() {
+            Image::DedupeEntry { scope, tenant, key, partition, offset, expires_at } => {
+                let table = Arc::make_mut(self.dedupe.entry(scope.clone()).or_default());
+                let entry = DedupeEntry { partition: *partition, offset: *offset, expires_at: *expires_at };
+                if table.insert(IdentityKey::new(tenant, key), entry).is_some() {
                     return Err(Contradiction("two memories of one identity"));
                 }
             }
@@ -138,21 +138,21 @@ impl State {
     }
 
     fn restore_message(&mut self, image: &Image) -> Result<(), Contradiction> {
-        let Image::Message { topic, partition, position, offset, produced_at, done_in, retained, visible_to, body } =
+        let Image::Message { topic, partition, position, offset, produced_at, acked_in, retained, visible_to, body } =
             image
         else {
             return Err(Contradiction("not a message"));
         };
         let topic = self.topic_mut(*topic)?;
-        if *done_in > topic.next_group.0 {
+        if *acked_in > topic.next_group.0 {
             return Err(Contradiction("message done in more groups than there were"));
         }
         let partition = topic.partition_mut(*partition).ok_or(Contradiction("no such partition"))?;
         if *position >= partition.next_position || partition.trimmed.contains(*position) {
             return Err(Contradiction("message where none can be"));
         }
-        let message = Message { offset: *offset, produced_at: *produced_at, body: body.clone(), done_in: *done_in };
-        let load: &mut Load = if *retained { &mut partition.retained_load } else { &mut partition.open };
+        let message = Message { offset: *offset, produced_at: *produced_at, body: body.clone(), acked_in: *acked_in };
+        let load: &mut Load = if *retained { &mut partition.retained_load } else { &mut partition.backlog };
         load.messages += 1;
         load.bytes += body.payload_len();
         if *retained {
@@ -168,11 +168,11 @@ impl State {
     }
 }
 
-fn extend(done: &mut AckSet, run: &RunImage) -> Result<(), Contradiction> {
+fn extend(acked: &mut AckSet, run: &RunImage) -> Result<(), Contradiction> {
     // A run that touches another would have been written as one with it.
-    if run.start <= done.end() || run.start >= run.end {
+    if run.start <= acked.end() || run.start >= run.end {
         return Err(Contradiction("run within or beside what is done already"));
     }
-    done.extend_run(run.start, run.end, run.last_offset);
+    acked.extend_run(run.start, run.end, run.last_offset);
     Ok(())
 }

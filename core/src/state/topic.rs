@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use super::group::{Group, Progress};
 use super::partition::Partition;
-use super::shared::unshared;
-use crate::record::Retention;
-use crate::types::{GroupId, GroupName, Offset, PartitionId, TopicId, TopicName};
+use crate::collections::shared::unshared;
+use crate::types::{GroupId, GroupName, Offset, PartitionId, Retention, TopicId, TopicName};
 
 /// A topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,10 +18,10 @@ pub struct Topic {
     /// Its dead-letter topic while there is one, so that no produce has to look for it by name.
     pub(super) dead_letters: Option<TopicId>,
     pub(super) retention: Retention,
-    pub(super) next_offset: Offset,
+    pub(crate) next_offset: Offset,
     pub(super) next_group: GroupId,
     pub(super) partitions: Vec<Arc<Partition>>,
-    pub(super) groups: BTreeMap<GroupId, Arc<Group>>,
+    pub(crate) groups: BTreeMap<GroupId, Arc<Group>>,
     pub(super) group_names: BTreeMap<GroupName, GroupId>,
 }
 
@@ -128,7 +127,7 @@ impl Topic {
         self.partitions.get_mut(partition.0 as usize).map(unshared)
     }
 
-    pub(super) fn group_mut(&mut self, group: GroupId) -> Option<&mut Group> {
+    pub(crate) fn group_mut(&mut self, group: GroupId) -> Option<&mut Group> {
         self.groups.get_mut(&group).map(unshared)
     }
 

@@ -135,7 +135,7 @@ fn check_partition(
     demand(all, "a position is kept and trimmed, or not given yet")?;
     demand(walk.last == partition.last_offset, "the newest offset is not that of the last position")?;
     let (retained, retention) = (partition.retained_load, topic.retention);
-    demand(retained.messages == 0 || retention.keeps_done(), "done messages are kept where none are to be")?;
+    demand(retained.messages == 0 || retention.keeps_acked(), "done messages are kept where none are to be")?;
     let within = retention.bytes.is_none_or(|max| retained.bytes <= max);
     demand(within, "more done bytes are kept than the topic's retention says")
 }
@@ -164,10 +164,10 @@ impl Walk<'_> {
         demand(in_order, "a message was accepted before the one in front of it, or after the last recorded moment")?;
         self.produced_at = message.produced_at;
         demand(
-            self.coverage.at(position) == message.done_in,
+            self.coverage.at(position) == message.acked_in,
             "a message is done in more groups than it says, or fewer",
         )?;
-        let done = self.groups > 0 && message.done_in == self.groups;
+        let done = self.groups > 0 && message.acked_in == self.groups;
         let retained = !self.partition.retained.is_empty() && self.partition.retained.contains_key(&position);
         demand(done == retained, "a message is done in every group or merely kept, but not both")?;
         match self.partition.visible_to(position) {
@@ -181,24 +181,24 @@ impl Walk<'_> {
         demand(group < self.topic.next_group, "a message is for a group that is still to be numbered")?;
         demand(message.body.metadata().redrive.is_some(), "a message that was not redriven is for one group only")?;
         let own = self.topic.group(group).and_then(|group| group.progress(self.id));
-        let done_here = own.is_some_and(|progress| progress.done.contains(position));
-        let hidden = message.done_in + u32::from(own.is_some() && !done_here) == self.groups;
+        let done_here = own.is_some_and(|progress| progress.acked.contains(position));
+        let hidden = message.acked_in + u32::from(own.is_some() && !done_here) == self.groups;
         demand(hidden, "a message that is for one group only is not done in the others")
     }
 }
 
 fn check_progress(progress: &Progress, partition: &Partition, boot: Boot) -> Result<(), InconsistentState> {
-    let done = &progress.done;
-    demand((done.floor() == Position(0)) == done.floor_offset().is_none(), "its floor lacks its offset")?;
-    let floor = done.floor_offset().map(|offset| (done.floor(), offset));
-    for (end, offset) in floor.into_iter().chain(done.runs().map(|(_, end, offset)| (end, offset))) {
+    let acked = &progress.acked;
+    demand((acked.floor() == Position(0)) == acked.floor_offset().is_none(), "its floor lacks its offset")?;
+    let floor = acked.floor_offset().map(|offset| (acked.floor(), offset));
+    for (end, offset) in floor.into_iter().chain(acked.runs().map(|(_, end, offset)| (end, offset))) {
         let told = offset_before(partition, end) == Some(offset);
         demand(told, "it tells another offset than the message it is done with has")?;
     }
-    for (position, entry) in progress.entries.iter() {
-        demand(!done.contains(*position), "it is done with a message it remembers deliveries of")?;
-        demand(entry.token.boot <= boot, "it knows a token of a boot that is still to come")?;
-        let failed = entry.attempts >= 1 && entry.failures <= entry.attempts;
+    for (position, delivery) in progress.deliveries.iter() {
+        demand(!acked.contains(*position), "it is done with a message it remembers deliveries of")?;
+        demand(delivery.token.boot <= boot, "it knows a token of a boot that is still to come")?;
+        let failed = delivery.attempts >= 1 && delivery.failures <= delivery.attempts;
         demand(failed, "a message failed more often than it was delivered")?;
     }
     Ok(())
@@ -224,8 +224,8 @@ impl Coverage {
     fn of(topic: &Topic, partition: PartitionId) -> Self {
         let mut changes: Vec<(Position, i64)> = Vec::new();
         for progress in topic.groups.values().filter_map(|group| group.progress(partition)) {
-            let floor = (Position(0), progress.done.floor());
-            let runs = progress.done.runs().map(|(start, end, _)| (start, end));
+            let floor = (Position(0), progress.acked.floor());
+            let runs = progress.acked.runs().map(|(start, end, _)| (start, end));
             for (start, end) in std::iter::once(floor).chain(runs).filter(|(start, end)| start < end) {
                 changes.extend([(start, 1), (end, -1)]);
             }

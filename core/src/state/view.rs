@@ -7,25 +7,24 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 use super::State;
-use super::cow::{Chunk, CowMap};
-use super::dedupe::{Accepted, Identities, IdentityKey};
-use super::done::AckSet;
-use super::entry::Phase;
+use super::dedupe::{DedupeEntry, DedupeTable};
 use super::group::{Group, Progress};
 use super::partition::Partition;
 use super::topic::Topic;
 use crate::codec::record as codec;
-use crate::faults::{Fault, Faults};
-use crate::idempotency::{Completions, Realm, Table};
-use crate::record::{Event, Image, MessageRef, Record, RunImage};
-use crate::types::{GroupId, GroupName, PartitionId, Position, Timestamp, TopicId, TopicName};
+use crate::collections::ack_set::AckSet;
+use crate::collections::cow::{Chunk, CowMap};
+use crate::record::{Event, Image, Record, RunImage};
+use crate::state::{Completions, EffectTable};
+use crate::types::{
+    EffectNamespace, GroupId, GroupName, IdentityKey, MessageRef, PartitionId, Position, Timestamp, TopicId, TopicName,
+};
 
 /// The pieces of a state, in an order that rebuilds it. A clone reads on from where it was taken.
 #[derive(Clone, Debug)]
 pub struct View {
     /// What is still to be read; the last is next.
     tasks: Vec<Task>,
-    misses_in_flight: bool,
 }
 
 /// A part still to be read.
@@ -36,10 +35,10 @@ enum Task {
     Partitions(TopicRef, IntoIter<(PartitionId, Arc<Partition>)>),
     Groups(TopicId, IntoIter<Arc<Group>>),
     Progress(TopicId, GroupId, IntoIter<(PartitionId, Arc<Progress>)>),
-    Identities(IntoIter<(TopicName, Arc<Identities>)>),
-    Effects(IntoIter<(Realm, Arc<Table>)>),
+    Dedupe(IntoIter<(TopicName, Arc<DedupeTable>)>),
+    Effects(IntoIter<(EffectNamespace, Arc<EffectTable>)>),
     Completions(Arc<Completions>),
-    /// Messages, runs, entries or identities.
+    /// Messages, runs, deliveries or identities.
     Many(Box<dyn Images>),
 }
 
@@ -76,35 +75,35 @@ impl State {
     /// This state as it is now, however it changes afterwards.
     #[must_use]
     pub fn view(&self) -> View {
-        let identities: Vec<_> = self.identities.iter().map(|(scope, ids)| (scope.clone(), ids.clone())).collect();
+        let dedupe: Vec<_> = self.dedupe.iter().map(|(scope, table)| (scope.clone(), table.clone())).collect();
         let topics: Vec<_> = self.topics.values().cloned().collect();
         let origin = Image::Origin { clock: self.clock, boot: self.boot, next_topic: self.next_topic };
-        let effects: Vec<_> = self.store.tables().map(|(realm, table)| (realm, table.clone())).collect();
+        let effects: Vec<_> = self.store.tables().map(|(namespace, table)| (namespace, table.clone())).collect();
         View {
             tasks: vec![
                 Task::Completions(self.completions.clone()),
                 Task::Effects(effects.into_iter()),
-                Task::Identities(identities.into_iter()),
+                Task::Dedupe(dedupe.into_iter()),
                 Task::Topics(topics.into_iter()),
                 Task::One(origin),
             ],
-            misses_in_flight: false,
         }
     }
 
     /// The effects of a topic, or of one of its groups, as they are now.
     pub(crate) fn view_of_effects(&self, topic: &TopicName, group: Option<&GroupName>) -> View {
-        let is_asked_for =
-            |realm: &Realm| group.is_none_or(|group| matches!(realm, Realm::Group(_, name) if name == group));
-        let tables = self.store.tables_of(topic).filter(|(realm, _)| is_asked_for(realm));
-        let tables: Vec<_> = tables.map(|(realm, table)| (realm, table.clone())).collect();
-        View { tasks: vec![Task::Effects(tables.into_iter())], misses_in_flight: false }
+        let is_asked_for = |namespace: &EffectNamespace| {
+            group.is_none_or(|group| matches!(namespace, EffectNamespace::Group(_, name) if name == group))
+        };
+        let tables = self.store.tables_of(topic).filter(|(namespace, _)| is_asked_for(namespace));
+        let tables: Vec<_> = tables.map(|(namespace, table)| (namespace, table.clone())).collect();
+        View { tasks: vec![Task::Effects(tables.into_iter())] }
     }
 
     /// One topic as it is now, if it is there.
     pub(crate) fn view_of(&self, topic: TopicId) -> Option<View> {
         let topic = self.topics.get(&topic)?.clone();
-        Some(View { tasks: vec![Task::Topics(vec![topic].into_iter())], misses_in_flight: false })
+        Some(View { tasks: vec![Task::Topics(vec![topic].into_iter())] })
     }
 
     /// A number that two states share only if they are the same: CRC-based, over every piece of the state.
@@ -127,26 +126,11 @@ impl State {
     }
 }
 
-impl View {
-    /// This view with the planted fault, if any, acting on it.
-    #[must_use]
-    pub fn with_faults(mut self, faults: &impl Faults) -> Self {
-        self.misses_in_flight = faults.planted(Fault::SnapshotMissesInFlight);
-        self
-    }
-}
-
 impl Iterator for View {
     type Item = Image;
 
     fn next(&mut self) -> Option<Image> {
-        loop {
-            let image = self.read_next()?;
-            let in_flight = matches!(&image, Image::Entry { entry, .. } if matches!(entry.phase, Phase::Leased { .. }));
-            if !(self.misses_in_flight && in_flight) {
-                return Some(image);
-            }
-        }
+        self.read_next()
     }
 }
 
@@ -187,19 +171,19 @@ impl View {
                         return Some(self.enter_progress(topic, group, partition, &progress));
                     }
                 }
-                Task::Identities(mut scopes) => {
-                    let Some((scope, identities)) = scopes.next() else { continue };
-                    self.tasks.push(Task::Identities(scopes));
-                    let images = Arc::unwrap_or_clone(identities).in_order();
-                    let images = images.map(move |(key, accepted)| identity(&scope, &key, accepted));
+                Task::Dedupe(mut scopes) => {
+                    let Some((scope, table)) = scopes.next() else { continue };
+                    self.tasks.push(Task::Dedupe(scopes));
+                    let images = Arc::unwrap_or_clone(table).in_order();
+                    let images = images.map(move |(key, entry)| dedupe_image(&scope, &key, entry));
                     self.tasks.push(Task::Many(Box::new(images)));
                 }
                 Task::Effects(mut tables) => {
-                    let Some((realm, table)) = tables.next() else { continue };
+                    let Some((namespace, table)) = tables.next() else { continue };
                     self.tasks.push(Task::Effects(tables));
                     let images = Arc::unwrap_or_clone(table).into_effects();
                     self.tasks.push(Task::Many(Box::new(
-                        images.map(move |(key, effect)| Image::Effect { identity: realm.identity(&key), effect }),
+                        images.map(move |(key, effect)| Image::Effect { identity: namespace.identity(&key), effect }),
                     )));
                 }
                 Task::Completions(completions) => {
@@ -243,8 +227,8 @@ impl View {
             position,
             offset: message.offset,
             produced_at: message.produced_at,
-            done_in: message.done_in,
-            retained: of.groups > 0 && message.done_in == of.groups,
+            acked_in: message.acked_in,
+            retained: of.groups > 0 && message.acked_in == of.groups,
             visible_to: exclusive.get(&position).copied(),
             body: message.body,
         }))));
@@ -260,12 +244,12 @@ impl View {
     }
 
     fn enter_progress(&mut self, topic: TopicId, group: GroupId, partition: PartitionId, progress: &Progress) -> Image {
-        let entries = each_of(progress.entries.clone());
-        self.tasks.push(Task::Many(Box::new(entries.map(move |(position, entry)| {
+        let deliveries = each_of(progress.deliveries.clone());
+        self.tasks.push(Task::Many(Box::new(deliveries.map(move |(position, delivery)| {
             let message_ref = MessageRef { topic, group, partition, position };
-            Image::Entry { message_ref, entry }
+            Image::DeliveryState { message_ref, delivery }
         }))));
-        self.push_runs(progress.done.clone(), move |run| Image::DoneRun { topic, group, partition, run });
+        self.push_runs(progress.acked.clone(), move |run| Image::AckedRun { topic, group, partition, run });
         let below = progress.replayed_below;
         if below > Position(0) {
             self.tasks.push(Task::One(Image::Replayed { topic, group, partition, below }));
@@ -274,15 +258,15 @@ impl View {
             topic,
             group,
             partition,
-            floor: progress.done.floor(),
-            floor_offset: progress.done.floor_offset(),
+            floor: progress.acked.floor(),
+            floor_offset: progress.acked.floor_offset(),
         }
     }
 
-    fn push_runs(&mut self, done: AckSet, image: impl Fn(RunImage) -> Image + Clone + Send + 'static) {
-        if done.done_above() > 0 {
+    fn push_runs(&mut self, acked: AckSet, image: impl Fn(RunImage) -> Image + Clone + Send + 'static) {
+        if acked.acked_above() > 0 {
             let runs =
-                done.into_runs().map(move |(start, end, last_offset)| image(RunImage { start, end, last_offset }));
+                acked.into_runs().map(move |(start, end, last_offset)| image(RunImage { start, end, last_offset }));
             self.tasks.push(Task::Many(Box::new(runs)));
         }
     }
@@ -307,14 +291,14 @@ fn each_of<V: Clone + Send + Sync + 'static>(
     })
 }
 
-fn identity(scope: &TopicName, key: &IdentityKey, accepted: Accepted) -> Image {
+fn dedupe_image(scope: &TopicName, key: &IdentityKey, entry: DedupeEntry) -> Image {
     let (tenant, key) = key.parts();
-    Image::Identity {
+    Image::DedupeEntry {
         scope: scope.clone(),
         tenant: tenant.into(),
         key: key.into(),
-        partition: accepted.partition,
-        offset: accepted.offset,
-        expires_at: accepted.expires_at,
+        partition: entry.partition,
+        offset: entry.offset,
+        expires_at: entry.expires_at,
     }
 }

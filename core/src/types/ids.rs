@@ -1,4 +1,4 @@
-//! Numbers that mean something, each its own type so that none can be taken for another.
+//! Ids and positions, each a type of its own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,15 +26,15 @@ macro_rules! number {
 }
 
 number! {
-    /// Where a message stands in its *topic*: rises by one per accepted message, whatever its partition.
+    /// A message's number in its *topic*: increases by one per stored message, across partitions.
     Offset(u64)
 }
 number! {
-    /// Where a message stands in its *partition*: dense, so that finished runs collapse into ranges.
+    /// A message's number in its *partition*: dense, so that acked runs merge into ranges.
     Position(u64)
 }
 number! {
-    /// Where a frame stands in the log. The first frame ever written has 1; 0 means "nothing yet".
+    /// A frame's number in the log. The first frame has 1; 0 means none.
     Lsn(u64)
 }
 number! {
@@ -42,34 +42,34 @@ number! {
     PartitionId(u32)
 }
 number! {
-    /// A topic's number in the log. Never used again after the topic is deleted.
+    /// A topic's number in the log; not reused after the topic is deleted.
     TopicId(u32)
 }
 number! {
-    /// A group's number within its topic. Never used again after the group is deleted.
+    /// A group's number within its topic; not reused after the group is deleted.
     GroupId(u32)
 }
 number! {
-    /// How many times the broker has been started on this log.
+    /// How often the broker was started on this log.
     Boot(u32)
 }
 number! {
-    /// A connected stream. Lives in memory only; not reused within one boot.
+    /// A connected consumer. Not durable; not reused within one boot.
     ConsumerId(u64)
 }
 number! {
-    /// What `handle` hands back: the reply to that command carries the same number.
+    /// Matches a reply to its command: `handle` returns it and the reply carries it.
     Ticket(u64)
 }
 
-/// Proof of one delivery. No other delivery, before or after any restart, ever had or will have the same one.
+/// The token of one delivery or grant. Unique across restarts: no token is issued twice.
 ///
-/// Tokens are ordered by age, and so is their text form: fixed-width lower-case hex.
+/// Tokens are ordered by age, and so is their text form, fixed-width lower-case hex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseToken {
-    /// The boot that granted it; the boot record is durable before any of its tokens is seen.
+    /// The boot that issued it. Its boot record is durable before a client sees the token.
     pub boot: Boot,
-    /// Counts the grants of that boot.
+    /// Counts the tokens of that boot.
     pub counter: u64,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for LeaseToken {
     }
 }
 
-/// The text is not a token this broker could have written.
+/// The text is not a lease token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a lease token")]
 pub struct TokenParseError;
@@ -97,7 +97,7 @@ impl FromStr for LeaseToken {
     }
 }
 
-/// The number that at most 16 lowercase hexadecimal digits spell.
+/// Parses at most 16 lower-case hexadecimal digits.
 fn lower_hex(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |number, digit| {
         let value = match digit {
@@ -107,6 +107,19 @@ fn lower_hex(digits: &[u8]) -> Option<u64> {
         };
         Some(number << 4 | u64::from(value))
     })
+}
+
+/// A message in one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageRef {
+    /// The topic.
+    pub topic: TopicId,
+    /// The group.
+    pub group: GroupId,
+    /// The partition.
+    pub partition: PartitionId,
+    /// The message's position in the partition.
+    pub position: Position,
 }
 
 #[cfg(test)]
@@ -123,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_broker_wrote_is_not_a_token() {
+    fn malformed_token_is_rejected() {
         for text in [
             "",
             "1",

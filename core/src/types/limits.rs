@@ -1,32 +1,32 @@
-//! How much of anything there may be. Limits shape decisions, never what is already remembered.
+//! Limits and defaults. They affect decisions only, never recorded state.
 
 use super::time::Millis;
 
-/// The most [`Limits::message_bytes_max`] can be. A message must still fit a frame of the log when it has become a dead letter,
-/// with a reason and the names of where it comes from, and stands in a snapshot.
+/// The upper bound of [`Limits::message_bytes_max`]. A message must still fit into one frame of the log as a dead
+/// letter, with an error text and the names of its origin.
 pub const MESSAGE_BYTES_CEILING: usize = 24 << 20;
-/// The most [`Limits::error_text_bytes_max`] can be: a dead letter carries the reason as well.
+/// The upper bound of [`Limits::error_text_bytes_max`]. A dead letter contains the text, too.
 pub const ERROR_TEXT_BYTES_CEILING: usize = 1 << 20;
-/// The most [`Limits::result_bytes_max`] can be.
+/// The upper bound of [`Limits::result_bytes_max`].
 pub const RESULT_BYTES_CEILING: usize = 4 << 20;
-/// The most [`Limits::partitions_max`] can be; a record that names more is not believed.
+/// The upper bound of [`Limits::partitions_max`]. Replay rejects a record with more.
 pub const PARTITIONS_CEILING: u32 = 1 << 16;
 
-/// The core's configuration. Nothing here is written to the log: a restart with other limits decides differently from
-/// then on and remembers the same.
+/// Limits and defaults of a broker. They are not written to the log: a restart may change them, which affects later
+/// decisions and leaves the state as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Live leases per (topic, group, partition).
+    /// Messages in flight per topic, group and partition.
     pub in_flight_max: u32,
-    /// Messages not yet done in every group, per partition.
+    /// Messages in the backlog of a partition: not yet acked in every group.
     pub partition_messages_max: u64,
-    /// Key and value bytes of those messages, per partition.
+    /// Key and value bytes of that backlog.
     pub partition_bytes_max: u64,
-    /// The lease where a consumer does not say.
+    /// The lease if a consumer requests none.
     pub lease_default: Millis,
-    /// How long a produce identity is remembered.
+    /// How long a produce is deduplicated.
     pub dedupe_ttl: Millis,
-    /// Live produce identities per topic; beyond it new ones are refused, none is evicted.
+    /// Unexpired dedupe keys per topic; further keys are refused, none is evicted.
     pub dedupe_keys_max: u64,
     /// Bytes of a key.
     pub key_bytes_max: usize,
@@ -36,26 +36,25 @@ pub struct Limits {
     pub idempotency_key_bytes_max: usize,
     /// Bytes of a tenant, run or step id.
     pub id_bytes_max: usize,
-    /// Bytes of everything that travels with a payload: ids, labels, what a router said, the trace. Backpressure does not count
-    /// them.
+    /// Bytes of metadata: ids, labels, routing, trace. Backpressure does not count them.
     pub metadata_bytes_max: usize,
-    /// Bytes of a reason given with a nack; at most [`ERROR_TEXT_BYTES_CEILING`].
+    /// Bytes of the reason of a nack; at most [`ERROR_TEXT_BYTES_CEILING`].
     pub error_text_bytes_max: usize,
     /// Bytes of an effect's result; at most [`RESULT_BYTES_CEILING`].
     pub result_bytes_max: usize,
-    /// How long an effect is remembered after its end.
+    /// How long an effect is remembered after it ended.
     pub effect_ttl: Millis,
-    /// The same for jobs and tasks.
+    /// How long an effect of a job or task is remembered after it ended.
     pub job_ttl: Millis,
-    /// The same where only an ack said that it ended.
+    /// How long an effect created by an ack is remembered.
     pub ack_ttl: Millis,
-    /// Effects of one tenant; beyond it nothing new may be begun, and none is evicted.
+    /// Effects of one tenant; further ones are refused, none is evicted.
     pub effects_max: u64,
-    /// How long the answer of a completed step is repeated.
+    /// How long the reply of a completed step is repeated.
     pub completion_ttl: Millis,
-    /// Such answers; beyond it the oldest go early.
+    /// Stored replies of completed steps; beyond it the oldest are removed early.
     pub completions_max: usize,
-    /// Messages that one completed step may produce.
+    /// Messages that one completed step can produce.
     pub outputs_max: usize,
     /// Partitions of one topic; at most [`PARTITIONS_CEILING`].
     pub partitions_max: u32,
@@ -63,14 +62,14 @@ pub struct Limits {
     pub topics_max: usize,
     /// Groups of one topic.
     pub groups_max: usize,
-    /// Connected streams.
+    /// Connected consumers.
     pub consumers_max: usize,
-    /// What a refused producer is told to wait.
+    /// The retry delay in a refusal for overload.
     pub retry_after: Millis,
 }
 
 impl Limits {
-    /// The defaults for production.
+    /// The production defaults.
     #[must_use]
     pub const fn production() -> Self {
         Self {
@@ -102,13 +101,13 @@ impl Limits {
         }
     }
 
-    /// The specification's own table of defaults, tuned for trying its rules by hand.
+    /// The small limits of the specification's examples.
     #[must_use]
     pub const fn spec() -> Self {
         Self { in_flight_max: 2, partition_messages_max: 2, partition_bytes_max: 20, ..Self::production() }
     }
 
-    /// These limits, none beyond what the log can carry.
+    /// These limits, each at most its ceiling.
     pub(crate) fn within_ceilings(self) -> Self {
         Self {
             message_bytes_max: self.message_bytes_max.min(MESSAGE_BYTES_CEILING),
@@ -119,9 +118,9 @@ impl Limits {
         }
     }
 
-    /// The lease to give where this one was asked for. One without length would end as it begins, for ever anew.
-    pub(crate) fn lease(&self, asked: Option<Millis>) -> Millis {
-        asked.filter(|lease| *lease > Millis(0)).unwrap_or(self.lease_default)
+    /// The lease to grant. A lease of zero would expire at once, again and again, so it counts as none.
+    pub(crate) fn lease(&self, requested: Option<Millis>) -> Millis {
+        requested.filter(|lease| *lease > Millis(0)).unwrap_or(self.lease_default)
     }
 }
 

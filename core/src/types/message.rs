@@ -1,4 +1,4 @@
-//! What a producer sends and a worker receives, apart from the payload: the envelope, routing, and the broker's own notes.
+//! Message metadata: the producer's envelope, routing, dead-letter and redrive origin.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,21 @@ use super::ids::{Offset, PartitionId};
 use super::names::{GroupName, TopicName};
 use super::time::{Millis, Timestamp};
 
-/// Free text that came from outside and was bounded at the edge.
+/// Text supplied by a client; its length is limited before it is stored.
 pub type Text = Box<str>;
 
-/// The longest wait between two attempts where a policy does not say.
+/// The longest backoff if a retry policy sets none.
 pub const MAX_BACKOFF_DEFAULT: Millis = Millis(24 * 60 * 60 * 1000);
 
-/// The tenant that an absent or empty tenant means.
+/// The tenant of messages and effects without a tenant id.
 pub const DEFAULT_TENANT: &str = "default";
 
-/// How urgent a message is within its partition: 0 (the default) to 9 (first).
+/// The priority of a message within its partition: 0 (the default) to 9 (delivered first).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Priority(u8);
 
 impl Priority {
-    /// How many priorities there are.
+    /// The number of priorities.
     pub const COUNT: usize = 10;
 
     /// The priority `level`, or `None` above 9.
@@ -36,57 +36,57 @@ impl Priority {
     }
 }
 
-/// How often, and how far apart, delivery is tried.
+/// How often a message is delivered, and how long it waits after a failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Deliveries before the message is dead-lettered; 0 means no limit.
     pub max_attempts: u32,
-    /// The wait after the first failure; doubles with each further one. 0 means none.
+    /// The backoff after the first failure; doubles with each further one. 0 means none.
     pub backoff: Millis,
-    /// The longest wait; 0 means [`MAX_BACKOFF_DEFAULT`].
+    /// The longest backoff; 0 means [`MAX_BACKOFF_DEFAULT`].
     pub max_backoff: Millis,
 }
 
-/// When a message stops being worth delivering.
+/// The time after which a message is not delivered any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    /// The moment itself.
+    /// The time.
     pub at: Timestamp,
-    /// The producer's own spelling of it, handed back unchanged.
+    /// The time as the producer wrote it, returned unchanged.
     pub text: Text,
 }
 
-/// The producer's metadata: it travels with the message and never changes its payload.
+/// The producer's metadata. Stored and delivered with the message; never part of the payload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Envelope {
-    /// The agent run or workflow execution this belongs to.
+    /// The workflow run the message belongs to.
     pub run_id: Option<Text>,
     /// The step within the run.
     pub step_id: Option<Text>,
     /// The step that caused this one.
     pub parent_step_id: Option<Text>,
-    /// Whose message it is.
+    /// The tenant.
     pub tenant_id: Option<Text>,
-    /// The identity under which a second produce counts as the same.
+    /// Deduplicates produces, and identifies the effect of processing the message in each group.
     pub idempotency_key: Option<Text>,
-    /// The topic to store it in, instead of the one produced to.
+    /// The topic to store the message in, instead of the one produced to.
     pub target_topic: Option<TopicName>,
-    /// The partition to store it in, instead of the key's.
+    /// The partition to store the message in, instead of the key's.
     pub partition_override: Option<PartitionId>,
-    /// After this it is refused, or dead-lettered where already queued.
+    /// After this time a produce is refused and a stored message is dead-lettered.
     pub deadline: Option<Deadline>,
-    /// What happens when workers fail it.
+    /// What happens after a failed delivery.
     pub retry_policy: Option<RetryPolicy>,
-    /// Skips ahead of lower priorities in its partition.
+    /// Higher priorities of a partition are delivered first.
     pub priority: Option<Priority>,
-    /// Not delivered before this moment.
+    /// The earliest time of the first delivery.
     pub deliver_at: Option<Timestamp>,
-    /// Tags, informational.
+    /// Informational tags.
     pub labels: BTreeMap<Text, Text>,
 }
 
 impl Envelope {
-    /// Whether nothing at all was said.
+    /// Whether no field is set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self { run_id, step_id, parent_step_id, tenant_id, idempotency_key, labels, .. } = self;
@@ -97,32 +97,32 @@ impl Envelope {
             && labels.is_empty()
     }
 
-    /// The tenant for identities: an absent or empty one is `"default"`.
+    /// The tenant; [`DEFAULT_TENANT`] if the id is absent or empty.
     #[must_use]
     pub fn tenant(&self) -> &str {
         self.tenant_id.as_deref().filter(|t| !t.is_empty()).unwrap_or(DEFAULT_TENANT)
     }
 
-    /// The idempotency key, if one that counts was given.
+    /// The idempotency key; `None` if it is absent or empty.
     #[must_use]
     pub fn identity_key(&self) -> Option<&str> {
         self.idempotency_key.as_deref().filter(|k| !k.is_empty())
     }
 }
 
-/// What a router said about a message, kept with it.
+/// The router's metadata, stored with the message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routing {
     /// A high-level label.
     pub label: Text,
-    /// Anything else the router wants kept.
+    /// Further data of the router.
     pub meta: BTreeMap<Text, Text>,
 }
 
-/// A router's answer, as an input of produce. Its choices win over the envelope's.
+/// A router's decision, an input of produce. It takes precedence over the envelope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoutingDecision {
-    /// Kept with the message.
+    /// Stored with the message.
     pub routing: Routing,
     /// The topic to store the message in.
     pub target_topic: Option<TopicName>,
@@ -133,14 +133,14 @@ pub struct RoutingDecision {
 /// Why a message was dead-lettered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeadReason {
-    /// It failed at its last allowed attempt.
+    /// Its last permitted attempt failed.
     MaxAttempts,
-    /// Its deadline passed while it was queued or being worked on.
+    /// Its deadline passed before it was acked.
     DeadlineExceeded,
 }
 
 impl DeadReason {
-    /// The word used in APIs and metrics.
+    /// The code used in APIs and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -150,7 +150,7 @@ impl DeadReason {
     }
 }
 
-/// Where a dead letter comes from, and what it needs to be made live again.
+/// The origin of a dead letter, and what a redrive restores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
     /// The topic it was consumed from.
@@ -159,21 +159,21 @@ pub struct DeadLetter {
     pub original_partition: PartitionId,
     /// Its offset there.
     pub original_offset: Offset,
-    /// The group that could not finish it.
+    /// The group in which it failed.
     pub group: GroupName,
-    /// How often that group was handed it.
+    /// How often it was delivered to that group.
     pub attempts: u32,
-    /// What was last said to be wrong; empty if nothing was.
+    /// The last recorded failure; empty if there is none.
     pub last_error: Text,
-    /// Why it came here.
+    /// Why it was dead-lettered.
     pub reason: DeadReason,
-    /// When.
+    /// When it was dead-lettered.
     pub routed_at: Timestamp,
-    /// What its envelope lost on the way in and gets back when redriven.
+    /// The envelope fields that a redrive restores.
     pub kept: KeptForRedrive,
 }
 
-/// The parts of an envelope that must not act inside a dead-letter topic.
+/// The envelope fields that have no effect in a dead-letter topic and are restored by a redrive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptForRedrive {
     /// See [`Envelope::retry_policy`].
@@ -186,34 +186,34 @@ pub struct KeptForRedrive {
     pub deadline: Option<Deadline>,
 }
 
-/// Where a redriven message comes from.
+/// The origin of a redriven message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Redrive {
-    /// How often this body has been redriven, this time included.
+pub struct RedriveOrigin {
+    /// How often the message was redriven, this redrive included.
     pub count: u32,
-    /// The offset of the dead letter, in the dead-letter topic, that it was made from.
+    /// The offset it had in the dead-letter topic.
     pub dead_letter_offset: Offset,
     /// The offset it first had in this topic.
     pub original_offset: Offset,
 }
 
-/// Everything that travels with a payload: what the producer said, what a router said, what the broker noted.
+/// All metadata of a message: the producer's, the router's and the broker's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// The producer's part.
+    /// The producer's metadata.
     pub envelope: Envelope,
-    /// The router's part.
+    /// The router's metadata.
     pub routing: Option<Routing>,
-    /// The trace context that came with the produce.
+    /// The trace context of the produce.
     pub trace: Option<Text>,
     /// Set on dead letters.
     pub dead_letter: Option<Box<DeadLetter>>,
-    /// Set on messages made by a redrive.
-    pub redrive: Option<Redrive>,
+    /// Set on redriven messages.
+    pub redrive: Option<RedriveOrigin>,
 }
 
 impl Metadata {
-    /// Whether nothing at all travels with the payload.
+    /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self { envelope, routing, trace, dead_letter, redrive } = self;
@@ -221,21 +221,21 @@ impl Metadata {
     }
 }
 
-/// What the hot paths ask of the metadata, noted once so that they need not decode it.
+/// The metadata that every delivery needs, cached so that it need not be decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageFlags {
     /// The message's priority.
     pub priority: Priority,
-    /// It has a deadline.
+    /// Whether it has a deadline.
     pub has_deadline: bool,
-    /// It has a moment before which it must not be delivered.
+    /// Whether it has a `deliver_at`.
     pub has_delay: bool,
-    /// It has an idempotency key.
+    /// Whether it has an idempotency key that is not empty.
     pub has_identity: bool,
 }
 
 impl MessageFlags {
-    /// What `meta` says of them.
+    /// The flags of `meta`.
     #[must_use]
     pub fn of(meta: &Metadata) -> Self {
         Self {

@@ -1,5 +1,6 @@
 //! Names of topics, groups and owners: checked when made, shared afterwards.
 
+use crate::wire::Malformed;
 use std::fmt;
 use std::sync::Arc;
 
@@ -138,6 +139,18 @@ impl TopicName {
     pub fn dead_letter_source(&self) -> Option<&str> {
         self.0.strip_prefix(DEAD_LETTER_PREFIX).filter(|source| !source.starts_with(DEAD_LETTER_PREFIX))
     }
+}
+
+pub(crate) fn owner_name(text: &str) -> Result<OwnerName, Malformed> {
+    OwnerName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not an owner name"))
+}
+
+pub(crate) fn group_name(text: &str) -> Result<GroupName, Malformed> {
+    GroupName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a group name"))
+}
+
+pub(crate) fn topic_name(text: &str) -> Result<TopicName, Malformed> {
+    TopicName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a topic name"))
 }
 
 #[cfg(test)]

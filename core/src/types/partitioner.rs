@@ -1,11 +1,11 @@
-//! Which partition a key belongs to. Frozen: a change would send a key's next message away from its earlier ones.
+//! The partitioner. Frozen: a change would split a key's messages over two partitions.
 
 use super::ids::PartitionId;
 
 /// The partition of `key` among `partitions`: FNV-1a-32 of the key modulo the count; the empty key goes to 0.
 ///
 /// # Panics
-/// If `partitions` is 0; no topic has none.
+/// If `partitions` is 0.
 #[must_use]
 pub fn partition_of(key: &[u8], partitions: u32) -> PartitionId {
     assert!(partitions > 0, "a topic has at least one partition");
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn golden_vectors_never_change() {
+    fn partitions_of_known_keys_never_change() {
         assert_eq!(partition_of(b"user:1", 3), PartitionId(1));
         assert_eq!(partition_of(b"user:2", 3), PartitionId(0));
         assert_eq!(partition_of(b"b", 8), PartitionId(5));

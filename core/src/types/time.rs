@@ -1,26 +1,26 @@
-//! Time as the core knows it: milliseconds, handed in by whoever calls. There is no clock here.
+//! Time in milliseconds. The caller passes it in; the core reads no clock.
 
 use std::fmt;
 
-/// A moment, in milliseconds since the Unix epoch.
+/// A point in time, in milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
-/// A span of time, in milliseconds.
+/// A duration in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
 
 impl Timestamp {
-    /// The last moment that can be named; sums stop here instead of wrapping.
+    /// The latest representable time.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// This moment moved later by `span`.
+    /// The time `duration` after this one, at most [`Timestamp::MAX`].
     #[must_use]
-    pub const fn after(self, span: Millis) -> Self {
-        Self(self.0.saturating_add(span.0))
+    pub const fn after(self, duration: Millis) -> Self {
+        Self(self.0.saturating_add(duration.0))
     }
 
-    /// How long from `earlier` to this moment; nothing if `earlier` is later.
+    /// The duration from `earlier` to this time; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Millis {
         Millis(self.0.saturating_sub(earlier.0))

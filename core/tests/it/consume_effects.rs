@@ -1,589 +1,372 @@
-//! Effects of a group's work on messages: bound to deliveries, committed by acks, and the reason to skip what is done already.
+//! Effects in consume scopes: bound to deliveries, committed by acks. A committed identity is skipped.
 
-use super::rig::*;
-use driftq_core::command::{DeliveryClaim, RedriveSelection, SeekTo, TokenClaim};
-use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
-use driftq_core::idempotency::{EffectStatus, Identity, Lifetime, Scope};
+use super::test_broker::*;
+use driftq_core::Refusal;
+use driftq_core::command::{DeliveryClaim, TokenClaim};
+use driftq_core::faults::{Faults, NoFaults};
 use driftq_core::reply::{Delivery, Overload, StoreReply};
-use driftq_core::types::*;
-use driftq_core::{Command, Refusal};
+use driftq_core::types::{EffectStatus, Identity, Lifetime, Scope, *};
 
-const DAY: u64 = 24 * 60 * 60 * 1_000;
-const ACK_TTL: u64 = 10 * 60 * 1_000;
+pub(super) const DAY: u64 = 24 * 60 * 60 * 1_000;
+pub(super) const ACK_TTL: u64 = 10 * 60 * 1_000;
 
-/// A broker with a topic `t` and a worker `w` of group `g`.
-fn rig() -> Rig {
-    with_worker(NoFaults)
+/// A broker with a topic `t` and a consumer `w` of group `g`.
+pub(super) fn broker() -> TestBroker {
+    with_consumer(NoFaults)
 }
 
-fn with_worker<F: Faults>(faults: F) -> Rig<F> {
+pub(super) fn with_consumer<F: Faults>(faults: F) -> TestBroker<F> {
     let mut config = small_config();
-    // Messages of one identity follow each other sooner than they would.
+    // Without a dedupe window, two messages of one identity can be stored right after each other.
     config.limits.dedupe_ttl = Millis(0);
-    let mut rig = Rig::with(config, faults);
-    rig.topic("t", 1);
-    work_on(&mut rig);
-    rig
+    let mut broker = TestBroker::with(config, faults);
+    broker.topic("t", 1);
+    subscribe_worker(&mut broker);
+    broker
 }
 
-fn work_on<F: Faults>(rig: &mut Rig<F>) {
-    rig.subscribe("t", "g", "w");
+pub(super) fn subscribe_worker<F: Faults>(broker: &mut TestBroker<F>) {
+    broker.subscribe("t", "g", "w");
 }
 
-/// A message of the identity `k`, delivered.
-fn delivered<F: Faults>(rig: &mut Rig<F>, value: &str) -> Delivery {
-    rig.try_produce(identified("t", value, "k")).unwrap();
-    rig.one()
+/// A delivered message with the idempotency key `k`.
+pub(super) fn delivered<F: Faults>(broker: &mut TestBroker<F>, value: &str) -> Delivery {
+    broker.try_produce(identified("t", value, "k")).unwrap();
+    broker.expect_delivery()
 }
 
-fn k() -> Identity {
-    work("t", "g", "k")
+pub(super) fn k() -> Identity {
+    consume_effect("t", "g", "k")
 }
 
-fn ack<F: Faults>(rig: &mut Rig<F>, delivery: &Delivery) {
-    rig.ack(claim("t", "g", "w", delivery)).unwrap();
+pub(super) fn ack<F: Faults>(broker: &mut TestBroker<F>, delivery: &Delivery) {
+    broker.ack(claim("t", "g", "w", delivery)).unwrap();
 }
 
-fn nack(rig: &mut Rig, delivery: &Delivery) {
-    rig.nack(claim("t", "g", "w", delivery), "no").unwrap();
-}
-
-#[test]
-fn the_same_delivery_asking_twice_is_in_progress() {
-    let mut rig = rig();
-    let first = delivered(&mut rig, "v");
-    granted(rig.begin_for(&k(), &first));
-    assert!(matches!(rig.refused(|rig| rig.begin_for(&k(), &first)), Refusal::InProgress { .. }));
-    assert!(matches!(rig.refused(|rig| rig.begin(&k())), Refusal::InProgress { .. }));
+pub(super) fn nack(broker: &mut TestBroker, delivery: &Delivery) {
+    broker.nack(claim("t", "g", "w", delivery), "no").unwrap();
 }
 
 #[test]
-fn a_newer_delivery_takes_over_at_once_and_fences_the_older_grant() {
-    for way in RESTARTS {
-        let mut rig = rig();
-        let first = delivered(&mut rig, "v");
-        let old = granted(rig.begin_with(&k(), |asked| {
+fn begin_twice_for_same_delivery_is_in_progress() {
+    let mut broker = broker();
+    let first = delivered(&mut broker, "v");
+    granted(broker.begin_for(&k(), &first));
+    assert!(matches!(broker.refused(|broker| broker.begin_for(&k(), &first)), Refusal::InProgress { .. }));
+    assert!(matches!(broker.refused(|broker| broker.begin(&k())), Refusal::InProgress { .. }));
+}
+
+#[test]
+fn newer_delivery_takes_over_and_fences_older_grant() {
+    for restart in RESTARTS {
+        let mut broker = broker();
+        let first = delivered(&mut broker, "v");
+        let old = granted(broker.begin_with(&k(), |request| {
             let token = TokenClaim::Shown(first.token);
-            asked.delivery = Some(DeliveryClaim { partition: first.partition, offset: first.offset, token });
-            asked.lease = Some(Millis(DAY));
+            request.delivery = Some(DeliveryClaim { partition: first.partition, offset: first.offset, token });
+            request.lease = Some(Millis(DAY));
         }));
-        nack(&mut rig, &first);
-        let second = rig.one();
-        let new = granted(rig.begin_for(&k(), &second));
-        assert_eq!(rig.effect(&k()).unwrap().attempt, 2);
-        assert_eq!(rig.refused(|rig| rig.finish(&k(), old, success("1"))), Refusal::StaleLease);
-        assert_eq!(rig.refused(|rig| rig.begin_for(&k(), &first)), Refusal::StaleLease);
-        rig.restart_after(way, 2_000);
-        work_on(&mut rig);
-        let third = rig.one();
-        let newest = granted(rig.begin_for(&k(), &third));
-        assert!(newest > new, "after a restart as well");
+        nack(&mut broker, &first);
+        let second = broker.expect_delivery();
+        let new = granted(broker.begin_for(&k(), &second));
+        assert_eq!(broker.effect(&k()).unwrap().attempt, 2);
+        assert_eq!(broker.refused(|broker| broker.finish(&k(), old, success("1"))), Refusal::StaleLease);
+        assert_eq!(broker.refused(|broker| broker.begin_for(&k(), &first)), Refusal::StaleLease);
+        broker.restart_after(restart, 2_000);
+        subscribe_worker(&mut broker);
+        let third = broker.expect_delivery();
+        let newest = granted(broker.begin_for(&k(), &third));
+        assert!(newest > new, "also after a restart");
     }
 }
 
 #[test]
-fn a_delivery_that_is_not_the_newest_or_is_none_is_stale() {
-    let mut rig = rig();
-    let first = delivered(&mut rig, "v");
+fn begin_for_outdated_or_missing_delivery_is_stale() {
+    let mut broker = broker();
+    let first = delivered(&mut broker, "v");
     let claim_of = |token| DeliveryClaim { partition: first.partition, offset: first.offset, token };
     for token in [TokenClaim::Absent, TokenClaim::Unreadable] {
-        let refusal = rig.refused(|rig| rig.begin_with(&k(), |asked| asked.delivery = Some(claim_of(token))));
+        let refusal =
+            broker.refused(|broker| broker.begin_with(&k(), |request| request.delivery = Some(claim_of(token))));
         assert_eq!(refusal, Refusal::StaleLease);
     }
-    nack(&mut rig, &first);
-    let second = rig.one();
-    assert_eq!(rig.refused(|rig| rig.begin_for(&k(), &first)), Refusal::StaleLease);
-    ack(&mut rig, &second);
-    rig.forget(&k()).unwrap();
-    assert_eq!(rig.refused(|rig| rig.begin_for(&k(), &second)), Refusal::StaleLease, "its message is done");
+    nack(&mut broker, &first);
+    let second = broker.expect_delivery();
+    assert_eq!(broker.refused(|broker| broker.begin_for(&k(), &first)), Refusal::StaleLease);
+    ack(&mut broker, &second);
+    broker.forget(&k()).unwrap();
+    assert_eq!(broker.refused(|broker| broker.begin_for(&k(), &second)), Refusal::StaleLease, "its message is acked");
 }
 
 #[test]
-fn a_lease_that_has_ended_without_another_delivery_is_still_the_newest() {
-    let mut rig = rig();
-    let first = delivered(&mut rig, "v");
-    rig.pause("t", "g");
-    rig.pass(2_000);
-    granted(rig.begin_for(&k(), &first));
+fn begin_for_expired_lease_without_redelivery_is_granted() {
+    let mut broker = broker();
+    let first = delivered(&mut broker, "v");
+    broker.pause("t", "g");
+    broker.advance(2_000);
+    granted(broker.begin_for(&k(), &first));
 }
 
 #[test]
-fn a_delivery_of_what_is_not_there_is_refused_by_name() {
-    let mut rig = rig();
-    let first = delivered(&mut rig, "v");
-    assert_eq!(rig.refused(|rig| rig.begin_for(&work("u", "g", "k"), &first)), Refusal::UnknownTopic(topic("u")));
-    assert_eq!(rig.refused(|rig| rig.begin_for(&work("t", "h", "k"), &first)), Refusal::UnknownGroup(group("h")));
+fn begin_for_unknown_topic_group_or_partition_is_refused() {
+    let mut broker = broker();
+    let first = delivered(&mut broker, "v");
+    assert_eq!(
+        broker.refused(|broker| broker.begin_for(&consume_effect("u", "g", "k"), &first)),
+        Refusal::UnknownTopic(topic("u"))
+    );
+    assert_eq!(
+        broker.refused(|broker| broker.begin_for(&consume_effect("t", "h", "k"), &first)),
+        Refusal::UnknownGroup(group("h"))
+    );
     let far = Delivery { partition: PartitionId(9), ..first.clone() };
-    assert!(matches!(rig.refused(|rig| rig.begin_for(&k(), &far)), Refusal::PartitionOutOfRange { .. }));
+    assert!(matches!(broker.refused(|broker| broker.begin_for(&k(), &far)), Refusal::PartitionOutOfRange { .. }));
     let never = Delivery { offset: Offset(9), ..first };
-    assert_eq!(rig.refused(|rig| rig.begin_for(&k(), &never)), Refusal::StaleLease);
+    assert_eq!(broker.refused(|broker| broker.begin_for(&k(), &never)), Refusal::StaleLease);
 }
 
 #[test]
-fn a_delivered_message_of_another_tenant_is_refused() {
-    let mut rig = rig();
-    let mut asked = identified("t", "v", "k");
-    asked.envelope.tenant_id = Some("acme".into());
-    rig.try_produce(asked).unwrap();
-    let first = rig.one();
-    let refusal = rig.refused(|rig| rig.begin_for(&k(), &first));
+fn begin_for_message_of_another_tenant_is_refused() {
+    let mut broker = broker();
+    let mut request = identified("t", "v", "k");
+    request.envelope.tenant_id = Some("acme".into());
+    broker.try_produce(request).unwrap();
+    let first = broker.expect_delivery();
+    let refusal = broker.refused(|broker| broker.begin_for(&k(), &first));
     assert_eq!(refusal, Refusal::Invalid("the delivered message is of another tenant"));
-    granted(rig.begin_for(&Identity::new("acme", k().scope, "k"), &first));
+    granted(broker.begin_for(&Identity::new("acme", k().scope, "k"), &first));
 }
 
 #[test]
-fn a_stale_delivery_is_still_told_what_came_of_the_effect() {
-    let mut rig = rig();
-    let first = delivered(&mut rig, "v");
-    let token = granted(rig.begin_for(&k(), &first));
-    rig.finish(&k(), token, success("1")).unwrap();
-    nack(&mut rig, &first);
-    assert_eq!(rig.begin_for(&k(), &first), Ok(StoreReply::Replay(success("1"))));
+fn begin_for_stale_delivery_replays_outcome() {
+    let mut broker = broker();
+    let first = delivered(&mut broker, "v");
+    let token = granted(broker.begin_for(&k(), &first));
+    broker.finish(&k(), token, success("1")).unwrap();
+    nack(&mut broker, &first);
+    assert_eq!(broker.begin_for(&k(), &first), Ok(StoreReply::Replay(success("1"))));
 }
 
-/// What is done with a delivery so that its message can come again.
-type Return = fn(&mut Rig, &Delivery);
+/// Ends a delivery so that its message is delivered again.
+type Return = fn(&mut TestBroker, &Delivery);
 
 #[test]
-fn an_effect_is_not_forgotten_while_its_message_can_come_again() {
+fn effect_is_kept_while_its_message_can_be_redelivered() {
     let returns: [(bool, Return); 4] = [
         (true, |_, _| {}),
-        (false, |rig, delivery| nack(rig, delivery)),
-        (false, |rig, delivery| rig.release(claim("t", "g", "w", delivery)).unwrap()),
-        (false, |rig, _| rig.pass(2_000)),
+        (false, |broker, delivery| nack(broker, delivery)),
+        (false, |broker, delivery| broker.release(claim("t", "g", "w", delivery)).unwrap()),
+        (false, |broker, _| broker.advance(2_000)),
     ];
-    for way in RESTARTS {
-        for (by_delivery, back) in returns {
-            let mut rig = rig();
-            let first = delivered(&mut rig, "v");
-            let token = granted(if by_delivery { rig.begin_for(&k(), &first) } else { rig.begin(&k()) });
-            rig.finish(&k(), token, success("1")).unwrap();
-            rig.pause("t", "g");
-            back(&mut rig, &first);
-            rig.restart_after(way, 3 * DAY);
-            assert_eq!(rig.begin(&k()), Ok(StoreReply::Replay(success("1"))), "long after its window");
-            rig.resume("t", "g");
-            work_on(&mut rig);
-            let again = rig.one();
-            assert_eq!(rig.begin_for(&k(), &again), Ok(StoreReply::Replay(success("1"))));
-            ack(&mut rig, &again);
-            rig.pass(ACK_TTL - 1);
-            assert_eq!(rig.status(&k()), Some(EffectStatus::Succeeded), "an ack is remembered as long as any");
-            rig.pass(1);
-            assert_eq!((rig.status(&k()), rig.effects_of("default")), (None, 0));
+    for restart in RESTARTS {
+        for (by_delivery, give_back) in returns {
+            let mut broker = broker();
+            let first = delivered(&mut broker, "v");
+            let token = granted(if by_delivery { broker.begin_for(&k(), &first) } else { broker.begin(&k()) });
+            broker.finish(&k(), token, success("1")).unwrap();
+            broker.pause("t", "g");
+            give_back(&mut broker, &first);
+            broker.restart_after(restart, 3 * DAY);
+            assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(success("1"))), "kept long after its window");
+            broker.resume("t", "g");
+            subscribe_worker(&mut broker);
+            let again = broker.expect_delivery();
+            assert_eq!(broker.begin_for(&k(), &again), Ok(StoreReply::Replay(success("1"))));
+            ack(&mut broker, &again);
+            broker.advance(ACK_TTL - 1);
+            assert_eq!(broker.status(&k()), Some(EffectStatus::Succeeded), "a commit lasts for the ack window");
+            broker.advance(1);
+            assert_eq!((broker.status(&k()), broker.effect_count("default")), (None, 0));
         }
     }
 }
 
 #[test]
-fn an_effect_whose_message_is_done_goes_with_its_window() {
-    for way in RESTARTS {
-        let mut rig = rig();
-        let first = delivered(&mut rig, "v");
-        let token = granted(rig.begin_for(&k(), &first));
-        rig.finish(&k(), token, success("1")).unwrap();
-        rig.pass(1_000);
-        ack(&mut rig, &first);
-        rig.restart_after(way, DAY - 1_001);
-        assert_eq!(rig.status(&k()), Some(EffectStatus::Succeeded));
-        rig.pass(1);
-        assert_eq!((rig.status(&k()), rig.effects_of("default")), (None, 0));
-        assert_eq!(rig.next_moment(), None);
+fn effect_of_acked_message_expires_with_its_window() {
+    for restart in RESTARTS {
+        let mut broker = broker();
+        let first = delivered(&mut broker, "v");
+        let token = granted(broker.begin_for(&k(), &first));
+        broker.finish(&k(), token, success("1")).unwrap();
+        broker.advance(1_000);
+        ack(&mut broker, &first);
+        broker.restart_after(restart, DAY - 1_001);
+        assert_eq!(broker.status(&k()), Some(EffectStatus::Succeeded));
+        broker.advance(1);
+        assert_eq!((broker.status(&k()), broker.effect_count("default")), (None, 0));
+        assert_eq!(broker.next_timeout(), None);
     }
 }
 
-/// Two messages of an identity may be about at once. The effect stays for the one it was pinned by first.
+/// Two messages of one identity may be pending at once. The effect stays pinned by the first.
 #[test]
-fn another_message_of_the_identity_does_not_take_the_pin_away() {
-    for way in RESTARTS {
-        let mut rig = rig();
-        rig.try_produce(identified("t", "first", "k")).unwrap();
-        let first = rig.one();
-        let token = granted(rig.begin_for(&k(), &first));
-        rig.finish(&k(), token, success("1")).unwrap();
-        rig.nack_with_delay(claim("t", "g", "w", &first), 4 * DAY).unwrap();
-        rig.pass(1);
-        let mut dying = identified("t", "second", "k");
-        dying.envelope.retry_policy = Some(policy(2, 0, 0));
-        rig.try_produce(dying).unwrap();
-        let second = rig.one();
-        nack(&mut rig, &second);
-        let second = rig.one();
-        rig.pause("t", "g");
-        nack(&mut rig, &second);
-        assert_eq!(rig.dead_letters("t").len(), 1, "the second is gone");
-        rig.restart_after(way, 3 * DAY);
-        assert_eq!(rig.begin(&k()), Ok(StoreReply::Replay(success("1"))), "and the first can still come");
+fn pin_of_first_message_survives_death_of_second() {
+    for restart in RESTARTS {
+        let mut broker = broker();
+        broker.try_produce(identified("t", "first", "k")).unwrap();
+        let first = broker.expect_delivery();
+        let token = granted(broker.begin_for(&k(), &first));
+        broker.finish(&k(), token, success("1")).unwrap();
+        broker.nack_with_delay(claim("t", "g", "w", &first), 4 * DAY).unwrap();
+        broker.advance(1);
+        let mut failing = identified("t", "second", "k");
+        failing.envelope.retry_policy = Some(policy(2, 0, 0));
+        broker.try_produce(failing).unwrap();
+        let second = broker.expect_delivery();
+        nack(&mut broker, &second);
+        let second = broker.expect_delivery();
+        broker.pause("t", "g");
+        nack(&mut broker, &second);
+        assert_eq!(broker.dead_letters("t").len(), 1, "the second message is dead-lettered");
+        broker.restart_after(restart, 3 * DAY);
+        assert_eq!(
+            broker.begin(&k()),
+            Ok(StoreReply::Replay(success("1"))),
+            "the first message can still be delivered"
+        );
     }
 }
 
 #[test]
-fn a_pinned_effect_that_nothing_keeps_any_more_gives_its_place_back_at_once() {
-    let mut rig = rig();
-    let mut asked = identified("t", "v", "k");
-    asked.envelope.retry_policy = Some(policy(1, 0, 0));
-    rig.try_produce(asked).unwrap();
-    let first = rig.one();
-    let token = granted(rig.begin_with(&k(), |asked| {
+fn unpinned_effect_past_its_window_is_dropped_at_once() {
+    let mut broker = broker();
+    let mut request = identified("t", "v", "k");
+    request.envelope.retry_policy = Some(policy(1, 0, 0));
+    broker.try_produce(request).unwrap();
+    let first = broker.expect_delivery();
+    let token = granted(broker.begin_with(&k(), |request| {
         let token = TokenClaim::Shown(first.token);
-        asked.delivery = Some(DeliveryClaim { partition: first.partition, offset: first.offset, token });
-        asked.lifetime = Some(Lifetime::Window(Millis(10)));
+        request.delivery = Some(DeliveryClaim { partition: first.partition, offset: first.offset, token });
+        request.lifetime = Some(Lifetime::Window(Millis(10)));
     }));
-    rig.finish(&k(), token, success("1")).unwrap();
-    rig.pass(1_000);
-    assert_eq!(rig.effects_of("default"), 1, "its window is over, its message is not done");
-    nack(&mut rig, &first);
-    assert_eq!(rig.dead_letters("t").len(), 1);
-    rig.pass(1);
-    assert_eq!(rig.effects_of("default"), 0);
+    broker.finish(&k(), token, success("1")).unwrap();
+    broker.advance(1_000);
+    assert_eq!(broker.effect_count("default"), 1, "its window is over, its message is not acked");
+    nack(&mut broker, &first);
+    assert_eq!(broker.dead_letters("t").len(), 1);
+    broker.advance(1);
+    assert_eq!(broker.effect_count("default"), 0);
 }
 
 #[test]
-fn an_ack_commits_an_effect_that_nobody_began() {
-    for way in RESTARTS {
-        let mut rig = rig();
-        let first = delivered(&mut rig, "v");
-        ack(&mut rig, &first);
-        rig.restart(way);
-        let known = rig.effect(&k()).unwrap();
+fn ack_commits_effect_never_begun() {
+    for restart in RESTARTS {
+        let mut broker = broker();
+        let first = delivered(&mut broker, "v");
+        ack(&mut broker, &first);
+        broker.restart(restart);
+        let known = broker.effect(&k()).unwrap();
         assert_eq!((known.status, known.committed, known.finished), (EffectStatus::Succeeded, true, false));
         assert_eq!((known.attempt, known.token, known.owner), (0, None, None));
-        let replay = driftq_core::idempotency::Outcome { result: None, ..success("") };
-        assert_eq!(rig.begin(&k()), Ok(StoreReply::Replay(replay)));
-        rig.pass(ACK_TTL - 1);
-        assert_eq!(rig.status(&k()), Some(EffectStatus::Succeeded));
-        rig.pass(1);
-        assert_eq!((rig.status(&k()), rig.next_moment()), (None, None));
+        let replay = driftq_core::types::Outcome { result: None, ..success("") };
+        assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(replay)));
+        broker.advance(ACK_TTL - 1);
+        assert_eq!(broker.status(&k()), Some(EffectStatus::Succeeded));
+        broker.advance(1);
+        assert_eq!((broker.status(&k()), broker.next_timeout()), (None, None));
     }
 }
 
 #[test]
-fn a_finish_after_the_ack_with_the_same_token_still_stores_its_result() {
-    for way in RESTARTS {
-        let mut rig = rig();
-        let first = delivered(&mut rig, "v");
-        let token = granted(rig.begin_for(&k(), &first));
-        ack(&mut rig, &first);
-        rig.restart(way);
-        assert_eq!(rig.status(&k()), Some(EffectStatus::Succeeded));
+fn finish_after_ack_with_same_token_stores_result() {
+    for restart in RESTARTS {
+        let mut broker = broker();
+        let first = delivered(&mut broker, "v");
+        let token = granted(broker.begin_for(&k(), &first));
+        ack(&mut broker, &first);
+        broker.restart(restart);
+        assert_eq!(broker.status(&k()), Some(EffectStatus::Succeeded));
         let stale = LeaseToken { counter: token.counter + 1, ..token };
-        assert_eq!(rig.refused(|rig| rig.finish(&k(), stale, success("1"))), Refusal::StaleLease);
-        assert_eq!(rig.refused(|rig| rig.finish(&k(), token, final_failure("no"))), Refusal::OtherOutcome);
-        rig.pass(1_000);
-        rig.finish(&k(), token, success("1")).unwrap();
-        assert_eq!(rig.refused(|rig| rig.finish(&k(), token, success("2"))), Refusal::OtherOutcome);
-        rig.restart_after(way, DAY - 1);
-        assert_eq!(rig.begin(&k()), Ok(StoreReply::Replay(success("1"))), "for a day from the finish");
-        rig.pass(1);
-        assert_eq!(rig.status(&k()), None);
+        assert_eq!(broker.refused(|broker| broker.finish(&k(), stale, success("1"))), Refusal::StaleLease);
+        assert_eq!(broker.refused(|broker| broker.finish(&k(), token, final_failure("no"))), Refusal::OtherOutcome);
+        broker.advance(1_000);
+        broker.finish(&k(), token, success("1")).unwrap();
+        assert_eq!(broker.refused(|broker| broker.finish(&k(), token, success("2"))), Refusal::OtherOutcome);
+        broker.restart_after(restart, DAY - 1);
+        assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(success("1"))), "the window starts at the finish");
+        broker.advance(1);
+        assert_eq!(broker.status(&k()), None);
     }
 }
 
 #[test]
-fn an_ack_after_a_retryable_failure_is_a_success_of_which_nothing_is_known_yet() {
-    for way in RESTARTS {
-        let mut rig = rig();
-        let first = delivered(&mut rig, "v");
-        let token = granted(rig.begin_for(&k(), &first));
+fn ack_after_retryable_failure_counts_as_success_without_result() {
+    for restart in RESTARTS {
+        let mut broker = broker();
+        let first = delivered(&mut broker, "v");
+        let token = granted(broker.begin_for(&k(), &first));
         let failure = outcome(EffectStatus::FailedRetryable, Some("\"half\""), "busy");
-        rig.finish(&k(), token, failure).unwrap();
-        ack(&mut rig, &first);
-        rig.restart(way);
-        let known = rig.effect(&k()).unwrap();
+        broker.finish(&k(), token, failure).unwrap();
+        ack(&mut broker, &first);
+        broker.restart(restart);
+        let known = broker.effect(&k()).unwrap();
         assert_eq!((known.status, known.committed, known.finished), (EffectStatus::Succeeded, true, false));
         assert_eq!((known.result.clone(), known.outcome().last_error), (None, "".into()));
         assert_eq!(known.expires_at, START.after(Millis(ACK_TTL)));
-        rig.finish(&k(), token, success("1")).unwrap();
-        assert_eq!(rig.begin(&k()), Ok(StoreReply::Replay(success("1"))));
+        broker.finish(&k(), token, success("1")).unwrap();
+        assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(success("1"))));
     }
 }
 
 #[test]
-fn an_ack_leaves_a_final_outcome_as_it_is() {
+fn ack_after_final_outcome_keeps_outcome() {
     for end in [success("1"), final_failure("no")] {
-        let mut rig = rig();
-        let first = delivered(&mut rig, "v");
-        let token = granted(rig.begin_for(&k(), &first));
-        rig.finish(&k(), token, end.clone()).unwrap();
-        let before = rig.effect(&k()).unwrap();
-        rig.pass(5);
-        ack(&mut rig, &first);
-        let after = rig.effect(&k()).unwrap();
+        let mut broker = broker();
+        let first = delivered(&mut broker, "v");
+        let token = granted(broker.begin_for(&k(), &first));
+        broker.finish(&k(), token, end.clone()).unwrap();
+        let before = broker.effect(&k()).unwrap();
+        broker.advance(5);
+        ack(&mut broker, &first);
+        let after = broker.effect(&k()).unwrap();
         assert_eq!((after.outcome(), after.expires_at), (end, before.expires_at));
         assert!(after.committed && after.finished);
-        rig.try_produce(identified("t", "again", "k")).unwrap();
-        assert_eq!(rig.values(), [""; 0], "and later messages are done as well");
+        broker.try_produce(identified("t", "again", "k")).unwrap();
+        assert_eq!(broker.delivered_values(), [""; 0], "later messages of the identity are skipped");
     }
 }
 
 #[test]
-fn acks_commit_beyond_the_quota_and_a_begin_does_not() {
-    for way in RESTARTS {
-        let mut rig = Rig::with_limits(|limits| limits.effects_max = 1);
-        rig.topic("t", 1);
-        work_on(&mut rig);
+fn ack_beyond_quota_commits_and_begin_is_refused() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::with_limits(|limits| limits.effects_max = 1);
+        broker.topic("t", 1);
+        subscribe_worker(&mut broker);
         for key in ["a", "b", "c"] {
-            rig.try_produce(identified("t", key, key)).unwrap();
-            let delivery = rig.one();
-            ack(&mut rig, &delivery);
+            broker.try_produce(identified("t", key, key)).unwrap();
+            let delivery = broker.expect_delivery();
+            ack(&mut broker, &delivery);
         }
-        rig.restart(way);
-        assert_eq!(rig.effects_of("default"), 3);
-        assert_eq!(rig.refused(|rig| rig.begin(&effect("d"))), overloaded(Overload::Effects));
-        rig.pass(ACK_TTL);
-        granted(rig.begin(&effect("d")));
+        broker.restart(restart);
+        assert_eq!(broker.effect_count("default"), 3);
+        assert_eq!(broker.refused(|broker| broker.begin(&effect("d"))), overloaded(Overload::Effects));
+        broker.advance(ACK_TTL);
+        granted(broker.begin(&effect("d")));
     }
 }
 
 #[test]
-fn a_message_without_a_key_commits_nothing() {
-    let mut rig = rig();
-    rig.produce("t", "plain");
-    let plain = rig.one();
-    ack(&mut rig, &plain);
-    rig.try_produce(identified("t", "empty", "")).unwrap();
-    let empty = rig.one();
-    ack(&mut rig, &empty);
-    assert_eq!(rig.effects_of("default"), 0);
+fn message_without_key_commits_nothing() {
+    let mut broker = broker();
+    broker.produce("t", "plain");
+    let plain = broker.expect_delivery();
+    ack(&mut broker, &plain);
+    broker.try_produce(identified("t", "empty", "")).unwrap();
+    let empty = broker.expect_delivery();
+    ack(&mut broker, &empty);
+    assert_eq!(broker.effect_count("default"), 0);
 }
 
 #[test]
-fn a_later_message_of_a_committed_identity_is_finished_undelivered_and_counted() {
-    for way in RESTARTS {
-        let mut rig = rig();
-        let first = delivered(&mut rig, "first");
-        ack(&mut rig, &first);
-        rig.restart_after(way, 5);
-        work_on(&mut rig);
-        rig.try_produce(identified("t", "second", "k")).unwrap();
-        rig.try_produce(identified("t", "other", "another key")).unwrap();
-        assert_eq!(rig.values(), ["other"]);
-        assert_eq!(rig.pipeline.broker().counters().skipped, 1);
-        assert_eq!(rig.kept("t"), ["other"], "it is done, so it is trimmed");
-        rig.restart(way);
-        assert_eq!(rig.progress("t", "g").lag, 1);
-    }
-}
-
-#[test]
-fn a_commit_past_its_window_skips_nothing() {
-    let mut rig = rig();
-    let first = delivered(&mut rig, "first");
-    ack(&mut rig, &first);
-    rig.pass(ACK_TTL);
-    rig.try_produce(identified("t", "second", "k")).unwrap();
-    assert_eq!(rig.values(), ["second"]);
-    assert_eq!(rig.pipeline.broker().counters().skipped, 0);
-}
-
-#[test]
-fn a_commit_skips_nothing_in_the_millisecond_its_window_ends_swept_or_not() {
-    let mut rig = rig();
-    // More than one call sweeps, so that the last is still there when its window is over.
-    let keys: Vec<String> = (0..3_000).map(|number| format!("k{number}")).collect();
-    for key in &keys {
-        rig.try_produce(identified("t", "first", key)).unwrap();
-        let first = rig.one();
-        ack(&mut rig, &first);
-    }
-    rig.now = rig.now.after(Millis(ACK_TTL));
-    rig.submit(Command::Produce(Box::new(identified("t", "second", "k2999"))));
-    assert!(rig.effects_of("default") > 0);
-    rig.settle();
-    assert_eq!(rig.values(), ["second"]);
-    assert_eq!(rig.pipeline.broker().counters().skipped, 0);
-}
-
-#[test]
-fn another_group_and_another_tenant_are_not_skipped() {
-    let mut rig = rig();
-    let first = delivered(&mut rig, "first");
-    ack(&mut rig, &first);
-    rig.pass(1);
-    rig.group_from_latest("t", "h");
-    rig.subscribe("t", "h", "w");
-    let mut foreign = identified("t", "foreign", "k");
-    foreign.envelope.tenant_id = Some("acme".into());
-    rig.try_produce(foreign).unwrap();
-    rig.try_produce(identified("t", "second", "k")).unwrap();
-    let mut values = rig.values();
-    values.sort();
-    assert_eq!(values, ["foreign", "foreign", "second"], "the other tenant's for both, ours for the other group");
-}
-
-#[test]
-fn a_finish_alone_skips_nothing() {
-    let mut rig = rig();
-    let first = delivered(&mut rig, "first");
-    let token = granted(rig.begin_for(&k(), &first));
-    rig.finish(&k(), token, success("1")).unwrap();
-    rig.pass(1);
-    rig.try_produce(identified("t", "second", "k")).unwrap();
-    assert_eq!(rig.values(), ["second"]);
-    assert_eq!(rig.pipeline.broker().counters().skipped, 0);
-}
-
-#[test]
-fn a_message_that_waits_for_its_retry_is_skipped_once_another_of_its_identity_is_acked() {
-    for way in RESTARTS {
-        let mut rig = rig();
-        let first = delivered(&mut rig, "first");
-        rig.nack_with_delay(claim("t", "g", "w", &first), 1_000).unwrap();
-        rig.pass(1);
-        let second = delivered(&mut rig, "second");
-        ack(&mut rig, &second);
-        rig.restart(way);
-        work_on(&mut rig);
-        rig.pass(1_000);
-        assert_eq!((rig.values(), rig.progress("t", "g").lag), (vec![], 0));
-        assert_eq!(rig.pipeline.broker().counters().skipped, 1);
-    }
-}
-
-#[test]
-fn many_skips_in_a_row_keep_neither_the_group_nor_others_waiting() {
-    let mut rig = rig();
-    rig.group("t", "h");
-    let first = delivered(&mut rig, "first");
-    ack(&mut rig, &first);
-    rig.pause("t", "g");
-    for number in 0..3_000 {
-        rig.pass(1);
-        rig.try_produce(identified("t", &number.to_string(), "k")).unwrap();
-    }
-    rig.produce("t", "last");
-    rig.subscribe_with("t", "h", "w", |asked| asked.prefetch = 1);
-    rig.resume("t", "g");
-    let mut values = rig.values();
-    values.sort();
-    assert_eq!(values, ["first", "last"]);
-    assert_eq!(rig.pipeline.broker().counters().skipped, 3_000);
-}
-
-#[test]
-fn a_seek_lifts_the_skip_for_what_it_replays_and_for_nothing_else() {
-    for way in RESTARTS {
-        let mut rig = Rig::with_limits(|limits| limits.dedupe_ttl = Millis(0));
-        rig.topic_retaining("t", Some(DAY), None);
-        work_on(&mut rig);
-        let first = delivered(&mut rig, "first");
-        ack(&mut rig, &first);
-        rig.pass(1);
-        rig.try_produce(identified("t", "second", "k")).unwrap();
-        assert_eq!(rig.values(), [""; 0]);
-        rig.seek("t", "g", SeekTo::Earliest).unwrap();
-        assert_eq!(rig.values(), ["first", "second"]);
-        rig.restart_after(way, 2_000);
-        work_on(&mut rig);
-        let replayed = rig.delivered();
-        assert_eq!(replayed.iter().map(value).collect::<Vec<_>>(), ["first", "second"], "after a restart as well");
-        assert!(matches!(rig.begin_for(&k(), &replayed[0]), Ok(StoreReply::Replay(_))), "what is done stays done");
-        rig.try_produce(identified("t", "third", "k")).unwrap();
-        assert_eq!((rig.values(), rig.pipeline.broker().counters().skipped), (vec![], 1));
-        replayed.iter().for_each(|delivery| ack(&mut rig, delivery));
-        assert_eq!(rig.progress("t", "g").lag, 0);
-    }
-}
-
-#[test]
-fn a_deleted_group_or_topic_takes_its_effects_along() {
-    for way in RESTARTS {
-        for deletion in [(|rig| rig.delete_group("t", "g")) as fn(&mut Rig), |rig| rig.delete_topic("t")] {
-            let mut rig = rig();
-            let first = delivered(&mut rig, "first");
-            ack(&mut rig, &first);
-            granted(rig.begin(&work("t", "g", "other")));
-            granted(rig.begin(&effect("k")));
-            assert_eq!(rig.effects_of("default"), 3);
-            deletion(&mut rig);
-            assert_eq!(rig.effects_of("default"), 1, "what is not of it stays");
-            rig.restart(way);
-            assert_eq!((rig.status(&k()), rig.effects_of("default")), (None, 1));
-            assert_eq!(rig.refused(|rig| rig.finish(&k(), first.token, success("1"))), Refusal::UnknownEffect);
-        }
-    }
-}
-
-#[test]
-fn a_deleted_group_made_anew_skips_nothing_of_the_past() {
-    let mut rig = rig();
-    rig.group("t", "h");
-    let first = delivered(&mut rig, "first");
-    ack(&mut rig, &first);
-    rig.delete_group("t", "g");
-    work_on(&mut rig);
-    assert_eq!(rig.values(), ["first"]);
-}
-
-#[test]
-fn a_dead_letter_commits_nothing_and_neither_does_a_late_ack_of_it() {
-    for way in RESTARTS {
-        let mut rig = rig();
-        let mut asked = identified("t", "v", "k");
-        asked.envelope.retry_policy = Some(policy(1, 0, 0));
-        rig.try_produce(asked).unwrap();
-        let first = rig.one();
-        nack(&mut rig, &first);
-        assert_eq!(rig.dead_letters("t").len(), 1);
-        rig.restart_after(way, 1);
-        let digest = rig.digest();
-        ack(&mut rig, &first);
-        assert_eq!((rig.digest(), rig.status(&k())), (digest, None));
-        work_on(&mut rig);
-        rig.try_produce(identified("t", "second", "k")).unwrap();
-        assert_eq!(rig.values(), ["second"], "so a later message is delivered");
-    }
-}
-
-#[test]
-fn a_redriven_message_is_delivered_unless_its_identity_was_done_meanwhile() {
-    for way in RESTARTS {
-        for done_meanwhile in [false, true] {
-            let mut rig = rig();
-            let mut asked = identified("t", "v", "k");
-            asked.envelope.retry_policy = Some(policy(1, 0, 0));
-            rig.try_produce(asked).unwrap();
-            let first = rig.one();
-            nack(&mut rig, &first);
-            if done_meanwhile {
-                rig.pass(1);
-                let second = delivered(&mut rig, "second");
-                ack(&mut rig, &second);
-            }
-            rig.restart(way);
-            work_on(&mut rig);
-            rig.send(Command::Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 9 }).unwrap();
-            let expected: &[&str] = if done_meanwhile { &[] } else { &["v"] };
-            assert_eq!(rig.values(), expected);
-            assert_eq!(rig.pipeline.broker().counters().skipped, u64::from(done_meanwhile));
-        }
-    }
-}
-
-#[test]
-fn the_effects_of_a_group_begun_before_it_exists_are_its_own() {
-    let mut rig = rig();
+fn effects_begun_before_group_exists_belong_to_it() {
+    let mut broker = broker();
     let early = Identity::new("", Scope::Consume { topic: topic("later"), group: group("g") }, "k");
-    granted(rig.begin(&early));
-    rig.topic("later", 1);
-    rig.subscribe("later", "g", "w");
-    rig.try_produce(identified("later", "v", "k")).unwrap();
-    let delivery = rig.one();
-    assert_eq!(rig.begin_for(&early, &delivery).map(|_| ()), Ok(()), "a delivery newer than the grant");
-    rig.delete_topic("later");
-    assert_eq!(rig.effects_of("default"), 0);
-}
-
-#[test]
-fn a_message_that_is_passed_over_and_never_finished_is_seen() {
-    fn all_is_done<F: Faults>(faults: F) -> bool {
-        let mut rig = with_worker(faults);
-        let first = delivered(&mut rig, "first");
-        ack(&mut rig, &first);
-        rig.pass(1);
-        rig.try_produce(identified("t", "second", "k")).unwrap();
-        rig.values().is_empty() && rig.progress("t", "g").lag == 0
-    }
-    assert!(all_is_done(NoFaults));
-    assert!(!all_is_done(Planted(Fault::SkipWithoutFinish)));
+    granted(broker.begin(&early));
+    broker.topic("later", 1);
+    broker.subscribe("later", "g", "w");
+    broker.try_produce(identified("later", "v", "k")).unwrap();
+    let delivery = broker.expect_delivery();
+    assert_eq!(broker.begin_for(&early, &delivery).map(|_| ()), Ok(()), "the delivery is newer than the grant");
+    broker.delete_topic("later");
+    assert_eq!(broker.effect_count("default"), 0);
 }

@@ -1,71 +1,71 @@
-//! What is counted for whoever watches.
+//! Counters and gauges of the broker.
 
-use super::rig::*;
-use driftq_core::command::RedriveSelection;
+use super::test_broker::*;
+use driftq_core::command::{Redrive, RedriveSelection};
 use driftq_core::types::*;
 use driftq_core::{Command, Counters};
 
 #[test]
-fn everything_that_happens_is_counted_once() {
-    let mut rig = Rig::with_topic(1);
-    let keyed = |asked: &mut driftq_core::command::Produce| asked.envelope.idempotency_key = Some("k".into());
-    rig.produce_with("t", "a", keyed);
-    rig.produce_with("t", "a again", keyed);
-    rig.subscribe("t", "g", "w");
-    let first = rig.one();
-    rig.extend(claim("t", "g", "w", &first), Some(5_000)).unwrap();
-    rig.release(claim("t", "g", "w", &first)).unwrap();
-    let second = rig.one();
-    rig.nack(claim("t", "g", "w", &second), "no").unwrap();
-    let third = rig.one();
-    rig.pass(2_000);
-    let fourth = rig.one();
+fn counters_count_every_event_once() {
+    let mut broker = TestBroker::with_topic(1);
+    let keyed = |request: &mut driftq_core::command::Produce| request.envelope.idempotency_key = Some("k".into());
+    broker.produce_with("t", "a", keyed);
+    broker.produce_with("t", "a again", keyed);
+    broker.subscribe("t", "g", "w");
+    let first = broker.expect_delivery();
+    broker.extend(claim("t", "g", "w", &first), Some(5_000)).unwrap();
+    broker.release(claim("t", "g", "w", &first)).unwrap();
+    let second = broker.expect_delivery();
+    broker.nack(claim("t", "g", "w", &second), "no").unwrap();
+    let third = broker.expect_delivery();
+    broker.advance(2_000);
+    let fourth = broker.expect_delivery();
     assert_eq!((third.attempts, fourth.attempts), (3, 4));
-    rig.ack(claim("t", "g", "w", &fourth)).unwrap();
-    rig.ack(claim("t", "g", "w", &fourth)).unwrap();
-    let counters = rig.pipeline.broker().counters();
+    broker.ack(claim("t", "g", "w", &fourth)).unwrap();
+    broker.ack(claim("t", "g", "w", &fourth)).unwrap();
+    let counters = broker.pipeline.broker().counters();
     let Counters { produced, deduplicated, delivered, acked, nacked, expired, released, extended, redriven, .. } =
         counters;
-    // Besides, the boot, the topic and the group were recorded.
+    // The boot, the topic and the group make three more records.
     assert_eq!((counters.appended, counters.refused), (3 + 10, 0));
     assert_eq!((produced, deduplicated, delivered, acked), (1, 1, 4, 1));
     assert_eq!((nacked, expired, released, extended, redriven), (1, 1, 1, 1, 0));
 }
 
 #[test]
-fn dead_letters_are_counted_by_topic_and_reason_and_forgotten_with_the_topic() {
-    let mut rig = Rig::with_topic(1);
-    rig.subscribe("t", "g", "w");
-    rig.produce_with("t", "nacked", |asked| asked.envelope.retry_policy = Some(policy(1, 0, 0)));
-    let delivery = rig.one();
-    rig.nack(claim("t", "g", "w", &delivery), "no").unwrap();
-    rig.produce_with("t", "expired", |asked| asked.envelope.retry_policy = Some(policy(1, 0, 0)));
-    rig.one();
-    rig.pass(2_000);
-    let dead = |rig: &Rig| rig.pipeline.broker().dead_lettered().clone();
-    assert_eq!(dead(&rig), [((topic("t"), DeadReason::MaxAttempts), 2)].into());
-    assert_eq!((rig.pipeline.broker().counters().nacked, rig.pipeline.broker().counters().expired), (1, 1));
-    rig.send(Command::Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 1 }).unwrap();
-    assert_eq!(rig.pipeline.broker().counters().redriven, 1);
-    rig.delete_topic("t");
-    assert_eq!(dead(&rig), [].into());
+fn dead_letter_counts_by_topic_and_reason_are_dropped_with_topic() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.subscribe("t", "g", "w");
+    broker.produce_with("t", "nacked", |request| request.envelope.retry_policy = Some(policy(1, 0, 0)));
+    let delivery = broker.expect_delivery();
+    broker.nack(claim("t", "g", "w", &delivery), "no").unwrap();
+    broker.produce_with("t", "expired", |request| request.envelope.retry_policy = Some(policy(1, 0, 0)));
+    broker.expect_delivery();
+    broker.advance(2_000);
+    let dead = |broker: &TestBroker| broker.pipeline.broker().dead_lettered().clone();
+    assert_eq!(dead(&broker), [((topic("t"), DeadReason::MaxAttempts), 2)].into());
+    assert_eq!((broker.pipeline.broker().counters().nacked, broker.pipeline.broker().counters().expired), (1, 1));
+    broker.send(Command::Redrive(Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 1 })).unwrap();
+    assert_eq!(broker.pipeline.broker().counters().redriven, 1);
+    broker.delete_topic("t");
+    assert_eq!(dead(&broker), [].into());
 }
 
 #[test]
-fn who_is_connected_and_what_waits_for_the_disk_is_told() {
-    let mut rig = Rig::with_topic(1);
-    let first = rig.subscribe("t", "g", "w");
+fn consumer_count_and_held_outputs_are_reported() {
+    let mut broker = TestBroker::with_topic(1);
+    let first = broker.subscribe("t", "g", "w");
     for name in ["g", "h"] {
-        rig.subscribe("t", name, "x");
+        broker.subscribe("t", name, "x");
     }
-    assert_eq!(rig.pipeline.broker().consumer_count(), 3);
-    rig.unsubscribe(first);
-    assert_eq!(rig.pipeline.broker().consumer_count(), 2);
-    rig.submit(Command::Produce(Box::new(driftq_core::command::Produce::new(topic("t"), "", "v"))));
-    let broker = rig.pipeline.broker();
-    assert_eq!(broker.held_len(), 3, "an answer and two deliveries");
-    assert!(broker.durable() < broker.appended());
-    rig.settle();
-    let broker = rig.pipeline.broker();
-    assert_eq!((broker.held_len(), broker.durable()), (0, broker.appended()));
+    assert_eq!(broker.pipeline.broker().consumer_count(), 3);
+    broker.unsubscribe(first);
+    assert_eq!(broker.pipeline.broker().consumer_count(), 2);
+    broker.submit(Command::Produce(Box::new(driftq_core::command::Produce::new(topic("t"), "", "v"))));
+    let core = broker.pipeline.broker();
+    assert_eq!(core.held_len(), 3, "one reply and two deliveries");
+    assert!(core.durable() < core.appended());
+    broker.run_until_idle();
+    let core = broker.pipeline.broker();
+    assert_eq!((core.held_len(), core.durable()), (0, core.appended()));
 }

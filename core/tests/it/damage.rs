@@ -1,33 +1,32 @@
-//! Damage: what was acknowledged is given back or its loss is said aloud; what never was is cut.
+//! Damage: recovery returns every acknowledged record or refuses; an unacknowledged tail is cut.
 
-use super::rig::*;
+use super::test_broker::*;
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{FileId, MemoryStorage, Storage};
 use driftq_core::pipeline::OpenError;
-use driftq_core::record::{Event, GroupStart, Image, Record, Retention};
-use driftq_core::state::apply::Mode;
+use driftq_core::record::{Event, Image, Record};
 use driftq_core::state::{Contradiction, State};
-use driftq_core::types::*;
-use driftq_core::{Body, Pipeline};
+use driftq_core::types::{GroupStart, Retention, *};
+use driftq_core::{Body, OpenOptions};
 
-/// A disk with one acknowledged message in its only segment, marked as synced or not.
+/// A storage with one acknowledged message in its only segment, with or without a synced mark behind it.
 fn with_message(marked: bool) -> (MemoryStorage, Vec<u8>) {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig.produce("t", "precious");
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    broker.produce("t", "precious");
     if marked {
-        rig.pass(100);
+        broker.advance(100);
     }
-    let bytes = rig.storage.bytes(FileId::Segment(1)).expect("the first segment").to_vec();
-    (rig.storage.crash(), bytes)
+    let bytes = broker.storage.bytes(FileId::Segment(1)).expect("the first segment").to_vec();
+    (broker.storage.crash(), bytes)
 }
 
-/// What a start finds: the values kept, or nothing where it refuses.
+/// Starts on the storage and returns the stored values.
 fn start(storage: MemoryStorage) -> Result<Vec<String>, OpenError> {
     let mut probe = storage.clone();
-    Pipeline::open(&mut probe, small_config(), None, START, NoFaults)?;
-    let mut rig = Rig::open(storage, small_config(), START, NoFaults);
-    Ok(if rig.topics().is_empty() { vec![] } else { rig.kept("t") })
+    OpenOptions::new().config(small_config()).open(&mut probe, START)?;
+    let mut broker = TestBroker::open(storage, small_config(), START, NoFaults);
+    Ok(if broker.topics().is_empty() { vec![] } else { broker.stored_values("t") })
 }
 
 fn value_at(bytes: &[u8]) -> usize {
@@ -35,60 +34,60 @@ fn value_at(bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn damage_to_what_a_mark_proves_synced_stops_the_start_and_names_the_file() {
+fn damage_proven_synced_refuses_start_and_names_file() {
     let (mut storage, bytes) = with_message(true);
     assert_eq!(start(storage.clone()), Ok(vec!["precious".to_owned()]));
     storage.bytes_mut(FileId::Segment(1)).unwrap().flip(value_at(&bytes) * 8);
     let before = storage.list().unwrap();
-    let refused = Pipeline::open(&mut storage, small_config(), None, START, NoFaults).map(drop);
+    let refused = OpenOptions::new().config(small_config()).open(&mut storage, START).map(drop);
     let Err(OpenError::Recovery(error)) = refused else { panic!("{refused:?}") };
     assert!(error.to_string().contains("wal-00000000000000000001.seg"), "{error}");
-    assert_eq!(storage.list().unwrap(), before, "and nothing is cut or removed");
+    assert_eq!(storage.list().unwrap(), before, "nothing is cut or removed");
 }
 
 #[test]
-fn damage_that_nothing_proves_synced_is_a_torn_tail_and_is_cut() {
+fn damage_not_proven_synced_is_torn_tail_and_cut() {
     let (mut storage, bytes) = with_message(false);
     storage.bytes_mut(FileId::Segment(1)).unwrap().flip(value_at(&bytes) * 8);
     assert_eq!(start(storage.clone()), Ok(vec![]));
-    let mut rig = Rig::open(storage, small_config(), START, NoFaults);
-    assert_eq!(rig.produce("t", "anew"), Offset(0), "and the log goes on behind the cut");
-    rig.restart(Restart::Crash);
-    assert_eq!(rig.kept("t"), ["anew"]);
+    let mut broker = TestBroker::open(storage, small_config(), START, NoFaults);
+    assert_eq!(broker.produce("t", "new"), Offset(0), "the log continues behind the cut");
+    broker.restart(Restart::Crash);
+    assert_eq!(broker.stored_values("t"), ["new"]);
 }
 
 #[test]
-fn a_file_cut_anywhere_gives_back_a_beginning_of_what_was_or_refuses() {
+fn segment_truncated_anywhere_recovers_prefix_or_refuses() {
     let (storage, bytes) = with_message(true);
-    let mut outcomes = [0; 3];
+    let (mut cut, mut whole, mut refused) = (0, 0, 0);
     for len in (0..bytes.len()).rev().take(300) {
         let mut storage = storage.clone();
         storage.bytes_mut(FileId::Segment(1)).unwrap().truncate(len);
         match start(storage) {
-            Ok(values) if values.is_empty() => outcomes[0] += 1,
+            Ok(values) if values.is_empty() => cut += 1,
             Ok(values) => {
                 assert_eq!(values, ["precious"], "cut at {len}");
-                outcomes[1] += 1;
+                whole += 1;
             }
-            Err(_) => outcomes[2] += 1,
+            Err(_) => refused += 1,
         }
     }
-    assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
+    assert!(cut > 0 && whole > 0, "{cut} cut, {whole} whole, {refused} refused");
 }
 
-/// Applies `events` to an empty state, each of which but the last must be taken.
+/// Applies `events` to an empty state and returns the result of the last; every other one must be accepted.
 fn last_applied(events: Vec<Event>) -> Result<(), Contradiction> {
     let mut state = State::default();
     let mut result = Ok(());
     for event in events {
         assert_eq!(result, Ok(()));
-        result = state.apply(&Record { at: Timestamp::default(), event }, Mode::Replay, &NoFaults);
+        result = state.apply(&Record { at: Timestamp::default(), event });
     }
     result
 }
 
 #[test]
-fn a_record_whose_number_is_not_the_next_is_a_contradiction() {
+fn record_with_number_out_of_sequence_is_contradiction() {
     let retention = Retention::default();
     let created = |id, partitions| Event::TopicCreated { topic: TopicId(id), name: topic("t"), partitions, retention };
     let grouped = |id| Event::GroupCreated {
@@ -113,7 +112,7 @@ fn a_record_whose_number_is_not_the_next_is_a_contradiction() {
 }
 
 #[test]
-fn a_piece_of_a_snapshot_with_a_number_that_counting_never_reaches_is_a_contradiction() {
+fn snapshot_record_with_unreachable_number_is_contradiction() {
     let (clock, boot, next_topic) = (START, Boot(1), TopicId(2));
     let origin = |boot, next_topic| Event::Restored(Image::Origin { clock, boot, next_topic });
     let restored = |partitions, next_offset, next_group| {
@@ -146,22 +145,22 @@ fn a_piece_of_a_snapshot_with_a_number_that_counting_never_reaches_is_a_contradi
     }
 }
 
-/// What a state says of itself that was restored from these pieces of one topic.
-fn checked(partitions: u32, pieces: impl IntoIterator<Item = Image>) -> Result<(), String> {
+/// Restores a state from these snapshot records of one topic and validates it.
+fn checked(partitions: u32, records: impl IntoIterator<Item = Image>) -> Result<(), String> {
     let (id, name, retention) = (TopicId(0), topic("t"), Retention::default());
     let origin = Image::Origin { clock: START, boot: Boot(1), next_topic: TopicId(1) };
     let (next_offset, next_group) = (Offset(3), GroupId(1));
     let whole = Image::Topic { topic: id, name, partitions, retention, next_offset, next_group };
     let mut state = State::default();
-    for image in [origin, whole].into_iter().chain(pieces) {
+    for image in [origin, whole].into_iter().chain(records) {
         let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
-        state.apply(&record, Mode::Replay, &NoFaults).expect("no piece contradicts those before it");
+        state.apply(&record).expect("no record contradicts those before it");
     }
-    state.check().map_err(|unsound| unsound.to_string())
+    state.check().map_err(|inconsistent| inconsistent.to_string())
 }
 
 #[test]
-fn a_snapshot_in_which_a_group_is_behind_what_is_trimmed_is_not_sound() {
+fn snapshot_with_group_behind_trimmed_floor_is_inconsistent() {
     let (topic, group_id, partition) = (TopicId(0), GroupId(0), PartitionId(0));
     let with_floor = |floor: u64| {
         let trimmed = Image::Partition {
@@ -179,15 +178,15 @@ fn a_snapshot_in_which_a_group_is_behind_what_is_trimmed_is_not_sound() {
     };
     assert_eq!(with_floor(3), Ok(()));
     for floor in [0, 1, 2] {
-        let unsound = with_floor(floor).expect_err("something is trimmed that is still to be done");
-        assert_eq!(unsound, "topic t, partition 0, a message is trimmed that is not done in every group");
+        let inconsistent = with_floor(floor).expect_err("an unacked message is trimmed");
+        assert_eq!(inconsistent, "topic t, partition 0, a message is trimmed that is not done in every group");
     }
 }
 
 #[test]
-fn a_snapshot_in_which_any_two_partitions_share_an_offset_is_not_sound() {
+fn snapshot_with_offset_in_two_partitions_is_inconsistent() {
     let with_offsets = |offsets: [u64; 3]| {
-        let pieces = offsets.into_iter().zip(0..).flat_map(|(offset, partition)| {
+        let records = offsets.into_iter().zip(0..).flat_map(|(offset, partition)| {
             let (topic, partition, offset) = (TopicId(0), PartitionId(partition), Offset(offset));
             let account = Image::Partition {
                 topic,
@@ -203,18 +202,18 @@ fn a_snapshot_in_which_any_two_partitions_share_an_offset_is_not_sound() {
                 position: Position(0),
                 offset,
                 produced_at: START,
-                done_in: 0,
+                acked_in: 0,
                 retained: false,
                 visible_to: None,
                 body: Body::pack(&Metadata::default(), b"", b"v"),
             };
             [account, message]
         });
-        checked(3, pieces)
+        checked(3, records)
     };
     assert_eq!(with_offsets([2, 0, 1]), Ok(()));
     for offsets in [[0, 1, 1], [1, 0, 1], [1, 1, 0]] {
-        let unsound = with_offsets(offsets).expect_err("an offset is given once");
-        assert_eq!(unsound, "topic t, two partitions keep a message with the same offset");
+        let inconsistent = with_offsets(offsets).expect_err("an offset is used twice");
+        assert_eq!(inconsistent, "topic t, two partitions keep a message with the same offset");
     }
 }

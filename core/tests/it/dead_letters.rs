@@ -1,80 +1,80 @@
-//! Dead letters: what failed too often is put aside, whole, once, and in one step.
+//! Dead letters: a message at its last attempt moves to the dead-letter topic in one record.
 
-use super::rig::*;
-use super::tape::Tape;
-use driftq_core::command::Produce;
+use super::recording_broker::RecordingBroker;
+use super::test_broker::*;
+use driftq_core::command::{DeleteTopic, Produce};
 use driftq_core::faults::{Fault, Planted};
 use driftq_core::reply::{Overload, RouterUse};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal};
 
-fn with_attempts<F: driftq_core::faults::Faults>(rig: &mut Rig<F>, value: &str, max_attempts: u32) -> Offset {
-    rig.produce_with("t", value, |asked| asked.envelope.retry_policy = Some(policy(max_attempts, 0, 0)))
+fn with_attempts<F: driftq_core::faults::Faults>(broker: &mut TestBroker<F>, value: &str, max_attempts: u32) -> Offset {
+    broker.produce_with("t", value, |request| request.envelope.retry_policy = Some(policy(max_attempts, 0, 0)))
 }
 
-/// Lets group `name` fail everything it is handed until nothing comes any more.
-fn fail_everything<F: driftq_core::faults::Faults>(rig: &mut Rig<F>, name: &str, reason: &str) {
-    let consumer = rig.subscribe("t", name, "w");
-    while let Some((_, delivery)) = rig.deliveries.pop() {
-        rig.nack(claim("t", name, "w", &delivery), reason).unwrap();
+/// Nacks every delivery of group `name` until there is none left.
+fn fail_everything<F: driftq_core::faults::Faults>(broker: &mut TestBroker<F>, name: &str, reason: &str) {
+    let consumer = broker.subscribe("t", name, "w");
+    while let Some((_, delivery)) = broker.deliveries.pop() {
+        broker.nack(claim("t", name, "w", &delivery), reason).unwrap();
     }
-    rig.unsubscribe(consumer);
+    broker.unsubscribe(consumer);
 }
 
 #[test]
-fn the_failure_at_the_last_attempt_moves_the_message_and_none_before_it_does() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    with_attempts(&mut rig, "a", 3);
-    rig.subscribe("t", "g", "w");
+fn failure_at_last_attempt_dead_letters_and_earlier_ones_do_not() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    with_attempts(&mut broker, "a", 3);
+    broker.subscribe("t", "g", "w");
     for attempt in 1..=3 {
-        assert_eq!(rig.topics(), ["t"], "before failure {attempt}");
-        let delivery = rig.one();
+        assert_eq!(broker.topics(), ["t"], "before failure {attempt}");
+        let delivery = broker.expect_delivery();
         assert_eq!(delivery.attempts, attempt);
-        rig.nack(claim("t", "g", "w", &delivery), "no").unwrap();
+        broker.nack(claim("t", "g", "w", &delivery), "no").unwrap();
     }
-    assert_eq!(rig.delivered(), []);
-    assert_eq!(rig.topics(), ["dlq.t", "t"]);
-    assert_eq!(rig.kept("dlq.t"), ["a"]);
-    let progress = rig.progress("t", "g");
-    assert_eq!((progress.lag, progress.floor), (0, Some(Offset(0))), "it is finished for the group");
+    assert_eq!(broker.delivered(), []);
+    assert_eq!(broker.topics(), ["dlq.t", "t"]);
+    assert_eq!(broker.stored_values("dlq.t"), ["a"]);
+    let progress = broker.progress("t", "g");
+    assert_eq!((progress.lag, progress.floor), (0, Some(Offset(0))), "the message is acked for the group");
 }
 
 #[test]
-fn an_expiry_at_the_last_attempt_moves_the_message_too() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    with_attempts(&mut rig, "a", 2);
-    rig.subscribe("t", "g", "w");
-    rig.pass(60_000);
-    assert_eq!(rig.delivered().len(), 2);
-    let letter = rig.dead_letters("t").remove(0);
-    assert_eq!((letter.attempts, &*letter.last_error), (2, "ack_timeout"));
-    assert_eq!(letter.routed_at, START.after(Millis(4_000)));
+fn expiry_at_last_attempt_dead_letters() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    with_attempts(&mut broker, "a", 2);
+    broker.subscribe("t", "g", "w");
+    broker.advance(60_000);
+    assert_eq!(broker.delivered().len(), 2);
+    let dead_letter = broker.dead_letters("t").remove(0);
+    assert_eq!((dead_letter.attempts, &*dead_letter.last_error), (2, "ack_timeout"));
+    assert_eq!(dead_letter.routed_at, START.after(Millis(4_000)));
 }
 
 #[test]
-fn success_at_the_last_attempt_is_success() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    with_attempts(&mut rig, "a", 1);
-    rig.subscribe("t", "g", "w");
-    let delivery = rig.one();
-    rig.ack(claim("t", "g", "w", &delivery)).unwrap();
-    assert_eq!(rig.topics(), ["t"]);
+fn ack_at_last_attempt_succeeds() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    with_attempts(&mut broker, "a", 1);
+    broker.subscribe("t", "g", "w");
+    let delivery = broker.expect_delivery();
+    broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+    assert_eq!(broker.topics(), ["t"]);
 }
 
 #[test]
-fn a_dead_letter_says_where_it_comes_from_and_keeps_what_it_was() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        rig.topic("asked", 3);
-        rig.topic("t", 3);
-        let mut asked = Produce::new(topic("asked"), "key", "value");
+fn dead_letter_records_origin_and_keeps_message() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic("requested", 3);
+        broker.topic("t", 3);
+        let mut request = Produce::new(topic("requested"), "key", "value");
         let policy = Some(policy(1, 5, 6));
         let late = deadline(START.after(Millis(1_000_000)));
-        asked.trace = Some("trace".into());
-        asked.envelope = Envelope {
+        request.trace = Some("trace".into());
+        request.envelope = Envelope {
             run_id: Some("run".into()),
             tenant_id: Some("tenant".into()),
             idempotency_key: Some("identity".into()),
@@ -86,16 +86,16 @@ fn a_dead_letter_says_where_it_comes_from_and_keeps_what_it_was() {
             labels: [("a".into(), "b".into())].into(),
             ..Envelope::default()
         };
-        rig.produce("t", "before");
-        let produced = rig.try_produce(asked).unwrap();
-        rig.pass(10);
-        rig.subscribe("t", "g", "w");
-        let delivery = rig.delivered().into_iter().find(|delivery| delivery.offset == produced.offset).unwrap();
-        rig.nack(claim("t", "g", "w", &delivery), "broken").unwrap();
-        rig.restart(way);
+        broker.produce("t", "before");
+        let produced = broker.try_produce(request).unwrap();
+        broker.advance(10);
+        broker.subscribe("t", "g", "w");
+        let delivery = broker.delivered().into_iter().find(|delivery| delivery.offset == produced.offset).unwrap();
+        broker.nack(claim("t", "g", "w", &delivery), "broken").unwrap();
+        broker.restart(restart);
 
-        assert_eq!(rig.describe("dlq.t").partitions.len(), 3, "as many partitions as its source");
-        let item = rig.kept_in("dlq.t", 2).remove(0);
+        assert_eq!(broker.describe("dlq.t").partitions.len(), 3, "as many partitions as its source");
+        let item = broker.stored_messages("dlq.t", 2).remove(0);
         assert_eq!((item.body.key(), item.body.value()), (&b"key"[..], &b"value"[..]));
         let meta = item.body.metadata();
         assert_eq!(meta.trace.as_deref(), Some("trace"));
@@ -107,8 +107,8 @@ fn a_dead_letter_says_where_it_comes_from_and_keeps_what_it_was() {
             labels: [("a".into(), "b".into())].into(),
             ..Envelope::default()
         };
-        assert_eq!(meta.envelope, expected, "policy, target, override and deadline do not act here");
-        let letter = DeadLetter {
+        assert_eq!(meta.envelope, expected, "policy, target, override and deadline are not active in a dead letter");
+        let dead_letter = DeadLetter {
             original_topic: topic("t"),
             original_partition: PartitionId(2),
             original_offset: Offset(1),
@@ -124,184 +124,191 @@ fn a_dead_letter_says_where_it_comes_from_and_keeps_what_it_was() {
                 deadline: late,
             },
         };
-        assert_eq!(meta.dead_letter.as_deref(), Some(&letter));
+        assert_eq!(meta.dead_letter.as_deref(), Some(&dead_letter));
     }
 }
 
 #[test]
-fn the_last_error_of_a_dead_letter_is_the_newest_reason_anyone_gave() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    with_attempts(&mut rig, "a", 2);
-    rig.subscribe("t", "g", "w");
-    let first = rig.one();
-    rig.nack(claim("t", "g", "w", &first), "explicit").unwrap();
-    rig.delivered();
-    rig.pass(2_000);
-    assert_eq!(&*rig.dead_letters("t")[0].last_error, "explicit", "an expiry does not overwrite it");
+fn dead_letter_keeps_newest_explicit_error() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    with_attempts(&mut broker, "a", 2);
+    broker.subscribe("t", "g", "w");
+    let first = broker.expect_delivery();
+    broker.nack(claim("t", "g", "w", &first), "explicit").unwrap();
+    broker.delivered();
+    broker.advance(2_000);
+    assert_eq!(&*broker.dead_letters("t")[0].last_error, "explicit", "an expiry does not overwrite an explicit error");
 }
 
 #[test]
-fn a_dead_letter_is_never_dead_lettered_again() {
-    let mut rig = Rig::new();
-    rig.topic("dlq.t", 1);
-    rig.produce_with("dlq.t", "a", |asked| asked.envelope.retry_policy = Some(policy(1, 0, 0)));
-    rig.subscribe("dlq.t", "g", "w");
+fn dead_letter_is_never_dead_lettered_again() {
+    let mut broker = TestBroker::new();
+    broker.topic("dlq.t", 1);
+    broker.produce_with("dlq.t", "a", |request| request.envelope.retry_policy = Some(policy(1, 0, 0)));
+    broker.subscribe("dlq.t", "g", "w");
     for attempt in 1..=10 {
-        let delivery = rig.one();
+        let delivery = broker.expect_delivery();
         assert_eq!(delivery.attempts, attempt);
-        rig.nack(claim("dlq.t", "g", "w", &delivery), "no").unwrap();
+        broker.nack(claim("dlq.t", "g", "w", &delivery), "no").unwrap();
     }
-    assert_eq!(rig.topics(), ["dlq.t"]);
+    assert_eq!(broker.topics(), ["dlq.t"]);
 }
 
 #[test]
-fn a_deadline_does_not_act_in_a_dead_letter_topic() {
-    let mut rig = Rig::new();
-    rig.topic("dlq.t", 1);
-    rig.produce_with("dlq.t", "a", |asked| asked.envelope.deadline = deadline(START.after(Millis(1_000))));
-    rig.pass(1_000);
-    rig.subscribe("dlq.t", "g", "w");
-    let delivery = rig.one();
-    rig.nack(claim("dlq.t", "g", "w", &delivery), "no").unwrap();
-    assert_eq!(rig.values(), ["a"]);
-    assert_eq!(rig.topics(), ["dlq.t"]);
+fn deadline_in_dead_letter_topic_is_ignored() {
+    let mut broker = TestBroker::new();
+    broker.topic("dlq.t", 1);
+    broker.produce_with("dlq.t", "a", |request| request.envelope.deadline = deadline(START.after(Millis(1_000))));
+    broker.advance(1_000);
+    broker.subscribe("dlq.t", "g", "w");
+    let delivery = broker.expect_delivery();
+    broker.nack(claim("dlq.t", "g", "w", &delivery), "no").unwrap();
+    assert_eq!(broker.delivered_values(), ["a"]);
+    assert_eq!(broker.topics(), ["dlq.t"]);
 }
 
 #[test]
-fn every_group_that_fails_a_message_leaves_one_item_past_the_dedupe_gate() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    let mut asked = identified("t", "a", "identity");
-    asked.envelope.retry_policy = Some(policy(1, 0, 0));
-    rig.try_produce(asked.clone()).unwrap();
+fn message_failed_by_two_groups_leaves_two_dead_letters_despite_dedupe() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    let mut request = identified("t", "a", "identity");
+    request.envelope.retry_policy = Some(policy(1, 0, 0));
+    broker.try_produce(request.clone()).unwrap();
     for name in ["g", "h", "fine"] {
-        rig.group("t", name);
+        broker.group("t", name);
     }
     for name in ["g", "h"] {
-        fail_everything(&mut rig, name, name);
+        fail_everything(&mut broker, name, name);
     }
-    let letters = rig.dead_letters("t");
-    let from: Vec<_> = letters.iter().map(|letter| (letter.group.as_str(), &*letter.last_error)).collect();
+    let dead_letters = broker.dead_letters("t");
+    let from: Vec<_> =
+        dead_letters.iter().map(|dead_letter| (dead_letter.group.as_str(), &*dead_letter.last_error)).collect();
     assert_eq!(from, [("g", "g"), ("h", "h")]);
-    assert_eq!(rig.progress("t", "fine").lag, 1, "the third group still has it to do");
-    assert!(rig.try_produce(asked).unwrap().duplicate, "and the producer's identity stands");
+    assert_eq!(broker.progress("t", "fine").lag, 1, "the third group has not acked it");
+    assert!(broker.try_produce(request).unwrap().duplicate, "the dedupe window is unaffected");
 }
 
 #[test]
-fn a_dead_letter_is_not_refused_by_backpressure_but_then_its_source_is() {
-    let mut rig = Rig::with_limits(|limits| limits.partition_messages_max = 2);
-    rig.topic("t", 2);
+fn dead_letter_ignores_backpressure_which_then_blocks_its_source() {
+    let mut broker = TestBroker::with_limits(|limits| limits.partition_messages_max = 2);
+    broker.topic("t", 2);
     for _ in 0..3 {
-        with_attempts(&mut rig, "a", 1);
-        fail_everything(&mut rig, "g", "no");
-        if rig.load("dlq.t").messages == 2 {
+        with_attempts(&mut broker, "a", 1);
+        fail_everything(&mut broker, "g", "no");
+        if broker.partition_info("dlq.t").messages == 2 {
             break;
         }
     }
-    let asked = Produce::new(topic("t"), "", "more");
-    let digest = rig.digest();
-    assert_eq!(rig.try_produce(asked.clone()), Err(overloaded(Overload::DeadLetters)));
+    let request = Produce::new(topic("t"), "", "more");
+    let digest = broker.digest();
+    assert_eq!(broker.try_produce(request.clone()), Err(overloaded(Overload::DeadLetters)));
     assert_eq!(Overload::DeadLetters.code(), "dlq_full");
-    assert_eq!(rig.digest(), digest);
-    let mut elsewhere = asked.clone();
+    assert_eq!(broker.digest(), digest);
+    let mut elsewhere = request.clone();
     elsewhere.envelope.partition_override = Some(PartitionId(1));
-    rig.try_produce(elsewhere).expect("the other partition's dead letters have room");
-    rig.subscribe("dlq.t", "ops", "w");
-    let letter = rig.delivered().remove(0);
-    rig.ack(claim("dlq.t", "ops", "w", &letter)).unwrap();
-    assert_eq!(rig.try_produce(asked).map(|produced| produced.router), Ok(RouterUse::NotAsked));
+    broker.try_produce(elsewhere).expect("the other partition's dead letters have room");
+    broker.subscribe("dlq.t", "ops", "w");
+    let dead_letter = broker.delivered().remove(0);
+    broker.ack(claim("dlq.t", "ops", "w", &dead_letter)).unwrap();
+    assert_eq!(broker.try_produce(request).map(|produced| produced.router), Ok(RouterUse::NoDecision));
 }
 
 #[test]
-fn dead_letters_beyond_the_limit_are_still_taken() {
-    let mut rig = Rig::with_limits(|limits| limits.partition_messages_max = 3);
-    rig.topic("t", 1);
+fn dead_letters_beyond_limit_are_accepted() {
+    let mut broker = TestBroker::with_limits(|limits| limits.partition_messages_max = 3);
+    broker.topic("t", 1);
     for name in ["g", "h", "i", "j"] {
-        rig.group("t", name);
+        broker.group("t", name);
     }
-    with_attempts(&mut rig, "a", 1);
+    with_attempts(&mut broker, "a", 1);
     for name in ["g", "h", "i", "j"] {
-        fail_everything(&mut rig, name, "no");
+        fail_everything(&mut broker, name, "no");
     }
-    assert_eq!(rig.load("dlq.t").messages, 4);
-    assert_eq!(rig.load("t").messages, 0);
+    assert_eq!(broker.partition_info("dlq.t").messages, 4);
+    assert_eq!(broker.partition_info("t").messages, 0);
 }
 
 #[test]
-fn a_late_word_about_a_dead_lettered_message_is_taken_and_commits_nothing() {
-    for (way, groups) in [(Restart::Crash, 1), (Restart::Snapshot, 2)] {
-        let mut rig = Rig::new();
-        rig.topic("t", 1);
-        (1..groups).for_each(|_| rig.group("t", "keeps-it"));
-        with_attempts(&mut rig, "a", 1);
-        rig.subscribe("t", "g", "w");
-        let delivery = rig.one();
-        rig.pass(2_000);
-        rig.restart(way);
-        let digest = rig.digest();
-        rig.ack(claim("t", "g", "w", &delivery)).unwrap();
-        rig.nack(claim("t", "g", "w", &delivery), "late").unwrap();
-        rig.release(claim("t", "g", "w", &delivery)).unwrap();
-        assert_eq!(rig.extend(claim("t", "g", "w", &delivery), None), Err(Refusal::StaleLease));
-        assert_eq!(rig.digest(), digest);
-        assert_eq!(rig.dead_letters("t").len(), 1);
+fn late_claim_on_dead_lettered_message_succeeds_and_commits_nothing() {
+    for (restart, groups) in [(Restart::Crash, 1), (Restart::Snapshot, 2)] {
+        let mut broker = TestBroker::new();
+        broker.topic("t", 1);
+        (1..groups).for_each(|_| broker.group("t", "keeps-it"));
+        with_attempts(&mut broker, "a", 1);
+        broker.subscribe("t", "g", "w");
+        let delivery = broker.expect_delivery();
+        broker.advance(2_000);
+        broker.restart(restart);
+        let digest = broker.digest();
+        broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+        broker.nack(claim("t", "g", "w", &delivery), "late").unwrap();
+        broker.release(claim("t", "g", "w", &delivery)).unwrap();
+        assert_eq!(broker.extend(claim("t", "g", "w", &delivery), None), Err(Refusal::StaleLease));
+        assert_eq!(broker.digest(), digest);
+        assert_eq!(broker.dead_letters("t").len(), 1);
     }
 }
 
 #[test]
-fn at_no_record_of_the_log_is_a_message_in_neither_place_or_in_both() {
-    let mut tape = Tape::new();
-    tape.topic("t", 1);
-    tape.produce_with("t", "a", |asked| asked.envelope.retry_policy = Some(policy(2, 0, 0)));
-    tape.subscribe("t", "g", "w");
-    tape.wait(2_000);
-    tape.wait(2_000);
+fn dead_lettered_message_is_in_one_topic_at_every_record() {
+    let mut recording = RecordingBroker::new();
+    recording.topic("t", 1);
+    recording.produce_with("t", "a", |request| request.envelope.retry_policy = Some(policy(2, 0, 0)));
+    recording.subscribe("t", "g", "w");
+    recording.wait(2_000);
+    recording.wait(2_000);
     let mut deaths = 0;
-    for state in tape.states() {
+    for state in recording.states() {
         let Some(source) = state.topic_named(&topic("t")) else { continue };
         let Some(of_group) = source.group_named(&group("g")) else { continue };
-        let done = of_group.progress(PartitionId(0)).unwrap().done().contains(Position(0));
+        let done = of_group.progress(PartitionId(0)).unwrap().acked().contains(Position(0));
         let dead = state.topic_named(&topic("dlq.t")).is_some_and(|dead| dead.next_offset() > Offset(0));
         assert_eq!(done, dead);
         deaths += u32::from(dead);
     }
-    assert_eq!(deaths, 1, "it happened, and in the last record");
+    assert_eq!(deaths, 1, "the last record dead-letters the message");
 }
 
 #[test]
-fn a_dead_letter_that_does_not_finish_its_source_would_be_caught() {
-    let mut rig = Rig::with(small_config(), Planted(Fault::SourceNotFinishedOnDeadLetter));
-    rig.topic("t", 1);
-    with_attempts(&mut rig, "a", 1);
-    rig.subscribe_with("t", "g", "w", |asked| asked.deliveries_max = Some(1));
-    let delivery = rig.one();
-    rig.nack(claim("t", "g", "w", &delivery), "no").unwrap();
-    assert_eq!(rig.progress("t", "g").lag, 1, "the planted bug leaves it in both places");
+fn fault_source_not_finished_on_dead_letter_is_detected() {
+    let mut broker = TestBroker::with(small_config(), Planted(Fault::SourceNotFinishedOnDeadLetter));
+    broker.topic("t", 1);
+    with_attempts(&mut broker, "a", 1);
+    broker.subscribe_with("t", "g", "w", |request| request.deliveries_max = Some(1));
+    let delivery = broker.expect_delivery();
+    broker.nack(claim("t", "g", "w", &delivery), "no").unwrap();
+    assert_eq!(broker.progress("t", "g").lag, 1, "the planted fault leaves the message in both topics");
 }
 
 #[test]
-fn a_dead_letter_topic_made_by_hand_is_used_as_it_is() {
-    let mut rig = Rig::new();
-    rig.topic("t", 4);
-    rig.topic("dlq.t", 2);
-    rig.produce_with("t", "a", |asked| {
-        asked.envelope.retry_policy = Some(policy(1, 0, 0));
-        asked.envelope.partition_override = Some(PartitionId(3));
+fn dead_letter_topic_created_by_client_is_used_as_is() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 4);
+    broker.topic("dlq.t", 2);
+    broker.produce_with("t", "a", |request| {
+        request.envelope.retry_policy = Some(policy(1, 0, 0));
+        request.envelope.partition_override = Some(PartitionId(3));
     });
-    fail_everything(&mut rig, "g", "no");
-    assert_eq!(rig.kept_in("dlq.t", 1).len(), 1);
-    assert_eq!(rig.kept_in("dlq.t", 1)[0].body.metadata().dead_letter.unwrap().original_partition, PartitionId(3));
+    fail_everything(&mut broker, "g", "no");
+    assert_eq!(broker.stored_messages("dlq.t", 1).len(), 1);
+    assert_eq!(
+        broker.stored_messages("dlq.t", 1)[0].body.metadata().dead_letter.unwrap().original_partition,
+        PartitionId(3)
+    );
 }
 
 #[test]
-fn a_deleted_dead_letter_topic_is_made_again_when_it_is_needed() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    with_attempts(&mut rig, "a", 1);
-    fail_everything(&mut rig, "g", "no");
-    assert_eq!(rig.send(Command::DeleteTopic { name: topic("dlq.t") }), Ok(driftq_core::Reply::Done));
-    with_attempts(&mut rig, "b", 1);
-    fail_everything(&mut rig, "g", "no");
-    assert_eq!(rig.kept("dlq.t"), ["b"]);
+fn deleted_dead_letter_topic_is_recreated_on_demand() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    with_attempts(&mut broker, "a", 1);
+    fail_everything(&mut broker, "g", "no");
+    assert_eq!(
+        broker.send(Command::DeleteTopic(DeleteTopic { name: topic("dlq.t") })),
+        Ok(driftq_core::Reply::Success)
+    );
+    with_attempts(&mut broker, "b", 1);
+    fail_everything(&mut broker, "g", "no");
+    assert_eq!(broker.stored_values("dlq.t"), ["b"]);
 }

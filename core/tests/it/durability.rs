@@ -1,227 +1,239 @@
-//! Durability: nothing is seen before it is on the disk, and a log that failed lets nothing more through.
+//! Durability: outputs wait for the sync of their records, and a failed log refuses everything.
 
-use super::rig::*;
-use driftq_core::command::Produce;
+use driftq_core::OpenOptions;
+
+use super::test_broker::*;
+use driftq_core::command::{Ack, CreateTopic, DeleteTopic, DescribeTopic, ListTopics, Produce};
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::log::{MemoryStorage, StorageFault};
 use driftq_core::types::*;
-use driftq_core::{Command, JobClass, Output, Pipeline, Refusal, Reply};
+use driftq_core::{Command, JobClass, Output, Refusal, Reply};
 
 fn produce(value: &str) -> Command {
     Command::Produce(Box::new(Produce::new(topic("t"), "", value)))
 }
 
 #[test]
-fn an_answer_waits_for_the_sync_of_what_it_says() {
-    let mut rig = Rig::with_topic(1);
-    let ticket = rig.submit(produce("a"));
-    assert_eq!(rig.reply(ticket), None);
-    let job = rig.pipeline.poll_job(JobClass::Log).expect("the record is to be written");
-    rig.collect();
-    assert_eq!(rig.reply(ticket), None, "being written is not being durable");
-    let result = job.perform(&mut rig.storage);
-    rig.collect();
-    assert_eq!(rig.reply(ticket), None, "and nobody has said that it is");
-    assert!(rig.pipeline.synced() < rig.pipeline.broker().appended());
-    rig.pipeline.complete(rig.now, job, result);
-    assert_eq!(rig.pipeline.synced(), rig.pipeline.broker().appended());
-    rig.collect();
-    assert!(matches!(rig.reply(ticket), Some(Ok(Reply::Produced(_)))));
+fn reply_waits_for_sync_of_its_record() {
+    let mut broker = TestBroker::with_topic(1);
+    let ticket = broker.submit(produce("a"));
+    assert_eq!(broker.reply(ticket), None);
+    let job = broker.pipeline.poll_job(JobClass::Log).expect("a job for the record");
+    broker.collect();
+    assert_eq!(broker.reply(ticket), None, "not while the job is pending");
+    let result = job.perform(&mut broker.storage);
+    broker.collect();
+    assert_eq!(broker.reply(ticket), None, "not before the job is completed");
+    assert!(broker.pipeline.synced() < broker.pipeline.broker().appended());
+    broker.pipeline.complete(broker.now, job, result);
+    assert_eq!(broker.pipeline.synced(), broker.pipeline.broker().appended());
+    broker.collect();
+    assert!(matches!(broker.reply(ticket), Some(Ok(Reply::Produced(_)))));
 }
 
 #[test]
-fn refusals_and_reads_wait_for_everything_decided_before_them() {
-    let mut rig = Rig::with_topic(1);
+fn refusals_and_reads_wait_for_earlier_records() {
+    let mut broker = TestBroker::with_topic(1);
     let tickets = [
-        rig.submit(produce("a")),
-        rig.submit(Command::ListTopics),
-        rig.submit(Command::DescribeTopic { name: topic("t") }),
-        rig.submit(Command::Ack(first_message("t", "nobody", "w"))),
-        rig.submit(Command::DeleteTopic { name: topic("nope") }),
+        broker.submit(produce("a")),
+        broker.submit(Command::ListTopics(ListTopics)),
+        broker.submit(Command::DescribeTopic(DescribeTopic { name: topic("t") })),
+        broker.submit(Command::Ack(Ack(first_message("t", "unknown", "w")))),
+        broker.submit(Command::DeleteTopic(DeleteTopic { name: topic("nope") })),
     ];
-    assert!(tickets.iter().all(|ticket| rig.reply(*ticket).is_none()));
-    rig.settle();
-    let answers = tickets.map(|ticket| rig.reply(ticket).expect("answered"));
-    assert_eq!(answers[3], Err(Refusal::UnknownGroup(group("nobody"))));
-    assert_eq!(answers[4], Err(Refusal::UnknownTopic(topic("nope"))));
+    assert!(tickets.iter().all(|ticket| broker.reply(*ticket).is_none()));
+    broker.run_until_idle();
+    let replies = tickets.map(|ticket| broker.reply(ticket).expect("a reply"));
+    assert_eq!(replies[3], Err(Refusal::UnknownGroup(group("unknown"))));
+    assert_eq!(replies[4], Err(Refusal::UnknownTopic(topic("nope"))));
 }
 
 #[test]
-fn what_rests_on_nothing_new_is_answered_at_once() {
-    let mut rig = Rig::with_topic(1);
-    let ticket = rig.submit(Command::ListTopics);
-    assert_eq!(rig.reply(ticket), Some(Ok(Reply::Topics(vec![topic("t")]))));
+fn read_without_pending_records_is_answered_at_once() {
+    let mut broker = TestBroker::with_topic(1);
+    let ticket = broker.submit(Command::ListTopics(ListTopics));
+    assert_eq!(broker.reply(ticket), Some(Ok(Reply::Topics(vec![topic("t")]))));
 }
 
 #[test]
-fn a_delivery_waits_for_the_sync_of_its_lease() {
-    let mut rig = Rig::with_topic(1);
-    rig.subscribe("t", "g", "w");
-    rig.submit(produce("a"));
-    assert_eq!(rig.delivered(), []);
-    rig.settle();
-    assert_eq!(rig.values(), ["a"]);
+fn delivery_waits_for_sync_of_its_lease() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.subscribe("t", "g", "w");
+    broker.submit(produce("a"));
+    assert_eq!(broker.delivered(), []);
+    broker.run_until_idle();
+    assert_eq!(broker.delivered_values(), ["a"]);
 }
 
 #[test]
-fn what_is_decided_while_a_batch_is_on_its_way_waits_for_the_next() {
-    let mut rig = Rig::with_topic(1);
-    let first = rig.submit(produce("a"));
-    let job = rig.pipeline.poll_job(JobClass::Log).unwrap();
-    let second = rig.submit(produce("b"));
-    assert!(rig.pipeline.poll_job(JobClass::Log).is_none(), "one batch at a time");
-    let result = job.perform(&mut rig.storage);
-    rig.pipeline.complete(rig.now, job, result);
-    rig.collect();
-    assert!(rig.reply(first).is_some());
-    assert_eq!(rig.reply(second), None);
-    rig.settle();
-    assert!(rig.reply(second).is_some());
+fn command_during_pending_batch_waits_for_next_batch() {
+    let mut broker = TestBroker::with_topic(1);
+    let first = broker.submit(produce("a"));
+    let job = broker.pipeline.poll_job(JobClass::Log).unwrap();
+    let second = broker.submit(produce("b"));
+    assert!(broker.pipeline.poll_job(JobClass::Log).is_none(), "one batch at a time");
+    let result = job.perform(&mut broker.storage);
+    broker.pipeline.complete(broker.now, job, result);
+    broker.collect();
+    assert!(broker.reply(first).is_some());
+    assert_eq!(broker.reply(second), None);
+    broker.run_until_idle();
+    assert!(broker.reply(second).is_some());
 }
 
-fn seen_before_the_sync(faults: impl Faults) -> bool {
-    let mut rig = Rig::with(small_config(), faults);
-    rig.topic("t", 1);
-    let ticket = rig.submit(produce("a"));
-    rig.reply(ticket).is_some()
-}
-
-#[test]
-fn answers_that_leave_before_the_sync_would_be_caught() {
-    assert!(!seen_before_the_sync(NoFaults));
-    assert!(seen_before_the_sync(Planted(Fault::ReleaseBeforeSync)));
+fn replied_before_sync(faults: impl Faults) -> bool {
+    let mut broker = TestBroker::with(small_config(), faults);
+    broker.topic("t", 1);
+    let ticket = broker.submit(produce("a"));
+    broker.reply(ticket).is_some()
 }
 
 #[test]
-fn what_was_not_synced_is_gone_after_a_crash_and_nobody_was_told_of_it() {
-    let mut rig = Rig::with_topic(1);
-    rig.produce("t", "durable");
-    let ticket = rig.submit(produce("not yet"));
-    assert_eq!(rig.reply(ticket), None);
-    rig.crash();
-    assert_eq!(rig.kept("t"), ["durable"]);
-    assert_eq!(rig.produce("t", "next"), Offset(1), "its offset was never given away");
+fn fault_release_before_sync_is_detected() {
+    assert!(!replied_before_sync(NoFaults));
+    assert!(replied_before_sync(Planted(Fault::ReleaseBeforeSync)));
 }
 
 #[test]
-fn nothing_comes_out_before_the_boot_itself_is_durable() {
+fn unsynced_record_is_lost_in_crash_and_was_never_replied() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.produce("t", "durable");
+    let ticket = broker.submit(produce("not yet"));
+    assert_eq!(broker.reply(ticket), None);
+    broker.crash();
+    assert_eq!(broker.stored_values("t"), ["durable"]);
+    assert_eq!(broker.produce("t", "next"), Offset(1), "the lost offset is used again");
+}
+
+#[test]
+fn outputs_wait_for_sync_of_boot_record() {
     let mut storage = MemoryStorage::new();
     let log = Some(driftq_core::log::LogId([1; 16]));
-    let opened = Pipeline::open(&mut storage, small_config(), log, START, NoFaults);
+    let opened = OpenOptions::new().config(small_config()).create(log).open(&mut storage, START);
     let (mut pipeline, _) = opened.expect("the log opens");
-    pipeline.handle(START, Command::ListTopics);
+    pipeline.handle(START, Command::ListTopics(ListTopics));
     assert_eq!(pipeline.poll_output(), None);
     pipeline.drive(START, &mut storage);
     assert!(matches!(pipeline.poll_output(), Some(Output::Reply { result: Ok(Reply::Topics(_)), .. })));
 }
 
-/// A broker whose next sync fails, with a read, a write and a delivery held.
-fn failed() -> (Rig, [Ticket; 4]) {
-    let mut rig = Rig::with_topic(1);
-    rig.subscribe("t", "g", "w");
-    rig.storage.fail_syncs(1);
+/// A broker after a failed sync, with the tickets of reads and writes that were held.
+fn failed() -> (TestBroker, [Ticket; 4]) {
+    let mut broker = TestBroker::with_topic(1);
+    broker.subscribe("t", "g", "w");
+    broker.storage.fail_syncs(1);
     let tickets = [
-        rig.submit(produce("a")),
-        rig.submit(Command::ListTopics),
-        rig.submit(Command::Ack(first_message("t", "nobody", "w"))),
-        rig.submit(Command::CreateTopic { name: topic("u"), partitions: None, retention: Default::default() }),
+        broker.submit(produce("a")),
+        broker.submit(Command::ListTopics(ListTopics)),
+        broker.submit(Command::Ack(Ack(first_message("t", "unknown", "w")))),
+        broker.submit(Command::CreateTopic(CreateTopic {
+            name: topic("u"),
+            partitions: None,
+            retention: Default::default(),
+        })),
     ];
-    rig.settle();
-    (rig, tickets)
+    broker.run_until_idle();
+    (broker, tickets)
 }
 
 #[test]
-fn a_failed_sync_refuses_everything_that_was_held() {
-    let (mut rig, tickets) = failed();
+fn failed_sync_refuses_everything_held() {
+    let (mut broker, tickets) = failed();
     for ticket in tickets {
-        assert_eq!(rig.reply(ticket), Some(Err(Refusal::LogFailed)));
+        assert_eq!(broker.reply(ticket), Some(Err(Refusal::LogFailed)));
     }
-    assert_eq!(rig.delivered(), [], "and what was to be delivered is not");
-    assert!(rig.pipeline.failure().is_some());
+    assert_eq!(broker.delivered(), [], "the held delivery is dropped");
+    assert!(broker.pipeline.failure().is_some());
 }
 
 #[test]
-fn a_failed_log_takes_nothing_more_and_is_never_synced_again() {
-    let (mut rig, _) = failed();
-    let digest = rig.digest();
-    for command in [produce("b"), Command::ListTopics, Command::Ack(first_message("t", "nobody", "w"))] {
-        assert_eq!(rig.send(command), Err(Refusal::LogFailed));
+fn failed_log_refuses_commands_and_is_never_synced_again() {
+    let (mut broker, _) = failed();
+    let digest = broker.digest();
+    for command in
+        [produce("b"), Command::ListTopics(ListTopics), Command::Ack(Ack(first_message("t", "unknown", "w")))]
+    {
+        assert_eq!(broker.send(command), Err(Refusal::LogFailed));
     }
     for class in [JobClass::Log, JobClass::Background] {
-        assert!(rig.pipeline.poll_job(class).is_none());
+        assert!(broker.pipeline.poll_job(class).is_none());
     }
-    assert_eq!(rig.pipeline.poll_timeout(), None);
-    rig.pass(60_000);
-    rig.pipeline.close();
-    assert!(rig.pipeline.poll_job(JobClass::Log).is_none());
-    assert_eq!(rig.digest(), digest);
+    assert_eq!(broker.pipeline.poll_timeout(), None);
+    broker.advance(60_000);
+    broker.pipeline.close();
+    assert!(broker.pipeline.poll_job(JobClass::Log).is_none());
+    assert_eq!(broker.digest(), digest);
 }
 
 #[test]
-fn after_a_failed_log_a_restart_goes_on_with_what_was_synced() {
-    let (mut rig, _) = failed();
-    rig.crash();
-    assert_eq!(rig.topics(), ["t"]);
-    assert_eq!(rig.kept("t"), [""; 0]);
-    rig.produce("t", "again");
-    rig.subscribe("t", "g", "w");
-    assert_eq!(rig.values(), ["again"]);
+fn restart_after_failed_log_continues_from_synced_records() {
+    let (mut broker, _) = failed();
+    broker.crash();
+    assert_eq!(broker.topics(), ["t"]);
+    assert_eq!(broker.stored_values("t"), [""; 0]);
+    broker.produce("t", "again");
+    broker.subscribe("t", "g", "w");
+    assert_eq!(broker.delivered_values(), ["again"]);
 }
 
 #[test]
-fn what_was_durable_before_the_failure_still_comes_out() {
-    let mut rig = Rig::with_topic(1);
-    let ticket = rig.pipeline.handle(rig.now, produce("a"));
-    rig.pipeline.drive(rig.now, &mut rig.storage);
-    rig.pipeline.handle(rig.now, produce("b"));
-    let job = rig.pipeline.poll_job(JobClass::Log).unwrap();
-    rig.pipeline.complete(rig.now, job, Err(StorageFault::Io("gone".to_owned())));
-    rig.collect();
-    assert!(matches!(rig.reply(ticket), Some(Ok(Reply::Produced(_)))));
+fn reply_durable_before_failure_is_released() {
+    let mut broker = TestBroker::with_topic(1);
+    let ticket = broker.pipeline.handle(broker.now, produce("a"));
+    broker.pipeline.drive(broker.now, &mut broker.storage);
+    broker.pipeline.handle(broker.now, produce("b"));
+    let job = broker.pipeline.poll_job(JobClass::Log).unwrap();
+    broker.pipeline.complete(broker.now, job, Err(StorageFault::Io("gone".to_owned())));
+    broker.collect();
+    assert!(matches!(broker.reply(ticket), Some(Ok(Reply::Produced(_)))));
 }
 
 #[test]
-fn a_failure_of_the_background_work_ends_the_log_too() {
-    let mut rig = Rig::with_topic(1);
-    rig.pipeline.request_snapshot();
-    let job = rig.pipeline.poll_job(JobClass::Log).expect("a segment ends with the snapshot");
-    let held = rig.submit(produce("a"));
-    let chore = rig.pipeline.poll_job(JobClass::Background).expect("the snapshot is being written");
-    rig.pipeline.complete(rig.now, chore, Err(StorageFault::Io("bad sector".to_owned())));
-    rig.collect();
-    assert_eq!(rig.reply(held), Some(Err(Refusal::LogFailed)));
-    let result = job.perform(&mut rig.storage);
-    rig.pipeline.complete(rig.now, job, result);
-    assert_eq!(rig.send(Command::ListTopics), Err(Refusal::LogFailed), "a batch that then ends well mends nothing");
+fn failed_background_job_fails_log() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.pipeline.request_snapshot();
+    let job = broker.pipeline.poll_job(JobClass::Log).expect("a job that ends the segment");
+    let held = broker.submit(produce("a"));
+    let background = broker.pipeline.poll_job(JobClass::Background).expect("a job that writes the snapshot");
+    broker.pipeline.complete(broker.now, background, Err(StorageFault::Io("bad sector".to_owned())));
+    broker.collect();
+    assert_eq!(broker.reply(held), Some(Err(Refusal::LogFailed)));
+    let result = job.perform(&mut broker.storage);
+    broker.pipeline.complete(broker.now, job, result);
+    assert_eq!(
+        broker.send(Command::ListTopics(ListTopics)),
+        Err(Refusal::LogFailed),
+        "a batch that succeeds later does not revive the log"
+    );
 }
 
 #[test]
-fn an_orderly_close_lets_out_what_was_decided_and_takes_nothing_more() {
-    let mut rig = Rig::with_topic(1);
-    rig.subscribe("t", "g", "w");
-    let before = rig.submit(produce("a"));
-    rig.pipeline.close();
-    let after = rig.submit(produce("b"));
-    assert!(!rig.pipeline.is_closed());
-    rig.settle();
-    assert!(rig.pipeline.is_closed());
-    assert!(matches!(rig.reply(before), Some(Ok(_))));
-    assert_eq!(rig.reply(after), Some(Err(Refusal::ShuttingDown)));
-    assert_eq!(rig.values(), ["a"]);
-    rig.pass(60_000);
-    assert_eq!(rig.delivered(), [], "a closed broker lets no lease expire");
-    rig.pipeline.close();
-    assert!(rig.pipeline.poll_job(JobClass::Log).is_none(), "a log is closed once");
-    let digest = rig.digest();
-    assert_eq!(rig.recovered_digest(), digest);
-    rig.crash();
-    assert!(rig.recovered.clean, "the footer says so");
-    assert_eq!(rig.kept("t"), ["a"]);
+fn orderly_close_releases_decided_outputs_and_refuses_new_commands() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.subscribe("t", "g", "w");
+    let before = broker.submit(produce("a"));
+    broker.pipeline.close();
+    let after = broker.submit(produce("b"));
+    assert!(!broker.pipeline.is_closed());
+    broker.run_until_idle();
+    assert!(broker.pipeline.is_closed());
+    assert!(matches!(broker.reply(before), Some(Ok(_))));
+    assert_eq!(broker.reply(after), Some(Err(Refusal::ShuttingDown)));
+    assert_eq!(broker.delivered_values(), ["a"]);
+    broker.advance(60_000);
+    assert_eq!(broker.delivered(), [], "a closed broker expires no lease");
+    broker.pipeline.close();
+    assert!(broker.pipeline.poll_job(JobClass::Log).is_none(), "a log is closed once");
+    let digest = broker.digest();
+    assert_eq!(broker.recovered_digest(), digest);
+    broker.crash();
+    assert!(broker.recovered.clean, "the segment ends with a footer");
+    assert_eq!(broker.stored_values("t"), ["a"]);
 }
 
 #[test]
-fn a_crash_is_not_taken_for_an_orderly_close() {
-    let mut rig = Rig::with_topic(1);
-    rig.crash();
-    assert!(!rig.recovered.clean);
+fn crash_is_not_reported_as_clean_close() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.crash();
+    assert!(!broker.recovered.clean);
 }

@@ -1,619 +1,464 @@
-//! The idempotency store: who may run an effect, what its ending means, and how long that is remembered.
+//! The idempotency store: begin, finish, renew, reacquire, forget and get of effects.
 
-use super::rig::*;
-use driftq_core::command::{DeliveryClaim, OnExpired, StoreCommand, TokenClaim};
+use super::test_broker::*;
+use driftq_core::Refusal;
+use driftq_core::command::{DeliveryClaim, OnExpired, TokenClaim};
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
-use driftq_core::idempotency::{EffectStatus, Identity, Lifetime, Outcome, Scope};
-use driftq_core::reply::{Overload, StoreReply};
-use driftq_core::types::*;
-use driftq_core::{Command, Refusal};
+use driftq_core::reply::StoreReply;
+use driftq_core::types::{EffectStatus, Identity, Outcome, Scope, *};
 
-const LEASE: u64 = 2_000;
-const DAY: u64 = 24 * 60 * 60 * 1_000;
+pub(super) const LEASE: u64 = 2_000;
+pub(super) const DAY: u64 = 24 * 60 * 60 * 1_000;
 
-fn job(id: &str, key: &str) -> Identity {
-    Identity::new("", Scope::Job { id: id.into() }, key)
+/// A broker with a quota of three effects per tenant.
+pub(super) fn with_quota<F: Faults>(faults: F) -> TestBroker<F> {
+    let mut config = small_config();
+    config.limits.effects_max = 3;
+    TestBroker::with(config, faults)
 }
 
-fn task(id: &str, key: &str) -> Identity {
-    Identity::new("", Scope::Task { id: id.into() }, key)
-}
-
-fn rpc(principal: &str, method: &str, key: &str) -> Identity {
-    Identity::new("", Scope::Rpc { principal: principal.into(), method: method.into() }, key)
-}
-
-/// An effect in each state there is, by the name of the state: in progress, run out of its lease, and the three endings.
-fn in_every_state(rig: &mut Rig) -> [(Identity, LeaseToken); 5] {
-    let [late, leased, done, dead, failed] = ["late", "leased", "done", "dead", "failed"].map(effect);
-    let late_token = granted(rig.begin(&late));
-    rig.pass(LEASE);
-    let mut begun = |identity: &Identity| granted(rig.begin_with(identity, |asked| asked.lease = Some(Millis(9_000))));
-    let tokens = [begun(&leased), begun(&done), begun(&dead), begun(&failed)];
-    rig.finish(&done, tokens[1], success("1")).unwrap();
-    rig.finish(&dead, tokens[2], final_failure("never")).unwrap();
-    rig.finish(&failed, tokens[3], retryable_failure("not now")).unwrap();
-    [(late, late_token), (leased, tokens[0]), (done, tokens[1]), (dead, tokens[2]), (failed, tokens[3])]
+/// One effect in each state: lease expired, in progress, succeeded, failed finally, failed retryably.
+fn in_every_state(broker: &mut TestBroker) -> [(Identity, LeaseToken); 5] {
+    let [expired, leased, succeeded, failed_final, failed_retryable] =
+        ["expired", "leased", "succeeded", "failed_final", "failed_retryable"].map(effect);
+    let expired_token = granted(broker.begin(&expired));
+    broker.advance(LEASE);
+    let mut begun =
+        |identity: &Identity| granted(broker.begin_with(identity, |request| request.lease = Some(Millis(9_000))));
+    let tokens = [begun(&leased), begun(&succeeded), begun(&failed_final), begun(&failed_retryable)];
+    broker.finish(&succeeded, tokens[1], success("1")).unwrap();
+    broker.finish(&failed_final, tokens[2], final_failure("never")).unwrap();
+    broker.finish(&failed_retryable, tokens[3], retryable_failure("not now")).unwrap();
+    [
+        (expired, expired_token),
+        (leased, tokens[0]),
+        (succeeded, tokens[1]),
+        (failed_final, tokens[2]),
+        (failed_retryable, tokens[3]),
+    ]
 }
 
 #[test]
-fn an_effect_nobody_knows_is_granted() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let reply = rig.begin_with(&effect("k"), |asked| asked.lease = Some(Millis(500))).unwrap();
+fn begin_of_unknown_effect_is_granted() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        let reply = broker.begin_with(&effect("k"), |request| request.lease = Some(Millis(500))).unwrap();
         let StoreReply::Execute { attempt: 1, token, lease_until, idempotent: true } = reply else {
             panic!("{reply:?}")
         };
         assert_eq!(lease_until, START.after(Millis(500)));
-        rig.restart(way);
-        let known = rig.effect(&effect("k")).unwrap();
+        broker.restart(restart);
+        let known = broker.effect(&effect("k")).unwrap();
         assert_eq!((known.status, known.attempt, known.token), (EffectStatus::InProgress, 1, Some(token)));
         assert_eq!((known.owner, known.lease_until), (Some(owner("w")), lease_until));
     }
 }
 
 #[test]
-fn a_lease_of_no_length_or_none_is_the_default_one() {
-    let mut rig = Rig::new();
+fn begin_with_zero_or_no_lease_gets_default_lease() {
+    let mut broker = TestBroker::new();
     for (key, lease) in [("a", None), ("b", Some(Millis(0)))] {
-        rig.begin_with(&effect(key), |asked| asked.lease = lease).unwrap();
-        assert_eq!(rig.effect(&effect(key)).unwrap().lease_until, START.after(Millis(LEASE)));
+        broker.begin_with(&effect(key), |request| request.lease = lease).unwrap();
+        assert_eq!(broker.effect(&effect(key)).unwrap().lease_until, START.after(Millis(LEASE)));
     }
 }
 
 #[test]
-fn no_tenant_is_the_default_tenant_and_tenants_do_not_share_effects() {
-    let mut rig = Rig::new();
+fn empty_tenant_is_default_and_tenants_share_no_effects() {
+    let mut broker = TestBroker::new();
     let of = |tenant: &str| Identity::new(tenant, Scope::Tenant, "k");
-    granted(rig.begin(&of("")));
-    assert!(matches!(rig.begin(&of("default")), Err(Refusal::InProgress { .. })));
-    granted(rig.begin(&of("other")));
-    assert_eq!((rig.effects_of("default"), rig.effects_of("other"), rig.effects_of("none")), (1, 1, 0));
+    granted(broker.begin(&of("")));
+    assert!(matches!(broker.begin(&of("default")), Err(Refusal::InProgress { .. })));
+    granted(broker.begin(&of("other")));
+    assert_eq!((broker.effect_count("default"), broker.effect_count("other"), broker.effect_count("none")), (1, 1, 0));
 }
 
 #[test]
-fn no_two_scopes_share_an_effect_whatever_their_texts_are() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let mut identities = vec![effect("k"), effect("tenantk"), job("a", "k"), job("ak", "k"), job("a", "kk")];
-        identities.extend([task("a", "k"), rpc("a", "b", "k"), rpc("ab", "k", "k"), rpc("a", "bk", "k")]);
-        identities.extend([work("t", "g", "k"), work("t", "h", "k"), work("u", "g", "k"), work("tg", "h", "k")]);
+fn scopes_share_no_effects_for_any_texts() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        let mut identities =
+            vec![effect("k"), effect("tenantk"), job_effect("a", "k"), job_effect("ak", "k"), job_effect("a", "kk")];
+        identities.extend([
+            task_effect("a", "k"),
+            rpc_effect_of("a", "b", "k"),
+            rpc_effect_of("ab", "k", "k"),
+            rpc_effect_of("a", "bk", "k"),
+        ]);
+        identities.extend([
+            consume_effect("t", "g", "k"),
+            consume_effect("t", "h", "k"),
+            consume_effect("u", "g", "k"),
+            consume_effect("tg", "h", "k"),
+        ]);
         identities.extend([Identity::new("a", Scope::Tenant, "bk"), Identity::new("ab", Scope::Tenant, "k")]);
         for (number, identity) in identities.iter().enumerate() {
-            let token = granted(rig.begin(identity));
-            rig.finish(identity, token, success(&number.to_string())).unwrap();
+            let token = granted(broker.begin(identity));
+            broker.finish(identity, token, success(&number.to_string())).unwrap();
         }
-        rig.restart(way);
+        broker.restart(restart);
         for (number, identity) in identities.iter().enumerate() {
-            assert_eq!(rig.begin(identity), Ok(StoreReply::Replay(success(&number.to_string()))), "{identity:?}");
+            assert_eq!(broker.begin(identity), Ok(StoreReply::Replay(success(&number.to_string()))), "{identity:?}");
         }
     }
 }
 
 #[test]
-fn an_empty_key_means_run_it_each_time_and_nothing_is_stored() {
-    let mut rig = Rig::with_topic(1);
-    let digest = rig.digest();
-    for identity in [effect(""), job("a", ""), rpc("a", "b", ""), work("t", "g", "")] {
+fn begin_with_empty_key_always_executes_and_stores_nothing() {
+    let mut broker = TestBroker::with_topic(1);
+    let digest = broker.digest();
+    for identity in [effect(""), job_effect("a", ""), rpc_effect_of("a", "b", ""), consume_effect("t", "g", "")] {
         for _ in 0..2 {
-            let reply = rig.begin(&identity).unwrap();
+            let reply = broker.begin(&identity).unwrap();
             assert!(matches!(reply, StoreReply::Execute { attempt: 1, idempotent: false, .. }), "{reply:?}");
         }
     }
-    assert_eq!((rig.digest(), rig.effects_of("default")), (digest, 0));
+    assert_eq!((broker.digest(), broker.effect_count("default")), (digest, 0));
 }
 
 #[test]
-fn a_running_lease_is_in_progress_and_says_how_long_it_runs_at_most() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        granted(rig.begin(&effect("k")));
-        rig.pass(500);
-        rig.restart(way);
+fn begin_during_lease_is_in_progress_with_retry_after() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        granted(broker.begin(&effect("k")));
+        broker.advance(500);
+        broker.restart(restart);
         let retry_after = Millis(LEASE - 500);
-        assert_eq!(rig.refused(|rig| rig.begin(&effect("k"))), Refusal::InProgress { retry_after });
-        rig.pass(LEASE - 501);
-        assert_eq!(rig.refused(|rig| rig.begin(&effect("k"))), Refusal::InProgress { retry_after: Millis(1) });
-        rig.pass(1);
-        granted(rig.begin(&effect("k")));
-        assert_eq!(rig.pipeline.broker().counters().in_progress, 2);
+        assert_eq!(broker.refused(|broker| broker.begin(&effect("k"))), Refusal::InProgress { retry_after });
+        broker.advance(LEASE - 501);
+        assert_eq!(broker.refused(|broker| broker.begin(&effect("k"))), Refusal::InProgress { retry_after: Millis(1) });
+        broker.advance(1);
+        granted(broker.begin(&effect("k")));
+        assert_eq!(broker.pipeline.broker().counters().in_progress, 2);
     }
 }
 
 #[test]
-fn a_lease_that_has_ended_is_taken_over_with_a_new_token_and_attempt() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let old = granted(rig.begin(&effect("k")));
-        rig.restart_after(way, LEASE);
-        let reply = rig.begin(&effect("k")).unwrap();
+fn begin_after_lease_end_takes_over_with_new_token_and_attempt() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        let old = granted(broker.begin(&effect("k")));
+        broker.restart_after(restart, LEASE);
+        let reply = broker.begin(&effect("k")).unwrap();
         let StoreReply::Execute { attempt: 2, token, .. } = reply else { panic!("{reply:?}") };
-        assert!(token > old, "string order is age");
-        assert_eq!(rig.refused(|rig| rig.finish(&effect("k"), old, success("1"))), Refusal::StaleLease);
-        assert_eq!(rig.refused(|rig| rig.renew(&effect("k"), old, 1)), Refusal::StaleLease);
-        rig.finish(&effect("k"), token, success("2")).unwrap();
-        assert_eq!(rig.begin(&effect("k")), Ok(StoreReply::Replay(success("2"))));
+        assert!(token > old, "tokens sort by age");
+        assert_eq!(broker.refused(|broker| broker.finish(&effect("k"), old, success("1"))), Refusal::StaleLease);
+        assert_eq!(broker.refused(|broker| broker.renew(&effect("k"), old, 1)), Refusal::StaleLease);
+        broker.finish(&effect("k"), token, success("2")).unwrap();
+        assert_eq!(broker.begin(&effect("k")), Ok(StoreReply::Replay(success("2"))));
     }
 }
 
 #[test]
-fn an_ended_lease_is_only_reported_where_that_is_asked_for_as_it_is_for_calls() {
-    let mut rig = Rig::new();
-    granted(rig.begin(&effect("k")));
-    granted(rig.begin(&call("k")));
-    rig.pass(LEASE);
-    let digest = rig.digest();
+fn begin_after_lease_end_on_rpc_or_by_request_only_reports() {
+    let mut broker = TestBroker::new();
+    granted(broker.begin(&effect("k")));
+    granted(broker.begin(&rpc_effect("k")));
+    broker.advance(LEASE);
+    let digest = broker.digest();
     let expired =
         StoreReply::Retryable { attempt: 1, status: EffectStatus::InProgress, last_error: "lease_expired".into() };
-    assert_eq!(rig.begin(&call("k")), Ok(expired.clone()));
-    let report = rig.begin_with(&effect("k"), |asked| asked.on_expired = Some(OnExpired::Report));
-    assert_eq!((report, rig.digest()), (Ok(expired), digest));
-    granted(rig.begin_with(&call("k"), |asked| asked.on_expired = Some(OnExpired::TakeOver)));
-    granted(rig.begin(&effect("k")));
+    assert_eq!(broker.begin(&rpc_effect("k")), Ok(expired.clone()));
+    let report = broker.begin_with(&effect("k"), |request| request.on_expired = Some(OnExpired::Report));
+    assert_eq!((report, broker.digest()), (Ok(expired), digest));
+    granted(broker.begin_with(&rpc_effect("k"), |request| request.on_expired = Some(OnExpired::TakeOver)));
+    granted(broker.begin(&effect("k")));
 }
 
 #[test]
-fn an_effect_that_has_ended_for_good_is_replayed_with_all_that_was_stored() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
+fn begin_after_final_outcome_replays_it_in_full() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
         let succeeded = Outcome { response_code: -7, ..success("{\"a\":[1]}") };
         let failed = Outcome { response_code: 404, ..outcome(EffectStatus::FailedFinal, Some("null"), "no such") };
         for (key, outcome) in [("s", &succeeded), ("f", &failed)] {
-            let token = granted(rig.begin(&effect(key)));
-            rig.finish(&effect(key), token, outcome.clone()).unwrap();
+            let token = granted(broker.begin(&effect(key)));
+            broker.finish(&effect(key), token, outcome.clone()).unwrap();
         }
-        rig.restart(way);
-        let digest = rig.digest();
+        broker.restart(restart);
+        let digest = broker.digest();
         for (key, outcome) in [("s", succeeded), ("f", failed)] {
-            assert_eq!(rig.begin(&effect(key)), Ok(StoreReply::Replay(outcome)));
+            assert_eq!(broker.begin(&effect(key)), Ok(StoreReply::Replay(outcome)));
         }
-        assert_eq!(rig.digest(), digest, "an answer changes nothing");
+        assert_eq!(broker.digest(), digest, "a replay changes nothing");
     }
 }
 
 #[test]
-fn a_retryable_failure_is_granted_again_but_for_calls_which_reacquire() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        for identity in [effect("k"), job("j", "k"), task("t", "k"), work("t", "g", "k"), call("k")] {
-            let token = granted(rig.begin(&identity));
-            rig.finish(&identity, token, retryable_failure("not now")).unwrap();
+fn begin_after_retryable_failure_executes_except_rpc_which_reacquires() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        for identity in
+            [effect("k"), job_effect("j", "k"), task_effect("t", "k"), consume_effect("t", "g", "k"), rpc_effect("k")]
+        {
+            let token = granted(broker.begin(&identity));
+            broker.finish(&identity, token, retryable_failure("not now")).unwrap();
         }
-        rig.restart(way);
-        for identity in [effect("k"), job("j", "k"), task("t", "k"), work("t", "g", "k")] {
-            let reply = rig.begin(&identity).unwrap();
+        broker.restart(restart);
+        for identity in [effect("k"), job_effect("j", "k"), task_effect("t", "k"), consume_effect("t", "g", "k")] {
+            let reply = broker.begin(&identity).unwrap();
             assert!(matches!(reply, StoreReply::Execute { attempt: 2, .. }), "{reply:?}");
         }
         let (attempt, status) = (1, EffectStatus::FailedRetryable);
         let retryable = StoreReply::Retryable { attempt, status, last_error: "not now".into() };
-        assert_eq!(rig.begin(&call("k")), Ok(retryable));
-        let reply = rig.reacquire(&call("k")).unwrap();
+        assert_eq!(broker.begin(&rpc_effect("k")), Ok(retryable));
+        let reply = broker.reacquire(&rpc_effect("k")).unwrap();
         assert!(matches!(reply, StoreReply::Execute { attempt: 2, .. }), "{reply:?}");
-        assert_eq!(rig.effect(&call("k")).unwrap().owner, Some(owner("other")));
+        assert_eq!(broker.effect(&rpc_effect("k")).unwrap().owner, Some(owner("other")));
     }
 }
 
 #[test]
-fn a_grant_after_a_failure_leaves_nothing_of_the_failure_to_be_replayed() {
-    let mut rig = Rig::new();
-    let token = granted(rig.begin(&effect("k")));
+fn begin_after_failure_clears_stored_failure() {
+    let mut broker = TestBroker::new();
+    let token = granted(broker.begin(&effect("k")));
     let failure = Outcome { response_code: 503, ..outcome(EffectStatus::FailedRetryable, Some("\"half\""), "busy") };
-    rig.finish(&effect("k"), token, failure).unwrap();
-    let token = granted(rig.begin(&effect("k")));
-    assert_eq!(rig.effect(&effect("k")).unwrap().result, None);
-    rig.finish(&effect("k"), token, success("1")).unwrap();
-    assert_eq!(rig.begin(&effect("k")), Ok(StoreReply::Replay(success("1"))));
+    broker.finish(&effect("k"), token, failure).unwrap();
+    let token = granted(broker.begin(&effect("k")));
+    assert_eq!(broker.effect(&effect("k")).unwrap().result, None);
+    broker.finish(&effect("k"), token, success("1")).unwrap();
+    assert_eq!(broker.begin(&effect("k")), Ok(StoreReply::Replay(success("1"))));
 }
 
 #[test]
-fn finish_compares_the_token_and_nothing_else() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let token = granted(rig.begin(&effect("k")));
-        let other = granted(rig.begin(&effect("other")));
-        rig.restart_after(way, LEASE + 1);
+fn finish_compares_only_the_token() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        let token = granted(broker.begin(&effect("k")));
+        let other = granted(broker.begin(&effect("other")));
+        broker.restart_after(restart, LEASE + 1);
         for shown in [TokenClaim::Absent, TokenClaim::Unreadable, TokenClaim::Shown(other)] {
-            let refusal = rig.refused(|rig| rig.finish_by(&effect("k"), shown, success("1")));
+            let refusal = broker.refused(|broker| broker.finish_by(&effect("k"), shown, success("1")));
             assert_eq!(refusal, Refusal::StaleLease, "{shown:?}");
         }
-        rig.finish(&effect("k"), token, success("1")).expect("nobody has taken the ended lease over");
-        let digest = rig.digest();
-        rig.finish(&effect("k"), token, success("1")).expect("said again");
-        assert_eq!(rig.digest(), digest);
+        broker.finish(&effect("k"), token, success("1")).expect("the expired lease was not taken over");
+        let digest = broker.digest();
+        broker.finish(&effect("k"), token, success("1")).expect("a repeated finish succeeds");
+        assert_eq!(broker.digest(), digest);
         for other in
             [success("2"), final_failure(""), retryable_failure(""), Outcome { response_code: 1, ..success("1") }]
         {
-            assert_eq!(rig.refused(|rig| rig.finish(&effect("k"), token, other)), Refusal::OtherOutcome);
+            assert_eq!(broker.refused(|broker| broker.finish(&effect("k"), token, other)), Refusal::OtherOutcome);
         }
-        assert_eq!(rig.refused(|rig| rig.finish(&effect("none"), token, success("1"))), Refusal::UnknownEffect);
+        assert_eq!(
+            broker.refused(|broker| broker.finish(&effect("none"), token, success("1"))),
+            Refusal::UnknownEffect
+        );
         let open = outcome(EffectStatus::InProgress, None, "");
-        assert!(matches!(rig.refused(|rig| rig.finish(&effect("k"), token, open)), Refusal::Invalid(_)));
+        assert!(matches!(broker.refused(|broker| broker.finish(&effect("k"), token, open)), Refusal::Invalid(_)));
     }
 }
 
 #[test]
-fn a_failure_said_again_is_taken_and_another_word_after_it_is_not() {
-    let mut rig = Rig::new();
+fn finish_repeated_succeeds_and_other_outcome_is_refused() {
+    let mut broker = TestBroker::new();
     for failure in [final_failure("no"), retryable_failure("no")] {
         let identity = effect(failure.status.as_str());
-        let token = granted(rig.begin(&identity));
-        rig.finish(&identity, token, failure.clone()).unwrap();
-        rig.finish(&identity, token, failure).unwrap();
-        assert_eq!(rig.refused(|rig| rig.finish(&identity, token, success("1"))), Refusal::OtherOutcome);
+        let token = granted(broker.begin(&identity));
+        broker.finish(&identity, token, failure.clone()).unwrap();
+        broker.finish(&identity, token, failure).unwrap();
+        assert_eq!(broker.refused(|broker| broker.finish(&identity, token, success("1"))), Refusal::OtherOutcome);
     }
 }
 
 #[test]
-fn reacquire_is_for_what_has_failed_or_run_out_of_its_lease() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let [late, leased, done, dead, failed] = in_every_state(&mut rig);
-        rig.restart(way);
+fn reacquire_of_failed_or_expired_effect_succeeds_and_others_are_refused() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        let [expired, leased, succeeded, failed_final, failed_retryable] = in_every_state(&mut broker);
+        broker.restart(restart);
         for (identity, status) in [
             (&leased.0, EffectStatus::InProgress),
-            (&done.0, EffectStatus::Succeeded),
-            (&dead.0, EffectStatus::FailedFinal),
+            (&succeeded.0, EffectStatus::Succeeded),
+            (&failed_final.0, EffectStatus::FailedFinal),
         ] {
-            assert_eq!(rig.refused(|rig| rig.reacquire(identity)), Refusal::NotRetryable { status });
+            assert_eq!(broker.refused(|broker| broker.reacquire(identity)), Refusal::NotRetryable { status });
         }
-        assert_eq!(rig.refused(|rig| rig.reacquire(&effect("none"))), Refusal::UnknownEffect);
-        for (identity, old) in [late, failed] {
-            let reply = rig.reacquire(&identity).unwrap();
+        assert_eq!(broker.refused(|broker| broker.reacquire(&effect("none"))), Refusal::UnknownEffect);
+        for (identity, old) in [expired, failed_retryable] {
+            let reply = broker.reacquire(&identity).unwrap();
             let StoreReply::Execute { attempt: 2, token, lease_until, idempotent: true } = reply else {
                 panic!("{reply:?}")
             };
             assert!(token > old);
-            assert_eq!(lease_until, rig.now.after(Millis(LEASE)));
-            assert_eq!(rig.refused(|rig| rig.finish(&identity, old, success("1"))), Refusal::StaleLease);
-            rig.finish(&identity, token, success("1")).unwrap();
+            assert_eq!(lease_until, broker.now.after(Millis(LEASE)));
+            assert_eq!(broker.refused(|broker| broker.finish(&identity, old, success("1"))), Refusal::StaleLease);
+            broker.finish(&identity, token, success("1")).unwrap();
         }
     }
 }
 
 #[test]
-fn renew_makes_a_running_lease_longer_or_shorter_and_no_other() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let [late, leased, done, dead, failed] = in_every_state(&mut rig);
-        rig.restart(way);
-        for (identity, token) in [late, done, dead, failed, (effect("none"), leased.1)] {
-            assert_eq!(rig.refused(|rig| rig.renew(&identity, token, 1)), Refusal::StaleLease);
+fn renew_changes_running_lease_only() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        let [expired, leased, succeeded, failed_final, failed_retryable] = in_every_state(&mut broker);
+        broker.restart(restart);
+        for (identity, token) in [expired, succeeded, failed_final, failed_retryable, (effect("none"), leased.1)] {
+            assert_eq!(broker.refused(|broker| broker.renew(&identity, token, 1)), Refusal::StaleLease);
         }
         let (identity, token) = leased;
         let other = LeaseToken { counter: token.counter + 1, ..token };
-        assert_eq!(rig.refused(|rig| rig.renew(&identity, other, 1)), Refusal::StaleLease);
+        assert_eq!(broker.refused(|broker| broker.renew(&identity, other, 1)), Refusal::StaleLease);
         for lease in [60_000, 300] {
-            let lease_until = rig.now.after(Millis(lease));
-            assert_eq!(rig.renew(&identity, token, lease), Ok(StoreReply::Renewed { lease_until }));
+            let lease_until = broker.now.after(Millis(lease));
+            assert_eq!(broker.renew(&identity, token, lease), Ok(StoreReply::Renewed { lease_until }));
             let retry_after = Millis(lease);
-            assert_eq!(rig.refused(|rig| rig.begin(&identity)), Refusal::InProgress { retry_after });
+            assert_eq!(broker.refused(|broker| broker.begin(&identity)), Refusal::InProgress { retry_after });
         }
-        rig.pass(300);
-        granted(rig.begin(&identity));
+        broker.advance(300);
+        granted(broker.begin(&identity));
     }
 }
 
 #[test]
-fn what_is_known_is_told_in_every_state_before_and_after_a_restart() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let effects = in_every_state(&mut rig);
-        let told = |rig: &mut Rig| effects.clone().map(|(identity, _)| rig.effect(&identity).unwrap());
-        let before = told(&mut rig);
-        rig.restart(way);
-        assert_eq!(told(&mut rig), before);
+fn get_returns_same_effect_after_restart_in_every_state() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        let effects = in_every_state(&mut broker);
+        let stored = |broker: &mut TestBroker| effects.clone().map(|(identity, _)| broker.effect(&identity).unwrap());
+        let before = stored(&mut broker);
+        broker.restart(restart);
+        assert_eq!(stored(&mut broker), before);
         let statuses = before.map(|effect| effect.status.as_v1());
         assert_eq!(statuses, ["PENDING", "PENDING", "COMMITTED", "FAILED", "FAILED"]);
-        assert_eq!(rig.effect(&effect("none")), None);
+        assert_eq!(broker.effect(&effect("none")), None);
     }
 }
 
 #[test]
-fn what_is_forgotten_may_be_run_anew_in_every_state() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let effects = in_every_state(&mut rig);
+fn forget_allows_begin_in_every_state() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        let effects = in_every_state(&mut broker);
         for (identity, token) in &effects {
-            rig.forget(identity).unwrap();
-            assert_eq!(rig.refused(|rig| rig.forget(identity)), Refusal::UnknownEffect);
-            assert_eq!(rig.refused(|rig| rig.finish(identity, *token, success("1"))), Refusal::UnknownEffect);
+            broker.forget(identity).unwrap();
+            assert_eq!(broker.refused(|broker| broker.forget(identity)), Refusal::UnknownEffect);
+            assert_eq!(broker.refused(|broker| broker.finish(identity, *token, success("1"))), Refusal::UnknownEffect);
         }
-        rig.restart(way);
-        assert_eq!(rig.effects_of("default"), 0);
+        broker.restart(restart);
+        assert_eq!(broker.effect_count("default"), 0);
         for (identity, _) in &effects {
-            let reply = rig.begin(identity).unwrap();
+            let reply = broker.begin(identity).unwrap();
             assert!(matches!(reply, StoreReply::Execute { attempt: 1, .. }), "{reply:?}");
         }
     }
 }
 
 #[test]
-fn another_request_under_the_same_key_is_refused_in_every_state() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let states: [fn(&mut Rig, &Identity, LeaseToken); 5] = [
+fn begin_with_other_request_hash_is_refused_in_every_state() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        let states: [fn(&mut TestBroker, &Identity, LeaseToken); 5] = [
             |_, _, _| {},
-            |rig, _, _| rig.pass(LEASE),
-            |rig, identity, token| rig.finish(identity, token, success("1")).unwrap(),
-            |rig, identity, token| rig.finish(identity, token, final_failure("")).unwrap(),
-            |rig, identity, token| rig.finish(identity, token, retryable_failure("")).unwrap(),
+            |broker, _, _| broker.advance(LEASE),
+            |broker, identity, token| broker.finish(identity, token, success("1")).unwrap(),
+            |broker, identity, token| broker.finish(identity, token, final_failure("")).unwrap(),
+            |broker, identity, token| broker.finish(identity, token, retryable_failure("")).unwrap(),
         ];
         for (number, state) in states.into_iter().enumerate() {
-            for identity in [effect(&number.to_string()), call(&number.to_string())] {
-                let token = granted(rig.begin_with(&identity, |asked| asked.request_hash = Some("first".into())));
-                state(&mut rig, &identity, token);
-                rig.restart(way);
-                let other =
-                    |rig: &mut Rig| rig.begin_with(&identity, |asked| asked.request_hash = Some("other".into()));
-                assert_eq!(rig.refused(other), Refusal::HashMismatch, "{number}");
-                // The first request's hash stays the one that counts, whoever is granted the effect later.
-                let same = |rig: &mut Rig| rig.begin_with(&identity, |asked| asked.request_hash = Some("first".into()));
-                assert_ne!(same(&mut rig).err(), Some(Refusal::HashMismatch));
-                assert_eq!(rig.refused(other), Refusal::HashMismatch, "{number}");
+            for identity in [effect(&number.to_string()), rpc_effect(&number.to_string())] {
+                let token =
+                    granted(broker.begin_with(&identity, |request| request.request_hash = Some("first".into())));
+                state(&mut broker, &identity, token);
+                broker.restart(restart);
+                let other = |broker: &mut TestBroker| {
+                    broker.begin_with(&identity, |request| request.request_hash = Some("other".into()))
+                };
+                assert_eq!(broker.refused(other), Refusal::HashMismatch, "{number}");
+                // The hash of the first request stays stored, also when a later request is granted the effect.
+                let same = |broker: &mut TestBroker| {
+                    broker.begin_with(&identity, |request| request.request_hash = Some("first".into()))
+                };
+                assert_ne!(same(&mut broker).err(), Some(Refusal::HashMismatch));
+                assert_eq!(broker.refused(other), Refusal::HashMismatch, "{number}");
                 assert_ne!(
-                    rig.begin(&identity).err(),
+                    broker.begin(&identity).err(),
                     Some(Refusal::HashMismatch),
-                    "where none is said, none is compared"
+                    "without a hash, none is compared"
                 );
-                assert_eq!(rig.effect(&identity).unwrap().request_hash(), Some("first"));
+                assert_eq!(broker.effect(&identity).unwrap().request_hash(), Some("first"));
             }
         }
     }
 }
 
 #[test]
-fn a_hash_that_the_first_request_did_not_have_is_never_compared_nor_stored() {
-    let mut rig = Rig::new();
-    granted(rig.begin(&effect("k")));
+fn request_hash_missing_at_first_begin_is_never_compared() {
+    let mut broker = TestBroker::new();
+    granted(broker.begin(&effect("k")));
     for hash in ["one", "other"] {
-        rig.pass(LEASE);
-        granted(rig.begin_with(&effect("k"), |asked| asked.request_hash = Some(hash.into())));
-        assert_eq!(rig.effect(&effect("k")).unwrap().request_hash(), None);
+        broker.advance(LEASE);
+        granted(broker.begin_with(&effect("k"), |request| request.request_hash = Some(hash.into())));
+        assert_eq!(broker.effect(&effect("k")).unwrap().request_hash(), None);
     }
 }
 
 #[test]
-fn the_window_is_the_scopes_own_and_ends_to_the_millisecond() {
-    let windows = [(effect("k"), DAY), (call("k"), DAY), (job("j", "k"), 7 * DAY), (task("t", "k"), 7 * DAY)];
-    for way in RESTARTS {
-        for (identity, window) in windows.clone().into_iter().chain([(work("t", "g", "k"), DAY)]) {
-            for end in [success("1"), final_failure("no"), retryable_failure("no")] {
-                let mut rig = Rig::new();
-                let token = granted(rig.begin_with(&identity, |asked| asked.lease = Some(Millis(60_000))));
-                rig.pass(10_000);
-                rig.finish(&identity, token, end.clone()).unwrap();
-                rig.pass(window / 2);
-                // None of this makes it longer.
-                rig.effect(&identity).unwrap();
-                rig.finish(&identity, token, end.clone()).unwrap();
-                if end.status.is_final() {
-                    assert_eq!(rig.begin(&identity), Ok(StoreReply::Replay(end.clone())));
-                }
-                rig.restart_after(way, window / 2 - 1);
-                assert_eq!(rig.status(&identity), Some(end.status), "{identity:?}");
-                rig.pass(1);
-                assert_eq!((rig.status(&identity), rig.effects_of("default")), (None, 0));
-                assert_eq!(rig.next_moment(), None, "and nobody need look again");
-                granted(rig.begin(&identity));
-            }
-        }
-    }
-}
-
-#[test]
-fn whoever_begins_may_say_how_long_the_end_is_remembered() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let window = Lifetime::Window(Millis(5_000));
-        let token = granted(rig.begin_with(&effect("k"), |asked| asked.lifetime = Some(window)));
-        rig.pass(1_000);
-        rig.finish(&effect("k"), token, success("1")).unwrap();
-        rig.restart_after(way, 4_999);
-        assert_eq!(rig.status(&effect("k")), Some(EffectStatus::Succeeded));
-        rig.pass(1);
-        assert_eq!(rig.status(&effect("k")), None);
-    }
-}
-
-#[test]
-fn a_moment_may_be_named_until_which_it_is_remembered() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let moment = START.after(Millis(30_000));
-        let until = Lifetime::Until(moment);
-        let refused =
-            rig.refused(|rig| rig.begin_with(&call("k"), |asked| asked.lifetime = Some(Lifetime::Until(START))));
-        assert_eq!(refused, Refusal::Invalid("expires_at has passed"));
-        let token = granted(rig.begin_with(&call("k"), |asked| asked.lifetime = Some(until)));
-        granted(rig.begin_with(&call("abandoned"), |asked| asked.lifetime = Some(until)));
-        let long = granted(rig.begin_with(&call("long"), |asked| {
-            (asked.lifetime, asked.lease) = (Some(until), Some(Millis(40_000)));
-        }));
-        rig.pass(1_000);
-        rig.finish(&call("k"), token, success("1")).unwrap();
-        rig.restart_after(way, 28_999);
-        assert_eq!(rig.effects_of("default"), 3);
-        rig.pass(1);
-        assert_eq!((rig.status(&call("k")), rig.status(&call("abandoned"))), (None, None));
-        assert_eq!(rig.status(&call("long")), Some(EffectStatus::InProgress), "never while a lease is running");
-        rig.finish(&call("long"), long, success("1")).unwrap();
-        assert_eq!(rig.status(&call("long")), None, "its moment has passed");
-    }
-}
-
-#[test]
-fn an_abandoned_lease_is_remembered_for_its_window_from_the_end_of_the_lease() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        let token = granted(rig.begin(&effect("k")));
-        rig.pass(1_000);
-        rig.renew(&effect("k"), token, 10_000).unwrap();
-        rig.restart_after(way, 10_000 + DAY - 1);
-        assert_eq!(rig.status(&effect("k")), Some(EffectStatus::InProgress));
-        rig.pass(1);
-        assert_eq!((rig.status(&effect("k")), rig.effects_of("default")), (None, 0));
-        assert_eq!(rig.refused(|rig| rig.finish(&effect("k"), token, success("1"))), Refusal::UnknownEffect);
-        assert_eq!(rig.next_moment(), None);
-    }
-}
-
-#[test]
-fn a_lease_that_is_made_shorter_is_looked_at_in_time() {
-    let mut rig = Rig::new();
-    let token = granted(rig.begin_with(&effect("k"), |asked| asked.lease = Some(Millis(DAY))));
-    rig.renew(&effect("k"), token, 1).unwrap();
-    rig.pass(DAY + 1);
-    assert_eq!(rig.effects_of("default"), 0);
-}
-
-#[test]
-fn thousands_of_windows_that_end_at_once_are_forgotten_at_once() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        for number in 0..3_000 {
-            rig.begin(&effect(&number.to_string())).unwrap();
-        }
-        rig.pass(1);
-        granted(rig.begin(&effect("later")));
-        rig.restart_after(way, DAY + LEASE - 2);
-        assert_eq!(rig.effects_of("default"), 3_001);
-        rig.pass(1);
-        assert_eq!(rig.effects_of("default"), 1);
-        rig.pass(1);
-        assert_eq!((rig.effects_of("default"), rig.next_moment()), (0, None));
-    }
-}
-
-#[test]
-fn one_call_forgets_a_bounded_number_of_effects_and_the_next_go_on_at_once() {
-    let mut rig = Rig::new();
-    for number in 0..5_000 {
-        rig.begin(&effect(&number.to_string())).unwrap();
-    }
-    rig.now = rig.now.after(Millis(DAY + LEASE));
-    let identity = effect("4999");
-    let ticket = rig.submit(Command::Store(Box::new(StoreCommand::Get { identity })));
-    let left = rig.effects_of("default");
-    assert!((1..2_000).contains(&left), "{left} are left");
-    assert_eq!(rig.next_moment(), Some(rig.now));
-    rig.settle();
-    assert_eq!(rig.reply(ticket), Some(Err(Refusal::UnknownEffect)), "what is past its window counts no more");
-    assert_eq!(rig.effects_of("default"), 0);
-}
-
-#[test]
-fn the_last_effect_of_a_groups_work_takes_its_table_along() {
-    let mut rig = Rig::with_topic(1);
-    rig.group("t", "g");
-    for key in ["a", "b"] {
-        rig.begin(&work("t", "g", key)).unwrap();
-    }
-    for (key, left) in [("a", 1), ("b", 0)] {
-        rig.forget(&work("t", "g", key)).unwrap();
-        assert_eq!((rig.effects_of("default"), rig.pipeline.state().store().tables().count() as u64), (left, left));
-    }
-}
-
-fn with_quota<F: Faults>(faults: F) -> Rig<F> {
-    let mut config = small_config();
-    config.limits.effects_max = 3;
-    Rig::with(config, faults)
-}
-
-#[test]
-fn a_tenant_at_its_quota_begins_nothing_new_and_loses_nothing() {
-    for way in RESTARTS {
-        let mut rig = with_quota(NoFaults);
-        let tokens = ["a", "b", "c"].map(|key| granted(rig.begin(&effect(key))));
-        rig.finish(&effect("a"), tokens[0], success("1")).unwrap();
-        rig.restart(way);
-        assert_eq!(rig.refused(|rig| rig.begin(&effect("d"))), overloaded(Overload::Effects));
-        assert_eq!(rig.refused(|rig| rig.begin(&job("j", "a"))), overloaded(Overload::Effects));
-        granted(rig.begin(&Identity::new("other", Scope::Tenant, "d")));
-        assert_eq!(rig.begin(&effect("a")), Ok(StoreReply::Replay(success("1"))), "what is there goes on");
-        rig.pass(LEASE);
-        granted(rig.begin(&effect("b")));
-        rig.reacquire(&effect("c")).unwrap();
-        rig.forget(&effect("c")).unwrap();
-        granted(rig.begin(&effect("d")));
-        assert_eq!(rig.effects_of("default"), 3);
-    }
-}
-
-#[test]
-fn the_quota_has_room_again_in_the_very_millisecond_a_window_ends() {
-    for way in RESTARTS {
-        let mut rig = with_quota(NoFaults);
-        for key in ["a", "b", "c"] {
-            let token = granted(rig.begin(&effect(key)));
-            rig.finish(&effect(key), token, success("1")).unwrap();
-        }
-        rig.restart_after(way, DAY - 1);
-        assert_eq!(rig.refused(|rig| rig.begin(&effect("d"))), overloaded(Overload::Effects));
-        rig.now = rig.now.after(Millis(1));
-        granted(rig.begin(&effect("d")));
-        assert_eq!(rig.effects_of("default"), 1);
-    }
-}
-
-#[test]
-fn texts_that_are_too_long_are_refused_by_name() {
-    let mut rig = Rig::with_limits(|limits| (limits.result_bytes_max, limits.error_text_bytes_max) = (100, 50));
+fn effect_texts_over_limit_are_refused() {
+    let mut broker =
+        TestBroker::with_limits(|limits| (limits.result_bytes_max, limits.error_text_bytes_max) = (100, 50));
     let long = "x".repeat(256);
     let too_large = |what, len, max| Refusal::TooLarge { what, len, max };
-    assert_eq!(rig.refused(|rig| rig.begin(&effect(&long))), too_large("idempotency key", 256, 255));
+    assert_eq!(broker.refused(|broker| broker.begin(&effect(&long))), too_large("idempotency key", 256, 255));
     let tenant = Identity::new(&long, Scope::Tenant, "k");
-    assert_eq!(rig.refused(|rig| rig.begin(&tenant)), too_large("tenant id", 256, 255));
-    assert_eq!(rig.refused(|rig| rig.begin(&job(&long, "k"))), too_large("job id", 256, 255));
-    assert_eq!(rig.refused(|rig| rig.begin(&task(&long, "k"))), too_large("task id", 256, 255));
-    assert_eq!(rig.refused(|rig| rig.begin(&rpc(&long, "m", "k"))), too_large("principal", 256, 255));
-    assert_eq!(rig.refused(|rig| rig.begin(&rpc("p", &long, "k"))), too_large("method", 256, 255));
-    for identity in [job("", "k"), task("", "k"), rpc("", "m", "k"), rpc("p", "", "k")] {
-        assert!(matches!(rig.refused(|rig| rig.begin(&identity)), Refusal::Invalid(_)));
+    assert_eq!(broker.refused(|broker| broker.begin(&tenant)), too_large("tenant id", 256, 255));
+    assert_eq!(broker.refused(|broker| broker.begin(&job_effect(&long, "k"))), too_large("job id", 256, 255));
+    assert_eq!(broker.refused(|broker| broker.begin(&task_effect(&long, "k"))), too_large("task id", 256, 255));
+    assert_eq!(
+        broker.refused(|broker| broker.begin(&rpc_effect_of(&long, "m", "k"))),
+        too_large("principal", 256, 255)
+    );
+    assert_eq!(broker.refused(|broker| broker.begin(&rpc_effect_of("p", &long, "k"))), too_large("method", 256, 255));
+    for identity in
+        [job_effect("", "k"), task_effect("", "k"), rpc_effect_of("", "m", "k"), rpc_effect_of("p", "", "k")]
+    {
+        assert!(matches!(broker.refused(|broker| broker.begin(&identity)), Refusal::Invalid(_)));
     }
-    let hashed = rig.refused(|rig| rig.begin_with(&effect("k"), |asked| asked.request_hash = Some(long.into())));
+    let hashed =
+        broker.refused(|broker| broker.begin_with(&effect("k"), |request| request.request_hash = Some(long.into())));
     assert_eq!(hashed, too_large("request hash", 256, 255));
-    let token = granted(rig.begin(&effect("k")));
-    let result = rig.refused(|rig| rig.finish(&effect("k"), token, success(&"1".repeat(101))));
+    let token = granted(broker.begin(&effect("k")));
+    let result = broker.refused(|broker| broker.finish(&effect("k"), token, success(&"1".repeat(101))));
     assert_eq!(result, too_large("result", 101, 100));
-    let error = rig.refused(|rig| rig.finish(&effect("k"), token, final_failure(&"x".repeat(51))));
+    let error = broker.refused(|broker| broker.finish(&effect("k"), token, final_failure(&"x".repeat(51))));
     assert_eq!(error, too_large("last_error", 51, 50));
-    rig.finish(&effect("k"), token, success(&"1".repeat(100))).unwrap();
+    broker.finish(&effect("k"), token, success(&"1".repeat(100))).unwrap();
 }
 
 #[test]
-fn a_delivery_goes_with_a_consume_scope_only() {
-    let mut rig = Rig::new();
+fn delivery_with_scope_other_than_consume_is_refused() {
+    let mut broker = TestBroker::new();
     let delivery = DeliveryClaim { partition: PartitionId(0), offset: Offset(0), token: TokenClaim::Absent };
-    let refused = rig.refused(|rig| rig.begin_with(&effect("k"), |asked| asked.delivery = Some(delivery)));
+    let refused = broker.refused(|broker| broker.begin_with(&effect("k"), |request| request.delivery = Some(delivery)));
     assert_eq!(refused, Refusal::Invalid("a delivery goes with a consume scope"));
 }
 
 #[test]
-fn what_the_store_says_is_counted() {
-    let mut rig = Rig::new();
-    let token = granted(rig.begin_with(&effect("k"), |asked| asked.request_hash = Some("a".into())));
-    rig.begin(&effect("k")).unwrap_err();
-    rig.begin_with(&effect("k"), |asked| asked.request_hash = Some("b".into())).unwrap_err();
-    rig.renew(&effect("k"), LeaseToken { counter: 0, ..token }, 1).unwrap_err();
-    rig.finish(&effect("k"), token, retryable_failure("")).unwrap();
-    let token = granted(rig.reacquire(&effect("k")));
-    rig.finish(&effect("k"), token, success("1")).unwrap();
-    rig.begin(&effect("k")).unwrap();
-    let counters = rig.pipeline.broker().counters();
+fn store_counters_count_every_reply() {
+    let mut broker = TestBroker::new();
+    let token = granted(broker.begin_with(&effect("k"), |request| request.request_hash = Some("a".into())));
+    broker.begin(&effect("k")).unwrap_err();
+    broker.begin_with(&effect("k"), |request| request.request_hash = Some("b".into())).unwrap_err();
+    broker.renew(&effect("k"), LeaseToken { counter: 0, ..token }, 1).unwrap_err();
+    broker.finish(&effect("k"), token, retryable_failure("")).unwrap();
+    let token = granted(broker.reacquire(&effect("k")));
+    broker.finish(&effect("k"), token, success("1")).unwrap();
+    broker.begin(&effect("k")).unwrap();
+    let counters = broker.pipeline.broker().counters();
     assert_eq!((counters.begun, counters.executed, counters.replayed), (4, 2, 1));
     assert_eq!((counters.in_progress, counters.mismatched, counters.stale), (1, 1, 1));
 }
 
-/// Counts never drift from what is there, whatever happens in whatever order.
+/// A random sequence of commands keeps every count equal to a full scan.
 #[test]
-fn counts_are_exact_after_any_history() {
-    let mut rig = Rig::with_limits(|limits| {
+fn effect_counts_are_exact_after_random_history() {
+    let mut broker = TestBroker::with_limits(|limits| {
         (limits.effects_max, limits.effect_ttl, limits.ack_ttl) = (9, Millis(900), Millis(300));
         (limits.job_ttl, limits.dedupe_ttl) = (Millis(1_500), Millis(50));
     });
-    rig.topic("t", 1);
-    rig.subscribe_with("t", "g", "w", |asked| asked.lease = Some(Millis(100)));
+    broker.topic("t", 1);
+    broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(100)));
     let mut seed = 7_u64;
     let mut draw = |below: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -634,104 +479,104 @@ fn counts_are_exact_after_any_history() {
         let token = tokens.get(&identity).copied().unwrap_or(LeaseToken { boot: Boot(1), counter: 0 });
         match draw(16) {
             0..=3 => {
-                if let Ok(StoreReply::Execute { token, .. }) = rig.begin(&identity) {
+                if let Ok(StoreReply::Execute { token, .. }) = broker.begin(&identity) {
                     tokens.insert(identity, token);
                 }
             }
-            4 | 5 => drop(rig.finish(&identity, token, success("1"))),
-            6 => drop(rig.finish(&identity, token, retryable_failure(""))),
-            7 => drop(rig.renew(&identity, token, 200)),
-            8 => drop(rig.forget(&identity)),
+            4 | 5 => drop(broker.finish(&identity, token, success("1"))),
+            6 => drop(broker.finish(&identity, token, retryable_failure(""))),
+            7 => drop(broker.renew(&identity, token, 200)),
+            8 => drop(broker.forget(&identity)),
             9 | 10 => {
-                let mut asked = identified("t", "v", &key);
-                asked.envelope.tenant_id = Some(tenant.into());
-                rig.try_produce(asked).unwrap();
+                let mut request = identified("t", "v", &key);
+                request.envelope.tenant_id = Some(tenant.into());
+                broker.try_produce(request).unwrap();
             }
-            11 => held.iter().for_each(|delivery| drop(rig.ack(claim("t", "g", "w", delivery)))),
-            12 => held.iter().for_each(|delivery| drop(rig.nack(claim("t", "g", "w", delivery), ""))),
+            11 => held.iter().for_each(|delivery| drop(broker.ack(claim("t", "g", "w", delivery)))),
+            12 => held.iter().for_each(|delivery| drop(broker.nack(claim("t", "g", "w", delivery), ""))),
             13 if round % 50 == 0 => {
-                rig.delete_group("t", "g");
-                rig.subscribe_with("t", "g", "w", |asked| asked.lease = Some(Millis(100)));
+                broker.delete_group("t", "g");
+                broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(100)));
             }
             14 if round % 10 == 0 => {
-                rig.restart(RESTARTS[draw(2) as usize]);
-                rig.subscribe_with("t", "g", "w", |asked| asked.lease = Some(Millis(100)));
+                broker.restart(RESTARTS[draw(2) as usize]);
+                broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(100)));
             }
-            _ => rig.pass(draw(60)),
+            _ => broker.advance(draw(60)),
         }
-        held = rig.delivered();
-        rig.effects_of("default");
+        held = broker.delivered();
+        broker.effect_count("default");
     }
-    assert_eq!(rig.pipeline.state().check(), Ok(()));
-    rig.delete_topic("t");
-    rig.pass(10_000);
-    assert_eq!((rig.pipeline.state().store().len(), rig.next_moment()), (0, None));
+    assert_eq!(broker.pipeline.state().check(), Ok(()));
+    broker.delete_topic("t");
+    broker.advance(10_000);
+    assert_eq!((broker.pipeline.state().store().len(), broker.next_timeout()), (0, None));
 }
 
-/// A scenario that holds, and does not with the fault.
-fn caught(fault: Fault, whole: bool, faulty: bool) {
-    assert!(whole, "it holds without {}", fault.name());
-    assert!(!faulty, "{} goes unseen", fault.name());
+/// Asserts that a scenario passes without the fault and fails with it.
+fn assert_detected(fault: Fault, passes: bool, passes_with_fault: bool) {
+    assert!(passes, "fails without {}", fault.name());
+    assert!(!passes_with_fault, "{} is not detected", fault.name());
 }
 
 #[test]
-fn each_planted_fault_of_the_store_breaks_a_promise_of_this_file() {
-    fn finish_by_a_stale_token_is_refused<F: Faults>(faults: F) -> bool {
-        let mut rig = Rig::with(small_config(), faults);
-        let token = granted(rig.begin(&effect("k")));
+fn faults_of_store_are_detected() {
+    fn finish_with_stale_token_is_refused<F: Faults>(faults: F) -> bool {
+        let mut broker = TestBroker::with(small_config(), faults);
+        let token = granted(broker.begin(&effect("k")));
         let stale = LeaseToken { counter: token.counter + 9, ..token };
-        rig.finish(&effect("k"), stale, success("1")) == Err(Refusal::StaleLease)
+        broker.finish(&effect("k"), stale, success("1")) == Err(Refusal::StaleLease)
     }
-    fn a_takeover_fences_the_one_before<F: Faults>(faults: F) -> bool {
-        let mut rig = Rig::with(small_config(), faults);
-        let token = granted(rig.begin(&effect("k")));
-        rig.pass(LEASE);
-        granted(rig.begin(&effect("k")));
-        rig.finish(&effect("k"), token, success("1")) == Err(Refusal::StaleLease)
+    fn takeover_fences_previous_grant<F: Faults>(faults: F) -> bool {
+        let mut broker = TestBroker::with(small_config(), faults);
+        let token = granted(broker.begin(&effect("k")));
+        broker.advance(LEASE);
+        granted(broker.begin(&effect("k")));
+        broker.finish(&effect("k"), token, success("1")) == Err(Refusal::StaleLease)
     }
-    fn another_request_is_refused<F: Faults>(faults: F) -> bool {
-        let mut rig = Rig::with(small_config(), faults);
-        granted(rig.begin_with(&effect("k"), |asked| asked.request_hash = Some("a".into())));
-        rig.begin_with(&effect("k"), |asked| asked.request_hash = Some("b".into())) == Err(Refusal::HashMismatch)
+    fn other_request_hash_is_refused<F: Faults>(faults: F) -> bool {
+        let mut broker = TestBroker::with(small_config(), faults);
+        granted(broker.begin_with(&effect("k"), |request| request.request_hash = Some("a".into())));
+        broker.begin_with(&effect("k"), |request| request.request_hash = Some("b".into())) == Err(Refusal::HashMismatch)
     }
-    fn a_grant_survives_a_crash<F: Faults>(faults: F) -> bool {
-        let mut rig = Rig::with(small_config(), faults);
-        granted(rig.begin(&effect("k")));
-        rig.crash();
-        matches!(rig.begin(&effect("k")), Err(Refusal::InProgress { .. }))
+    fn grant_survives_crash<F: Faults>(faults: F) -> bool {
+        let mut broker = TestBroker::with(small_config(), faults);
+        granted(broker.begin(&effect("k")));
+        broker.crash();
+        matches!(broker.begin(&effect("k")), Err(Refusal::InProgress { .. }))
     }
-    fn a_success_is_never_granted_again<F: Faults>(faults: F) -> bool {
-        let mut rig = Rig::with(small_config(), faults);
-        let token = granted(rig.begin(&effect("k")));
-        rig.finish(&effect("k"), token, success("1")).unwrap();
-        matches!(rig.begin(&effect("k")), Ok(StoreReply::Replay(_)))
+    fn success_is_never_granted_again<F: Faults>(faults: F) -> bool {
+        let mut broker = TestBroker::with(small_config(), faults);
+        let token = granted(broker.begin(&effect("k")));
+        broker.finish(&effect("k"), token, success("1")).unwrap();
+        matches!(broker.begin(&effect("k")), Ok(StoreReply::Replay(_)))
     }
-    fn the_window_is_from_the_end<F: Faults>(faults: F) -> bool {
-        let mut rig = Rig::with(small_config(), faults);
-        let token = granted(rig.begin(&effect("k")));
-        rig.pass(1_000);
-        rig.finish(&effect("k"), token, success("1")).unwrap();
-        rig.pass(DAY - 1);
-        rig.effect(&effect("k")).is_some()
+    fn window_starts_at_finish<F: Faults>(faults: F) -> bool {
+        let mut broker = TestBroker::with(small_config(), faults);
+        let token = granted(broker.begin(&effect("k")));
+        broker.advance(1_000);
+        broker.finish(&effect("k"), token, success("1")).unwrap();
+        broker.advance(DAY - 1);
+        broker.effect(&effect("k")).is_some()
     }
-    fn nothing_is_evicted<F: Faults>(faults: F) -> bool {
-        let mut rig = with_quota(faults);
+    fn full_quota_evicts_nothing<F: Faults>(faults: F) -> bool {
+        let mut broker = with_quota(faults);
         for key in ["a", "b", "c"] {
-            granted(rig.begin(&effect(key)));
+            granted(broker.begin(&effect(key)));
         }
-        drop(rig.begin(&effect("d")));
-        rig.effect(&effect("a")).is_some()
+        drop(broker.begin(&effect("d")));
+        broker.effect(&effect("a")).is_some()
     }
-    macro_rules! caught {
+    macro_rules! detected {
         ($fault:ident, $scenario:ident) => {
-            caught(Fault::$fault, $scenario(NoFaults), $scenario(Planted(Fault::$fault)))
+            assert_detected(Fault::$fault, $scenario(NoFaults), $scenario(Planted(Fault::$fault)))
         };
     }
-    caught!(FinishIgnoresToken, finish_by_a_stale_token_is_refused);
-    caught!(TakeoverKeepsToken, a_takeover_fences_the_one_before);
-    caught!(HashNotCompared, another_request_is_refused);
-    caught!(EffectLostOnReplay, a_grant_survives_a_crash);
-    caught!(BeginAfterSuccessExecutes, a_success_is_never_granted_again);
-    caught!(TtlFromBegin, the_window_is_from_the_end);
-    caught!(QuotaEvictsLive, nothing_is_evicted);
+    detected!(FinishIgnoresToken, finish_with_stale_token_is_refused);
+    detected!(TakeoverKeepsToken, takeover_fences_previous_grant);
+    detected!(HashNotCompared, other_request_hash_is_refused);
+    detected!(EffectLostOnReplay, grant_survives_crash);
+    detected!(BeginAfterSuccessExecutes, success_is_never_granted_again);
+    detected!(TtlFromBegin, window_starts_at_finish);
+    detected!(QuotaEvictsLive, full_quota_evicts_nothing);
 }

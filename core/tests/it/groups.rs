@@ -1,212 +1,216 @@
-//! Groups: how they come to be, where they start, and what goes with them.
+//! Consumer groups: creation, start position and deletion.
 
-use super::rig::*;
-use driftq_core::record::GroupStart;
+use super::test_broker::*;
+use driftq_core::command::{CreateGroup, DeleteGroup, ListGroups, Unsubscribe};
 use driftq_core::reply::CloseCause;
-use driftq_core::types::*;
+use driftq_core::types::{GroupStart, *};
 use driftq_core::{Command, Refusal};
 
-fn with_messages(values: &[&str]) -> Rig {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
+fn with_messages(values: &[&str]) -> TestBroker {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
     for value in values {
-        rig.produce("t", value);
+        broker.produce("t", value);
     }
-    rig
+    broker
 }
 
 #[test]
-fn a_group_exists_once_it_is_consumed_from_or_created() {
-    for way in RESTARTS {
-        let mut rig = with_messages(&[]);
-        assert_eq!(rig.groups("t"), [""; 0]);
-        rig.subscribe("t", "consumed", "w");
-        rig.group("t", "created");
-        assert_eq!(rig.groups("t"), ["consumed", "created"]);
-        rig.restart(way);
-        assert_eq!(rig.groups("t"), ["consumed", "created"]);
+fn group_exists_once_consumed_from_or_created() {
+    for restart in RESTARTS {
+        let mut broker = with_messages(&[]);
+        assert_eq!(broker.groups("t"), [""; 0]);
+        broker.subscribe("t", "consumed", "w");
+        broker.group("t", "created");
+        assert_eq!(broker.groups("t"), ["consumed", "created"]);
+        broker.restart(restart);
+        assert_eq!(broker.groups("t"), ["consumed", "created"]);
     }
 }
 
 #[test]
-fn every_group_gets_every_message_and_keeps_its_own_progress() {
-    let mut rig = with_messages(&["a", "b"]);
-    rig.group("t", "h");
+fn groups_each_receive_every_message_and_keep_own_progress() {
+    let mut broker = with_messages(&["a", "b"]);
+    broker.group("t", "h");
     for name in ["g", "h"] {
-        rig.subscribe("t", name, "w");
-        let delivered = rig.delivered();
+        broker.subscribe("t", name, "w");
+        let delivered = broker.delivered();
         assert_eq!(delivered.iter().map(value).collect::<Vec<_>>(), ["a", "b"]);
         if name == "g" {
-            rig.ack(claim("t", "g", "w", &delivered[0])).unwrap();
+            broker.ack(claim("t", "g", "w", &delivered[0])).unwrap();
         }
     }
-    assert_eq!((rig.progress("t", "g").lag, rig.progress("t", "h").lag), (1, 2));
+    assert_eq!((broker.progress("t", "g").lag, broker.progress("t", "h").lag), (1, 2));
 }
 
 #[test]
-fn a_new_group_starts_at_the_earliest_message_kept() {
-    for way in RESTARTS {
-        let mut rig = with_messages(&["a", "b", "c"]);
-        rig.subscribe("t", "g", "w");
-        let delivered = rig.delivered();
-        rig.ack(claim("t", "g", "w", &delivered[0])).unwrap();
-        rig.ack(claim("t", "g", "w", &delivered[2])).unwrap();
-        rig.restart(way);
-        rig.subscribe("t", "new", "w");
-        assert_eq!(rig.values(), ["b"], "what was done in every group is logically gone");
-        assert_eq!(rig.progress("t", "new").floor, Some(Offset(0)));
+fn new_group_starts_at_earliest_stored_message() {
+    for restart in RESTARTS {
+        let mut broker = with_messages(&["a", "b", "c"]);
+        broker.subscribe("t", "g", "w");
+        let delivered = broker.delivered();
+        broker.ack(claim("t", "g", "w", &delivered[0])).unwrap();
+        broker.ack(claim("t", "g", "w", &delivered[2])).unwrap();
+        broker.restart(restart);
+        broker.subscribe("t", "new", "w");
+        assert_eq!(broker.delivered_values(), ["b"], "a message acked in every group is gone");
+        assert_eq!(broker.progress("t", "new").floor, Some(Offset(0)));
     }
 }
 
 #[test]
-fn a_new_group_may_start_after_the_newest_message() {
-    for way in RESTARTS {
-        let mut rig = with_messages(&["a", "b"]);
-        rig.group("t", "old");
-        rig.subscribe_with("t", "g", "w", |asked| asked.start = GroupStart::Latest);
-        rig.group_from_latest("t", "h");
-        assert_eq!(rig.delivered(), []);
-        let progress = rig.progress("t", "g");
+fn new_group_may_start_after_newest_message() {
+    for restart in RESTARTS {
+        let mut broker = with_messages(&["a", "b"]);
+        broker.group("t", "old");
+        broker.subscribe_with("t", "g", "w", |request| request.start = GroupStart::Latest);
+        broker.group_from_latest("t", "h");
+        assert_eq!(broker.delivered(), []);
+        let progress = broker.progress("t", "g");
         assert_eq!((progress.lag, progress.floor), (0, Some(Offset(1))));
-        rig.produce("t", "c");
-        assert_eq!(rig.values(), ["c"]);
-        rig.restart(way);
-        rig.subscribe("t", "h", "w");
-        assert_eq!(rig.values(), ["c"]);
-        assert_eq!(rig.progress("t", "old").lag, 3, "another group's work is not touched");
+        broker.produce("t", "c");
+        assert_eq!(broker.delivered_values(), ["c"]);
+        broker.restart(restart);
+        broker.subscribe("t", "h", "w");
+        assert_eq!(broker.delivered_values(), ["c"]);
+        assert_eq!(broker.progress("t", "old").lag, 3, "the progress of another group is unchanged");
     }
 }
 
 #[test]
-fn what_the_only_group_will_never_see_is_let_go_of() {
-    for way in RESTARTS {
-        let mut rig = with_messages(&["a", "b"]);
-        rig.group_from_latest("t", "g");
-        rig.restart(way);
-        assert_eq!((rig.kept("t"), rig.load("t").messages), (vec![], 0));
+fn messages_below_latest_start_of_only_group_are_trimmed() {
+    for restart in RESTARTS {
+        let mut broker = with_messages(&["a", "b"]);
+        broker.group_from_latest("t", "g");
+        broker.restart(restart);
+        assert_eq!((broker.stored_values("t"), broker.partition_info("t").messages), (vec![], 0));
     }
 }
 
 #[test]
-fn where_a_group_starts_matters_only_when_it_is_new() {
-    let mut rig = with_messages(&["a"]);
-    rig.group("t", "g");
-    let digest = rig.digest();
-    rig.group("t", "g");
-    rig.group_from_latest("t", "g");
-    assert_eq!(rig.digest(), digest);
-    rig.subscribe_with("t", "g", "w", |asked| asked.start = GroupStart::Latest);
-    assert_eq!(rig.values(), ["a"]);
+fn start_position_of_existing_group_is_ignored() {
+    let mut broker = with_messages(&["a"]);
+    broker.group("t", "g");
+    let digest = broker.digest();
+    broker.group("t", "g");
+    broker.group_from_latest("t", "g");
+    assert_eq!(broker.digest(), digest);
+    broker.subscribe_with("t", "g", "w", |request| request.start = GroupStart::Latest);
+    assert_eq!(broker.delivered_values(), ["a"]);
 }
 
 #[test]
-fn a_failed_ack_creates_nothing() {
-    let mut rig = with_messages(&["a"]);
-    let digest = rig.digest();
-    let claim = first_message("t", "nobody", "w");
-    let refusal = Refusal::UnknownGroup(group("nobody"));
-    assert_eq!(rig.ack(claim.clone()), Err(refusal.clone()));
-    assert_eq!(rig.nack(claim.clone(), "r"), Err(refusal.clone()));
-    assert_eq!(rig.extend(claim.clone(), None), Err(refusal.clone()));
-    assert_eq!(rig.release(claim), Err(refusal));
-    assert_eq!(rig.groups("t"), [""; 0]);
-    assert_eq!(rig.digest(), digest);
+fn failed_ack_creates_no_group() {
+    let mut broker = with_messages(&["a"]);
+    let digest = broker.digest();
+    let claim = first_message("t", "unknown", "w");
+    let refusal = Refusal::UnknownGroup(group("unknown"));
+    assert_eq!(broker.ack(claim.clone()), Err(refusal.clone()));
+    assert_eq!(broker.nack(claim.clone(), "r"), Err(refusal.clone()));
+    assert_eq!(broker.extend(claim.clone(), None), Err(refusal.clone()));
+    assert_eq!(broker.release(claim), Err(refusal));
+    assert_eq!(broker.groups("t"), [""; 0]);
+    assert_eq!(broker.digest(), digest);
 }
 
 #[test]
-fn deleting_a_group_ends_its_streams_and_no_others() {
-    let mut rig = with_messages(&[]);
-    let first = rig.subscribe("t", "g", "w");
-    let second = rig.subscribe("t", "g", "x");
-    let other = rig.subscribe("t", "h", "w");
-    rig.delete_group("t", "g");
-    assert_eq!(rig.closed, [(first, CloseCause::GroupDeleted), (second, CloseCause::GroupDeleted)]);
-    assert_eq!(rig.send(Command::Unsubscribe { consumer: first }), Err(Refusal::UnknownConsumer));
-    rig.produce("t", "a");
-    assert_eq!(rig.served(), [(other, "a".to_owned())]);
+fn deleted_group_closes_its_streams_only() {
+    let mut broker = with_messages(&[]);
+    let first = broker.subscribe("t", "g", "w");
+    let second = broker.subscribe("t", "g", "x");
+    let other = broker.subscribe("t", "h", "w");
+    broker.delete_group("t", "g");
+    assert_eq!(broker.closed, [(first, CloseCause::GroupDeleted), (second, CloseCause::GroupDeleted)]);
+    assert_eq!(broker.send(Command::Unsubscribe(Unsubscribe { consumer: first })), Err(Refusal::UnknownConsumer));
+    broker.produce("t", "a");
+    assert_eq!(broker.delivered_by_consumer(), [(other, "a".to_owned())]);
 }
 
 #[test]
-fn deleting_a_group_ends_its_leases_and_forgets_its_progress() {
-    for way in RESTARTS {
-        let mut rig = with_messages(&["a", "b"]);
-        rig.group("t", "keeps-them");
-        rig.subscribe("t", "g", "w");
-        let held = rig.delivered();
-        rig.ack(claim("t", "g", "w", &held[0])).unwrap();
-        rig.delete_group("t", "g");
-        assert_eq!(rig.ack(claim("t", "g", "w", &held[1])), Err(Refusal::UnknownGroup(group("g"))));
-        rig.restart(way);
-        assert_eq!(rig.groups("t"), ["keeps-them"]);
-        rig.subscribe("t", "g", "w");
-        let again = rig.delivered();
+fn deleted_group_loses_leases_and_progress() {
+    for restart in RESTARTS {
+        let mut broker = with_messages(&["a", "b"]);
+        broker.group("t", "keeps-them");
+        broker.subscribe("t", "g", "w");
+        let held = broker.delivered();
+        broker.ack(claim("t", "g", "w", &held[0])).unwrap();
+        broker.delete_group("t", "g");
+        assert_eq!(broker.ack(claim("t", "g", "w", &held[1])), Err(Refusal::UnknownGroup(group("g"))));
+        broker.restart(restart);
+        assert_eq!(broker.groups("t"), ["keeps-them"]);
+        broker.subscribe("t", "g", "w");
+        let again = broker.delivered();
         let seen: Vec<_> = again.iter().map(|d| (value(d), d.attempts, d.failures)).collect();
         assert_eq!(seen, [("a".to_owned(), 1, 0), ("b".to_owned(), 1, 0)]);
-        assert_eq!(rig.ack(claim("t", "g", "w", &held[1])), Err(Refusal::StaleLease), "the old lease is no lease");
-        rig.pass(60_000);
-        assert_eq!(rig.groups("t"), ["g", "keeps-them"], "and nothing of the old group comes due any more");
+        assert_eq!(
+            broker.ack(claim("t", "g", "w", &held[1])),
+            Err(Refusal::StaleLease),
+            "a lease of the deleted group is stale"
+        );
+        broker.advance(60_000);
+        assert_eq!(broker.groups("t"), ["g", "keeps-them"], "no timer of the deleted group is left");
     }
 }
 
 #[test]
-fn deleting_a_group_lets_go_of_what_only_it_had_still_to_do() {
-    let mut rig = with_messages(&["a", "b"]);
-    rig.group("t", "slow");
-    rig.subscribe("t", "g", "w");
-    let held = rig.delivered();
-    rig.ack(claim("t", "g", "w", &held[0])).unwrap();
-    assert_eq!(rig.kept("t"), ["a", "b"]);
-    rig.delete_group("t", "slow");
-    assert_eq!(rig.kept("t"), ["b"]);
+fn deleted_group_releases_messages_only_it_had_not_acked() {
+    let mut broker = with_messages(&["a", "b"]);
+    broker.group("t", "slow");
+    broker.subscribe("t", "g", "w");
+    let held = broker.delivered();
+    broker.ack(claim("t", "g", "w", &held[0])).unwrap();
+    assert_eq!(broker.stored_values("t"), ["a", "b"]);
+    broker.delete_group("t", "slow");
+    assert_eq!(broker.stored_values("t"), ["b"]);
 }
 
 #[test]
-fn where_no_group_is_left_nothing_counts_as_done() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        rig.topic_retaining("t", Some(1_000_000), None);
+fn deleting_last_group_makes_all_messages_unacked() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic_with_retention("t", Some(1_000_000), None);
         for value in ["a", "b"] {
-            rig.produce("t", value);
+            broker.produce("t", value);
         }
-        rig.subscribe("t", "g", "w");
-        let held = rig.delivered();
-        rig.ack(claim("t", "g", "w", &held[0])).unwrap();
-        assert_eq!(rig.load("t").messages, 1);
-        rig.delete_group("t", "g");
-        rig.restart(way);
-        assert_eq!(rig.load("t").messages, 2);
-        rig.pass(2_000_000);
-        assert_eq!(rig.kept("t"), ["a", "b"], "what is not done does not grow too old");
+        broker.subscribe("t", "g", "w");
+        let held = broker.delivered();
+        broker.ack(claim("t", "g", "w", &held[0])).unwrap();
+        assert_eq!(broker.partition_info("t").messages, 1);
+        broker.delete_group("t", "g");
+        broker.restart(restart);
+        assert_eq!(broker.partition_info("t").messages, 2);
+        broker.advance(2_000_000);
+        assert_eq!(broker.stored_values("t"), ["a", "b"], "an unacked message does not age out");
     }
 }
 
 #[test]
-fn what_names_no_group_is_refused_by_name() {
-    let mut rig = with_messages(&[]);
-    let digest = rig.digest();
-    let nobody = Refusal::UnknownGroup(group("nobody"));
-    let delete = Command::DeleteGroup { topic: topic("t"), group: group("nobody") };
-    assert_eq!(rig.send(delete), Err(nobody));
-    let nowhere = Refusal::UnknownTopic(topic("nowhere"));
+fn unknown_group_or_topic_is_refused() {
+    let mut broker = with_messages(&[]);
+    let digest = broker.digest();
+    let unknown_group = Refusal::UnknownGroup(group("unknown"));
+    let delete = Command::DeleteGroup(DeleteGroup { topic: topic("t"), group: group("unknown") });
+    assert_eq!(broker.send(delete), Err(unknown_group));
+    let unknown_topic = Refusal::UnknownTopic(topic("nowhere"));
     for command in [
         Command::Subscribe(subscribe("nowhere", "g", "w")),
-        Command::CreateGroup { topic: topic("nowhere"), group: group("g"), start: GroupStart::Earliest },
-        Command::DeleteGroup { topic: topic("nowhere"), group: group("g") },
-        Command::ListGroups { topic: topic("nowhere") },
+        Command::CreateGroup(CreateGroup { topic: topic("nowhere"), group: group("g"), start: GroupStart::Earliest }),
+        Command::DeleteGroup(DeleteGroup { topic: topic("nowhere"), group: group("g") }),
+        Command::ListGroups(ListGroups { topic: topic("nowhere") }),
     ] {
-        assert_eq!(rig.send(command), Err(nowhere.clone()));
+        assert_eq!(broker.send(command), Err(unknown_topic.clone()));
     }
-    assert_eq!(rig.digest(), digest);
+    assert_eq!(broker.digest(), digest);
 }
 
 #[test]
-fn a_group_of_the_same_name_in_another_topic_is_another_group() {
-    let mut rig = with_messages(&["a"]);
-    rig.topic("u", 1);
-    rig.subscribe("u", "g", "w");
-    rig.subscribe("t", "g", "w");
-    let delivery = rig.one();
-    rig.ack(claim("t", "g", "w", &delivery)).unwrap();
-    rig.delete_group("t", "g");
-    assert_eq!(rig.groups("u"), ["g"]);
+fn groups_of_same_name_in_two_topics_are_separate() {
+    let mut broker = with_messages(&["a"]);
+    broker.topic("u", 1);
+    broker.subscribe("u", "g", "w");
+    broker.subscribe("t", "g", "w");
+    let delivery = broker.expect_delivery();
+    broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+    broker.delete_group("t", "g");
+    assert_eq!(broker.groups("u"), ["g"]);
 }

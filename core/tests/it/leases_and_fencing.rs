@@ -1,20 +1,20 @@
-//! Leases: whose a message is, by which proof, and for how long.
+//! Leases and fencing: tokens, owners, expiry, extension and release.
 
-use super::rig::*;
-use driftq_core::command::{Claim, OnDisconnect, TokenClaim};
+use super::test_broker::*;
+use driftq_core::command::{Ack, Claim, CloseStream, Extend, Nack, OnDisconnect, Release, TokenClaim};
 use driftq_core::faults::{Fault, Faults, Planted};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal, Reply};
 
-/// A topic with one message, held by `w` of group `g`, whose stream is gone.
-fn abandoned() -> (Rig, driftq_core::reply::Delivery) {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig.produce("t", "a");
-    let consumer = rig.subscribe("t", "g", "w");
-    let delivery = rig.one();
-    rig.unsubscribe(consumer);
-    (rig, delivery)
+/// A topic with one message leased by `w` of group `g`, whose stream is closed.
+fn abandoned() -> (TestBroker, driftq_core::reply::Delivery) {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    broker.produce("t", "a");
+    let consumer = broker.subscribe("t", "g", "w");
+    let delivery = broker.expect_delivery();
+    broker.unsubscribe(consumer);
+    (broker, delivery)
 }
 
 fn without_token(claim: Claim) -> Claim {
@@ -22,309 +22,309 @@ fn without_token(claim: Claim) -> Claim {
 }
 
 #[test]
-fn no_delivery_ever_has_the_token_of_another_and_their_text_sorts_by_age() {
-    let mut rig = Rig::new();
-    rig.topic("t", 2);
+fn tokens_are_unique_and_their_text_sorts_by_age() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 2);
     let mut tokens: Vec<LeaseToken> = Vec::new();
-    for way in [Restart::Crash, Restart::Snapshot, Restart::Crash] {
+    for restart in [Restart::Crash, Restart::Snapshot, Restart::Crash] {
         for _ in 0..3 {
-            rig.produce("t", "v");
+            broker.produce("t", "v");
         }
         for name in ["g", "h"] {
-            rig.subscribe("t", name, "w");
+            broker.subscribe("t", name, "w");
         }
-        rig.pass(10_000);
-        tokens.extend(rig.delivered().iter().map(|delivery| delivery.token));
-        rig.restart(way);
+        broker.advance(10_000);
+        tokens.extend(broker.delivered().iter().map(|delivery| delivery.token));
+        broker.restart(restart);
     }
     assert!(tokens.len() > 50);
-    assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "tokens rise");
-    assert!(tokens.windows(2).all(|pair| pair[0].to_string() < pair[1].to_string()), "and so does their text");
-    assert!(tokens.iter().all(|token| token.to_string().len() == 24), "which has a fixed width");
+    assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "tokens ascend");
+    assert!(tokens.windows(2).all(|pair| pair[0].to_string() < pair[1].to_string()), "their text ascends");
+    assert!(tokens.iter().all(|token| token.to_string().len() == 24), "their text has a fixed width");
 }
 
 #[test]
-fn attempts_failures_the_error_and_the_lease_survive_a_restart() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        rig.topic("t", 1);
-        rig.produce("t", "a");
-        rig.subscribe("t", "g", "w");
-        let first = rig.one();
+fn attempts_failures_error_and_lease_survive_restart() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic("t", 1);
+        broker.produce("t", "a");
+        broker.subscribe("t", "g", "w");
+        let first = broker.expect_delivery();
         assert_eq!((first.attempts, first.failures, first.last_error.as_str()), (1, 0, ""));
-        rig.nack(claim("t", "g", "w", &first), "bad luck").unwrap();
-        let second = rig.one();
+        broker.nack(claim("t", "g", "w", &first), "bad luck").unwrap();
+        let second = broker.expect_delivery();
         assert_eq!((second.attempts, second.failures, second.last_error.as_str()), (2, 1, "bad luck"));
-        rig.restart(way);
-        rig.subscribe("t", "g", "w");
-        rig.pass(1_999);
-        assert_eq!(rig.delivered(), [], "the lease runs on through the restart");
-        rig.pass(1);
-        let third = rig.one();
+        broker.restart(restart);
+        broker.subscribe("t", "g", "w");
+        broker.advance(1_999);
+        assert_eq!(broker.delivered(), [], "the lease continues through the restart");
+        broker.advance(1);
+        let third = broker.expect_delivery();
         assert_eq!((third.attempts, third.failures, third.last_error.as_str()), (3, 2, "bad luck"));
     }
 }
 
-fn attempts_after_a_crash(mut rig: Rig<impl Faults>) -> u32 {
-    rig.topic("t", 1);
-    rig.produce("t", "a");
-    rig.subscribe("t", "g", "w");
-    rig.pass(2_000);
-    rig.delivered();
-    rig.crash();
-    rig.subscribe("t", "g", "w");
-    rig.pass(2_000);
-    rig.one().attempts
+fn attempts_after_crash(mut broker: TestBroker<impl Faults>) -> u32 {
+    broker.topic("t", 1);
+    broker.produce("t", "a");
+    broker.subscribe("t", "g", "w");
+    broker.advance(2_000);
+    broker.delivered();
+    broker.crash();
+    broker.subscribe("t", "g", "w");
+    broker.advance(2_000);
+    broker.expect_delivery().attempts
 }
 
 #[test]
-fn attempts_forgotten_on_replay_would_be_caught() {
-    assert_eq!(attempts_after_a_crash(Rig::new()), 3);
-    let planted = Rig::with(small_config(), Planted(Fault::AttemptsForgottenOnReplay));
-    assert_eq!(attempts_after_a_crash(planted), 1, "the planted bug starts counting anew");
+fn fault_attempts_forgotten_on_replay_is_detected() {
+    assert_eq!(attempts_after_crash(TestBroker::new()), 3);
+    let planted = TestBroker::with(small_config(), Planted(Fault::AttemptsForgottenOnReplay));
+    assert_eq!(attempts_after_crash(planted), 1, "the planted fault resets the count");
 }
 
 #[test]
-fn a_token_granted_before_a_restart_still_proves_the_delivery_after_it() {
-    for way in RESTARTS {
-        let (mut rig, delivery) = abandoned();
-        rig.restart(way);
-        assert_eq!(rig.extend(claim("t", "g", "w", &delivery), Some(5_000)), Ok(START.after(Millis(5_000))));
-        rig.ack(claim("t", "g", "w", &delivery)).unwrap();
-        assert_eq!(rig.progress("t", "g").lag, 0);
+fn token_from_before_restart_is_valid_after_it() {
+    for restart in RESTARTS {
+        let (mut broker, delivery) = abandoned();
+        broker.restart(restart);
+        assert_eq!(broker.extend(claim("t", "g", "w", &delivery), Some(5_000)), Ok(START.after(Millis(5_000))));
+        broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+        assert_eq!(broker.progress("t", "g").lag, 0);
     }
 }
 
-/// An older delivery's worker speaks up after the message went to somebody else. Gives what it was answered.
-fn zombie<F: Faults>(mut rig: Rig<F>) -> Vec<Result<Reply, Refusal>> {
-    rig.topic("t", 1);
-    rig.produce("t", "a");
-    rig.subscribe("t", "g", "w");
-    let old = rig.one();
-    rig.pass(2_000);
-    let new = rig.one();
+/// Sends commands with the token of an older delivery after a redelivery, and returns the replies.
+fn replies_to_stale_token<F: Faults>(mut broker: TestBroker<F>) -> Vec<Result<Reply, Refusal>> {
+    broker.topic("t", 1);
+    broker.produce("t", "a");
+    broker.subscribe("t", "g", "w");
+    let old = broker.expect_delivery();
+    broker.advance(2_000);
+    let new = broker.expect_delivery();
     assert_eq!(new.attempts, 2);
     let stale = claim("t", "g", "w", &old);
-    let digest = rig.digest();
-    let answers = vec![
-        rig.send(Command::Extend { claim: stale.clone(), lease: None }),
-        rig.send(Command::Nack { claim: stale.clone(), reason: "late".into(), delay: None }),
-        rig.send(Command::Release(stale.clone())),
-        rig.send(Command::Ack(stale)),
+    let digest = broker.digest();
+    let replies = vec![
+        broker.send(Command::Extend(Extend { claim: stale.clone(), lease: None })),
+        broker.send(Command::Nack(Nack { claim: stale.clone(), reason: "late".into(), delay: None })),
+        broker.send(Command::Release(Release(stale.clone()))),
+        broker.send(Command::Ack(Ack(stale))),
     ];
-    if answers.iter().all(Result::is_err) {
-        assert_eq!(rig.digest(), digest, "a stale token changes nothing");
-        rig.ack(claim("t", "g", "w", &new)).unwrap();
+    if replies.iter().all(Result::is_err) {
+        assert_eq!(broker.digest(), digest, "a stale token changes nothing");
+        broker.ack(claim("t", "g", "w", &new)).unwrap();
     }
-    answers
+    replies
 }
 
 #[test]
-fn only_the_newest_deliverys_token_is_taken() {
-    assert_eq!(zombie(Rig::new()), vec![Err(Refusal::StaleLease); 4]);
+fn stale_token_is_refused_for_every_command() {
+    assert_eq!(replies_to_stale_token(TestBroker::new()), vec![Err(Refusal::StaleLease); 4]);
 }
 
 #[test]
-fn a_token_check_left_out_would_be_caught() {
-    let answers = zombie(Rig::with(small_config(), Planted(Fault::SkipTokenCheck)));
-    assert!(answers.iter().any(Result::is_ok), "the planted bug lets the zombie in");
+fn fault_skip_token_check_is_detected() {
+    let replies = replies_to_stale_token(TestBroker::with(small_config(), Planted(Fault::SkipTokenCheck)));
+    assert!(replies.iter().any(Result::is_ok), "the planted fault accepts the stale token");
 }
 
 #[test]
-fn a_token_that_cannot_be_read_is_stale() {
-    let (mut rig, delivery) = abandoned();
+fn unreadable_token_is_refused_as_stale() {
+    let (mut broker, delivery) = abandoned();
     for text in ["", "zz", "00000001ffffffffffffffff0"] {
         let claim = Claim { token: TokenClaim::read(Some(text)), ..claim("t", "g", "w", &delivery) };
-        assert_eq!(rig.ack(claim), Err(Refusal::StaleLease), "{text:?}");
+        assert_eq!(broker.ack(claim), Err(Refusal::StaleLease), "{text:?}");
     }
     let shown = TokenClaim::read(Some(&delivery.token.to_string()));
-    rig.ack(Claim { token: shown, ..claim("t", "g", "w", &delivery) }).unwrap();
+    broker.ack(Claim { token: shown, ..claim("t", "g", "w", &delivery) }).unwrap();
 }
 
 #[test]
-fn without_a_token_the_newest_deliverys_owner_decides_alone() {
-    let (mut rig, old) = abandoned();
-    rig.pass(2_000);
-    rig.subscribe("t", "g", "x");
-    let new = rig.one();
-    assert_eq!(rig.ack(without_token(claim("t", "g", "w", &old))), Err(Refusal::NotOwner));
-    assert_eq!(rig.extend(without_token(claim("t", "g", "w", &old)), None), Err(Refusal::NotOwner));
-    rig.extend(without_token(claim("t", "g", "x", &new)), None).unwrap();
-    rig.ack(without_token(claim("t", "g", "x", &new))).unwrap();
+fn claim_without_token_is_checked_by_newest_owner() {
+    let (mut broker, old) = abandoned();
+    broker.advance(2_000);
+    broker.subscribe("t", "g", "x");
+    let new = broker.expect_delivery();
+    assert_eq!(broker.ack(without_token(claim("t", "g", "w", &old))), Err(Refusal::NotOwner));
+    assert_eq!(broker.extend(without_token(claim("t", "g", "w", &old)), None), Err(Refusal::NotOwner));
+    broker.extend(without_token(claim("t", "g", "x", &new)), None).unwrap();
+    broker.ack(without_token(claim("t", "g", "x", &new))).unwrap();
 }
 
 #[test]
-fn a_message_nobody_was_handed_belongs_to_nobody() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig.group("t", "g");
-    rig.produce("t", "a");
-    let stranger = first_message("t", "g", "w");
-    assert_eq!(rig.ack(stranger.clone()), Err(Refusal::NotOwner));
+fn claim_on_undelivered_message_is_refused() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    broker.group("t", "g");
+    broker.produce("t", "a");
+    let undelivered = first_message("t", "g", "w");
+    assert_eq!(broker.ack(undelivered.clone()), Err(Refusal::NotOwner));
     let token = TokenClaim::Shown(LeaseToken { boot: Boot(1), counter: 1 });
-    assert_eq!(rig.ack(Claim { token, ..stranger }), Err(Refusal::StaleLease));
-    assert_eq!(rig.progress("t", "g").lag, 1);
+    assert_eq!(broker.ack(Claim { token, ..undelivered }), Err(Refusal::StaleLease));
+    assert_eq!(broker.progress("t", "g").lag, 1);
 }
 
 #[test]
-fn an_expired_lease_not_yet_redelivered_still_takes_an_ack() {
-    let (mut rig, delivery) = abandoned();
-    rig.pass(60_000);
-    assert_eq!(rig.progress("t", "g").waiting, 1);
-    rig.ack(claim("t", "g", "w", &delivery)).unwrap();
-    rig.subscribe("t", "g", "w");
-    assert_eq!(rig.delivered(), []);
+fn ack_after_expiry_before_redelivery_succeeds() {
+    let (mut broker, delivery) = abandoned();
+    broker.advance(60_000);
+    assert_eq!(broker.progress("t", "g").waiting, 1);
+    broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+    broker.subscribe("t", "g", "w");
+    assert_eq!(broker.delivered(), []);
 }
 
 #[test]
-fn an_expired_lease_not_yet_redelivered_takes_a_nack_which_only_updates_the_reason() {
-    let (mut rig, delivery) = abandoned();
-    rig.pass(60_000);
-    let late = Command::Nack {
+fn nack_after_expiry_before_redelivery_only_updates_reason() {
+    let (mut broker, delivery) = abandoned();
+    broker.advance(60_000);
+    let late = Command::Nack(Nack {
         claim: claim("t", "g", "w", &delivery),
         reason: "was slow".into(),
         delay: Some(Millis(1_000_000)),
-    };
-    assert_eq!(rig.send(late), Ok(Reply::Done));
-    rig.restart(Restart::Crash);
-    rig.subscribe("t", "g", "w");
-    let again = rig.one();
+    });
+    assert_eq!(broker.send(late), Ok(Reply::Success));
+    broker.restart(Restart::Crash);
+    broker.subscribe("t", "g", "w");
+    let again = broker.expect_delivery();
     assert_eq!((again.attempts, again.failures, again.last_error.as_str()), (2, 1, "was slow"));
 }
 
 #[test]
-fn a_late_nack_that_says_nothing_new_writes_nothing() {
-    let (mut rig, delivery) = abandoned();
-    rig.pass(60_000);
+fn late_nack_without_new_reason_writes_nothing() {
+    let (mut broker, delivery) = abandoned();
+    broker.advance(60_000);
     let late = claim("t", "g", "w", &delivery);
-    rig.nack(late.clone(), "was slow").unwrap();
-    let appended = rig.pipeline.broker().appended();
-    rig.nack(late.clone(), "was slow").unwrap();
-    rig.nack(late, "").unwrap();
-    assert_eq!(rig.pipeline.broker().appended(), appended);
+    broker.nack(late.clone(), "was slow").unwrap();
+    let appended = broker.pipeline.broker().appended();
+    broker.nack(late.clone(), "was slow").unwrap();
+    broker.nack(late, "").unwrap();
+    assert_eq!(broker.pipeline.broker().appended(), appended);
 }
 
 #[test]
-fn an_expired_lease_cannot_be_extended() {
-    let (mut rig, delivery) = abandoned();
-    rig.pass(2_000);
-    let digest = rig.digest();
-    assert_eq!(rig.extend(claim("t", "g", "w", &delivery), Some(9_000)), Err(Refusal::StaleLease));
-    assert_eq!(rig.digest(), digest);
+fn extend_after_expiry_is_refused() {
+    let (mut broker, delivery) = abandoned();
+    broker.advance(2_000);
+    let digest = broker.digest();
+    assert_eq!(broker.extend(claim("t", "g", "w", &delivery), Some(9_000)), Err(Refusal::StaleLease));
+    assert_eq!(broker.digest(), digest);
 }
 
 #[test]
-fn an_extension_counts_from_now_and_moves_the_leases_end() {
-    for way in RESTARTS {
-        let (mut rig, delivery) = abandoned();
-        rig.pass(1_500);
-        assert_eq!(rig.extend(claim("t", "g", "w", &delivery), Some(3_000)), Ok(START.after(Millis(4_500))));
-        rig.restart(way);
-        rig.subscribe("t", "g", "x");
-        rig.pass(2_999);
-        assert_eq!(rig.delivered(), []);
-        rig.pass(1);
-        assert_eq!(rig.one().attempts, 2);
+fn extend_counts_from_now_and_moves_lease_end() {
+    for restart in RESTARTS {
+        let (mut broker, delivery) = abandoned();
+        broker.advance(1_500);
+        assert_eq!(broker.extend(claim("t", "g", "w", &delivery), Some(3_000)), Ok(START.after(Millis(4_500))));
+        broker.restart(restart);
+        broker.subscribe("t", "g", "x");
+        broker.advance(2_999);
+        assert_eq!(broker.delivered(), []);
+        broker.advance(1);
+        assert_eq!(broker.expect_delivery().attempts, 2);
     }
 }
 
 #[test]
-fn an_extension_without_a_length_gives_the_default_lease() {
-    let mut rig = Rig::with_limits(|limits| limits.lease_default = Millis(7_000));
-    rig.topic("t", 1);
-    rig.produce("t", "a");
-    rig.subscribe_with("t", "g", "w", |asked| asked.lease = None);
-    let delivery = rig.one();
+fn extend_without_length_grants_default_lease() {
+    let mut broker = TestBroker::with_limits(|limits| limits.lease_default = Millis(7_000));
+    broker.topic("t", 1);
+    broker.produce("t", "a");
+    broker.subscribe_with("t", "g", "w", |request| request.lease = None);
+    let delivery = broker.expect_delivery();
     assert_eq!(delivery.lease_until, START.after(Millis(7_000)));
-    rig.pass(100);
-    assert_eq!(rig.extend(claim("t", "g", "w", &delivery), None), Ok(START.after(Millis(7_100))));
+    broker.advance(100);
+    assert_eq!(broker.extend(claim("t", "g", "w", &delivery), None), Ok(START.after(Millis(7_100))));
 }
 
 #[test]
-fn a_dropped_stream_leaves_its_leases_running() {
-    let (mut rig, delivery) = abandoned();
-    rig.subscribe("t", "g", "x");
-    rig.pass(1_999);
-    assert_eq!(rig.delivered(), []);
-    assert_eq!(rig.progress("t", "g").in_flight, 1);
-    rig.ack(claim("t", "g", "w", &delivery)).unwrap();
-    rig.pass(60_000);
-    assert_eq!(rig.delivered(), []);
+fn dropped_stream_leaves_its_leases_running() {
+    let (mut broker, delivery) = abandoned();
+    broker.subscribe("t", "g", "x");
+    broker.advance(1_999);
+    assert_eq!(broker.delivered(), []);
+    assert_eq!(broker.progress("t", "g").in_flight, 1);
+    broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+    broker.advance(60_000);
+    assert_eq!(broker.delivered(), []);
 }
 
 #[test]
-fn a_stream_that_asked_for_it_gives_its_leases_back_when_it_goes() {
-    let mut rig = Rig::new();
-    rig.topic("t", 2);
+fn stream_with_release_on_disconnect_returns_its_leases() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 2);
     for partition in [0, 1, 0] {
-        rig.produce_to("t", partition, "v");
+        broker.produce_to("t", partition, "v");
     }
-    let leaving = rig.subscribe_with("t", "g", "w", |asked| asked.on_disconnect = OnDisconnect::Release);
-    let held = rig.delivered();
+    let leaving = broker.subscribe_with("t", "g", "w", |request| request.on_disconnect = OnDisconnect::Release);
+    let held = broker.delivered();
     assert_eq!(held.len(), 3);
-    rig.ack(claim("t", "g", "w", &held[0])).unwrap();
-    rig.subscribe("t", "g", "x");
-    rig.unsubscribe(leaving);
-    let again = rig.delivered();
-    assert_eq!(again.len(), 2, "what was acked stays done");
+    broker.ack(claim("t", "g", "w", &held[0])).unwrap();
+    broker.subscribe("t", "g", "x");
+    broker.unsubscribe(leaving);
+    let again = broker.delivered();
+    assert_eq!(again.len(), 2, "the acked message is not redelivered");
     for delivery in again {
         assert_eq!((delivery.attempts, delivery.failures, delivery.last_error.as_str()), (2, 0, ""));
     }
 }
 
 #[test]
-fn a_stream_that_has_had_all_it_wanted_keeps_its_leases_whatever_it_asked_for() {
-    let mut rig = Rig::with_topic(1);
-    rig.produce("t", "v");
-    let ending = rig.subscribe_with("t", "g", "w", |asked| asked.on_disconnect = OnDisconnect::Release);
-    let delivery = rig.one();
-    rig.subscribe("t", "g", "x");
-    assert_eq!(rig.send(Command::Finish { consumer: ending }), Ok(Reply::Done));
-    assert_eq!(rig.send(Command::Finish { consumer: ending }), Err(Refusal::UnknownConsumer));
-    rig.pass(1_999);
-    assert_eq!(rig.delivered(), []);
-    rig.ack(claim("t", "g", "w", &delivery)).unwrap();
+fn closed_stream_keeps_its_leases_despite_release_on_disconnect() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.produce("t", "v");
+    let ending = broker.subscribe_with("t", "g", "w", |request| request.on_disconnect = OnDisconnect::Release);
+    let delivery = broker.expect_delivery();
+    broker.subscribe("t", "g", "x");
+    assert_eq!(broker.send(Command::CloseStream(CloseStream { consumer: ending })), Ok(Reply::Success));
+    assert_eq!(broker.send(Command::CloseStream(CloseStream { consumer: ending })), Err(Refusal::UnknownConsumer));
+    broker.advance(1_999);
+    assert_eq!(broker.delivered(), []);
+    broker.ack(claim("t", "g", "w", &delivery)).unwrap();
 }
 
 #[test]
-fn a_release_is_no_failure_and_gives_the_message_to_the_next_at_once() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        rig.topic("t", 1);
-        rig.produce_with("t", "a", |asked| asked.envelope.retry_policy = Some(policy(5, 1_000, 0)));
-        let first = rig.subscribe("t", "g", "w");
-        let delivery = rig.one();
-        rig.set_prefetch(first, 0);
-        rig.release(claim("t", "g", "w", &delivery)).unwrap();
-        rig.restart(way);
-        rig.subscribe("t", "g", "x");
-        let again = rig.one();
+fn release_is_no_failure_and_redelivers_at_once() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic("t", 1);
+        broker.produce_with("t", "a", |request| request.envelope.retry_policy = Some(policy(5, 1_000, 0)));
+        let first = broker.subscribe("t", "g", "w");
+        let delivery = broker.expect_delivery();
+        broker.set_prefetch(first, 0);
+        broker.release(claim("t", "g", "w", &delivery)).unwrap();
+        broker.restart(restart);
+        broker.subscribe("t", "g", "x");
+        let again = broker.expect_delivery();
         assert_eq!((again.attempts, again.failures, again.last_error.as_str()), (2, 0, ""));
-        let digest = rig.digest();
-        assert_eq!(rig.release(claim("t", "g", "w", &delivery)), Err(Refusal::StaleLease));
-        assert_eq!(rig.digest(), digest);
+        let digest = broker.digest();
+        assert_eq!(broker.release(claim("t", "g", "w", &delivery)), Err(Refusal::StaleLease));
+        assert_eq!(broker.digest(), digest);
     }
 }
 
 #[test]
-fn releasing_what_has_already_come_back_changes_nothing() {
-    let (mut rig, delivery) = abandoned();
-    rig.pass(2_000);
-    let digest = rig.digest();
-    rig.release(claim("t", "g", "w", &delivery)).unwrap();
-    assert_eq!(rig.digest(), digest);
-    assert_eq!(rig.progress("t", "g").waiting, 1);
+fn release_after_expiry_changes_nothing() {
+    let (mut broker, delivery) = abandoned();
+    broker.advance(2_000);
+    let digest = broker.digest();
+    broker.release(claim("t", "g", "w", &delivery)).unwrap();
+    assert_eq!(broker.digest(), digest);
+    assert_eq!(broker.progress("t", "g").waiting, 1);
 }
 
 #[test]
-fn a_held_message_has_one_holder() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig.produce("t", "a");
-    for who in ["w", "x", "y"] {
-        rig.subscribe("t", "g", who);
+fn leased_message_is_delivered_to_one_consumer_only() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    broker.produce("t", "a");
+    for owner_name in ["w", "x", "y"] {
+        broker.subscribe("t", "g", owner_name);
     }
-    assert_eq!(rig.values(), ["a"]);
-    rig.pass(1_999);
-    assert_eq!(rig.delivered(), []);
+    assert_eq!(broker.delivered_values(), ["a"]);
+    broker.advance(1_999);
+    assert_eq!(broker.delivered(), []);
 }

@@ -1,200 +1,200 @@
-//! Retries: when a failed message comes again.
+//! Retries: when a failed message is redelivered.
 
-use super::rig::*;
+use super::test_broker::*;
 use driftq_core::faults::{Fault, Faults, Planted};
 use driftq_core::reply::Blocked;
 use driftq_core::types::*;
 
 const DAY: u64 = 24 * 60 * 60 * 1_000;
 
-/// Produces one message under `policy`, fails it `times` times as soon as it comes, and gives the waits in between.
-fn waits<F: Faults>(mut rig: Rig<F>, policy: RetryPolicy, times: usize) -> Vec<u64> {
-    rig.topic("t", 1);
-    rig.produce_with("t", "a", |asked| asked.envelope.retry_policy = Some(policy));
-    rig.subscribe_with("t", "g", "w", |asked| asked.lease = Some(Millis(1_000 * DAY)));
-    let mut delivery = rig.one();
-    let mut waits = Vec::new();
+/// Produces one message under `policy`, nacks it `times` times at once, and returns the backoff after each nack.
+fn backoffs<F: Faults>(mut broker: TestBroker<F>, policy: RetryPolicy, times: usize) -> Vec<u64> {
+    broker.topic("t", 1);
+    broker.produce_with("t", "a", |request| request.envelope.retry_policy = Some(policy));
+    broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(1_000 * DAY)));
+    let mut delivery = broker.expect_delivery();
+    let mut backoffs = Vec::new();
     for _ in 0..times {
-        let failed_at = rig.now;
-        rig.nack(claim("t", "g", "w", &delivery), "again").unwrap();
-        while rig.deliveries.is_empty() {
-            let next = rig.next_moment().expect("a retry is due some time");
-            rig.pass(next.since(rig.now).0);
+        let failed_at = broker.now;
+        broker.nack(claim("t", "g", "w", &delivery), "again").unwrap();
+        while broker.deliveries.is_empty() {
+            let next = broker.next_timeout().expect("a retry is scheduled");
+            broker.advance(next.since(broker.now).0);
         }
-        waits.push(rig.now.since(failed_at).0);
-        delivery = rig.one();
+        backoffs.push(broker.now.since(failed_at).0);
+        delivery = broker.expect_delivery();
     }
-    waits
+    backoffs
 }
 
 #[test]
-fn without_a_policy_a_nack_redelivers_at_once() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig.produce("t", "a");
-    rig.subscribe("t", "g", "w");
+fn nack_without_policy_redelivers_at_once() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    broker.produce("t", "a");
+    broker.subscribe("t", "g", "w");
     for attempt in 1..=50 {
-        let delivery = rig.one();
+        let delivery = broker.expect_delivery();
         assert_eq!(delivery.attempts, attempt);
-        rig.nack(claim("t", "g", "w", &delivery), "again").unwrap();
+        broker.nack(claim("t", "g", "w", &delivery), "again").unwrap();
     }
 }
 
 #[test]
-fn the_wait_doubles_with_every_failure_up_to_the_cap_and_at_least_half_of_it_is_fixed() {
-    let waits = waits(Rig::new(), policy(0, 1_000, 6_000), 6);
-    for (wait, whole) in waits.iter().zip([1_000, 2_000, 4_000, 6_000, 6_000, 6_000]) {
+fn backoff_doubles_up_to_cap_with_at_most_half_jitter() {
+    let backoffs = backoffs(TestBroker::new(), policy(0, 1_000, 6_000), 6);
+    for (wait, whole) in backoffs.iter().zip([1_000, 2_000, 4_000, 6_000, 6_000, 6_000]) {
         assert!((whole / 2..=whole).contains(wait), "{wait} after {whole}");
     }
 }
 
 #[test]
-fn without_a_cap_the_wait_is_at_most_a_day() {
-    let waits = waits(Rig::new(), policy(0, 20 * 60 * 60 * 1_000, 0), 3);
-    assert!((DAY / 2..=DAY).contains(&waits[1]) && (DAY / 2..=DAY).contains(&waits[2]), "{waits:?}");
+fn backoff_without_cap_is_at_most_one_day() {
+    let backoffs = backoffs(TestBroker::new(), policy(0, 20 * 60 * 60 * 1_000, 0), 3);
+    assert!((DAY / 2..=DAY).contains(&backoffs[1]) && (DAY / 2..=DAY).contains(&backoffs[2]), "{backoffs:?}");
 }
 
 #[test]
-fn a_policy_that_says_nothing_waits_for_nothing_and_never_gives_up() {
-    assert_eq!(waits(Rig::new(), policy(0, 0, 0), 100), [0; 100]);
+fn empty_policy_retries_forever_without_backoff() {
+    assert_eq!(backoffs(TestBroker::new(), policy(0, 0, 0), 100), [0; 100]);
 }
 
 #[test]
-fn a_backoff_ignored_would_be_caught() {
-    assert!(waits(Rig::new(), policy(0, 1_000, 0), 1)[0] >= 500);
-    let planted = Rig::with(small_config(), Planted(Fault::BackoffIgnored));
-    assert_eq!(waits(planted, policy(0, 1_000, 0), 1), [0]);
+fn fault_backoff_ignored_is_detected() {
+    assert!(backoffs(TestBroker::new(), policy(0, 1_000, 0), 1)[0] >= 500);
+    let planted = TestBroker::with(small_config(), Planted(Fault::BackoffIgnored));
+    assert_eq!(backoffs(planted, policy(0, 1_000, 0), 1), [0]);
 }
 
 #[test]
-fn the_spread_is_the_same_on_every_run_and_differs_between_messages_and_attempts() {
-    let once = waits(Rig::new(), policy(0, 1_000_000, 1_000_000), 5);
-    assert_eq!(once, waits(Rig::new(), policy(0, 1_000_000, 1_000_000), 5));
-    assert!(once.windows(2).all(|pair| pair[0] != pair[1]), "attempts differ: {once:?}");
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
+fn jitter_is_deterministic_and_differs_by_message_and_attempt() {
+    let once = backoffs(TestBroker::new(), policy(0, 1_000_000, 1_000_000), 5);
+    assert_eq!(once, backoffs(TestBroker::new(), policy(0, 1_000_000, 1_000_000), 5));
+    assert!(once.windows(2).all(|pair| pair[0] != pair[1]), "backoff differs between attempts: {once:?}");
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
     for _ in 0..20 {
-        rig.produce_with("t", "a", |asked| asked.envelope.retry_policy = Some(policy(0, 1_000_000, 0)));
+        broker.produce_with("t", "a", |request| request.envelope.retry_policy = Some(policy(0, 1_000_000, 0)));
     }
-    rig.subscribe("t", "g", "w");
-    rig.pass(2_000);
-    rig.delivered();
-    let mut moments = std::collections::BTreeSet::new();
-    while let Some(next) = rig.next_moment().filter(|at| *at <= START.after(Millis(1_002_000))) {
-        rig.pass(next.since(rig.now).0);
-        moments.extend((!rig.delivered().is_empty()).then_some(rig.now));
+    broker.subscribe("t", "g", "w");
+    broker.advance(2_000);
+    broker.delivered();
+    let mut times = std::collections::BTreeSet::new();
+    while let Some(next) = broker.next_timeout().filter(|at| *at <= START.after(Millis(1_002_000))) {
+        broker.advance(next.since(broker.now).0);
+        times.extend((!broker.delivered().is_empty()).then_some(broker.now));
     }
-    assert!(moments.len() > 10, "twenty messages do not come back together: {moments:?}");
+    assert!(times.len() > 10, "twenty messages are not redelivered together: {times:?}");
 }
 
 #[test]
-fn a_retry_waits_after_an_expiry_as_after_a_nack_and_its_moment_survives_a_restart() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        rig.topic("t", 1);
-        rig.produce_with("t", "a", |asked| asked.envelope.retry_policy = Some(policy(0, 10_000, 0)));
-        rig.subscribe("t", "g", "w");
-        rig.delivered();
-        rig.pass(2_000);
-        assert_eq!(rig.delivered(), []);
-        let moment = rig.next_moment().unwrap();
-        let wait = moment.since(rig.now).0;
+fn retry_after_expiry_backs_off_and_survives_restart() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic("t", 1);
+        broker.produce_with("t", "a", |request| request.envelope.retry_policy = Some(policy(0, 10_000, 0)));
+        broker.subscribe("t", "g", "w");
+        broker.delivered();
+        broker.advance(2_000);
+        assert_eq!(broker.delivered(), []);
+        let retry_at = broker.next_timeout().unwrap();
+        let wait = retry_at.since(broker.now).0;
         assert!((5_000..=10_000).contains(&wait), "{wait}");
-        rig.restart(way);
-        rig.subscribe("t", "g", "w");
-        assert_eq!(rig.next_moment(), Some(moment));
-        rig.pass(wait - 1);
-        assert_eq!(rig.delivered(), []);
-        rig.pass(1);
-        let again = rig.one();
+        broker.restart(restart);
+        broker.subscribe("t", "g", "w");
+        assert_eq!(broker.next_timeout(), Some(retry_at));
+        broker.advance(wait - 1);
+        assert_eq!(broker.delivered(), []);
+        broker.advance(1);
+        let again = broker.expect_delivery();
         assert_eq!((again.attempts, again.failures, again.last_error.as_str()), (2, 1, "ack_timeout"));
     }
 }
 
 #[test]
-fn a_retry_due_while_the_broker_was_down_is_due_when_it_is_back() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        rig.topic("t", 1);
-        rig.produce("t", "a");
-        rig.subscribe("t", "g", "w");
-        let delivery = rig.one();
-        rig.nack_with_delay(claim("t", "g", "w", &delivery), 5_000).unwrap();
-        rig.restart_after(way, 5_000);
-        rig.subscribe("t", "g", "w");
-        assert_eq!(rig.one().attempts, 2);
+fn retry_due_during_downtime_is_due_after_restart() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic("t", 1);
+        broker.produce("t", "a");
+        broker.subscribe("t", "g", "w");
+        let delivery = broker.expect_delivery();
+        broker.nack_with_delay(claim("t", "g", "w", &delivery), 5_000).unwrap();
+        broker.restart_after(restart, 5_000);
+        broker.subscribe("t", "g", "w");
+        assert_eq!(broker.expect_delivery().attempts, 2);
     }
 }
 
 #[test]
-fn a_delay_given_with_the_nack_wins_over_the_policy() {
+fn nack_delay_beats_policy() {
     for policy in [None, Some(policy(0, 60_000, 0))] {
         for delay in [0, 1, 777] {
-            let mut rig = Rig::new();
-            rig.topic("t", 1);
-            rig.produce_with("t", "a", |asked| asked.envelope.retry_policy = policy);
-            rig.subscribe("t", "g", "w");
-            let delivery = rig.one();
-            rig.nack_with_delay(claim("t", "g", "w", &delivery), delay).unwrap();
-            rig.pass(delay.saturating_sub(1));
-            assert_eq!(rig.delivered().len(), usize::from(delay == 0), "{policy:?} {delay}");
-            rig.pass(1);
-            assert_eq!(rig.delivered().len(), usize::from(delay > 0), "{policy:?} {delay}");
+            let mut broker = TestBroker::new();
+            broker.topic("t", 1);
+            broker.produce_with("t", "a", |request| request.envelope.retry_policy = policy);
+            broker.subscribe("t", "g", "w");
+            let delivery = broker.expect_delivery();
+            broker.nack_with_delay(claim("t", "g", "w", &delivery), delay).unwrap();
+            broker.advance(delay.saturating_sub(1));
+            assert_eq!(broker.delivered().len(), usize::from(delay == 0), "{policy:?} {delay}");
+            broker.advance(1);
+            assert_eq!(broker.delivered().len(), usize::from(delay > 0), "{policy:?} {delay}");
         }
     }
 }
 
 #[test]
-fn a_message_waiting_for_its_retry_holds_no_lease_and_is_not_in_flight() {
-    let mut rig = Rig::with_limits(|limits| limits.in_flight_max = 1);
-    rig.topic("t", 1);
-    rig.produce("t", "a");
-    rig.produce("t", "b");
-    rig.subscribe_with("t", "g", "w", |asked| asked.prefetch = 1);
-    let first = rig.one();
-    rig.nack_with_delay(claim("t", "g", "w", &first), 1_000_000).unwrap();
-    assert_eq!(rig.values(), ["b"], "neither the place in flight nor the stream's credit is taken");
-    let progress = rig.progress("t", "g");
+fn message_awaiting_retry_holds_no_lease_and_no_slot() {
+    let mut broker = TestBroker::with_limits(|limits| limits.in_flight_max = 1);
+    broker.topic("t", 1);
+    broker.produce("t", "a");
+    broker.produce("t", "b");
+    broker.subscribe_with("t", "g", "w", |request| request.prefetch = 1);
+    let first = broker.expect_delivery();
+    broker.nack_with_delay(claim("t", "g", "w", &first), 1_000_000).unwrap();
+    assert_eq!(broker.delivered_values(), ["b"], "a pending retry takes no in-flight slot and no credit");
+    let progress = broker.progress("t", "g");
     assert_eq!((progress.in_flight, progress.waiting, progress.lag), (1, 1, 2));
 }
 
 #[test]
-fn a_group_all_of_whose_messages_wait_for_their_retry_is_said_to_wait() {
-    let mut rig = Rig::with_topic(1);
-    rig.produce("t", "a");
-    rig.subscribe("t", "g", "w");
-    let delivery = rig.one();
-    rig.nack_with_delay(claim("t", "g", "w", &delivery), 1_000).unwrap();
-    assert_eq!(rig.progress("t", "g").blocked, Some(Blocked::NotYetDue));
+fn group_with_only_pending_retries_is_reported_not_yet_due() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.produce("t", "a");
+    broker.subscribe("t", "g", "w");
+    let delivery = broker.expect_delivery();
+    broker.nack_with_delay(claim("t", "g", "w", &delivery), 1_000).unwrap();
+    assert_eq!(broker.progress("t", "g").blocked, Some(Blocked::NotYetDue));
 }
 
 #[test]
-fn the_wait_grows_with_failures_and_not_with_deliveries() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig.produce_with("t", "a", |asked| asked.envelope.retry_policy = Some(policy(0, 1_000, 0)));
-    rig.subscribe("t", "g", "w");
+fn backoff_grows_with_failures_not_deliveries() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    broker.produce_with("t", "a", |request| request.envelope.retry_policy = Some(policy(0, 1_000, 0)));
+    broker.subscribe("t", "g", "w");
     for _ in 0..10 {
-        let delivery = rig.one();
-        rig.release(claim("t", "g", "w", &delivery)).unwrap();
+        let delivery = broker.expect_delivery();
+        broker.release(claim("t", "g", "w", &delivery)).unwrap();
     }
-    let delivery = rig.one();
+    let delivery = broker.expect_delivery();
     assert_eq!(delivery.attempts, 11);
-    rig.nack(claim("t", "g", "w", &delivery), "now it failed").unwrap();
-    rig.pass(1_000);
-    assert_eq!(rig.one().failures, 1);
+    broker.nack(claim("t", "g", "w", &delivery), "failed").unwrap();
+    broker.advance(1_000);
+    assert_eq!(broker.expect_delivery().failures, 1);
 }
 
 #[test]
-fn a_failing_message_does_not_hold_back_its_neighbours() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig.produce_with("t", "bad", |asked| asked.envelope.retry_policy = Some(policy(0, 60_000, 0)));
-    rig.subscribe("t", "g", "w");
-    let bad = rig.one();
-    rig.nack(claim("t", "g", "w", &bad), "no").unwrap();
+fn failing_message_does_not_block_others() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    broker.produce_with("t", "bad", |request| request.envelope.retry_policy = Some(policy(0, 60_000, 0)));
+    broker.subscribe("t", "g", "w");
+    let bad = broker.expect_delivery();
+    broker.nack(claim("t", "g", "w", &bad), "no").unwrap();
     for value in ["x", "y"] {
-        rig.produce("t", value);
+        broker.produce("t", value);
     }
-    assert_eq!(rig.values(), ["x", "y"]);
+    assert_eq!(broker.delivered_values(), ["x", "y"]);
 }

@@ -1,6 +1,6 @@
-//! Routing: a router over the envelope over the hash, and a router that errs is no error.
+//! Routing: the router beats the envelope, the envelope beats the key hash. An invalid router decision is ignored.
 
-use super::rig::*;
+use super::test_broker::*;
 use driftq_core::Refusal;
 use driftq_core::command::Produce;
 use driftq_core::reply::RouterUse;
@@ -14,66 +14,66 @@ fn decision(target: Option<&str>, partition: Option<u32>) -> Option<RoutingDecis
     })
 }
 
-/// Topics `asked`, `meant` and `routed` with three partitions each.
-fn with_topics() -> Rig {
-    let mut rig = Rig::new();
-    for name in ["asked", "meant", "routed"] {
-        rig.topic(name, 3);
+/// Topics `requested`, `target` and `routed` with three partitions each.
+fn with_topics() -> TestBroker {
+    let mut broker = TestBroker::new();
+    for name in ["requested", "target", "routed"] {
+        broker.topic(name, 3);
     }
-    rig
+    broker
 }
 
-fn meaning(target: Option<&str>, partition: Option<u32>) -> Produce {
-    let mut asked = Produce::new(topic("asked"), "user:1", "v");
-    asked.envelope.target_topic = target.map(topic);
-    asked.envelope.partition_override = partition.map(PartitionId);
-    asked
+fn request_to(target: Option<&str>, partition: Option<u32>) -> Produce {
+    let mut request = Produce::new(topic("requested"), "user:1", "v");
+    request.envelope.target_topic = target.map(topic);
+    request.envelope.partition_override = partition.map(PartitionId);
+    request
 }
 
-/// Where a produce ended up: topic and partition.
-fn place(rig: &mut Rig) -> (String, u32) {
-    for name in ["asked", "meant", "routed"] {
+/// The topic and partition of the only stored message.
+fn stored_in(broker: &mut TestBroker) -> (String, u32) {
+    for name in ["requested", "target", "routed"] {
         for partition in 0..3 {
-            if !rig.kept_in(name, partition).is_empty() {
+            if !broker.stored_messages(name, partition).is_empty() {
                 return (name.to_owned(), partition);
             }
         }
     }
-    panic!("it is nowhere")
+    panic!("no message is stored")
 }
 
 #[test]
-fn a_routers_choice_wins_over_the_envelopes_and_the_envelopes_over_the_hash() {
+fn router_beats_envelope_and_envelope_beats_hash() {
     for (envelope, router, expected) in [
-        ((None, None), (None, None), ("asked", 1)),
-        ((Some("meant"), None), (None, None), ("meant", 1)),
-        ((Some("meant"), Some(2)), (None, None), ("meant", 2)),
-        ((Some("meant"), Some(2)), (Some("routed"), None), ("routed", 2)),
-        ((Some("meant"), Some(2)), (None, Some(0)), ("meant", 0)),
-        ((Some("meant"), Some(2)), (Some("routed"), Some(0)), ("routed", 0)),
+        ((None, None), (None, None), ("requested", 1)),
+        ((Some("target"), None), (None, None), ("target", 1)),
+        ((Some("target"), Some(2)), (None, None), ("target", 2)),
+        ((Some("target"), Some(2)), (Some("routed"), None), ("routed", 2)),
+        ((Some("target"), Some(2)), (None, Some(0)), ("target", 0)),
+        ((Some("target"), Some(2)), (Some("routed"), Some(0)), ("routed", 0)),
         ((None, None), (Some("routed"), None), ("routed", 1)),
-        ((None, None), (None, Some(2)), ("asked", 2)),
+        ((None, None), (None, Some(2)), ("requested", 2)),
     ] {
-        let mut rig = with_topics();
-        let mut asked = meaning(envelope.0, envelope.1);
-        asked.routing = decision(router.0, router.1);
-        let produced = rig.try_produce(asked).unwrap();
+        let mut broker = with_topics();
+        let mut request = request_to(envelope.0, envelope.1);
+        request.routing = decision(router.0, router.1);
+        let produced = broker.try_produce(request).unwrap();
         assert_eq!(produced.router, RouterUse::Followed);
-        assert_eq!(place(&mut rig), (expected.0.to_owned(), expected.1), "{envelope:?} {router:?}");
+        assert_eq!(stored_in(&mut broker), (expected.0.to_owned(), expected.1), "{envelope:?} {router:?}");
         assert_eq!(produced.partition.0, expected.1);
     }
 }
 
 #[test]
-fn what_a_router_said_is_kept_with_the_message() {
-    for way in RESTARTS {
-        let mut rig = with_topics();
-        let mut asked = meaning(None, None);
-        asked.routing = decision(Some("routed"), Some(2));
-        rig.try_produce(asked).unwrap();
-        rig.restart(way);
-        rig.subscribe("routed", "g", "w");
-        let meta = rig.one().body.metadata();
+fn router_decision_is_stored_with_message() {
+    for restart in RESTARTS {
+        let mut broker = with_topics();
+        let mut request = request_to(None, None);
+        request.routing = decision(Some("routed"), Some(2));
+        broker.try_produce(request).unwrap();
+        broker.restart(restart);
+        broker.subscribe("routed", "g", "w");
+        let meta = broker.expect_delivery().body.metadata();
         assert_eq!(meta.routing, decision(None, None).map(|decision| decision.routing));
         assert_eq!(meta.envelope.target_topic, Some(topic("routed")));
         assert_eq!(meta.envelope.partition_override, Some(PartitionId(2)));
@@ -81,46 +81,46 @@ fn what_a_router_said_is_kept_with_the_message() {
 }
 
 #[test]
-fn a_router_that_names_what_is_not_there_is_set_aside_whole() {
+fn router_naming_unknown_target_is_ignored_entirely() {
     for (target, partition) in
         [(Some("missing"), None), (Some("missing"), Some(0)), (Some("routed"), Some(3)), (None, Some(3))]
     {
-        let mut rig = with_topics();
-        let mut asked = meaning(Some("meant"), Some(2));
-        asked.routing = decision(target, partition);
-        let produced = rig.try_produce(asked).unwrap();
-        assert_eq!(produced.router, RouterUse::SetAside, "{target:?} {partition:?}");
-        assert_eq!(place(&mut rig), ("meant".to_owned(), 2));
-        rig.subscribe("meant", "g", "w");
-        assert_eq!(rig.one().body.metadata().routing, None);
+        let mut broker = with_topics();
+        let mut request = request_to(Some("target"), Some(2));
+        request.routing = decision(target, partition);
+        let produced = broker.try_produce(request).unwrap();
+        assert_eq!(produced.router, RouterUse::Ignored, "{target:?} {partition:?}");
+        assert_eq!(stored_in(&mut broker), ("target".to_owned(), 2));
+        broker.subscribe("target", "g", "w");
+        assert_eq!(broker.expect_delivery().body.metadata().routing, None);
     }
 }
 
 #[test]
-fn setting_a_router_aside_does_not_excuse_the_producer() {
-    let mut rig = with_topics();
-    let mut asked = meaning(Some("nowhere"), None);
-    asked.routing = decision(Some("missing"), None);
-    assert_eq!(rig.try_produce(asked), Err(Refusal::UnknownTopic(topic("nowhere"))));
-    let mut asked = meaning(None, Some(9));
-    asked.routing = decision(None, Some(7));
+fn ignored_router_does_not_excuse_invalid_produce() {
+    let mut broker = with_topics();
+    let mut request = request_to(Some("nowhere"), None);
+    request.routing = decision(Some("missing"), None);
+    assert_eq!(broker.try_produce(request), Err(Refusal::UnknownTopic(topic("nowhere"))));
+    let mut request = request_to(None, Some(9));
+    request.routing = decision(None, Some(7));
     let refusal = Refusal::PartitionOutOfRange { partition: PartitionId(9), partitions: 3 };
-    assert_eq!(rig.try_produce(asked), Err(refusal));
+    assert_eq!(broker.try_produce(request), Err(refusal));
 }
 
 #[test]
-fn without_a_router_nothing_is_said_of_one() {
-    let mut rig = with_topics();
-    assert_eq!(rig.try_produce(meaning(None, None)).unwrap().router, RouterUse::NotAsked);
+fn produce_without_router_reports_none() {
+    let mut broker = with_topics();
+    assert_eq!(broker.try_produce(request_to(None, None)).unwrap().router, RouterUse::NoDecision);
 }
 
 #[test]
-fn a_router_whose_topic_lacks_the_producers_partition_is_set_aside() {
-    let mut rig = with_topics();
-    rig.topic("narrow", 1);
-    let mut asked = meaning(None, Some(2));
-    asked.routing = decision(Some("narrow"), None);
-    let produced = rig.try_produce(asked).expect("a router never fails a produce");
-    assert_eq!((produced.partition, produced.router), (PartitionId(2), RouterUse::SetAside));
-    assert_eq!(place(&mut rig), ("asked".to_owned(), 2));
+fn router_topic_without_requested_partition_is_ignored() {
+    let mut broker = with_topics();
+    broker.topic("narrow", 1);
+    let mut request = request_to(None, Some(2));
+    request.routing = decision(Some("narrow"), None);
+    let produced = broker.try_produce(request).expect("a router never fails a produce");
+    assert_eq!((produced.partition, produced.router), (PartitionId(2), RouterUse::Ignored));
+    assert_eq!(stored_in(&mut broker), ("requested".to_owned(), 2));
 }

@@ -1,26 +1,26 @@
-//! Seek: a group's progress is set, and what was before is fenced off.
+//! Seek: sets the progress of a group and fences its leases.
 
-use super::rig::*;
+use super::test_broker::*;
 use driftq_core::Refusal;
 use driftq_core::command::SeekTo;
 use driftq_core::types::*;
 
-/// A topic that keeps what is done, with messages `0` to `4`, a second apart, all acked by `g`.
-fn replayable() -> Rig {
-    let mut rig = Rig::new();
-    rig.topic_retaining("t", Some(1_000_000), None);
-    rig.subscribe_with("t", "g", "w", |asked| asked.lease = Some(Millis(500_000)));
+/// A topic with retention and messages `0` to `4`, a second apart, all acked by `g`.
+fn replayable() -> TestBroker {
+    let mut broker = TestBroker::new();
+    broker.topic_with_retention("t", Some(1_000_000), None);
+    broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(500_000)));
     for value in 0..5 {
-        rig.produce("t", &value.to_string());
-        let delivery = rig.one();
-        rig.ack(claim("t", "g", "w", &delivery)).unwrap();
-        rig.pass(1_000);
+        broker.produce("t", &value.to_string());
+        let delivery = broker.expect_delivery();
+        broker.ack(claim("t", "g", "w", &delivery)).unwrap();
+        broker.advance(1_000);
     }
-    rig
+    broker
 }
 
 #[test]
-fn a_seek_replays_what_is_kept_from_its_target_on() {
+fn seek_replays_stored_messages_from_target() {
     for (to, expected) in [
         (SeekTo::Earliest, vec!["0", "1", "2", "3", "4"]),
         (SeekTo::Latest, vec![]),
@@ -32,202 +32,202 @@ fn a_seek_replays_what_is_kept_from_its_target_on() {
         (SeekTo::Time(START.after(Millis(2_000))), vec!["2", "3", "4"]),
         (SeekTo::Time(Timestamp::MAX), vec![]),
     ] {
-        for way in RESTARTS {
-            let mut rig = replayable();
-            rig.pause("t", "g");
-            rig.seek("t", "g", to).unwrap();
-            assert_eq!(rig.progress("t", "g").lag, expected.len() as u64);
-            rig.restart(way);
-            rig.resume("t", "g");
-            rig.subscribe("t", "g", "w");
-            assert_eq!(rig.values(), expected, "{to:?}");
+        for restart in RESTARTS {
+            let mut broker = replayable();
+            broker.pause("t", "g");
+            broker.seek("t", "g", to).unwrap();
+            assert_eq!(broker.progress("t", "g").lag, expected.len() as u64);
+            broker.restart(restart);
+            broker.resume("t", "g");
+            broker.subscribe("t", "g", "w");
+            assert_eq!(broker.delivered_values(), expected, "{to:?}");
         }
     }
 }
 
 #[test]
-fn a_seek_serves_the_streams_that_are_waiting() {
-    let mut rig = replayable();
-    rig.seek("t", "g", SeekTo::Offset(Offset(4))).unwrap();
-    assert_eq!(rig.values(), ["4"]);
+fn seek_serves_waiting_streams() {
+    let mut broker = replayable();
+    broker.seek("t", "g", SeekTo::Offset(Offset(4))).unwrap();
+    assert_eq!(broker.delivered_values(), ["4"]);
 }
 
 #[test]
-fn a_seek_sets_a_new_floor_and_clears_what_was_acked_above_it() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        rig.topic_retaining("t", Some(1_000_000), None);
+fn seek_sets_new_floor_and_clears_acks_above_it() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic_with_retention("t", Some(1_000_000), None);
         for value in ["a", "b", "c", "d"] {
-            rig.produce("t", value);
+            broker.produce("t", value);
         }
-        let consumer = rig.subscribe("t", "g", "w");
-        let held = rig.delivered();
-        rig.ack(claim("t", "g", "w", &held[2])).unwrap();
-        rig.unsubscribe(consumer);
-        rig.seek("t", "g", SeekTo::Offset(Offset(1))).unwrap();
-        let progress = rig.progress("t", "g");
+        let consumer = broker.subscribe("t", "g", "w");
+        let held = broker.delivered();
+        broker.ack(claim("t", "g", "w", &held[2])).unwrap();
+        broker.unsubscribe(consumer);
+        broker.seek("t", "g", SeekTo::Offset(Offset(1))).unwrap();
+        let progress = broker.progress("t", "g");
         assert_eq!((progress.floor, progress.lag), (Some(Offset(0)), 3));
-        rig.restart(way);
-        rig.subscribe("t", "g", "w");
-        assert_eq!(rig.values(), ["b", "c", "d"]);
+        broker.restart(restart);
+        broker.subscribe("t", "g", "w");
+        assert_eq!(broker.delivered_values(), ["b", "c", "d"]);
     }
 }
 
 #[test]
-fn a_seek_fences_every_lease_of_the_group_and_of_no_other() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        rig.topic("t", 1);
-        rig.produce("t", "a");
+fn seek_fences_leases_of_its_group_only() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic("t", 1);
+        broker.produce("t", "a");
         for name in ["g", "h"] {
-            rig.subscribe("t", name, "w");
+            broker.subscribe("t", name, "w");
         }
-        let held = rig.delivered();
-        rig.seek("t", "g", SeekTo::Earliest).unwrap();
-        let again = rig.one();
-        assert_eq!((again.attempts, again.failures), (1, 0), "its history in the group is new");
+        let held = broker.delivered();
+        broker.seek("t", "g", SeekTo::Earliest).unwrap();
+        let again = broker.expect_delivery();
+        assert_eq!((again.attempts, again.failures), (1, 0), "attempts and failures start over");
         assert!(again.token > held[0].token);
-        rig.restart(way);
-        let digest = rig.digest();
-        assert_eq!(rig.ack(claim("t", "g", "w", &held[0])), Err(Refusal::StaleLease));
-        assert_eq!(rig.extend(claim("t", "g", "w", &held[0]), None), Err(Refusal::StaleLease));
-        assert_eq!(rig.digest(), digest);
-        rig.ack(claim("t", "h", "w", &held[1])).unwrap();
-        rig.ack(claim("t", "g", "w", &again)).unwrap();
+        broker.restart(restart);
+        let digest = broker.digest();
+        assert_eq!(broker.ack(claim("t", "g", "w", &held[0])), Err(Refusal::StaleLease));
+        assert_eq!(broker.extend(claim("t", "g", "w", &held[0]), None), Err(Refusal::StaleLease));
+        assert_eq!(broker.digest(), digest);
+        broker.ack(claim("t", "h", "w", &held[1])).unwrap();
+        broker.ack(claim("t", "g", "w", &again)).unwrap();
     }
 }
 
 #[test]
-fn a_lease_fenced_by_a_seek_past_its_message_is_a_late_word_about_a_done_one() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig.group("t", "keeps-it");
-    rig.produce("t", "a");
-    rig.subscribe("t", "g", "w");
-    let held = rig.one();
-    rig.seek("t", "g", SeekTo::Latest).unwrap();
-    let digest = rig.digest();
-    rig.ack(claim("t", "g", "w", &held)).unwrap();
-    rig.nack(claim("t", "g", "w", &held), "late").unwrap();
-    assert_eq!(rig.digest(), digest);
-    rig.pass(60_000);
-    assert_eq!(rig.delivered(), []);
-    assert_eq!(rig.progress("t", "g").in_flight, 0);
+fn claim_after_seek_past_message_succeeds_as_late() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    broker.group("t", "keeps-it");
+    broker.produce("t", "a");
+    broker.subscribe("t", "g", "w");
+    let held = broker.expect_delivery();
+    broker.seek("t", "g", SeekTo::Latest).unwrap();
+    let digest = broker.digest();
+    broker.ack(claim("t", "g", "w", &held)).unwrap();
+    broker.nack(claim("t", "g", "w", &held), "late").unwrap();
+    assert_eq!(broker.digest(), digest);
+    broker.advance(60_000);
+    assert_eq!(broker.delivered(), []);
+    assert_eq!(broker.progress("t", "g").in_flight, 0);
 }
 
 #[test]
-fn a_seek_ends_the_waits_of_retries() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig.produce("t", "a");
-    rig.subscribe("t", "g", "w");
-    let delivery = rig.one();
-    rig.nack_with_delay(claim("t", "g", "w", &delivery), 60_000).unwrap();
-    rig.seek("t", "g", SeekTo::Earliest).unwrap();
-    let again = rig.one();
+fn seek_cancels_pending_retries() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    broker.produce("t", "a");
+    broker.subscribe("t", "g", "w");
+    let delivery = broker.expect_delivery();
+    broker.nack_with_delay(claim("t", "g", "w", &delivery), 60_000).unwrap();
+    broker.seek("t", "g", SeekTo::Earliest).unwrap();
+    let again = broker.expect_delivery();
     assert_eq!((again.attempts, again.last_error.as_str()), (1, ""));
-    rig.pass(1_000);
-    assert_eq!(rig.delivered(), []);
+    broker.advance(1_000);
+    assert_eq!(broker.delivered(), []);
 }
 
 #[test]
-fn a_seek_does_not_end_the_delay_of_a_message() {
-    let mut rig = Rig::new();
-    rig.topic("t", 1);
-    rig.produce_with("t", "late", |asked| asked.delay = Some(Millis(5_000)));
-    rig.subscribe("t", "g", "w");
-    rig.seek("t", "g", SeekTo::Earliest).unwrap();
-    rig.pass(4_999);
-    assert_eq!(rig.delivered(), []);
-    rig.pass(1);
-    assert_eq!(rig.values(), ["late"]);
+fn seek_keeps_message_delay() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 1);
+    broker.produce_with("t", "late", |request| request.delay = Some(Millis(5_000)));
+    broker.subscribe("t", "g", "w");
+    broker.seek("t", "g", SeekTo::Earliest).unwrap();
+    broker.advance(4_999);
+    assert_eq!(broker.delivered(), []);
+    broker.advance(1);
+    assert_eq!(broker.delivered_values(), ["late"]);
 }
 
 #[test]
-fn a_replay_keeps_priorities_and_does_not_repeat_delays() {
-    let mut rig = Rig::new();
-    rig.topic_retaining("t", Some(1_000_000), None);
-    rig.produce_with("t", "was late", |asked| asked.delay = Some(Millis(1_000)));
-    rig.produce("t", "plain");
-    rig.produce_with("t", "urgent", |asked| asked.envelope.priority = Priority::new(2));
-    rig.subscribe("t", "g", "w");
-    rig.pass(1_000);
-    for delivery in rig.delivered() {
-        rig.ack(claim("t", "g", "w", &delivery)).unwrap();
+fn replay_keeps_priorities_and_drops_delays() {
+    let mut broker = TestBroker::new();
+    broker.topic_with_retention("t", Some(1_000_000), None);
+    broker.produce_with("t", "was late", |request| request.delay = Some(Millis(1_000)));
+    broker.produce("t", "plain");
+    broker.produce_with("t", "urgent", |request| request.envelope.priority = Priority::new(2));
+    broker.subscribe("t", "g", "w");
+    broker.advance(1_000);
+    for delivery in broker.delivered() {
+        broker.ack(claim("t", "g", "w", &delivery)).unwrap();
     }
-    assert_eq!(rig.progress("t", "g").lag, 0);
-    rig.seek("t", "g", SeekTo::Earliest).unwrap();
-    assert_eq!(rig.values(), ["urgent", "was late", "plain"]);
+    assert_eq!(broker.progress("t", "g").lag, 0);
+    broker.seek("t", "g", SeekTo::Earliest).unwrap();
+    assert_eq!(broker.delivered_values(), ["urgent", "was late", "plain"]);
 }
 
 #[test]
-fn what_is_no_longer_kept_is_not_replayed() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        rig.topic("t", 1);
+fn trimmed_messages_are_not_replayed() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic("t", 1);
         for value in ["a", "b", "c"] {
-            rig.produce("t", value);
+            broker.produce("t", value);
         }
-        rig.subscribe("t", "g", "w");
-        let held = rig.delivered();
-        rig.ack(claim("t", "g", "w", &held[2])).unwrap();
-        rig.produce("t", "d");
-        rig.delivered();
-        rig.seek("t", "g", SeekTo::Offset(Offset(1))).unwrap();
-        let held = rig.delivered();
+        broker.subscribe("t", "g", "w");
+        let held = broker.delivered();
+        broker.ack(claim("t", "g", "w", &held[2])).unwrap();
+        broker.produce("t", "d");
+        broker.delivered();
+        broker.seek("t", "g", SeekTo::Offset(Offset(1))).unwrap();
+        let held = broker.delivered();
         assert_eq!(
             held.iter().map(value).collect::<Vec<_>>(),
             ["b", "d"],
-            "what is gone behind the target is passed by"
+            "a trimmed message behind the target is skipped"
         );
-        assert_eq!(rig.progress("t", "g").lag, 2);
-        rig.ack(claim("t", "g", "w", &held[1])).unwrap();
-        rig.seek("t", "g", SeekTo::Earliest).unwrap();
-        assert_eq!(rig.values(), ["b"]);
-        assert_eq!(rig.progress("t", "g").floor, Some(Offset(0)));
-        rig.restart(way);
-        assert_eq!(rig.progress("t", "g").lag, 1);
+        assert_eq!(broker.progress("t", "g").lag, 2);
+        broker.ack(claim("t", "g", "w", &held[1])).unwrap();
+        broker.seek("t", "g", SeekTo::Earliest).unwrap();
+        assert_eq!(broker.delivered_values(), ["b"]);
+        assert_eq!(broker.progress("t", "g").floor, Some(Offset(0)));
+        broker.restart(restart);
+        assert_eq!(broker.progress("t", "g").lag, 1);
     }
 }
 
 #[test]
-fn seeking_the_only_group_past_its_messages_lets_go_of_them() {
-    let mut rig = Rig::new();
-    rig.topic("t", 2);
+fn seek_of_only_group_past_messages_trims_them() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 2);
     for partition in [0, 1, 0, 1] {
-        rig.produce_with("t", "v", |asked| asked.envelope.partition_override = Some(PartitionId(partition)));
+        broker.produce_with("t", "v", |request| request.envelope.partition_override = Some(PartitionId(partition)));
     }
-    rig.group("t", "g");
-    rig.seek("t", "g", SeekTo::Offset(Offset(2))).unwrap();
-    assert_eq!(rig.kept_in("t", 0).iter().map(|m| m.offset.0).collect::<Vec<_>>(), [2]);
-    assert_eq!(rig.kept_in("t", 1).iter().map(|m| m.offset.0).collect::<Vec<_>>(), [3]);
-    rig.seek("t", "g", SeekTo::Latest).unwrap();
-    assert_eq!(rig.kept_in("t", 0).len() + rig.kept_in("t", 1).len(), 0);
+    broker.group("t", "g");
+    broker.seek("t", "g", SeekTo::Offset(Offset(2))).unwrap();
+    assert_eq!(broker.stored_messages("t", 0).iter().map(|m| m.offset.0).collect::<Vec<_>>(), [2]);
+    assert_eq!(broker.stored_messages("t", 1).iter().map(|m| m.offset.0).collect::<Vec<_>>(), [3]);
+    broker.seek("t", "g", SeekTo::Latest).unwrap();
+    assert_eq!(broker.stored_messages("t", 0).len() + broker.stored_messages("t", 1).len(), 0);
 }
 
 #[test]
-fn one_groups_seek_moves_no_other_group() {
-    let mut rig = replayable();
-    rig.group("t", "h");
-    let before = rig.progress("t", "h");
-    rig.seek("t", "g", SeekTo::Earliest).unwrap();
-    assert_eq!(rig.progress("t", "h"), before);
-    rig.seek("t", "g", SeekTo::Latest).unwrap();
-    assert_eq!(rig.progress("t", "h"), before);
-    assert_eq!(rig.seek("t", "nobody", SeekTo::Latest), Err(Refusal::UnknownGroup(group("nobody"))));
+fn seek_of_one_group_moves_no_other() {
+    let mut broker = replayable();
+    broker.group("t", "h");
+    let before = broker.progress("t", "h");
+    broker.seek("t", "g", SeekTo::Earliest).unwrap();
+    assert_eq!(broker.progress("t", "h"), before);
+    broker.seek("t", "g", SeekTo::Latest).unwrap();
+    assert_eq!(broker.progress("t", "h"), before);
+    assert_eq!(broker.seek("t", "unknown", SeekTo::Latest), Err(Refusal::UnknownGroup(group("unknown"))));
 }
 
 #[test]
-fn a_delayed_message_that_a_seek_went_past_does_not_come_when_its_moment_does() {
-    let mut rig = Rig::with_topic(1);
-    rig.produce_with("t", "late", |asked| asked.delay = Some(Millis(1_000)));
-    rig.group("t", "other");
-    rig.subscribe("t", "g", "w");
-    rig.seek("t", "g", SeekTo::Latest).unwrap();
-    rig.pass(1_000);
-    assert_eq!(rig.delivered(), []);
-    rig.produce("t", "next");
-    assert_eq!(rig.values(), ["next"]);
-    rig.subscribe("t", "other", "w");
-    assert_eq!(rig.values(), ["late", "next"]);
+fn delayed_message_before_seek_target_is_not_delivered() {
+    let mut broker = TestBroker::with_topic(1);
+    broker.produce_with("t", "late", |request| request.delay = Some(Millis(1_000)));
+    broker.group("t", "other");
+    broker.subscribe("t", "g", "w");
+    broker.seek("t", "g", SeekTo::Latest).unwrap();
+    broker.advance(1_000);
+    assert_eq!(broker.delivered(), []);
+    broker.produce("t", "next");
+    assert_eq!(broker.delivered_values(), ["next"]);
+    broker.subscribe("t", "other", "w");
+    assert_eq!(broker.delivered_values(), ["late", "next"]);
 }

@@ -1,53 +1,55 @@
-//! Snapshots and segments: whatever piece of the log is left, the state comes back the same.
+//! Snapshots and segments: every combination of snapshot and tail recovers the same state.
 
-use super::rig::*;
-use driftq_core::command::{RedriveSelection, SeekTo};
+use super::test_broker::*;
+use driftq_core::command::{CreateTopic, DeleteTopic, Redrive, RedriveSelection, SeekTo};
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::log::{FileId, Storage};
 use driftq_core::types::*;
 use driftq_core::{Command, JobClass, PipelineConfig};
 
-/// One round of everything a broker does: `round` picks what.
-fn traffic<F: Faults>(rig: &mut Rig<F>, round: u64) {
+/// One round of mixed commands; `round` selects them.
+fn traffic<F: Faults>(broker: &mut TestBroker<F>, round: u64) {
     let value = format!("value {round}");
-    rig.produce_with("t", &value, |asked| {
-        asked.key = round.to_le_bytes().into();
-        asked.envelope.idempotency_key = round.is_multiple_of(3).then(|| value.as_str().into());
-        asked.envelope.priority = Priority::new((round % 4) as u8);
-        asked.envelope.retry_policy = round.is_multiple_of(2).then(|| policy(2, 300, 0));
-        asked.delay = round.is_multiple_of(5).then_some(Millis(1_500));
-        asked.envelope.deadline = round.is_multiple_of(7).then(|| deadline(Timestamp(u64::MAX - 1))).flatten();
+    broker.produce_with("t", &value, |request| {
+        request.key = round.to_le_bytes().into();
+        request.envelope.idempotency_key = round.is_multiple_of(3).then(|| value.as_str().into());
+        request.envelope.priority = Priority::new((round % 4) as u8);
+        request.envelope.retry_policy = round.is_multiple_of(2).then(|| policy(2, 300, 0));
+        request.delay = round.is_multiple_of(5).then_some(Millis(1_500));
+        request.envelope.deadline = round.is_multiple_of(7).then(|| deadline(Timestamp(u64::MAX - 1))).flatten();
     });
-    for (number, (_, delivery)) in std::mem::take(&mut rig.deliveries).into_iter().enumerate() {
+    for (number, (_, delivery)) in std::mem::take(&mut broker.deliveries).into_iter().enumerate() {
         let claim = claim("t", if round.is_multiple_of(2) { "g" } else { "h" }, "w", &delivery);
-        // A delivery of the other group is refused, which is part of the traffic.
+        // A claim on a delivery of the other group is refused, which is part of the traffic.
         let _ = match (round + number as u64) % 5 {
-            0 => rig.nack(claim, "no"),
-            1 => rig.extend(claim, Some(4_000)).map(drop),
-            2 => rig.release(claim),
-            _ => rig.ack(claim),
+            0 => broker.nack(claim, "no"),
+            1 => broker.extend(claim, Some(4_000)).map(drop),
+            2 => broker.release(claim),
+            _ => broker.ack(claim),
         };
     }
     match round % 31 {
-        10 => rig.seek("t", "g", SeekTo::Offset(Offset(round / 2))).unwrap(),
-        15 => rig.pause("t", "h"),
-        20 => rig.resume("t", "h"),
-        25 => drop(rig.send(Command::Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 2 })),
-        28 => rig.group("t", &format!("extra-{round}")),
-        30 => rig.delete_group("t", &format!("extra-{}", round - 2)),
+        10 => broker.seek("t", "g", SeekTo::Offset(Offset(round / 2))).unwrap(),
+        15 => broker.pause("t", "h"),
+        20 => broker.resume("t", "h"),
+        25 => {
+            drop(broker.send(Command::Redrive(Redrive { topic: topic("t"), which: RedriveSelection::All, limit: 2 })));
+        }
+        28 => broker.group("t", &format!("extra-{round}")),
+        30 => broker.delete_group("t", &format!("extra-{}", round - 2)),
         _ => {}
     }
-    rig.pass(137);
+    broker.advance(137);
 }
 
-fn busy<F: Faults>(config: PipelineConfig, faults: F) -> Rig<F> {
-    let mut rig = Rig::with(config, faults);
-    let retention = driftq_core::record::Retention { age: Some(Millis(3_000)), bytes: None };
-    rig.send(Command::CreateTopic { name: topic("t"), partitions: Some(3), retention }).unwrap();
+fn busy<F: Faults>(config: PipelineConfig, faults: F) -> TestBroker<F> {
+    let mut broker = TestBroker::with(config, faults);
+    let retention = driftq_core::types::Retention { age: Some(Millis(3_000)), bytes: None };
+    broker.send(Command::CreateTopic(CreateTopic { name: topic("t"), partitions: Some(3), retention })).unwrap();
     for name in ["g", "h"] {
-        rig.subscribe_with("t", name, "w", |asked| asked.prefetch = 4);
+        broker.subscribe_with("t", name, "w", |request| request.prefetch = 4);
     }
-    rig
+    broker
 }
 
 fn tiny() -> PipelineConfig {
@@ -61,190 +63,195 @@ fn tiny() -> PipelineConfig {
 }
 
 #[test]
-fn the_log_gives_back_the_state_after_every_step_of_busy_traffic() {
-    let mut rig = busy(small_config(), NoFaults);
+fn log_recovers_state_after_every_round_of_traffic() {
+    let mut broker = busy(small_config(), NoFaults);
     for round in 0..200 {
-        traffic(&mut rig, round);
-        assert_eq!(rig.recovered_digest(), rig.digest(), "round {round}");
+        traffic(&mut broker, round);
+        assert_eq!(broker.recovered_digest(), broker.digest(), "round {round}");
     }
-    assert!(rig.pipeline.snapshots().is_empty(), "from the log alone");
+    assert!(broker.pipeline.snapshots().is_empty(), "recovered from the log alone");
 }
 
 #[test]
-fn snapshots_and_the_tail_give_back_the_state_after_every_step_over_many_segments() {
-    let mut rig = busy(tiny(), NoFaults);
-    let mut taken = std::collections::BTreeSet::new();
+fn snapshot_and_tail_recover_state_after_every_round_over_segments() {
+    let mut broker = busy(tiny(), NoFaults);
+    let mut snapshots = std::collections::BTreeSet::new();
     for round in 0..300 {
-        traffic(&mut rig, round);
-        taken.extend(rig.pipeline.snapshots().to_vec());
-        assert_eq!(rig.recovered_digest(), rig.digest(), "round {round}");
+        traffic(&mut broker, round);
+        snapshots.extend(broker.pipeline.snapshots().to_vec());
+        assert_eq!(broker.recovered_digest(), broker.digest(), "round {round}");
     }
-    assert!(taken.len() > 3, "{taken:?}");
-    let files = rig.storage.list().unwrap();
+    assert!(snapshots.len() > 3, "{snapshots:?}");
+    let files = broker.storage.list().unwrap();
     let oldest = files.iter().find_map(|info| if let FileId::Segment(n) = info.file { Some(n) } else { None });
     assert!(oldest.unwrap() > 5, "old segments are gone");
-    assert_eq!(rig.pipeline.snapshots().len(), 2);
+    assert_eq!(broker.pipeline.snapshots().len(), 2);
 }
 
 #[test]
-fn a_broker_restarted_at_every_step_is_the_broker_that_was_not() {
-    let mut steady = busy(tiny(), NoFaults);
+fn broker_restarted_after_every_round_equals_uninterrupted_one() {
+    let mut uninterrupted = busy(tiny(), NoFaults);
     for round in 0..60 {
-        traffic(&mut steady, round);
+        traffic(&mut uninterrupted, round);
     }
-    let expected: Vec<_> = steady.kept_in("t", 0).into_iter().chain(steady.kept_in("t", 1)).collect();
-    let mut shaken = busy(tiny(), NoFaults);
+    let expected: Vec<_> =
+        uninterrupted.stored_messages("t", 0).into_iter().chain(uninterrupted.stored_messages("t", 1)).collect();
+    let mut restarted = busy(tiny(), NoFaults);
     for round in 0..60 {
-        traffic(&mut shaken, round);
-        let digest = shaken.digest();
-        let boot = shaken.pipeline.state().boot();
-        assert_eq!(shaken.recovered_digest(), digest);
-        let mut copy = Rig::open(shaken.storage.crash(), tiny(), shaken.now, NoFaults);
+        traffic(&mut restarted, round);
+        let digest = restarted.digest();
+        let boot = restarted.pipeline.state().boot();
+        assert_eq!(restarted.recovered_digest(), digest);
+        let mut copy = TestBroker::open(restarted.storage.crash(), tiny(), restarted.now, NoFaults);
         assert_eq!(copy.pipeline.state().boot(), boot.next());
         copy.crash();
-        assert_eq!(copy.pipeline.state().boot(), boot.next().next(), "recovering twice is recovering");
-        assert_eq!(copy.kept_in("t", 2), shaken.kept_in("t", 2));
+        assert_eq!(copy.pipeline.state().boot(), boot.next().next(), "every recovery counts one boot");
+        assert_eq!(copy.stored_messages("t", 2), restarted.stored_messages("t", 2));
     }
-    assert_eq!(shaken.kept_in("t", 0).into_iter().chain(shaken.kept_in("t", 1)).collect::<Vec<_>>(), expected);
+    assert_eq!(
+        restarted.stored_messages("t", 0).into_iter().chain(restarted.stored_messages("t", 1)).collect::<Vec<_>>(),
+        expected
+    );
 }
 
 #[test]
-fn a_snapshot_is_the_state_at_its_moment_however_long_its_writing_takes() {
-    let mut rig = busy(PipelineConfig { slice_bytes: 64, ..small_config() }, NoFaults);
+fn snapshot_holds_state_of_its_start_however_long_it_takes() {
+    let mut broker = busy(PipelineConfig { slice_bytes: 64, ..small_config() }, NoFaults);
     for round in 0..30 {
-        traffic(&mut rig, round);
+        traffic(&mut broker, round);
     }
-    rig.pipeline.request_snapshot();
+    broker.pipeline.request_snapshot();
     let mut slices = 0;
-    while rig.pipeline.snapshots().is_empty() {
-        rig.submit(Command::Produce(Box::new(driftq_core::command::Produce::new(topic("t"), "", "meanwhile"))));
+    while broker.pipeline.snapshots().is_empty() {
+        broker.submit(Command::Produce(Box::new(driftq_core::command::Produce::new(topic("t"), "", "meanwhile"))));
         for class in [JobClass::Log, JobClass::Background] {
-            if let Some(job) = rig.pipeline.poll_job(class) {
+            if let Some(job) = broker.pipeline.poll_job(class) {
                 slices += usize::from(class == JobClass::Background);
-                let result = job.perform(&mut rig.storage);
-                rig.pipeline.complete(rig.now, job, result);
+                let result = job.perform(&mut broker.storage);
+                broker.pipeline.complete(broker.now, job, result);
             }
         }
-        rig.collect();
+        broker.collect();
         assert!(slices < 10_000);
     }
-    assert!(slices > 20, "it took {slices} pieces of work");
-    rig.settle();
-    assert_eq!(rig.recovered_digest(), rig.digest());
-    rig.crash();
-    assert!(rig.recovered.snapshot.is_some());
-    assert!(rig.recovered.frames_read < 500, "only the tail was replayed");
+    assert!(slices > 20, "it took {slices} jobs");
+    broker.run_until_idle();
+    assert_eq!(broker.recovered_digest(), broker.digest());
+    broker.crash();
+    assert!(broker.recovered.snapshot.is_some());
+    assert!(broker.recovered.frames_read < 500, "only the tail was replayed");
 }
 
 #[test]
-fn a_crash_while_a_snapshot_is_written_costs_nothing() {
+fn crash_during_snapshot_loses_nothing() {
     for stop_after in 0..40 {
-        let mut rig = busy(PipelineConfig { slice_bytes: 200, ..small_config() }, NoFaults);
+        let mut broker = busy(PipelineConfig { slice_bytes: 200, ..small_config() }, NoFaults);
         for round in 0..12 {
-            traffic(&mut rig, round);
+            traffic(&mut broker, round);
         }
-        let digest = rig.digest();
-        rig.pipeline.request_snapshot();
+        let digest = broker.digest();
+        broker.pipeline.request_snapshot();
         for _ in 0..stop_after {
-            let job = rig.pipeline.poll_job(JobClass::Log).or_else(|| rig.pipeline.poll_job(JobClass::Background));
+            let job =
+                broker.pipeline.poll_job(JobClass::Log).or_else(|| broker.pipeline.poll_job(JobClass::Background));
             let Some(job) = job else { break };
-            let result = job.perform(&mut rig.storage);
-            rig.pipeline.complete(rig.now, job, result);
+            let result = job.perform(&mut broker.storage);
+            broker.pipeline.complete(broker.now, job, result);
         }
-        assert_eq!(rig.recovered_digest(), digest, "after {stop_after} jobs");
-        rig.crash();
-        rig.snapshot();
+        assert_eq!(broker.recovered_digest(), digest, "after {stop_after} jobs");
+        broker.crash();
+        broker.snapshot();
     }
 }
 
 #[test]
-fn a_snapshot_gets_its_name_only_when_the_log_is_synced_as_far() {
-    let mut rig = busy(small_config(), NoFaults);
-    rig.produce("t", "durable");
-    let digest = rig.digest();
-    let held = rig.submit(Command::DeleteTopic { name: topic("t") });
-    rig.pipeline.request_snapshot();
-    let batch = rig.pipeline.poll_job(JobClass::Log).expect("the deletion is to be written");
-    while let Some(job) = rig.pipeline.poll_job(JobClass::Background) {
-        let result = job.perform(&mut rig.storage);
-        rig.pipeline.complete(rig.now, job, result);
+fn snapshot_is_renamed_only_once_log_is_synced_through_it() {
+    let mut broker = busy(small_config(), NoFaults);
+    broker.produce("t", "durable");
+    let digest = broker.digest();
+    let held = broker.submit(Command::DeleteTopic(DeleteTopic { name: topic("t") }));
+    broker.pipeline.request_snapshot();
+    let batch = broker.pipeline.poll_job(JobClass::Log).expect("a job for the deletion");
+    while let Some(job) = broker.pipeline.poll_job(JobClass::Background) {
+        let result = job.perform(&mut broker.storage);
+        broker.pipeline.complete(broker.now, job, result);
     }
-    assert_eq!(rig.pipeline.snapshots(), [], "it is written, and waits");
-    assert_eq!(rig.recovered_digest(), digest, "a power loss now takes the deletion back, of which nobody was told");
-    assert_eq!(rig.reply(held), None);
-    let result = batch.perform(&mut rig.storage);
-    rig.pipeline.complete(rig.now, batch, result);
-    rig.settle();
-    assert_eq!(rig.pipeline.snapshots().len(), 1);
-    assert_eq!(rig.recovered_digest(), rig.digest());
+    assert_eq!(broker.pipeline.snapshots(), [], "the snapshot is written, but has no final name");
+    assert_eq!(broker.recovered_digest(), digest, "a power loss now reverts the deletion, which was not replied to");
+    assert_eq!(broker.reply(held), None);
+    let result = batch.perform(&mut broker.storage);
+    broker.pipeline.complete(broker.now, batch, result);
+    broker.run_until_idle();
+    assert_eq!(broker.pipeline.snapshots().len(), 1);
+    assert_eq!(broker.recovered_digest(), broker.digest());
 }
 
 #[test]
-fn recovery_reads_no_more_than_what_follows_the_newest_snapshot() {
-    let mut rig = busy(tiny(), NoFaults);
+fn recovery_reads_only_tail_after_newest_snapshot() {
+    let mut broker = busy(tiny(), NoFaults);
     for round in 0..300 {
-        traffic(&mut rig, round);
+        traffic(&mut broker, round);
     }
-    rig.crash();
+    broker.crash();
     let limit = 3 * tiny().snapshot_every_bytes;
-    assert!(rig.recovered.bytes_read < limit, "{} bytes were read", rig.recovered.bytes_read);
-    assert!(rig.recovered.snapshot.is_some());
+    assert!(broker.recovered.bytes_read < limit, "{} bytes were read", broker.recovered.bytes_read);
+    assert!(broker.recovered.snapshot.is_some());
 }
 
 #[test]
-fn with_the_newest_snapshot_gone_or_damaged_the_older_one_and_its_tail_give_the_same() {
-    let mut rig = busy(small_config(), NoFaults);
+fn newest_snapshot_missing_or_damaged_recovers_from_older_one() {
+    let mut broker = busy(small_config(), NoFaults);
     for _ in 0..2 {
         for round in 0..10 {
-            traffic(&mut rig, round);
+            traffic(&mut broker, round);
         }
-        rig.snapshot();
+        broker.snapshot();
     }
-    traffic(&mut rig, 11);
-    let digest = rig.digest();
-    let newest = *rig.pipeline.snapshots().last().unwrap();
-    let mut gone = rig.storage.crash();
-    let bytes = gone.uproot(FileId::Snapshot(newest)).expect("it was there");
-    // Its last bit: most of it is taken before that is seen, and must be let go of again.
-    let mut damaged = rig.storage.crash();
-    damaged.bytes_mut(FileId::Snapshot(newest)).expect("it is there").flip(8 * bytes.len() - 1);
+    traffic(&mut broker, 11);
+    let digest = broker.digest();
+    let newest = *broker.pipeline.snapshots().last().unwrap();
+    let mut gone = broker.storage.crash();
+    let bytes = gone.take_file(FileId::Snapshot(newest)).expect("the snapshot exists");
+    // The last bit: most of the snapshot is restored before the damage shows, and must be discarded.
+    let mut damaged = broker.storage.crash();
+    damaged.bytes_mut(FileId::Snapshot(newest)).expect("the snapshot exists").flip(8 * bytes.len() - 1);
     for mut storage in [gone, damaged] {
-        let (state, recovered) = driftq_core::pipeline::inspect(&mut storage, None, &NoFaults).unwrap();
+        let (state, recovered) = driftq_core::pipeline::inspect(&mut storage, None).unwrap();
         assert_eq!(state.digest(), digest);
-        assert_eq!(recovered.snapshot, Some(rig.pipeline.snapshots()[0]));
+        assert_eq!(recovered.snapshot, Some(broker.pipeline.snapshots()[0]));
     }
 }
 
 #[test]
-fn however_small_its_slices_a_snapshot_comes_to_its_end() {
-    let mut rig = Rig::with(PipelineConfig { slice_bytes: 0, ..small_config() }, NoFaults);
-    rig.topic("t", 1);
-    rig.produce("t", "v");
-    rig.snapshot();
-    rig.restart(Restart::Crash);
-    assert_eq!(rig.kept("t"), ["v"]);
+fn snapshot_with_zero_slice_size_completes() {
+    let mut broker = TestBroker::with(PipelineConfig { slice_bytes: 0, ..small_config() }, NoFaults);
+    broker.topic("t", 1);
+    broker.produce("t", "v");
+    broker.snapshot();
+    broker.restart(Restart::Crash);
+    assert_eq!(broker.stored_values("t"), ["v"]);
 }
 
 #[test]
-fn a_snapshot_of_nothing_new_is_not_taken_twice() {
-    let mut rig = busy(small_config(), NoFaults);
-    rig.snapshot();
-    let before = rig.pipeline.snapshots().to_vec();
-    rig.pipeline.request_snapshot();
-    rig.settle();
-    assert_eq!(rig.pipeline.snapshots(), before);
+fn snapshot_of_unchanged_state_is_not_repeated() {
+    let mut broker = busy(small_config(), NoFaults);
+    broker.snapshot();
+    let before = broker.pipeline.snapshots().to_vec();
+    broker.pipeline.request_snapshot();
+    broker.run_until_idle();
+    assert_eq!(broker.pipeline.snapshots(), before);
 }
 
 #[test]
-fn a_snapshot_that_misses_what_is_in_flight_would_be_caught() {
-    let same_after_a_snapshot = |rig: &mut Rig<Planted>| {
-        rig.snapshot();
-        rig.recovered_digest() == rig.digest()
+fn fault_snapshot_misses_in_flight_is_detected() {
+    let recovers_from_snapshot = |broker: &mut TestBroker<Planted>| {
+        broker.snapshot();
+        broker.recovered_digest() == broker.digest()
     };
-    let mut rig = busy(small_config(), Planted(Fault::SnapshotMissesInFlight));
-    rig.produce("t", "held");
-    assert!(!same_after_a_snapshot(&mut rig));
-    let mut rig = busy(small_config(), Planted(Fault::HighestAckWatermark));
-    rig.produce("t", "held");
-    assert!(same_after_a_snapshot(&mut rig), "which other bugs do not disturb");
+    let mut broker = busy(small_config(), Planted(Fault::SnapshotMissesInFlight));
+    broker.produce("t", "held");
+    assert!(!recovers_from_snapshot(&mut broker));
+    let mut broker = busy(small_config(), Planted(Fault::HighestAckWatermark));
+    broker.produce("t", "held");
+    assert!(recovers_from_snapshot(&mut broker), "other faults do not change the result");
 }

@@ -1,13 +1,15 @@
-//! A full disk: what grows is refused by name, what drains goes on, and nothing is lost.
+//! Full disk: commands that grow the log are refused, acks continue from the reserve, and nothing is lost.
 
-use super::rig::*;
-use driftq_core::command::{OnDisconnect, Produce};
+use driftq_core::OpenOptions;
+
+use super::test_broker::*;
+use driftq_core::command::{CreateTopic, OnDisconnect, Pause, Produce, Resume};
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{Storage, StorageFault};
 use driftq_core::pipeline::OpenError;
 use driftq_core::reply::Overload;
 use driftq_core::types::*;
-use driftq_core::{Command, JobClass, Pipeline, PipelineConfig, Refusal, Reply};
+use driftq_core::{Command, JobClass, PipelineConfig, Refusal, Reply};
 
 const SEGMENT: u64 = 16 << 10;
 
@@ -15,354 +17,357 @@ fn config() -> PipelineConfig {
     PipelineConfig { segment_bytes: SEGMENT, reserve_bytes: 8 << 10, ..small_config() }
 }
 
-fn attempt(rig: &mut Rig) -> Result<(), Refusal> {
-    rig.try_produce(Produce::new(topic("t"), "", "x".repeat(200))).map(drop)
+fn attempt(broker: &mut TestBroker) -> Result<(), Refusal> {
+    broker.try_produce(Produce::new(topic("t"), "", "x".repeat(200))).map(drop)
 }
 
-fn used(rig: &mut Rig) -> u64 {
-    rig.storage.list().unwrap().iter().map(|info| info.len).sum()
+fn used(broker: &mut TestBroker) -> u64 {
+    broker.storage.list().unwrap().iter().map(|info| info.len).sum()
 }
 
-/// A broker with a worker, on a disk that has just become too full for a further segment.
-fn full() -> Rig {
-    let mut rig = Rig::with(config(), NoFaults);
-    rig.topic("t", 1);
-    rig.subscribe_with("t", "g", "w", |asked| asked.lease = Some(Millis(1_000_000)));
-    let budget = used(&mut rig);
-    rig.storage.set_budget(Some(budget));
-    while attempt(&mut rig).is_ok() {}
-    rig
+/// A broker with a consumer, on a disk without room for another segment.
+fn full() -> TestBroker {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(1_000_000)));
+    let budget = used(&mut broker);
+    broker.storage.set_budget(Some(budget));
+    while attempt(&mut broker).is_ok() {}
+    broker
 }
 
 #[test]
-fn a_full_disk_has_no_room_for_more_topics_either() {
-    let mut rig = full();
+fn full_disk_refuses_new_topics() {
+    let mut broker = full();
     let create = |number: u32| {
         let name = topic(&format!("topic-{number}"));
-        Command::CreateTopic { name, partitions: None, retention: Default::default() }
+        Command::CreateTopic(CreateTopic { name, partitions: None, retention: Default::default() })
     };
-    let refused = (0..100).find_map(|number| rig.send(create(number)).err());
+    let refused = (0..100).find_map(|number| broker.send(create(number)).err());
     assert_eq!(refused, Some(Refusal::StorageFull));
 }
 
 #[test]
-fn a_full_disk_refuses_produces_by_name_and_a_refusal_changes_nothing() {
-    let mut rig = full();
-    let (digest, before) = (rig.digest(), rig.pipeline.broker().counters());
-    assert_eq!(attempt(&mut rig), Err(Refusal::StorageFull));
-    let asked = identified("t", &"x".repeat(200), "identity");
-    assert_eq!(rig.try_produce(asked), Err(Refusal::StorageFull));
-    assert_eq!(rig.digest(), digest);
-    assert_eq!(rig.recovered_digest(), digest);
-    assert_eq!(rig.pipeline.failure(), None, "a refusal is no failure");
-    let after = rig.pipeline.broker().counters();
+fn full_disk_refuses_produce_and_changes_nothing() {
+    let mut broker = full();
+    let (digest, before) = (broker.digest(), broker.pipeline.broker().counters());
+    assert_eq!(attempt(&mut broker), Err(Refusal::StorageFull));
+    let request = identified("t", &"x".repeat(200), "identity");
+    assert_eq!(broker.try_produce(request), Err(Refusal::StorageFull));
+    assert_eq!(broker.digest(), digest);
+    assert_eq!(broker.recovered_digest(), digest);
+    assert_eq!(broker.pipeline.failure(), None, "a refusal does not fail the log");
+    let after = broker.pipeline.broker().counters();
     assert_eq!((after.appended, after.refused), (before.appended, before.refused + 2));
 }
 
-/// Writes until the whole reserve is used up, with what may draw on all of it.
-fn use_up(rig: &mut Rig) {
-    rig.group("t", "spare");
+/// Exhausts the reserve with commands that may use all of it.
+fn exhaust_reserve(broker: &mut TestBroker) {
+    broker.group("t", "spare");
     let (topic, group) = (topic("t"), group("spare"));
     for _ in 0..10_000 {
         for command in [
-            Command::Pause { topic: topic.clone(), group: group.clone() },
-            Command::Resume { topic: topic.clone(), group: group.clone() },
+            Command::Pause(Pause { topic: topic.clone(), group: group.clone() }),
+            Command::Resume(Resume { topic: topic.clone(), group: group.clone() }),
         ] {
-            if let Err(refusal) = rig.send(command) {
+            if let Err(refusal) = broker.send(command) {
                 assert_eq!(refusal, Refusal::StorageFull);
                 return;
             }
         }
     }
-    panic!("the reserve has no end");
+    panic!("the reserve is never exhausted");
 }
 
 #[test]
-fn who_never_finishes_anything_leaves_half_of_the_reserve_to_those_who_do() {
-    let mut rig = full();
-    let held = rig.delivered();
+fn churn_on_full_disk_leaves_half_of_reserve_to_acks() {
+    let mut broker = full();
+    let held = broker.delivered();
     assert!(held.len() > 20);
-    // One lease is prolonged for ever; the others end and begin anew, again and again.
+    // One lease is extended again and again; the others expire and are granted again.
     let mut refused = None;
     for _ in 0..10_000 {
-        refused = rig.extend(claim("t", "g", "w", &held[0]), Some(1_000_000)).err();
+        refused = broker.extend(claim("t", "g", "w", &held[0]), Some(1_000_000)).err();
         if refused.is_some() {
             break;
         }
     }
     assert_eq!(refused, Some(Refusal::StorageFull));
-    rig.pass(60_000);
-    rig.delivered();
+    broker.advance(60_000);
+    broker.delivered();
     for delivery in &held[1..] {
         assert_eq!(
-            rig.ack(claim("t", "g", "w", delivery)),
+            broker.ack(claim("t", "g", "w", delivery)),
             Ok(()),
-            "an expired lease that nobody else was given still counts"
+            "an expired lease without redelivery can be acked"
         );
     }
-    rig.delete_group("t", "g");
+    broker.delete_group("t", "g");
 }
 
 #[test]
-fn acks_nacks_extensions_and_deliveries_go_on_from_the_reserve() {
-    let mut rig = full();
-    let held = rig.delivered();
+fn acks_nacks_extends_and_deliveries_continue_from_reserve() {
+    let mut broker = full();
+    let held = broker.delivered();
     assert!(held.len() > 20);
-    rig.extend(claim("t", "g", "w", &held[0]), Some(2_000_000)).unwrap();
-    rig.release(claim("t", "g", "w", &held[1])).unwrap();
-    rig.nack(claim("t", "g", "w", &held[2]), "no").unwrap();
-    let again = rig.delivered();
+    broker.extend(claim("t", "g", "w", &held[0]), Some(2_000_000)).unwrap();
+    broker.release(claim("t", "g", "w", &held[1])).unwrap();
+    broker.nack(claim("t", "g", "w", &held[2]), "no").unwrap();
+    let again = broker.delivered();
     assert_eq!(again.iter().map(|delivery| delivery.attempts).collect::<Vec<_>>(), [2, 2]);
     for delivery in held[3..].iter().chain(&again) {
-        rig.ack(claim("t", "g", "w", delivery)).unwrap();
+        broker.ack(claim("t", "g", "w", delivery)).unwrap();
     }
-    assert_eq!(rig.progress("t", "g").lag, 1);
-    assert_eq!(attempt(&mut rig), Err(Refusal::StorageFull), "the reserve is not for producers");
-    rig.storage.set_budget(None);
-    rig.restart(Restart::Crash);
-    assert_eq!(rig.progress("t", "g").lag, 1);
+    assert_eq!(broker.progress("t", "g").lag, 1);
+    assert_eq!(attempt(&mut broker), Err(Refusal::StorageFull), "produces may not use the reserve");
+    broker.storage.set_budget(None);
+    broker.restart(Restart::Crash);
+    assert_eq!(broker.progress("t", "g").lag, 1);
 }
 
 #[test]
-fn reads_and_duplicates_need_no_room() {
-    let mut rig = Rig::with(config(), NoFaults);
-    rig.topic("t", 1);
-    rig.try_produce(identified("t", "v", "identity")).unwrap();
-    let budget = used(&mut rig);
-    rig.storage.set_budget(Some(budget));
-    while attempt(&mut rig).is_ok() {}
-    assert!(rig.try_produce(identified("t", "v", "identity")).unwrap().duplicate);
-    assert_eq!(rig.topics(), ["t"]);
+fn reads_and_duplicates_on_full_disk_succeed() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.try_produce(identified("t", "v", "identity")).unwrap();
+    let budget = used(&mut broker);
+    broker.storage.set_budget(Some(budget));
+    while attempt(&mut broker).is_ok() {}
+    assert!(broker.try_produce(identified("t", "v", "identity")).unwrap().duplicate);
+    assert_eq!(broker.topics(), ["t"]);
 }
 
 #[test]
-fn producers_go_on_when_room_returns() {
-    let mut rig = full();
-    rig.storage.set_budget(None);
-    assert_eq!(attempt(&mut rig), Err(Refusal::StorageFull), "the keeper has not looked again yet");
-    rig.pass(1_000);
-    attempt(&mut rig).unwrap();
+fn produce_succeeds_again_after_space_returns() {
+    let mut broker = full();
+    broker.storage.set_budget(None);
+    assert_eq!(attempt(&mut broker), Err(Refusal::StorageFull), "the maintenance task has not run yet");
+    broker.advance(1_000);
+    attempt(&mut broker).unwrap();
     for _ in 0..200 {
-        attempt(&mut rig).unwrap();
+        attempt(&mut broker).unwrap();
     }
-    let digest = rig.digest();
-    assert_eq!(rig.recovered_digest(), digest);
+    let digest = broker.digest();
+    assert_eq!(broker.recovered_digest(), digest);
 }
 
 #[test]
-fn when_even_the_reserve_is_used_up_everything_that_writes_is_refused_and_nothing_is_lost() {
-    let mut rig = full();
-    let held = rig.delivered();
-    use_up(&mut rig);
-    let digest = rig.digest();
-    assert_eq!(rig.nack(claim("t", "g", "w", &held[1]), "a reason"), Err(Refusal::StorageFull));
-    assert_eq!(rig.topics(), ["t"], "reads still answer");
-    rig.storage.set_budget(None);
-    rig.pass(1_100);
+fn exhausted_reserve_refuses_all_writes_and_loses_nothing() {
+    let mut broker = full();
+    let held = broker.delivered();
+    exhaust_reserve(&mut broker);
+    let digest = broker.digest();
+    assert_eq!(broker.nack(claim("t", "g", "w", &held[1]), "a reason"), Err(Refusal::StorageFull));
+    assert_eq!(broker.topics(), ["t"], "reads succeed");
+    broker.storage.set_budget(None);
+    broker.advance(1_100);
     for delivery in &held[2..] {
-        rig.ack(claim("t", "g", "w", delivery)).unwrap();
+        broker.ack(claim("t", "g", "w", delivery)).unwrap();
     }
-    assert_ne!(rig.digest(), digest);
-    assert_eq!(rig.recovered_digest(), rig.digest());
+    assert_ne!(broker.digest(), digest);
+    assert_eq!(broker.recovered_digest(), broker.digest());
 }
 
 #[test]
-fn what_the_broker_does_by_itself_waits_for_room_and_then_is_done() {
-    let mut rig = full();
-    let held = rig.delivered();
-    rig.extend(claim("t", "g", "w", &held[0]), Some(500)).unwrap();
-    use_up(&mut rig);
-    rig.delivered();
-    let before = rig.progress("t", "g");
-    rig.pass(10_000);
-    let stuck = rig.progress("t", "g");
+fn timer_work_on_exhausted_reserve_waits_for_space() {
+    let mut broker = full();
+    let held = broker.delivered();
+    broker.extend(claim("t", "g", "w", &held[0]), Some(500)).unwrap();
+    exhaust_reserve(&mut broker);
+    broker.delivered();
+    let before = broker.progress("t", "g");
+    broker.advance(10_000);
+    let stuck = broker.progress("t", "g");
     assert_eq!(stuck.lag, before.lag);
-    assert!(rig.pipeline.broker().is_stalled());
-    assert!(rig.next_moment().is_some_and(|at| at > rig.now), "it asks to be called again, but not at once");
-    rig.storage.set_budget(None);
-    rig.pass(1_200);
-    let redelivered = rig.delivered();
-    assert!(redelivered.iter().any(|delivery| delivery.offset == held[0].offset), "the lease ended at last");
-    assert!(!rig.pipeline.broker().is_stalled());
+    assert!(broker.pipeline.broker().is_stalled());
+    assert!(broker.next_timeout().is_some_and(|at| at > broker.now), "the next timeout is set, but not at once");
+    broker.storage.set_budget(None);
+    broker.advance(1_200);
+    let redelivered = broker.delivered();
+    assert!(
+        redelivered.iter().any(|delivery| delivery.offset == held[0].offset),
+        "the lease expired once there was space"
+    );
+    assert!(!broker.pipeline.broker().is_stalled());
 }
 
 #[test]
-fn a_stream_goes_though_there_is_no_room_to_give_its_leases_back() {
-    let mut rig = full();
-    let held = rig.delivered();
-    let giving = rig.subscribe_with("t", "other", "x", |asked| {
-        asked.on_disconnect = OnDisconnect::Release;
-        asked.prefetch = 2;
+fn stream_on_exhausted_reserve_closes_without_releasing_leases() {
+    let mut broker = full();
+    let held = broker.delivered();
+    let releasing = broker.subscribe_with("t", "other", "x", |request| {
+        request.on_disconnect = OnDisconnect::Release;
+        request.prefetch = 2;
     });
-    let others = rig.delivered();
+    let others = broker.delivered();
     assert_eq!(others.len(), 2);
     assert!(!held.is_empty());
-    use_up(&mut rig);
-    let digest = rig.digest();
-    rig.unsubscribe(giving);
-    assert_eq!(rig.digest(), digest);
-    let info = rig.describe("t").groups.remove(1);
+    exhaust_reserve(&mut broker);
+    let digest = broker.digest();
+    broker.unsubscribe(releasing);
+    assert_eq!(broker.digest(), digest);
+    let info = broker.describe("t").groups.remove(1);
     assert_eq!((info.consumers, info.partitions[0].in_flight), (0, 2));
-    rig.storage.set_budget(None);
-    rig.pass(2_000);
-    assert_eq!(rig.progress("t", "other").waiting, 2, "the leases run to their end");
+    broker.storage.set_budget(None);
+    broker.advance(2_000);
+    assert_eq!(broker.progress("t", "other").waiting, 2, "the leases run until they expire");
 }
 
 #[test]
-fn a_segment_not_yet_ready_is_a_matter_of_waiting_and_not_of_room() {
-    let mut rig = Rig::with(config(), NoFaults);
-    rig.topic("t", 1);
+fn segment_not_ready_is_overload_not_storage_full() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
     let mut tickets = Vec::new();
     for _ in 0..200 {
-        tickets.push(rig.submit(Command::Produce(Box::new(Produce::new(topic("t"), "", "x".repeat(200))))));
-        while let Some(job) = rig.pipeline.poll_job(JobClass::Log) {
-            let result = job.perform(&mut rig.storage);
-            rig.pipeline.complete(rig.now, job, result);
+        tickets.push(broker.submit(Command::Produce(Box::new(Produce::new(topic("t"), "", "x".repeat(200))))));
+        while let Some(job) = broker.pipeline.poll_job(JobClass::Log) {
+            let result = job.perform(&mut broker.storage);
+            broker.pipeline.complete(broker.now, job, result);
         }
     }
-    rig.collect();
-    let answers: Vec<_> = tickets.into_iter().map(|ticket| rig.reply(ticket).expect("answered")).collect();
-    let taken = answers.iter().take_while(|answer| matches!(answer, Ok(Reply::Produced(_)))).count();
-    assert!(taken > 0 && taken < 200);
-    assert!(answers[taken..].iter().all(|answer| *answer == Err(overloaded(Overload::Log))));
-    rig.settle();
-    attempt(&mut rig).expect("once the next segment stands ready");
+    broker.collect();
+    let replies: Vec<_> = tickets.into_iter().map(|ticket| broker.reply(ticket).expect("a reply")).collect();
+    let accepted = replies.iter().take_while(|reply| matches!(reply, Ok(Reply::Produced(_)))).count();
+    assert!(accepted > 0 && accepted < 200);
+    assert!(replies[accepted..].iter().all(|reply| *reply == Err(overloaded(Overload::Log))));
+    broker.run_until_idle();
+    attempt(&mut broker).expect("the next segment is ready");
 }
 
 #[test]
-fn a_record_that_fits_no_segment_is_refused_and_changes_nothing() {
-    let mut rig = Rig::with(config(), NoFaults);
-    rig.topic("t", 1);
-    let digest = rig.digest();
-    let refused = rig.try_produce(Produce::new(topic("t"), "", "x".repeat(SEGMENT as usize)));
+fn record_larger_than_segment_is_refused_and_changes_nothing() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    let digest = broker.digest();
+    let refused = broker.try_produce(Produce::new(topic("t"), "", "x".repeat(SEGMENT as usize)));
     assert_eq!(refused, Err(Refusal::Invalid("the record would be too long for the log")));
-    assert_eq!(rig.digest(), digest);
-    attempt(&mut rig).unwrap();
+    assert_eq!(broker.digest(), digest);
+    attempt(&mut broker).unwrap();
 }
 
 #[test]
-fn no_segment_grows_beyond_its_size_however_long_its_records_are() {
-    let mut rig = Rig::with(config(), NoFaults);
-    rig.topic("t", 1);
-    let mut taken = 0;
-    // Each fills a segment by itself, up to those that no segment could hold.
+fn segment_never_exceeds_its_size() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    let mut accepted = 0;
+    // Each record fills a segment; the longest fit in none.
     for len in SEGMENT - 4_096 - 200..SEGMENT - 4_096 {
-        match rig.try_produce(Produce::new(topic("t"), "", vec![b'x'; len as usize])) {
-            Ok(_) => taken += 1,
+        match broker.try_produce(Produce::new(topic("t"), "", vec![b'x'; len as usize])) {
+            Ok(_) => accepted += 1,
             Err(refusal) => assert_eq!(refusal, Refusal::Invalid("the record would be too long for the log")),
         }
-        let longest = rig.storage.list().unwrap().iter().map(|info| info.len).max();
-        assert_eq!(longest, Some(SEGMENT), "behind {len} bytes");
+        let longest = broker.storage.list().unwrap().iter().map(|info| info.len).max();
+        assert_eq!(longest, Some(SEGMENT), "after a value of {len} bytes");
     }
-    assert!((50..150).contains(&taken), "{taken} were taken");
-    rig.restart(Restart::Crash);
-    assert_eq!(rig.kept("t").len(), taken);
+    assert!((50..150).contains(&accepted), "{accepted} were accepted");
+    broker.restart(Restart::Crash);
+    assert_eq!(broker.stored_values("t").len(), accepted);
 }
 
 #[test]
-fn a_disk_without_room_for_a_snapshot_does_not_end_the_log() {
-    let mut rig = Rig::with(config(), NoFaults);
-    rig.topic("t", 1);
-    attempt(&mut rig).unwrap();
-    let budget = used(&mut rig);
+fn snapshot_without_space_does_not_fail_log() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    attempt(&mut broker).unwrap();
+    let budget = used(&mut broker);
     for room in [0, budget] {
-        rig.storage.set_budget(Some(room));
-        let before = rig.pipeline.snapshots().to_vec();
-        rig.pipeline.request_snapshot();
-        rig.settle();
-        assert_eq!(rig.pipeline.failure(), None, "room for {room} bytes");
-        assert_eq!(rig.pipeline.snapshots(), before);
-        rig.storage.set_budget(None);
-        rig.pass(10_000);
+        broker.storage.set_budget(Some(room));
+        let before = broker.pipeline.snapshots().to_vec();
+        broker.pipeline.request_snapshot();
+        broker.run_until_idle();
+        assert_eq!(broker.pipeline.failure(), None, "room for {room} bytes");
+        assert_eq!(broker.pipeline.snapshots(), before);
+        broker.storage.set_budget(None);
+        broker.advance(10_000);
     }
-    attempt(&mut rig).unwrap();
-    rig.snapshot();
-    rig.restart(Restart::Crash);
-    assert_eq!(rig.kept("t").len(), 2);
+    attempt(&mut broker).unwrap();
+    broker.snapshot();
+    broker.restart(Restart::Crash);
+    assert_eq!(broker.stored_values("t").len(), 2);
 }
 
 #[test]
-fn a_snapshot_that_did_not_fit_is_taken_when_there_is_room_and_uses_up_no_segments_meanwhile() {
-    let mut rig = Rig::with(config(), NoFaults);
-    rig.topic("t", 1);
+fn snapshot_without_space_is_retried_later_and_uses_no_segments() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
     for _ in 0..200 {
-        attempt(&mut rig).unwrap();
+        attempt(&mut broker).unwrap();
     }
-    // Room for one more segment, and then not for a snapshot.
-    let budget = used(&mut rig) + SEGMENT + 1;
-    rig.storage.set_budget(Some(budget));
-    rig.pipeline.request_snapshot();
-    rig.settle();
-    assert_eq!(rig.pipeline.snapshots(), []);
-    let used_then = used(&mut rig);
+    // Room for one more segment, and none for a snapshot.
+    let budget = used(&mut broker) + SEGMENT + 1;
+    broker.storage.set_budget(Some(budget));
+    broker.pipeline.request_snapshot();
+    broker.run_until_idle();
+    assert_eq!(broker.pipeline.snapshots(), []);
+    let used_then = used(&mut broker);
     for _ in 0..5 {
-        attempt(&mut rig).unwrap();
-        rig.pass(10_000);
+        attempt(&mut broker).unwrap();
+        broker.advance(10_000);
     }
-    assert_eq!(rig.pipeline.snapshots(), []);
-    assert_eq!(used(&mut rig), used_then);
+    assert_eq!(broker.pipeline.snapshots(), []);
+    assert_eq!(used(&mut broker), used_then);
     for _ in 0..40 {
-        attempt(&mut rig).expect("no try has ended a segment: one and the next are there to be filled");
+        attempt(&mut broker).expect("no attempt has ended a segment: the current and the next one have room");
     }
-    rig.storage.set_budget(None);
-    rig.pass(10_000);
-    assert_eq!(rig.pipeline.snapshots().len(), 1, "nobody had to ask again");
-    assert_eq!(rig.recovered_digest(), rig.digest());
+    broker.storage.set_budget(None);
+    broker.advance(10_000);
+    assert_eq!(broker.pipeline.snapshots().len(), 1, "the snapshot is retried without a request");
+    assert_eq!(broker.recovered_digest(), broker.digest());
 }
 
 #[test]
-fn a_full_disk_that_is_drained_gets_its_room_back_by_itself() {
-    let mut rig = Rig::with(config(), NoFaults);
-    rig.topic("t", 1);
-    rig.subscribe("t", "g", "w");
+fn drained_full_disk_regains_space() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.subscribe("t", "g", "w");
     for _ in 0..200 {
-        attempt(&mut rig).unwrap();
-        let delivery = rig.one();
-        rig.ack(claim("t", "g", "w", &delivery)).unwrap();
+        attempt(&mut broker).unwrap();
+        let delivery = broker.expect_delivery();
+        broker.ack(claim("t", "g", "w", &delivery)).unwrap();
     }
-    // Room for two small snapshots, and not for one more segment.
-    let budget = used(&mut rig) + SEGMENT - 1;
-    rig.storage.set_budget(Some(budget));
-    while attempt(&mut rig).is_ok() {
-        let delivery = rig.one();
-        if rig.ack(claim("t", "g", "w", &delivery)).is_err() {
+    // Room for two small snapshots, and none for another segment.
+    let budget = used(&mut broker) + SEGMENT - 1;
+    broker.storage.set_budget(Some(budget));
+    while attempt(&mut broker).is_ok() {
+        let delivery = broker.expect_delivery();
+        if broker.ack(claim("t", "g", "w", &delivery)).is_err() {
             break;
         }
     }
-    assert!(rig.storage.list().unwrap().len() > 4, "many segments lie behind");
+    assert!(broker.storage.list().unwrap().len() > 4, "many segments are left to remove");
     for _ in 0..6 {
-        rig.pass(1_000);
-        let _ = attempt(&mut rig);
+        broker.advance(1_000);
+        let _ = attempt(&mut broker);
     }
-    assert_eq!(attempt(&mut rig), Ok(()), "old segments went when snapshots had made them unneeded");
-    assert_eq!(rig.recovered_digest(), rig.digest());
+    assert_eq!(attempt(&mut broker), Ok(()), "segments covered by snapshots were removed");
+    assert_eq!(broker.recovered_digest(), broker.digest());
 }
 
 #[test]
-fn a_broker_starts_on_a_full_disk_in_a_smaller_segment() {
+fn broker_starts_on_full_disk_with_smaller_segment() {
     let full = full();
     let mut storage = full.storage.crash();
     let used: u64 = storage.list().unwrap().iter().map(|info| info.len).sum();
     storage.set_budget(Some(used + SEGMENT / 2));
-    let mut rig = Rig::open(storage, config(), full.now, NoFaults);
-    assert_eq!(attempt(&mut rig), Err(Refusal::StorageFull), "the new segment is all reserve");
+    let mut broker = TestBroker::open(storage, config(), full.now, NoFaults);
+    assert_eq!(attempt(&mut broker), Err(Refusal::StorageFull), "the small segment is all reserve");
     let delivery = full.deliveries[0].1.clone();
-    rig.ack(claim("t", "g", "w", &delivery)).expect("what drains goes on");
+    broker.ack(claim("t", "g", "w", &delivery)).expect("an ack uses the reserve");
 }
 
 #[test]
-fn a_start_that_finds_no_room_for_the_smallest_segment_says_so_and_leaves_nothing_behind() {
+fn start_without_space_for_smallest_segment_fails_and_leaves_nothing() {
     let full = full();
     let mut storage = full.storage.crash();
     let files = storage.list().unwrap();
     let used: u64 = files.iter().map(|info| info.len).sum();
     for room in [0, 1_000, 3_000, 5_000] {
         storage.set_budget(Some(used + room));
-        let opened = Pipeline::open(&mut storage, config(), None, full.now, NoFaults);
+        let opened = OpenOptions::new().config(config()).open(&mut storage, full.now);
         assert_eq!(opened.map(drop).unwrap_err(), OpenError::Storage(StorageFault::Full), "room for {room} bytes");
         assert!(storage.list().unwrap().len() <= files.len());
     }
     storage.set_budget(None);
-    let mut rig = Rig::open(storage, config(), full.now, NoFaults);
-    attempt(&mut rig).expect("with room it goes on");
+    let mut broker = TestBroker::open(storage, config(), full.now, NoFaults);
+    attempt(&mut broker).expect("a start with space continues");
 }

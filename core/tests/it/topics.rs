@@ -1,13 +1,13 @@
-//! Topics: made once, with a count for ever, and gone with everything that is theirs.
+//! Topics: creation, partition count, deletion and description.
 
-use super::rig::*;
-use driftq_core::record::Retention;
+use super::test_broker::*;
+use driftq_core::command::{CreateTopic, DeleteTopic, DescribeTopic};
 use driftq_core::reply::CloseCause;
-use driftq_core::types::*;
+use driftq_core::types::{Retention, *};
 use driftq_core::{Command, Refusal, Reply};
 
-fn create(rig: &mut Rig, name: &str, partitions: Option<u32>) -> Result<Reply, Refusal> {
-    rig.send(Command::CreateTopic { name: topic(name), partitions, retention: Retention::default() })
+fn create(broker: &mut TestBroker, name: &str, partitions: Option<u32>) -> Result<Reply, Refusal> {
+    broker.send(Command::CreateTopic(CreateTopic { name: topic(name), partitions, retention: Retention::default() }))
 }
 
 fn created(partitions: u32) -> Result<Reply, Refusal> {
@@ -15,116 +15,116 @@ fn created(partitions: u32) -> Result<Reply, Refusal> {
 }
 
 #[test]
-fn a_topic_has_the_partitions_asked_for_and_one_where_none_or_nought_are() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        assert_eq!(create(&mut rig, "seven", Some(7)), created(7));
-        assert_eq!(create(&mut rig, "nought", Some(0)), created(1));
-        assert_eq!(create(&mut rig, "unsaid", None), created(1));
-        rig.restart(way);
-        assert_eq!(rig.topics(), ["nought", "seven", "unsaid"], "empty ones survive, in byte order");
-        assert_eq!(rig.describe("seven").partitions.len(), 7);
-        assert_eq!(rig.describe("nought").partitions.len(), 1);
+fn topic_has_requested_partitions_or_one_by_default() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        assert_eq!(create(&mut broker, "seven", Some(7)), created(7));
+        assert_eq!(create(&mut broker, "zero", Some(0)), created(1));
+        assert_eq!(create(&mut broker, "default", None), created(1));
+        broker.restart(restart);
+        assert_eq!(broker.topics(), ["default", "seven", "zero"], "empty topics survive, listed in byte order");
+        assert_eq!(broker.describe("seven").partitions.len(), 7);
+        assert_eq!(broker.describe("zero").partitions.len(), 1);
     }
 }
 
 #[test]
-fn making_a_topic_again_is_as_good_as_made_unless_the_count_differs() {
-    let mut rig = Rig::new();
-    assert_eq!(create(&mut rig, "t", Some(3)), created(3));
-    let digest = rig.digest();
-    assert_eq!(create(&mut rig, "t", Some(3)), created(3));
-    assert_eq!(create(&mut rig, "t", None), created(3));
+fn create_topic_repeated_succeeds_unless_partition_count_differs() {
+    let mut broker = TestBroker::new();
+    assert_eq!(create(&mut broker, "t", Some(3)), created(3));
+    let digest = broker.digest();
+    assert_eq!(create(&mut broker, "t", Some(3)), created(3));
+    assert_eq!(create(&mut broker, "t", None), created(3));
     for other in [0, 1, 4] {
-        assert_eq!(create(&mut rig, "t", Some(other)), Err(Refusal::TopicExists { partitions: 3 }));
+        assert_eq!(create(&mut broker, "t", Some(other)), Err(Refusal::TopicExists { partitions: 3 }));
     }
-    assert_eq!(rig.digest(), digest);
-    assert_eq!(create(&mut rig, "one", None), created(1));
-    assert_eq!(create(&mut rig, "one", Some(0)), created(1));
+    assert_eq!(broker.digest(), digest);
+    assert_eq!(create(&mut broker, "one", None), created(1));
+    assert_eq!(create(&mut broker, "one", Some(0)), created(1));
 }
 
 #[test]
-fn there_may_be_only_so_many_partitions() {
-    let mut rig = Rig::new();
+fn topic_over_partition_limit_is_refused() {
+    let mut broker = TestBroker::new();
     let refusal = Refusal::TooMany { what: "partitions", len: 1_025, max: 1_024 };
-    assert_eq!(create(&mut rig, "t", Some(1_025)), Err(refusal));
-    assert_eq!(create(&mut rig, "t", Some(1_024)), created(1_024));
+    assert_eq!(create(&mut broker, "t", Some(1_025)), Err(refusal));
+    assert_eq!(create(&mut broker, "t", Some(1_024)), created(1_024));
 }
 
 #[test]
-fn deleting_a_topic_ends_its_streams_and_no_others() {
-    let mut rig = Rig::new();
-    rig.topic("t", 2);
-    rig.topic("u", 1);
-    let streams = [rig.subscribe("t", "g", "w"), rig.subscribe("t", "h", "w")];
-    let other = rig.subscribe("u", "g", "w");
-    rig.delete_topic("t");
-    assert_eq!(rig.closed, streams.map(|consumer| (consumer, CloseCause::TopicDeleted)));
-    rig.produce("u", "a");
-    assert_eq!(rig.served(), [(other, "a".to_owned())]);
+fn deleted_topic_closes_its_streams_only() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 2);
+    broker.topic("u", 1);
+    let streams = [broker.subscribe("t", "g", "w"), broker.subscribe("t", "h", "w")];
+    let other = broker.subscribe("u", "g", "w");
+    broker.delete_topic("t");
+    assert_eq!(broker.closed, streams.map(|consumer| (consumer, CloseCause::TopicDeleted)));
+    broker.produce("u", "a");
+    assert_eq!(broker.delivered_by_consumer(), [(other, "a".to_owned())]);
 }
 
 #[test]
-fn a_deleted_topic_is_gone_with_its_messages_groups_and_leases() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        rig.topic("t", 1);
-        rig.produce("t", "a");
-        rig.produce_with("t", "late", |asked| asked.delay = Some(Millis(5_000)));
-        rig.subscribe("t", "g", "w");
-        let held = rig.one();
-        rig.delete_topic("t");
-        assert_eq!(rig.ack(claim("t", "g", "w", &held)), Err(Refusal::UnknownTopic(topic("t"))));
-        rig.restart(way);
-        assert_eq!(rig.topics(), [""; 0]);
-        assert_eq!(rig.next_moment(), None, "nothing of it comes due");
-        rig.topic("t", 3);
-        assert_eq!(rig.groups("t"), [""; 0]);
-        rig.subscribe("t", "g", "w");
-        rig.pass(60_000);
-        assert_eq!(rig.delivered(), []);
-        assert_eq!(rig.ack(claim("t", "g", "w", &held)), Err(Refusal::StaleLease));
-        assert_eq!(rig.produce("t", "b"), Offset(0));
+fn deleted_topic_loses_messages_groups_and_leases() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic("t", 1);
+        broker.produce("t", "a");
+        broker.produce_with("t", "late", |request| request.delay = Some(Millis(5_000)));
+        broker.subscribe("t", "g", "w");
+        let held = broker.expect_delivery();
+        broker.delete_topic("t");
+        assert_eq!(broker.ack(claim("t", "g", "w", &held)), Err(Refusal::UnknownTopic(topic("t"))));
+        broker.restart(restart);
+        assert_eq!(broker.topics(), [""; 0]);
+        assert_eq!(broker.next_timeout(), None, "no timer of the topic is left");
+        broker.topic("t", 3);
+        assert_eq!(broker.groups("t"), [""; 0]);
+        broker.subscribe("t", "g", "w");
+        broker.advance(60_000);
+        assert_eq!(broker.delivered(), []);
+        assert_eq!(broker.ack(claim("t", "g", "w", &held)), Err(Refusal::StaleLease));
+        assert_eq!(broker.produce("t", "b"), Offset(0));
     }
 }
 
 #[test]
-fn deleting_a_topic_clears_its_produce_identities() {
-    for way in RESTARTS {
-        let mut rig = Rig::new();
-        rig.topic("t", 1);
-        rig.topic("u", 1);
-        rig.try_produce(identified("t", "a", "key")).unwrap();
-        rig.try_produce(identified("u", "a", "key")).unwrap();
-        rig.delete_topic("t");
-        rig.topic("t", 1);
-        rig.restart(way);
-        assert!(!rig.try_produce(identified("t", "a", "key")).unwrap().duplicate);
-        assert!(rig.try_produce(identified("u", "a", "key")).unwrap().duplicate);
+fn deleted_topic_loses_its_produce_identities() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::new();
+        broker.topic("t", 1);
+        broker.topic("u", 1);
+        broker.try_produce(identified("t", "a", "key")).unwrap();
+        broker.try_produce(identified("u", "a", "key")).unwrap();
+        broker.delete_topic("t");
+        broker.topic("t", 1);
+        broker.restart(restart);
+        assert!(!broker.try_produce(identified("t", "a", "key")).unwrap().duplicate);
+        assert!(broker.try_produce(identified("u", "a", "key")).unwrap().duplicate);
     }
 }
 
 #[test]
-fn what_is_not_there_cannot_be_deleted_or_described() {
-    let mut rig = Rig::new();
+fn unknown_topic_cannot_be_deleted_or_described() {
+    let mut broker = TestBroker::new();
     let refusal = Err(Refusal::UnknownTopic(topic("t")));
-    assert_eq!(rig.send(Command::DeleteTopic { name: topic("t") }), refusal);
-    assert_eq!(rig.send(Command::DescribeTopic { name: topic("t") }), refusal);
-    rig.topic("t", 1);
-    rig.delete_topic("t");
-    assert_eq!(rig.send(Command::DeleteTopic { name: topic("t") }), refusal);
+    assert_eq!(broker.send(Command::DeleteTopic(DeleteTopic { name: topic("t") })), refusal);
+    assert_eq!(broker.send(Command::DescribeTopic(DescribeTopic { name: topic("t") })), refusal);
+    broker.topic("t", 1);
+    broker.delete_topic("t");
+    assert_eq!(broker.send(Command::DeleteTopic(DeleteTopic { name: topic("t") })), refusal);
 }
 
 #[test]
-fn a_description_tells_how_a_topic_stands() {
-    let mut rig = Rig::new();
-    rig.topic("t", 2);
-    rig.produce_with("t", "ab", |asked| asked.key = b"".into());
-    rig.pass(50);
-    rig.produce_with("t", "abc", |asked| asked.envelope.partition_override = Some(PartitionId(1)));
-    rig.subscribe_with("t", "g", "w", |asked| asked.prefetch = 1);
-    rig.pass(50);
-    let info = rig.describe("t");
+fn describe_reports_partitions_groups_and_progress() {
+    let mut broker = TestBroker::new();
+    broker.topic("t", 2);
+    broker.produce_with("t", "ab", |request| request.key = b"".into());
+    broker.advance(50);
+    broker.produce_with("t", "abc", |request| request.envelope.partition_override = Some(PartitionId(1)));
+    broker.subscribe_with("t", "g", "w", |request| request.prefetch = 1);
+    broker.advance(50);
+    let info = broker.describe("t");
     assert_eq!(info.name, topic("t"));
     assert_eq!(info.partitions.iter().map(|p| (p.messages, p.bytes)).collect::<Vec<_>>(), [(1, 2), (1, 3)]);
     assert_eq!(info.partitions.iter().map(|p| p.next_offset.0).collect::<Vec<_>>(), [1, 2]);
@@ -135,9 +135,9 @@ fn a_description_tells_how_a_topic_stands() {
 }
 
 #[test]
-fn no_limit_allows_more_partitions_than_a_record_may_name() {
-    let mut rig = Rig::with_limits(|limits| limits.partitions_max = u32::MAX);
+fn partition_limit_never_exceeds_codec_ceiling() {
+    let mut broker = TestBroker::with_limits(|limits| limits.partitions_max = u32::MAX);
     let (len, max) = (u64::from(u32::MAX), u64::from(limits::PARTITIONS_CEILING));
     let refused = Refusal::TooMany { what: "partitions", len, max };
-    assert_eq!(create(&mut rig, "t", Some(u32::MAX)), Err(refused));
+    assert_eq!(create(&mut broker, "t", Some(u32::MAX)), Err(refused));
 }

@@ -1,19 +1,17 @@
-//! Any record there can be, whether or not any broker would write it.
+//! Strategies for any encodable record, whether or not a broker would write it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use driftq_core::Body;
-use driftq_core::idempotency::{
-    Completion, Details, Effect, EffectStatus, Identity, Lifetime, Outcome, Pin, Realm, Scope,
-};
 use driftq_core::record::{
-    Completed, DedupeWindow, EffectBegun, EffectConclusion, Event, GroupStart, Image, MessageRef, Produced, Record,
-    Retention, RunImage, Stored,
+    Completed, DedupeWindow, EffectBegun, EffectConclusion, Event, Image, Produced, Record, RunImage, Stored,
 };
 use driftq_core::reply::StepOutput;
-use driftq_core::state::entry::{Entry, LastError, Phase};
-use driftq_core::types::*;
+use driftq_core::types::{
+    Completion, DeliveryState, Details, Effect, EffectNamespace, EffectStatus, GroupStart, Identity, LastError,
+    Lifetime, MessageRef, Outcome, Phase, Pin, Retention, Scope, *,
+};
 use proptest::collection::{btree_map, vec};
 use proptest::option::{of, weighted};
 use proptest::prelude::*;
@@ -29,23 +27,23 @@ fn number32() -> BoxedStrategy<u32> {
 fn text() -> BoxedStrategy<Text> {
     prop_oneof![
         3 => vec(prop_oneof![Just('a'), Just('\u{e9}'), Just('\0'), Just(' '), any::<char>()], 0..8)
-            .prop_map(|letters| letters.into_iter().collect::<String>().into()),
+            .prop_map(|chars| chars.into_iter().collect::<String>().into()),
         1 => Just("x".repeat(200).into()),
     ]
     .boxed()
 }
 
 fn name() -> BoxedStrategy<String> {
-    let letters = prop_oneof![Just('a'), Just('Z'), Just('9'), Just('.'), Just('_'), Just(':'), Just('-')];
-    vec(letters, 1..12)
-        .prop_map(|letters| letters.into_iter().collect::<String>())
-        .prop_filter("dots would be path steps", |name| name != "." && name != "..")
+    let chars = prop_oneof![Just('a'), Just('Z'), Just('9'), Just('.'), Just('_'), Just(':'), Just('-')];
+    vec(chars, 1..12)
+        .prop_map(|chars| chars.into_iter().collect::<String>())
+        .prop_filter("dots would be path segments", |name| name != "." && name != "..")
         .boxed()
 }
 
 fn topic_name() -> BoxedStrategy<TopicName> {
     let plain = name().prop_map(|name| TopicName::new(&name).expect("a name"));
-    prop_oneof![plain.clone(), plain.prop_filter_map("has dead letters", |name| name.dead_letter())].boxed()
+    prop_oneof![plain.clone(), plain.prop_filter_map("has a dead-letter topic", |name| name.dead_letter())].boxed()
 }
 
 fn group_name() -> BoxedStrategy<GroupName> {
@@ -88,7 +86,7 @@ fn token() -> BoxedStrategy<LeaseToken> {
     (boot(), number()).prop_map(|(boot, counter)| LeaseToken { boot, counter }).boxed()
 }
 
-fn place() -> BoxedStrategy<MessageRef> {
+fn message_ref() -> BoxedStrategy<MessageRef> {
     (topic(), group(), partition(), position())
         .prop_map(|(topic, group, partition, position)| MessageRef { topic, group, partition, position })
         .boxed()
@@ -174,13 +172,11 @@ fn dead_letter() -> BoxedStrategy<DeadLetter> {
         .boxed()
 }
 
-/// Anything that can travel with a message.
+/// Any metadata of a message.
 pub fn metadata() -> BoxedStrategy<Metadata> {
     let routing = (text(), pairs()).prop_map(|(label, meta)| Routing { label, meta });
-    let redrive = (number32(), offset(), offset()).prop_map(|(count, dead_letter_offset, original_offset)| Redrive {
-        count,
-        dead_letter_offset,
-        original_offset,
+    let redrive = (number32(), offset(), offset()).prop_map(|(count, dead_letter_offset, original_offset)| {
+        RedriveOrigin { count, dead_letter_offset, original_offset }
     });
     (envelope(), of(routing), of(text()), weighted(0.3, dead_letter()), of(redrive))
         .prop_map(|(envelope, routing, trace, dead_letter, redrive)| Metadata {
@@ -231,28 +227,26 @@ fn of_groups() -> BoxedStrategy<Event> {
 
 fn of_deliveries() -> BoxedStrategy<Event> {
     prop_oneof![
-        (place(), token(), owner_name(), time()).prop_map(|(message_ref, token, owner, until)| Event::Delivered {
-            message_ref,
-            token,
-            owner,
-            until
-        }),
-        (place(), of(number()))
+        (message_ref(), token(), owner_name(), time())
+            .prop_map(|(message_ref, token, owner, until)| Event::Delivered { message_ref, token, owner, until }),
+        (message_ref(), of(number()))
             .prop_map(|(message_ref, window)| Event::Acked { message_ref, commits: window.map(Millis) }),
-        place().prop_map(|message_ref| Event::Skipped { message_ref }),
-        place().prop_map(|message_ref| Event::Released { message_ref }),
-        (place(), of(shared_text()), time()).prop_map(|(message_ref, reason, not_before)| Event::Nacked {
+        message_ref().prop_map(|message_ref| Event::Skipped { message_ref }),
+        message_ref().prop_map(|message_ref| Event::Released { message_ref }),
+        (message_ref(), of(shared_text()), time()).prop_map(|(message_ref, reason, not_before)| Event::Nacked {
             message_ref,
             reason,
             not_before
         }),
-        (place(), shared_text()).prop_map(|(message_ref, reason)| Event::ReasonNoted { message_ref, reason }),
-        (place(), time()).prop_map(|(message_ref, not_before)| Event::Expired { message_ref, not_before }),
-        (place(), time()).prop_map(|(message_ref, until)| Event::Extended { message_ref, until }),
-        ((place(), topic(), partition(), offset()), dead_reason(), text()).prop_map(|(places, reason, last_error)| {
-            let (message_ref, dead_topic, dead_partition, dead_offset) = places;
-            Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error }
-        }),
+        (message_ref(), shared_text()).prop_map(|(message_ref, reason)| Event::ReasonNoted { message_ref, reason }),
+        (message_ref(), time()).prop_map(|(message_ref, not_before)| Event::Expired { message_ref, not_before }),
+        (message_ref(), time()).prop_map(|(message_ref, until)| Event::Extended { message_ref, until }),
+        ((message_ref(), topic(), partition(), offset()), dead_reason(), text()).prop_map(
+            |(places, reason, last_error)| {
+                let (message_ref, dead_topic, dead_partition, dead_offset) = places;
+                Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error }
+            }
+        ),
         ((topic(), partition(), position()), (topic(), group(), partition(), offset())).prop_map(|(from, to)| {
             let (dead_topic, dead_partition, dead_position) = from;
             let (topic, group, partition, offset) = to;
@@ -294,12 +288,12 @@ fn effect() -> BoxedStrategy<Effect> {
         });
     let pin = (partition(), position(), time())
         .prop_map(|(partition, position, look_at)| Box::new(Pin { partition, position, look_at }));
-    let moments = (time(), number(), time(), time());
+    let times = (time(), number(), time(), time());
     let marks = (status(), any::<bool>(), any::<bool>(), number32());
-    (marks, of(token()), moments, of(owner_name()), of(shared_text()), of(details), of(pin))
-        .prop_map(|(marks, token, moments, owner, result, details, pin)| {
+    (marks, of(token()), times, of(owner_name()), of(shared_text()), of(details), of(pin))
+        .prop_map(|(marks, token, times, owner, result, details, pin)| {
             let ((status, committed, finished, attempt), (lease_until, window, updated_at, expires_at)) =
-                (marks, moments);
+                (marks, times);
             let window = Millis(window);
             Effect {
                 status,
@@ -343,11 +337,13 @@ fn dedupe() -> BoxedStrategy<DedupeWindow> {
 
 fn completed() -> BoxedStrategy<Completed> {
     let stored = (topic(), of(dedupe()), body()).prop_map(|(topic, dedupe, body)| Stored { topic, dedupe, body });
-    let output = (topic_name(), partition(), offset(), of(stored))
-        .prop_map(|(asked, partition, offset, stored)| Produced { asked, partition, offset, stored });
+    let output =
+        (topic_name(), partition(), offset(), of(stored)).prop_map(|(requested_topic, partition, offset, stored)| {
+            Produced { requested_topic, partition, offset, stored }
+        });
     let ended =
         (of(shared_text()), number()).prop_map(|(result, window)| EffectConclusion { result, window: Millis(window) });
-    (place(), token(), time(), of(ended), vec(output, 0..4))
+    (message_ref(), token(), time(), of(ended), vec(output, 0..4))
         .prop_map(|(message_ref, token, until, effect, outputs)| Completed {
             message_ref,
             token,
@@ -361,7 +357,7 @@ fn completed() -> BoxedStrategy<Completed> {
 fn completion() -> BoxedStrategy<Completion> {
     let output = (topic_name(), partition(), offset(), any::<bool>())
         .prop_map(|(topic, partition, offset, duplicate)| StepOutput { topic, partition, offset, duplicate });
-    (place(), offset(), vec(output, 0..4), time())
+    (message_ref(), offset(), vec(output, 0..4), time())
         .prop_map(|(message_ref, offset, produced, until)| Completion {
             message_ref,
             offset,
@@ -372,16 +368,16 @@ fn completion() -> BoxedStrategy<Completion> {
 }
 
 fn of_effects() -> BoxedStrategy<Event> {
-    let realm = prop_oneof![
-        Just(Realm::Shared),
-        (topic_name(), group_name()).prop_map(|(topic, group)| Realm::Group(topic, group)),
+    let namespace = prop_oneof![
+        Just(EffectNamespace::Shared),
+        (topic_name(), group_name()).prop_map(|(topic, group)| EffectNamespace::Group(topic, group)),
     ];
     prop_oneof![
         begun().prop_map(|begun| Event::EffectBegun(Box::new(begun))),
         (effect_identity(), outcome()).prop_map(|(identity, outcome)| Event::EffectFinished { identity, outcome }),
         (effect_identity(), time()).prop_map(|(identity, until)| Event::EffectRenewed { identity, until }),
         effect_identity().prop_map(|identity| Event::EffectForgotten { identity }),
-        (realm, number()).prop_map(|(realm, count)| Event::EffectsExpired { realm, count }),
+        (namespace, number()).prop_map(|(namespace, count)| Event::EffectsExpired { namespace, count }),
         completed().prop_map(|step| Event::Completed(Box::new(step))),
         number().prop_map(|count| Event::CompletionsExpired { count }),
     ]
@@ -398,12 +394,12 @@ fn of_topics() -> BoxedStrategy<Event> {
         ((topic(), partition(), offset()), body(), of(dedupe())).prop_map(
             |((topic, partition, offset), body, dedupe)| { Event::Produced { topic, partition, offset, body, dedupe } }
         ),
-        (topic(), partition(), position()).prop_map(|(topic, partition, through)| Event::RetainedOut {
+        (topic(), partition(), position()).prop_map(|(topic, partition, through)| Event::RetentionExpired {
             topic,
             partition,
             through
         }),
-        (topic_name(), number()).prop_map(|(scope, count)| Event::IdentitiesExpired { scope, count }),
+        (topic_name(), number()).prop_map(|(scope, count)| Event::DedupeExpired { scope, count }),
     ]
     .boxed()
 }
@@ -418,7 +414,7 @@ fn run() -> BoxedStrategy<RunImage> {
         .boxed()
 }
 
-fn entry() -> BoxedStrategy<Entry> {
+fn delivery_state() -> BoxedStrategy<DeliveryState> {
     let phase = prop_oneof![
         time().prop_map(|until| Phase::Leased { until }),
         time().prop_map(|not_before| Phase::Queued { not_before }),
@@ -426,7 +422,7 @@ fn entry() -> BoxedStrategy<Entry> {
     let last_error =
         prop_oneof![Just(LastError::Nothing), Just(LastError::AckTimeout), shared_text().prop_map(LastError::Reason),];
     ((offset(), number32(), number32()), token(), owner_name(), phase, last_error)
-        .prop_map(|((offset, attempts, failures), token, owner, phase, last_error)| Entry {
+        .prop_map(|((offset, attempts, failures), token, owner, phase, last_error)| DeliveryState {
             offset,
             attempts,
             failures,
@@ -460,21 +456,14 @@ fn image() -> BoxedStrategy<Image> {
         },
     );
     let at = (topic(), partition(), position(), offset(), time());
-    let message = (at, number32(), any::<bool>(), of(group()), body()).prop_map(
-        |((topic, partition, position, offset, produced_at), done_in, retained, visible_to, body)| Image::Message {
-            topic,
-            partition,
-            position,
-            offset,
-            produced_at,
-            done_in,
-            retained,
-            visible_to,
-            body,
-        },
-    );
+    let message =
+        (at, number32(), any::<bool>(), of(group()), body()).prop_map(
+            |((topic, partition, position, offset, produced_at), acked_in, retained, visible_to, body)| {
+                Image::Message { topic, partition, position, offset, produced_at, acked_in, retained, visible_to, body }
+            },
+        );
     let identity = (topic_name(), text(), text(), partition(), offset(), time()).prop_map(
-        |(scope, tenant, key, partition, offset, expires_at)| Image::Identity {
+        |(scope, tenant, key, partition, offset, expires_at)| Image::DedupeEntry {
             scope,
             tenant,
             key,
@@ -505,13 +494,14 @@ fn image() -> BoxedStrategy<Image> {
                 floor_offset
             }
         ),
-        (group_of(), partition(), run()).prop_map(|((topic, group), partition, run)| Image::DoneRun {
+        (group_of(), partition(), run()).prop_map(|((topic, group), partition, run)| Image::AckedRun {
             topic,
             group,
             partition,
             run
         }),
-        (place(), entry()).prop_map(|(message_ref, entry)| Image::Entry { message_ref, entry }),
+        (message_ref(), delivery_state())
+            .prop_map(|(message_ref, delivery)| Image::DeliveryState { message_ref, delivery }),
         identity,
         (group_of(), partition(), position()).prop_map(|((topic, group), partition, below)| Image::Replayed {
             topic,

@@ -1,19 +1,19 @@
-//! Records to bytes and back, and bytes that no record became.
+//! The record codec: round trips, and decoding of damaged and arbitrary bytes.
 
 use std::collections::BTreeSet;
 
 use driftq_core::Body;
-use driftq_core::codec::{metadata, record};
+use driftq_core::codec::record;
 use driftq_core::record::Record;
-use driftq_core::types::Metadata;
+use driftq_core::types::{Metadata, metadata};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
 use super::arbitrary;
-use super::cases::{judge, runner};
+use super::runner::{run_cases, runner};
 
-/// Every kind there is, in the log and in snapshots.
+/// Every kind of a log record and of a snapshot record.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=29;
 const IMAGES: std::ops::RangeInclusive<u8> = 0x80..=0x8C;
 
@@ -29,7 +29,7 @@ fn encoded_metadata(meta: &Metadata) -> Vec<u8> {
     bytes
 }
 
-/// What decodes at all is what [`record::encode`] would have written.
+/// Bytes that decode are the bytes that [`record::encode`] writes.
 fn is_canonical(kind: u8, bytes: &[u8]) -> Result<(), TestCaseError> {
     if let Ok(found) = record::decode(kind, record::VERSION, bytes) {
         let (again_kind, again) = encoded(&found);
@@ -43,7 +43,7 @@ fn metadata_is_canonical(bytes: &[u8]) -> Result<(), TestCaseError> {
     if let Ok(found) = &found {
         prop_assert_eq!(bytes, encoded_metadata(found), "{:?}", found);
     }
-    // A body checks its metadata without building it, and may be asked for it ever after.
+    // A body validates its metadata without decoding it; later decoding must not fail.
     let body = Body::unpack(bytes, bytes.len() as u32, 0);
     prop_assert_eq!(body.is_ok(), found.is_ok());
     if let (Ok(body), Ok(found)) = (body, found) {
@@ -52,7 +52,7 @@ fn metadata_is_canonical(bytes: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Calls `check` with every shorter beginning of `bytes` and with every bit of it turned.
+/// Calls `check` with every proper prefix of `bytes` and with every single bit flipped.
 fn damaged(bytes: &[u8], mut check: impl FnMut(&[u8]) -> Result<(), TestCaseError>) -> Result<(), TestCaseError> {
     for len in 0..bytes.len() {
         check(&bytes[..len])?;
@@ -67,8 +67,8 @@ fn damaged(bytes: &[u8], mut check: impl FnMut(&[u8]) -> Result<(), TestCaseErro
 }
 
 #[test]
-fn every_record_comes_back_as_it_was() {
-    judge(2_000, arbitrary::record(), |record| {
+fn record_round_trips() {
+    run_cases(2_000, arbitrary::record(), |record| {
         let (kind, bytes) = encoded(record);
         prop_assert_eq!(record::decode(kind, record::VERSION, &bytes), Ok(record.clone()));
         Ok(())
@@ -76,8 +76,8 @@ fn every_record_comes_back_as_it_was() {
 }
 
 #[test]
-fn all_metadata_comes_back_as_it_was() {
-    judge(2_000, arbitrary::metadata(), |meta| {
+fn metadata_round_trips() {
+    run_cases(2_000, arbitrary::metadata(), |meta| {
         let bytes = encoded_metadata(meta);
         prop_assert_eq!(metadata::decode(&bytes), Ok(meta.clone()));
         metadata_is_canonical(&bytes)
@@ -85,7 +85,7 @@ fn all_metadata_comes_back_as_it_was() {
 }
 
 #[test]
-fn the_arbitrary_records_are_of_every_kind() {
+fn arbitrary_records_cover_every_kind() {
     let mut runner = runner(1);
     let records = (0..2_000).map(|_| arbitrary::record().new_tree(&mut runner).unwrap().current());
     let kinds: BTreeSet<u8> = records.map(|record| record::kind(&record.event)).collect();
@@ -93,13 +93,13 @@ fn the_arbitrary_records_are_of_every_kind() {
 }
 
 #[test]
-fn no_bytes_panic_the_decoder_and_none_have_two_spellings() {
+fn arbitrary_bytes_never_panic_decoder_and_decode_canonically() {
     let bytes = prop_oneof![vec(any::<u8>(), 0..60), vec(prop_oneof![0..20_u8, Just(b'a'), Just(0x80)], 0..60)];
-    judge(2_000, bytes, |bytes| {
+    run_cases(2_000, bytes, |bytes| {
         for kind in 0..=u8::MAX {
             is_canonical(kind, bytes)?;
             for version in [0, 2, u8::MAX] {
-                prop_assert!(record::decode(kind, version, bytes).is_err(), "no such version is written");
+                prop_assert!(record::decode(kind, version, bytes).is_err(), "an unknown version decodes");
             }
         }
         metadata_is_canonical(bytes)
@@ -107,8 +107,8 @@ fn no_bytes_panic_the_decoder_and_none_have_two_spellings() {
 }
 
 #[test]
-fn damaged_records_never_panic_the_decoder_and_none_have_two_spellings() {
-    judge(300, arbitrary::record(), |record| {
+fn damaged_record_never_panics_decoder_and_decodes_canonically() {
+    run_cases(300, arbitrary::record(), |record| {
         let (kind, bytes) = encoded(record);
         damaged(&bytes, |bytes| is_canonical(kind, bytes))?;
         for other in KINDS.chain(IMAGES) {
@@ -119,13 +119,13 @@ fn damaged_records_never_panic_the_decoder_and_none_have_two_spellings() {
 }
 
 #[test]
-fn damaged_metadata_never_panics_the_decoder_and_none_has_two_spellings() {
-    judge(150, arbitrary::metadata(), |meta| damaged(&encoded_metadata(meta), metadata_is_canonical));
+fn damaged_metadata_never_panics_decoder_and_decodes_canonically() {
+    run_cases(150, arbitrary::metadata(), |meta| damaged(&encoded_metadata(meta), metadata_is_canonical));
 }
 
-/// The name was trimmed when it was read, so that other bytes than were written decoded to the same.
+/// Regression: the name was trimmed while decoding, so two encodings decoded to the same metadata.
 #[test]
-fn the_group_of_a_dead_letter_has_one_spelling() {
+fn dead_letter_group_with_trailing_space_is_refused() {
     let bytes = [16, 11, 1, b't', 0, 0, 2, b'g', b' ', 0, 0, 1, 0];
     assert!(metadata::decode(&bytes).is_err());
     let bytes = [16, 10, 1, b't', 0, 0, 1, b'g', 0, 0, 1, 0];

@@ -1,23 +1,21 @@
-//! Each contradiction that recovery looks for, made on purpose in the story's snapshot or in its log, and refused in so many
-//! words.
+//! Every contradiction that recovery checks for, forged into the scenario's snapshot or log, is refused with its own
+//! message.
 
-use driftq_core::faults::NoFaults;
-use driftq_core::idempotency::{self, EffectStatus, Identity, Realm, Scope};
 use driftq_core::log::RecoveryError;
 use driftq_core::pipeline::inspect;
-use driftq_core::record::{Event, Image, Record, Retention, RunImage};
-use driftq_core::types::*;
+use driftq_core::record::{Event, Image, Record, RunImage};
+use driftq_core::types::{EffectNamespace, EffectStatus, Identity, Retention, Scope, *};
 
 use super::forged::{snapshot_of, with_log, with_snapshot};
-use super::scenario::{Read, told, without_snapshots};
+use super::scenario::{ReadLog, scenario_log, without_snapshots};
 
-/// Changes one piece and says so, or leaves it.
+/// Changes the event and returns true if it matches.
 type Change = fn(&mut Event) -> bool;
 
-/// Whether a piece is of some kind.
+/// Whether an image is of some kind.
 type Kind = fn(&Image) -> bool;
 
-/// A [`Change`] of what looks like this.
+/// A [`Change`] of events that match a pattern.
 macro_rules! change {
     ($pattern:pat $(if $guard:expr)? => $change:expr) => {
         |event: &mut Event| match event {
@@ -30,23 +28,23 @@ macro_rules! change {
     };
 }
 
-/// The same of a piece of the snapshot.
-macro_rules! piece {
+/// A [`Change`] of snapshot images that match a pattern.
+macro_rules! image {
     ($pattern:pat $(if $guard:expr)? => $change:expr) => {
         change!(Event::Restored($pattern) $(if $guard)? => $change)
     };
 }
 
 fn make(records: &mut [Record], change: Change) {
-    assert!(records.iter_mut().any(|record| change(&mut record.event)), "there is such a one");
+    assert!(records.iter_mut().any(|record| change(&mut record.event)), "no event matches");
 }
 
-/// What a recovery of the story says when the pieces of its snapshot are changed.
+/// The reason for which recovery refuses the scenario with changed snapshot images.
 fn refusal_of_snapshot(change: impl FnOnce(&mut Vec<Record>)) -> String {
-    let storage = told();
-    let (head, mut pieces) = snapshot_of(&storage).expect("has a snapshot");
-    change(&mut pieces);
-    match inspect(&mut with_snapshot(&storage, &head, &pieces), None, &NoFaults) {
+    let storage = scenario_log();
+    let (head, mut images) = snapshot_of(&storage).expect("has a snapshot");
+    change(&mut images);
+    match inspect(&mut with_snapshot(&storage, &head, &images), None) {
         Err(RecoveryError::Malformed { reason, .. } | RecoveryError::Contradictory { reason, .. }) => reason.reason,
         other => panic!("{other:?}"),
     }
@@ -54,9 +52,9 @@ fn refusal_of_snapshot(change: impl FnOnce(&mut Vec<Record>)) -> String {
 
 fn refusal_of_log(change: impl FnOnce(&mut Vec<Record>)) -> String {
     let mut records =
-        Read::from(&without_snapshots(&told())).replayed.into_iter().map(|(_, record, _)| record).collect();
+        ReadLog::from(&without_snapshots(&scenario_log())).replayed.into_iter().map(|(_, record, _)| record).collect();
     change(&mut records);
-    match inspect(&mut with_log(&records), None, &NoFaults) {
+    match inspect(&mut with_log(&records), None) {
         Err(RecoveryError::Malformed { reason, .. }) => reason.reason,
         other => panic!("{other:?}"),
     }
@@ -70,145 +68,154 @@ const FIRST: PartitionId = PartitionId(0);
 const SECOND: PartitionId = PartitionId(1);
 
 #[test]
-fn the_story_as_it_was_told_is_not_refused() {
-    let storage = told();
-    let (head, pieces) = snapshot_of(&storage).expect("has a snapshot");
-    assert!(inspect(&mut with_snapshot(&storage, &head, &pieces), None, &NoFaults).is_ok());
-    let records: Vec<_> = Read::from(&without_snapshots(&storage)).replayed.into_iter().map(|(_, r, _)| r).collect();
-    assert!(inspect(&mut with_log(&records), None, &NoFaults).is_ok());
+fn unchanged_scenario_is_accepted() {
+    let storage = scenario_log();
+    let (head, images) = snapshot_of(&storage).expect("has a snapshot");
+    assert!(inspect(&mut with_snapshot(&storage, &head, &images), None).is_ok());
+    let records: Vec<_> = ReadLog::from(&without_snapshots(&storage)).replayed.into_iter().map(|(_, r, _)| r).collect();
+    assert!(inspect(&mut with_log(&records), None).is_ok());
 }
 
 #[test]
-fn numbers_of_one_piece_that_another_contradicts_are_named() {
+fn snapshot_record_contradicting_others_is_named() {
     use Image::*;
     let cases: [(&str, Change); 22] = [
         (
             "the trimmed floor lacks its offset",
-            piece!(Partition { topic: DEAD, trimmed_floor_offset, .. } => *trimmed_floor_offset = None),
+            image!(Partition { topic: DEAD, trimmed_floor_offset, .. } => *trimmed_floor_offset = None),
         ),
         (
             "a position is neither kept nor trimmed",
-            piece!(Partition { topic: AUDIT, next_position, .. } => *next_position = Position(4)),
+            image!(Partition { topic: AUDIT, next_position, .. } => *next_position = Position(4)),
         ),
         (
             "the newest offset is not that of the last position",
-            piece!(Partition { topic: AUDIT, last_offset, .. } => *last_offset = Some(Offset(1))),
+            image!(Partition { topic: AUDIT, last_offset, .. } => *last_offset = Some(Offset(1))),
         ),
         (
             "an offset is still to be given",
-            piece!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(u64::MAX)),
+            image!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(u64::MAX)),
         ),
         (
             "an offset is still to be given",
-            piece!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(3)),
+            image!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(3)),
         ),
         (
             "offsets do not rise with positions",
-            piece!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(0)),
+            image!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(0)),
         ),
-        ("offsets do not rise with positions", piece!(TrimmedRun { run, .. } => run.last_offset = Offset(0))),
+        ("offsets do not rise with positions", image!(TrimmedRun { run, .. } => run.last_offset = Offset(0))),
         (
             "a message was accepted before the one in front of it, or after the last recorded moment",
-            piece!(Message { topic: ORDERS, position: Position(7), produced_at, .. } => *produced_at = Timestamp(5)),
+            image!(Message { topic: ORDERS, position: Position(7), produced_at, .. } => *produced_at = Timestamp(5)),
         ),
         (
             "a message was accepted before the one in front of it, or after the last recorded moment",
-            piece!(Message { topic: AUDIT, position: Position(2), produced_at, .. } => produced_at.0 += 1),
+            image!(Message { topic: AUDIT, position: Position(2), produced_at, .. } => produced_at.0 += 1),
         ),
         (
             "a message is done in more groups than it says, or fewer",
-            piece!(Message { topic: ORDERS, position: Position(5), done_in, .. } => *done_in = 0),
+            image!(Message { topic: ORDERS, position: Position(5), acked_in, .. } => *acked_in = 0),
         ),
         (
             "a message is done in every group or merely kept, but not both",
-            piece!(Message { topic: ORDERS, position: Position(5), retained, .. } => *retained = true),
+            image!(Message { topic: ORDERS, position: Position(5), retained, .. } => *retained = true),
         ),
         (
             "a message is done in every group or merely kept, but not both",
-            piece!(Message { topic: AUDIT, position: Position(0), retained, .. } => *retained = false),
+            image!(Message { topic: AUDIT, position: Position(0), retained, .. } => *retained = false),
         ),
         (
             "a message is for a group that is still to be numbered",
-            piece!(Message { topic: ORDERS, position: Position(6), visible_to, .. } => *visible_to = Some(GroupId(3))),
+            image!(Message { topic: ORDERS, position: Position(6), visible_to, .. } => *visible_to = Some(GroupId(3))),
         ),
         (
             "a message that was not redriven is for one group only",
-            piece!(Message { topic: ORDERS, position: Position(5), visible_to, .. } => *visible_to = Some(GroupId(1))),
+            image!(Message { topic: ORDERS, position: Position(5), visible_to, .. } => *visible_to = Some(GroupId(1))),
         ),
         (
             "a message that is for one group only is not done in the others",
-            piece!(Message { topic: ORDERS, position: Position(6), visible_to, .. } => *visible_to = Some(GroupId(1))),
+            image!(Message { topic: ORDERS, position: Position(6), visible_to, .. } => *visible_to = Some(GroupId(1))),
         ),
         (
             "done messages are kept where none are to be",
-            piece!(Topic { topic: AUDIT, retention, .. } => *retention = Retention::default()),
+            image!(Topic { topic: AUDIT, retention, .. } => *retention = Retention::default()),
         ),
         (
             "more done bytes are kept than the topic's retention says",
-            piece!(Topic { topic: AUDIT, retention, .. } => retention.bytes = Some(37)),
+            image!(Topic { topic: AUDIT, retention, .. } => retention.bytes = Some(37)),
         ),
-        ("its floor lacks its offset", piece!(Floor { topic: AUDIT, floor_offset, .. } => *floor_offset = None)),
+        ("its floor lacks its offset", image!(Floor { topic: AUDIT, floor_offset, .. } => *floor_offset = None)),
         (
             "it tells another offset than the message it is done with has",
-            piece!(Floor { topic: AUDIT, floor_offset, .. } => *floor_offset = Some(Offset(0))),
+            image!(Floor { topic: AUDIT, floor_offset, .. } => *floor_offset = Some(Offset(0))),
         ),
         (
             "it tells another offset than the message it is done with has",
-            piece!(DoneRun { topic: ORDERS, run, .. } => run.last_offset = Offset(1)),
+            image!(AckedRun { topic: ORDERS, run, .. } => run.last_offset = Offset(1)),
         ),
-        ("it knows a token of a boot that is still to come", piece!(Entry { entry, .. } => entry.token.boot = Boot(2))),
-        ("a message failed more often than it was delivered", piece!(Entry { entry, .. } => entry.failures = 3)),
+        (
+            "it knows a token of a boot that is still to come",
+            image!(DeliveryState { delivery, .. } => delivery.token.boot = Boot(2)),
+        ),
+        (
+            "a message failed more often than it was delivered",
+            image!(DeliveryState { delivery, .. } => delivery.failures = 3),
+        ),
     ];
     for (phrase, change) in cases {
-        let refusal = refusal_of_snapshot(|pieces| make(pieces, change));
+        let refusal = refusal_of_snapshot(|images| make(images, change));
         assert!(refusal.ends_with(phrase), "{refusal:?} for {phrase:?}");
         assert!(refusal.starts_with("topic "), "{refusal}");
     }
 }
 
 #[test]
-fn a_piece_that_the_pieces_before_it_leave_no_place_for_is_named() {
+fn snapshot_record_impossible_after_earlier_ones_is_named() {
     use Image::*;
     let cases: [(&str, Change); 9] = [
-        ("topic number is still to be given", piece!(Topic { topic: id @ DEAD, .. } => *id = TopicId(5))),
+        ("topic number is still to be given", image!(Topic { topic: id @ DEAD, .. } => *id = TopicId(5))),
         (
             "trimmed beyond the end",
-            piece!(Partition { topic: DEAD, trimmed_floor, .. } => *trimmed_floor = Position(3)),
+            image!(Partition { topic: DEAD, trimmed_floor, .. } => *trimmed_floor = Position(3)),
         ),
-        ("trimmed beyond the end", piece!(TrimmedRun { run, .. } => run.end = Position(9))),
+        ("trimmed beyond the end", image!(TrimmedRun { run, .. } => run.end = Position(9))),
         (
             "offset is still to be given",
-            piece!(Partition { topic: AUDIT, last_offset, .. } => *last_offset = Some(Offset(3))),
+            image!(Partition { topic: AUDIT, last_offset, .. } => *last_offset = Some(Offset(3))),
         ),
-        ("message where none can be", piece!(Message { topic: ORDERS, position, .. } => *position = Position(1))),
-        ("message done in more groups than there were", piece!(Message { done_in, .. } => *done_in = 4)),
-        ("floor beyond the end", piece!(Floor { topic: AUDIT, floor, .. } => *floor = Position(4))),
-        ("done beyond the end", piece!(DoneRun { run, .. } => run.end = Position(9))),
-        ("history of a message that is not there", piece!(Entry { entry, .. } => entry.offset = Offset(2))),
+        ("message where none can be", image!(Message { topic: ORDERS, position, .. } => *position = Position(1))),
+        ("message done in more groups than there were", image!(Message { acked_in, .. } => *acked_in = 4)),
+        ("floor beyond the end", image!(Floor { topic: AUDIT, floor, .. } => *floor = Position(4))),
+        ("done beyond the end", image!(AckedRun { run, .. } => run.end = Position(9))),
+        (
+            "history of a message that is not there",
+            image!(DeliveryState { delivery, .. } => delivery.offset = Offset(2)),
+        ),
     ];
     for (phrase, change) in cases {
-        let refusal = refusal_of_snapshot(|pieces| make(pieces, change));
+        let refusal = refusal_of_snapshot(|images| make(images, change));
         assert_eq!(refusal, format!("record contradicts the state: {phrase}"));
     }
-    let twice_begun = refusal_of_snapshot(|pieces| pieces.push(pieces[0].clone()));
+    let twice_begun = refusal_of_snapshot(|images| images.push(images[0].clone()));
     assert_eq!(twice_begun, "record contradicts the state: a snapshot starts from nothing");
 }
 
 #[test]
-fn a_piece_that_is_missing_or_one_too_many_is_named() {
-    let drop_run = |pieces: &mut Vec<Record>| {
-        let run = |record: &Record| matches!(record.event, Event::Restored(Image::DoneRun { .. }));
-        drop(pieces.remove(pieces.iter().position(run).expect("has a run")));
+fn snapshot_record_missing_or_repeated_is_named() {
+    let drop_run = |images: &mut Vec<Record>| {
+        let run = |record: &Record| matches!(record.event, Event::Restored(Image::AckedRun { .. }));
+        drop(images.remove(images.iter().position(run).expect("has a run")));
     };
     let refusal = refusal_of_snapshot(drop_run);
     assert_eq!(refusal, "topic orders, partition 0, a message is trimmed that is not done in every group");
     assert_eq!(refusal_of_snapshot(Vec::clear), "it has no origin");
 
     let twice = |of: Kind| {
-        move |pieces: &mut Vec<Record>| {
+        move |images: &mut Vec<Record>| {
             let of = |record: &Record| matches!(&record.event, Event::Restored(image) if of(image));
-            let at = pieces.iter().position(of).expect("there is one");
-            pieces.push(pieces[at].clone());
+            let at = images.iter().position(of).expect("no image matches");
+            images.push(images[at].clone());
         }
     };
     let cases: [(&str, Kind); 9] = [
@@ -216,9 +223,9 @@ fn a_piece_that_is_missing_or_one_too_many_is_named() {
         ("two messages at one position", |image| matches!(image, Image::Message { .. })),
         ("group exists or is still to be numbered", |image| matches!(image, Image::Group { .. })),
         ("two floors of one group in one partition", |image| matches!(image, Image::Floor { .. })),
-        ("run within or beside what is done already", |image| matches!(image, Image::DoneRun { .. })),
-        ("two histories of one message", |image| matches!(image, Image::Entry { .. })),
-        ("two memories of one identity", |image| matches!(image, Image::Identity { .. })),
+        ("run within or beside what is done already", |image| matches!(image, Image::AckedRun { .. })),
+        ("two histories of one message", |image| matches!(image, Image::DeliveryState { .. })),
+        ("two memories of one identity", |image| matches!(image, Image::DedupeEntry { .. })),
         ("two memories of one effect", |image| matches!(image, Image::Effect { .. })),
         ("a step completed twice", |image| matches!(image, Image::Completion { .. })),
     ];
@@ -226,25 +233,25 @@ fn a_piece_that_is_missing_or_one_too_many_is_named() {
         let refusal = refusal_of_snapshot(twice(of));
         assert!(refusal.ends_with(phrase), "{refusal:?} for {phrase:?}");
     }
-    let refusal = refusal_of_snapshot(|pieces| {
-        twice(|image| matches!(image, Image::Topic { topic: ORDERS, .. }))(pieces);
-        let Event::Restored(Image::Topic { name, .. }) = &mut pieces.last_mut().expect("just added").event else {
+    let refusal = refusal_of_snapshot(|images| {
+        twice(|image| matches!(image, Image::Topic { topic: ORDERS, .. }))(images);
+        let Event::Restored(Image::Topic { name, .. }) = &mut images.last_mut().expect("just added").event else {
             return;
         };
         *name = TopicName::new("another").expect("a name");
     });
     assert!(refusal.ends_with("two topics of one number"), "{refusal}");
 
-    // Another group under a number or a name that is taken, or under a number that is still to be given.
+    // Another group under an id or a name in use, or under an id that is not assigned yet.
     let others: [fn(&mut GroupId, &mut GroupName); 3] = [
         |_, name| *name = GroupName::new("another").expect("a name"),
         |id, _| *id = GroupId(0),
         |id, name| (*id, *name) = (GroupId(3), GroupName::new("another").expect("a name")),
     ];
     for other in others {
-        let refusal = refusal_of_snapshot(|pieces| {
-            twice(|image| matches!(image, Image::Group { topic: ORDERS, .. }))(pieces);
-            let Event::Restored(Image::Group { group, name, .. }) = &mut pieces.last_mut().expect("just added").event
+        let refusal = refusal_of_snapshot(|images| {
+            twice(|image| matches!(image, Image::Group { topic: ORDERS, .. }))(images);
+            let Event::Restored(Image::Group { group, name, .. }) = &mut images.last_mut().expect("just added").event
             else {
                 return;
             };
@@ -255,57 +262,57 @@ fn a_piece_that_is_missing_or_one_too_many_is_named() {
 }
 
 #[test]
-fn pieces_that_are_each_in_order_but_not_together_are_named() {
+fn snapshot_records_inconsistent_together_are_named() {
     use Image::*;
-    // A group is done with what it holds, and the message knows of it.
-    let refusal = refusal_of_snapshot(|pieces| {
-        make(pieces, piece!(Message { topic: ORDERS, position: Position(7), done_in, .. } => *done_in = 1));
+    // A group has acked a message it still has an entry for, and the message counts the ack.
+    let refusal = refusal_of_snapshot(|images| {
+        make(images, image!(Message { topic: ORDERS, position: Position(7), acked_in, .. } => *acked_in = 1));
         let run = RunImage { start: Position(7), end: Position(8), last_offset: Offset(8) };
-        let image = DoneRun { topic: ORDERS, group: GroupId(2), partition: FIRST, run };
-        pieces.push(Record { at: Timestamp::default(), event: Event::Restored(image) });
+        let image = AckedRun { topic: ORDERS, group: GroupId(2), partition: FIRST, run };
+        images.push(Record { at: Timestamp::default(), event: Event::Restored(image) });
     });
     assert_eq!(refusal, "topic orders, partition 0, group g, it is done with a message it remembers deliveries of");
 
-    // Two partitions have a message of one offset, and everybody agrees on it.
-    let refusal = refusal_of_snapshot(|pieces| {
+    // Two partitions store a message with the same offset, consistently everywhere else.
+    let refusal = refusal_of_snapshot(|images| {
         make(
-            pieces,
-            piece!(Partition { topic: ORDERS, partition: SECOND, last_offset, .. } => *last_offset = Some(Offset(0))),
+            images,
+            image!(Partition { topic: ORDERS, partition: SECOND, last_offset, .. } => *last_offset = Some(Offset(0))),
         );
-        make(pieces, piece!(Message { topic: ORDERS, partition: SECOND, offset, .. } => *offset = Offset(0)));
-        for record in pieces {
-            if let Event::Restored(Entry { message_ref, entry }) = &mut record.event
+        make(images, image!(Message { topic: ORDERS, partition: SECOND, offset, .. } => *offset = Offset(0)));
+        for record in images {
+            if let Event::Restored(DeliveryState { message_ref, delivery }) = &mut record.event
                 && (message_ref.topic, message_ref.partition) == (ORDERS, SECOND)
             {
-                entry.offset = Offset(0);
+                delivery.offset = Offset(0);
             }
         }
     });
     assert_eq!(refusal, "topic orders, two partitions keep a message with the same offset");
 
-    // A message is trimmed after it was told of; nobody consumes its topic.
-    let refusal = refusal_of_snapshot(|pieces| {
+    // A stored message is trimmed by a later image; its topic has no group.
+    let refusal = refusal_of_snapshot(|images| {
         make(
-            pieces,
-            piece!(Partition { topic: DEAD, trimmed_floor, trimmed_floor_offset, .. } => {
+            images,
+            image!(Partition { topic: DEAD, trimmed_floor, trimmed_floor_offset, .. } => {
                 (*trimmed_floor, *trimmed_floor_offset) = (Position(0), None);
             }),
         );
         let of = |record: &Record| matches!(&record.event, Event::Restored(Message { topic: DEAD, .. }));
-        let at = pieces.iter().position(of).expect("has a dead letter");
-        let mut first = pieces[at].clone();
+        let at = images.iter().position(of).expect("has a dead letter");
+        let mut first = images[at].clone();
         let Event::Restored(Message { position, offset, .. }) = &mut first.event else { return };
         (*position, *offset) = (Position(0), Offset(0));
-        pieces.insert(at, first);
+        images.insert(at, first);
         let run = RunImage { start: Position(1), end: Position(2), last_offset: Offset(1) };
         let image = TrimmedRun { topic: DEAD, partition: FIRST, run };
-        pieces.insert(at + 2, Record { at: Timestamp::default(), event: Event::Restored(image) });
+        images.insert(at + 2, Record { at: Timestamp::default(), event: Event::Restored(image) });
     });
     assert_eq!(refusal, "topic dlq.orders, partition 0, a position is kept and trimmed, or not given yet");
 }
 
 #[test]
-fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
+fn log_record_impossible_after_earlier_ones_is_named() {
     let cases: [(&str, Change); 16] = [
         ("a boot that is not the next", change!(Event::Booted { boot } => *boot = Boot(2))),
         ("topic exists, or its number is not the next", change!(Event::TopicCreated { topic, .. } => topic.0 += 1)),
@@ -320,7 +327,7 @@ fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
         ("no such delivery", change!(Event::Acked { message_ref, .. } => message_ref.position = Position(3))),
         ("dead letters of another topic", change!(Event::DeadLettered { dead_topic, .. } => *dead_topic = AUDIT)),
         ("dead letters of another topic", change!(Event::Redriven { topic, .. } => *topic = AUDIT)),
-        ("end of identities that are in their window", change!(Event::IdentitiesExpired { count, .. } => *count += 1)),
+        ("end of identities that are in their window", change!(Event::DedupeExpired { count, .. } => *count += 1)),
         (
             "end of a lease that is not running",
             change!(Event::Nacked { message_ref, .. } => message_ref.position = Position(3)),
@@ -343,7 +350,7 @@ fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
         let refusal = refusal_of_log(|records| make(records, change));
         assert_eq!(refusal, format!("record contradicts the state: {phrase}"));
     }
-    // The same message accepted again, under the next offset.
+    // The same message stored again at the next offset.
     let refusal = refusal_of_log(|records| {
         let of = |record: &Record| matches!(&record.event, Event::Produced { dedupe: Some(_), .. });
         let at = records.iter().position(of).expect("has an identity");
@@ -356,77 +363,77 @@ fn a_record_that_does_not_follow_from_the_ones_before_it_is_named() {
 }
 
 #[test]
-fn a_piece_about_effects_that_contradicts_itself_or_the_rest_is_named() {
+fn effect_snapshot_record_contradicting_others_is_named() {
     use Image::*;
     let cases: [(&str, Change); 15] = [
-        ("replay beyond the end", piece!(Replayed { below, .. } => *below = Position(99))),
-        ("replay beyond the end", piece!(Replayed { partition, .. } => *partition = PartitionId(9))),
-        ("an effect without a key", piece!(Effect { identity, .. } => *identity = with_key(identity, ""))),
+        ("replay beyond the end", image!(Replayed { below, .. } => *below = Position(99))),
+        ("replay beyond the end", image!(Replayed { partition, .. } => *partition = PartitionId(9))),
+        ("an effect without a key", image!(Effect { identity, .. } => *identity = with_key(identity, ""))),
         (
             "an effect that nobody was granted",
-            piece!(Effect { effect, .. } if effect.token.is_some() => effect.attempt = 0),
+            image!(Effect { effect, .. } if effect.token.is_some() => effect.attempt = 0),
         ),
         (
             "an effect that nobody was granted",
-            piece!(Effect { effect, .. } if effect.token.is_some() => effect.owner = None),
+            image!(Effect { effect, .. } if effect.token.is_some() => effect.owner = None),
         ),
         (
             "an effect that nobody was granted",
-            piece!(Effect { effect, .. } if effect.token.is_some() => effect.token = None),
+            image!(Effect { effect, .. } if effect.token.is_some() => effect.token = None),
         ),
         (
             "an effect that nobody was granted",
-            piece!(Effect { effect: idempotency::Effect { token: Some(token), .. }, .. } => token.boot = Boot(9)),
+            image!(Effect { effect: driftq_core::types::Effect { token: Some(token), .. }, .. } => token.boot = Boot(9)),
         ),
         (
             "an effect that nobody was granted",
-            piece!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => {
+            image!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => {
                 (effect.token, effect.owner, effect.committed, effect.attempt) = (None, None, true, 1);
             }),
         ),
         (
             "an effect that nobody was granted",
-            piece!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => {
+            image!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => {
                 (effect.token, effect.owner, effect.committed, effect.attempt) = (None, None, false, 0);
             }),
         ),
         (
             "an effect that has ended and has not",
-            piece!(Effect { effect, .. } if effect.status == EffectStatus::InProgress => effect.finished = true),
+            image!(Effect { effect, .. } if effect.status == EffectStatus::InProgress => effect.finished = true),
         ),
         (
             "an effect that has ended and has not",
-            piece!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => effect.finished = false),
+            image!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => effect.finished = false),
         ),
         (
             "an ack of what is no message",
-            piece!(Effect { identity, effect } if identity.scope == Scope::Tenant => effect.committed = true),
+            image!(Effect { identity, effect } if identity.scope == Scope::Tenant => effect.committed = true),
         ),
         (
             "an effect of a message that was never there",
-            piece!(Effect { effect: idempotency::Effect { pin: Some(pin), .. }, .. } => pin.position = Position(99)),
+            image!(Effect { effect: driftq_core::types::Effect { pin: Some(pin), .. }, .. } => pin.position = Position(99)),
         ),
         (
             "an effect of a message that was never there",
-            piece!(Effect { identity, effect } if effect.pin.is_some() && !effect.committed => identity.scope = Scope::Tenant),
+            image!(Effect { identity, effect } if effect.pin.is_some() && !effect.committed => identity.scope = Scope::Tenant),
         ),
-        ("token of a boot that is still to come", piece!(Completion { token, .. } => token.boot = Boot(9))),
+        ("token of a boot that is still to come", image!(Completion { token, .. } => token.boot = Boot(9))),
     ];
     for (phrase, change) in cases {
-        let refusal = refusal_of_snapshot(|pieces| make(pieces, change));
+        let refusal = refusal_of_snapshot(|images| make(images, change));
         assert_eq!(refusal, format!("record contradicts the state: {phrase}"));
     }
-    // An effect of the message that comes next.
-    let refusal = refusal_of_snapshot(|pieces| {
+    // An effect pinned by a message that does not exist yet.
+    let refusal = refusal_of_snapshot(|images| {
         let end = |record: &Record| match record.event {
             Event::Restored(Partition { topic: STEPS, partition, next_position, .. }) => {
                 Some((partition, next_position))
             }
             _ => None,
         };
-        let ends: std::collections::BTreeMap<_, _> = pieces.iter().filter_map(end).collect();
+        let ends: std::collections::BTreeMap<_, _> = images.iter().filter_map(end).collect();
         let of_steps = |scope: &Scope| matches!(scope, Scope::Consume { topic, .. } if topic.as_str() == "steps");
-        for record in pieces {
+        for record in images {
             if let Event::Restored(Effect { identity, effect }) = &mut record.event
                 && let Some(pin) = effect.pin.as_mut().filter(|_| of_steps(&identity.scope))
             {
@@ -438,7 +445,7 @@ fn a_piece_about_effects_that_contradicts_itself_or_the_rest_is_named() {
 }
 
 #[test]
-fn a_record_about_effects_that_does_not_follow_is_named() {
+fn effect_log_record_impossible_after_earlier_ones_is_named() {
     let cases: [(&str, Change); 19] = [
         ("token of another boot", change!(Event::EffectBegun(begun) => begun.token.boot = Boot(0))),
         (
@@ -464,8 +471,8 @@ fn a_record_about_effects_that_does_not_follow_is_named() {
         ("end of effects that are in their window", change!(Event::EffectsExpired { count, .. } => *count += 1)),
         (
             "no such effects",
-            change!(Event::EffectsExpired { realm, .. } => {
-                *realm = Realm::Group(TopicName::new("x").expect("a name"), GroupName::new("y").expect("a name"));
+            change!(Event::EffectsExpired { namespace, .. } => {
+                *namespace = EffectNamespace::Group(TopicName::new("x").expect("a name"), GroupName::new("y").expect("a name"));
             }),
         ),
         (
@@ -498,7 +505,7 @@ fn a_record_about_effects_that_does_not_follow_is_named() {
     }
     let again = |of: fn(&Event) -> bool| {
         refusal_of_log(move |records| {
-            let at = records.iter().position(|record| of(&record.event)).expect("there is such a one");
+            let at = records.iter().position(|record| of(&record.event)).expect("no event matches");
             records.insert(at + 1, records[at].clone());
         })
     };
@@ -507,7 +514,7 @@ fn a_record_about_effects_that_does_not_follow_is_named() {
     let ended = "record contradicts the state: end of an effect that has ended";
     assert_eq!(again(|event| matches!(event, Event::EffectFinished { .. })), ended);
     assert_eq!(again(|event| matches!(event, Event::Completed(_))), "record contradicts the state: no such delivery");
-    // What has ended for good or for now does not end once more, well or otherwise.
+    // An effect that ended, finally or retryably, does not end again.
     for before in [EffectStatus::Succeeded, EffectStatus::FailedRetryable, EffectStatus::FailedFinal] {
         for then in [EffectStatus::Succeeded, EffectStatus::FailedRetryable] {
             let twice = refusal_of_log(|records| {
@@ -523,13 +530,13 @@ fn a_record_about_effects_that_does_not_follow_is_named() {
             assert_eq!(twice, ended, "{before:?}, then {then:?}");
         }
     }
-    // The end of an effect that nobody remembers any more.
+    // The end of an effect past its window.
     let late = refusal_of_log(|records| {
         let of = |record: &&mut Record| matches!(&record.event, Event::EffectFinished { .. });
         records.iter_mut().find(of).expect("one ends").at.0 += 365 * 86_400_000;
     });
     assert_eq!(late, "record contradicts the state: no such effect");
-    // A grant behind the end of the effect.
+    // A grant after the end of the effect.
     let refusal = refusal_of_log(|records| {
         let of = |record: &Record| matches!(&record.event, Event::EffectFinished { outcome, .. } if outcome.status == EffectStatus::Succeeded);
         let at = records.iter().position(of).expect("one succeeds");
@@ -544,7 +551,7 @@ fn a_record_about_effects_that_does_not_follow_is_named() {
     assert_eq!(refusal, "record contradicts the state: grant of an effect that has ended");
 }
 
-/// The same identity under another key.
+/// The same identity with another key.
 fn with_key(identity: &Identity, key: &str) -> Identity {
     Identity::new(identity.tenant(), identity.scope.clone(), key)
 }

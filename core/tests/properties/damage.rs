@@ -1,22 +1,21 @@
-//! Every turned bit and every cut of a real log: refused, or a state that was; never less than is proven, never a
-//! panic.
+//! Every flipped bit and every truncation of a real log: recovery refuses, or returns an earlier state that contains
+//! everything proven synced.
 
 use std::collections::BTreeMap;
 
-use driftq_core::faults::NoFaults;
 use driftq_core::log::frame::FRAME_HEAD_BYTES;
 use driftq_core::log::{FileId, HEADER_BYTES, MemoryStorage, SegmentHeader, SegmentReader, Storage};
 use driftq_core::pipeline::inspect;
 use driftq_core::types::Lsn;
 
-use super::scenario::{Read, segments, told, told_but_for_the_mark, without_snapshots};
+use super::scenario::{ReadLog, scenario_log, scenario_log_without_mark, segments, without_snapshots};
 
-/// The part of a header that its checksum covers; what follows is zeros.
+/// The part of a header that is covered by its checksum; the rest is zeros.
 const BLOCK_BYTES: usize = 128;
 
 /// One frame of the undamaged log.
 #[derive(Clone, Copy, Debug)]
-struct Placed {
+struct FrameSpan {
     file: FileId,
     start: usize,
     end: usize,
@@ -24,11 +23,11 @@ struct Placed {
     synced: Lsn,
 }
 
-/// A log, and what is known of it.
+/// A log and its contents.
 struct Case {
     storage: MemoryStorage,
     files: Vec<FileId>,
-    frames: Vec<Placed>,
+    frames: Vec<FrameSpan>,
     /// The digest after each LSN.
     history: BTreeMap<Lsn, u64>,
     last_segment: FileId,
@@ -45,13 +44,16 @@ impl Case {
             let mut start = reader.position();
             while let Some(frame) = reader.next() {
                 let (lsn, synced, end) = (frame.head.lsn, frame.head.synced, reader.position());
-                frames.push(Placed { file: *file, start, end, lsn, synced });
+                frames.push(FrameSpan { file: *file, start, end, lsn, synced });
                 start = end;
             }
         }
         let mut history = BTreeMap::from([(Lsn(0), driftq_core::state::State::default().digest())]);
-        let records: BTreeMap<Lsn, u64> =
-            Read::from(&without_snapshots(&storage)).replayed.iter().map(|(lsn, _, digest)| (*lsn, *digest)).collect();
+        let records: BTreeMap<Lsn, u64> = ReadLog::from(&without_snapshots(&storage))
+            .replayed
+            .iter()
+            .map(|(lsn, _, digest)| (*lsn, *digest))
+            .collect();
         for frame in &frames {
             let digest = records.get(&frame.lsn).copied().unwrap_or(history[&Lsn(frame.lsn.0 - 1)]);
             history.insert(frame.lsn, digest);
@@ -65,36 +67,37 @@ impl Case {
     }
 
     fn last(&self) -> Lsn {
-        *self.history.keys().last().expect("has a beginning")
+        *self.history.keys().last().expect("has an initial state")
     }
 
-    /// What a recovery of the damaged storage comes to; `None` where it refuses.
+    /// The digest of the state recovered from the damaged storage; `None` if recovery refuses.
     fn found(&mut self) -> Option<u64> {
-        inspect(&mut self.storage, None, &NoFaults).ok().map(|(state, _)| state.digest())
+        inspect(&mut self.storage, None).ok().map(|(state, _)| state.digest())
     }
 
-    /// Whether the byte is part of what says where things are and how far they are synced.
+    /// Whether the byte is part of a file header or a frame head.
     fn is_head(&self, file: FileId, byte: usize) -> bool {
         let head =
-            |frame: &&Placed| frame.file == file && (frame.start..frame.start + FRAME_HEAD_BYTES).contains(&byte);
+            |frame: &&FrameSpan| frame.file == file && (frame.start..frame.start + FRAME_HEAD_BYTES).contains(&byte);
         byte < BLOCK_BYTES || self.frames.iter().any(|frame| head(&frame))
     }
 
-    /// The highest LSN that is proven to be synced by what is whole beyond one damaged frame.
+    /// The highest LSN that the other frames prove synced.
     fn proven_without(&self, damaged: Lsn) -> Lsn {
         let others = self.frames.iter().filter(|frame| frame.lsn != damaged).map(|frame| frame.synced);
         others.max().unwrap_or_default()
     }
 }
 
-/// Turns every bit of `files`, and finds a state that was, or none.
+/// Flips bits of `files` one at a time; every recovery refuses or returns an earlier state. Counts refused and torn.
 fn every_flip(mut case: Case, files: &[FileId]) -> (usize, usize) {
     let (mut refused, mut torn) = (0, 0);
     let whole = case.whole();
     for file in files.iter().copied() {
         let len = case.storage.bytes(file).map_or(0, <[u8]>::len);
         for byte in 0..len {
-            // Every bit of a head; one of every byte that a checksum covers as a whole, or that is a zero behind a header.
+            // Every bit of a head, and one bit of every other byte: one checksum covers a payload, and header padding is
+            // ignored.
             let bits = if case.is_head(file, byte) { 0..8 } else { byte % 8..byte % 8 + 1 };
             for bit in bits {
                 case.storage.bytes_mut(file).expect("is there").flip(byte * 8 + bit);
@@ -105,13 +108,16 @@ fn every_flip(mut case: Case, files: &[FileId]) -> (usize, usize) {
                     Some(digest) if digest == whole => {}
                     Some(digest) => {
                         let hit = case.frames.iter().find(|f| f.file == file && (f.start..f.end).contains(&byte));
-                        let hit = hit.unwrap_or_else(|| panic!("{file}, byte {byte}, bit {bit}: another state"));
+                        let hit = hit.unwrap_or_else(|| panic!("{file}, byte {byte}, bit {bit}: unexpected state"));
                         let before = Lsn(hit.lsn.0 - 1);
-                        assert_eq!(digest, case.history[&before], "{file}, byte {byte}, bit {bit}: no state that was");
+                        assert_eq!(
+                            digest, case.history[&before],
+                            "{file}, byte {byte}, bit {bit}: not an earlier state"
+                        );
                         let proven = case.proven_without(hit.lsn);
                         assert!(
                             before >= proven,
-                            "{file}, byte {byte}, bit {bit}: {before} of {proven} that is proven"
+                            "{file}, byte {byte}, bit {bit}: ends at LSN {before}, but LSN {proven} is proven synced"
                         );
                         torn += 1;
                     }
@@ -119,69 +125,71 @@ fn every_flip(mut case: Case, files: &[FileId]) -> (usize, usize) {
             }
         }
     }
-    assert_eq!(case.found(), Some(whole), "all damage is undone");
+    assert_eq!(case.found(), Some(whole), "all damage is reverted");
     (refused, torn)
 }
 
 #[test]
-fn no_turned_bit_of_a_log_that_ends_in_a_mark_changes_what_is_recovered() {
-    let case = Case::new(told());
+fn flipped_bit_in_log_ending_in_mark_never_changes_recovered_state() {
+    let case = Case::new(scenario_log());
     let files = case.files.clone();
     let (refused, torn) = every_flip(case, &files);
     assert!(refused > 10_000, "{refused} were refused");
-    assert_eq!(torn, 0, "everything before the mark is proven, and the mark itself says nothing");
+    assert_eq!(torn, 0, "every record before the mark is proven synced, and the mark itself carries no record");
 }
 
 #[test]
-fn a_turned_bit_takes_no_more_than_what_nothing_proves_to_be_synced() {
-    let case = Case::new(told_but_for_the_mark());
+fn flipped_bit_loses_only_records_not_proven_synced() {
+    let case = Case::new(scenario_log_without_mark());
     let files = [case.last_segment];
     let (refused, torn) = every_flip(case, &files);
     assert!(refused > 500, "{refused} were refused");
-    assert!(torn > 100, "in the last batch, {torn} look torn");
+    assert!(torn > 100, "{torn} flips in the last batch look torn");
 }
 
 #[test]
-fn every_cut_of_every_file_is_refused_or_leaves_a_state_that_was() {
-    let (marked, unmarked) = (Case::new(told()), Case::new(told_but_for_the_mark()));
+fn truncation_of_any_file_is_refused_or_leaves_earlier_state() {
+    let (marked, unmarked) = (Case::new(scenario_log()), Case::new(scenario_log_without_mark()));
     let (all, last) = (marked.files.clone(), vec![unmarked.last_segment]);
     for (mut case, files) in [(marked, all), (unmarked, last)] {
         let whole = case.whole();
         for file in files {
             let len = case.storage.bytes(file).map_or(0, <[u8]>::len);
             let kept = case.storage.clone();
-            // What reads as zeros was never written; nothing is lost by cutting it off.
-            // Behind a header, one cut through its zeros is as good as another.
-            let plain = |cut: &usize| !(BLOCK_BYTES + 1..HEADER_BYTES).contains(cut) || cut.is_multiple_of(64);
-            for cut in (0..len).rev().filter(plain) {
+            // Truncations within the zeros of a header are all alike, so one in 64 is enough.
+            let distinct = |cut: &usize| !(BLOCK_BYTES + 1..HEADER_BYTES).contains(cut) || cut.is_multiple_of(64);
+            for cut in (0..len).rev().filter(distinct) {
                 case.storage.bytes_mut(file).expect("is there").truncate(cut);
                 let Some(digest) = case.found() else { continue };
                 if digest == whole {
                     continue;
                 }
-                assert_eq!(file, case.last_segment, "cut at {cut}: only the end of the log can go unseen");
+                assert_eq!(
+                    file, case.last_segment,
+                    "truncated to {cut}: only the end of the log can be lost unnoticed"
+                );
                 let left = case.frames.iter().filter(|frame| frame.file != file || frame.end <= cut);
                 let left = left.map(|frame| frame.lsn).max().unwrap_or_default();
-                assert_eq!(digest, case.history[&left], "{file} cut at {cut}: everything whole is read");
+                assert_eq!(digest, case.history[&left], "{file} truncated to {cut}: every whole frame is read");
             }
             case.storage = kept;
         }
-        assert_eq!(case.found(), Some(whole), "all damage is undone");
+        assert_eq!(case.found(), Some(whole), "all damage is reverted");
     }
 }
 
 #[test]
-fn a_missing_file_is_refused_or_missed_by_nobody() {
-    let mut case = Case::new(told());
+fn missing_file_is_refused_or_unneeded() {
+    let mut case = Case::new(scenario_log());
     let whole = case.whole();
     for file in case.files.clone() {
         let kept = case.storage.clone();
-        case.storage.uproot(file);
+        case.storage.take_file(file);
         match case.found() {
             None => {}
             Some(digest) if digest == whole => {}
             Some(digest) => {
-                assert_eq!(file, case.last_segment, "only the last segment can go unseen");
+                assert_eq!(file, case.last_segment, "only the last segment can be lost unnoticed");
                 let left = case.frames.iter().filter(|frame| frame.file != file).map(|frame| frame.lsn).max();
                 assert_eq!(digest, case.history[&left.expect("more than one segment")]);
             }

@@ -1,4 +1,4 @@
-//! The bytes of version 1, for ever: they are read as they always were, and written as they always were.
+//! The golden files of format version 1 decode to the same records and are written with the same bytes in every release.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use driftq_core::log::{
 use driftq_core::record::{Event, Image, Record};
 use driftq_core::types::Lsn;
 
-use super::scenario::{Read, told, without_snapshots};
+use super::scenario::{ReadLog, scenario_log, without_snapshots};
 
-/// The state at the end of the story, by its digest.
+/// The digest of the state at the end of the scenario.
 const DIGEST: u64 = 0x233d_87dc_939e_68f5;
 
-/// Where the files are.
+/// The folder of the golden files.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1")
 }
 
-/// What the story leaves on the disk, without the zeros ahead of the data and the segments nothing was written to.
+/// The files of a storage, without preallocated zeros and without empty segments.
 fn files(storage: &mut MemoryStorage) -> Vec<(FileId, Vec<u8>)> {
     let files = storage.list().expect("lists").into_iter().map(|info| info.file).collect::<Vec<_>>();
     let bytes = |file: FileId| storage.bytes(file).unwrap_or_default().to_vec();
@@ -36,19 +36,19 @@ fn read(name: &str) -> Vec<u8> {
 }
 
 /// The golden files as a storage.
-fn kept() -> MemoryStorage {
+fn golden_storage() -> MemoryStorage {
     let mut storage = MemoryStorage::new();
     let names = String::from_utf8(read("files.txt")).expect("text");
     for name in names.lines() {
-        storage.plant(name.parse().expect("a file of the log"), read(name));
+        storage.put_file(name.parse().expect("a file of the log"), read(name));
     }
     storage
 }
 
 fn text(body: &Body) -> String {
     let (key, value) = (String::from_utf8_lossy(body.key()), String::from_utf8_lossy(body.value()));
-    let told = if body.has_metadata() { format!(" {:?}", body.metadata()) } else { String::new() };
-    format!("key {key:?} value {value:?}{told}")
+    let metadata = if body.has_metadata() { format!(" {:?}", body.metadata()) } else { String::new() };
+    format!("key {key:?} value {value:?}{metadata}")
 }
 
 fn line(record: &Record) -> String {
@@ -56,15 +56,15 @@ fn line(record: &Record) -> String {
     if let Event::Produced { body, .. } | Event::Restored(Image::Message { body, .. }) = &record.event {
         let _ = write!(line, " with {}", text(body));
     }
-    // What is not said need not be told, and a number is a number.
-    let said: Vec<_> = line.split(", ").filter(|field| !field.ends_with(": None")).collect();
+    // Absent fields and the names of number types are omitted.
+    let fields: Vec<_> = line.split(", ").filter(|field| !field.ends_with(": None")).collect();
     let types = "TopicId GroupId PartitionId Offset Position Timestamp Millis Boot TopicName GroupName OwnerName";
-    types.split(' ').fold(said.join(", "), |line, name| line.replace(&format!(" {name}("), " ("))
+    types.split(' ').fold(fields.join(", "), |line, name| line.replace(&format!(" {name}("), " ("))
 }
 
-/// All records in words: the whole log, then the snapshot.
+/// All records as text: the whole log, then the snapshot.
 fn dump(storage: &MemoryStorage) -> String {
-    let (whole, read) = (Read::from(&without_snapshots(storage)), Read::from(storage));
+    let (whole, read) = (ReadLog::from(&without_snapshots(storage)), ReadLog::from(storage));
     let mut text = String::new();
     for (lsn, record, _) in &whole.replayed {
         let _ = writeln!(text, "{lsn} at {}: {}", record.at, line(record));
@@ -72,17 +72,17 @@ fn dump(storage: &MemoryStorage) -> String {
     for record in &read.restored {
         let _ = writeln!(text, "snapshot: {}", line(record));
     }
-    assert!(whole.replayed.ends_with(&read.replayed), "behind the snapshot follows the rest of the log");
+    assert!(whole.replayed.ends_with(&read.replayed), "the rest of the log follows the snapshot");
     text
 }
 
-/// Writes the golden files anew where `DRIFTQ_WRITE_GOLDEN` is set; see their README.
+/// Rewrites the golden files if `DRIFTQ_WRITE_GOLDEN` is set; see their README.
 #[allow(clippy::disallowed_methods, reason = "the golden files are real files")]
-fn write_if_asked() {
+fn rewrite_if_requested() {
     if std::env::var("DRIFTQ_WRITE_GOLDEN").is_err() {
         return;
     }
-    let mut storage = told();
+    let mut storage = scenario_log();
     let files = files(&mut storage);
     let names: String = files.iter().map(|(file, _)| format!("{file}\n")).collect();
     std::fs::create_dir_all(folder()).expect("makes the folder");
@@ -91,24 +91,24 @@ fn write_if_asked() {
     }
     std::fs::write(folder().join("files.txt"), names).expect("writes the list");
     std::fs::write(folder().join("records.txt"), dump(&storage)).expect("writes the records");
-    println!("the digest is {:#018x}", Read::from(&storage).state.digest());
+    println!("the digest is {:#018x}", ReadLog::from(&storage).state.digest());
 }
 
 #[test]
-fn golden_files_are_read_as_they_always_were() {
-    write_if_asked();
-    let storage = kept();
+fn golden_files_decode_to_golden_records() {
+    rewrite_if_requested();
+    let storage = golden_storage();
     let expected = String::from_utf8(read("records.txt")).expect("text");
     for (found, expected) in dump(&storage).lines().zip(expected.lines()) {
         assert_eq!(found, expected);
     }
     assert_eq!(dump(&storage).lines().count(), expected.lines().count());
-    let state = Read::from(&storage).state;
+    let state = ReadLog::from(&storage).state;
     assert_eq!(state.digest(), DIGEST, "{:#018x}", state.digest());
 }
 
-/// A segment written once more from what was read from it.
-fn segment_again(bytes: &[u8]) -> Vec<u8> {
+/// A segment decoded and encoded again.
+fn reencoded_segment(bytes: &[u8]) -> Vec<u8> {
     let header = SegmentHeader::decode(bytes).expect("a header");
     let (mut again, mut chain) = (header.encode(), header.chain());
     for frame in SegmentReader::new(&header, bytes) {
@@ -120,15 +120,15 @@ fn segment_again(bytes: &[u8]) -> Vec<u8> {
                 let record = codec::decode(kind, version, frame.payload).expect("a record");
                 let kind = codec::kind(&record.event);
                 let written = chain.record(&mut again, synced, kind, codec::VERSION, |out| codec::encode(&record, out));
-                written.expect("no longer than it was");
+                written.expect("fits as before");
             }
         }
     }
     again
 }
 
-/// The same for a snapshot.
-fn snapshot_again(storage: &mut MemoryStorage, lsn: Lsn) -> Vec<u8> {
+/// A snapshot decoded and encoded again.
+fn reencoded_snapshot(storage: &mut MemoryStorage, lsn: Lsn) -> Vec<u8> {
     let mut records = Vec::new();
     let each = |kind, version, payload: &[u8]| codec::decode(kind, version, payload).map(|record| records.push(record));
     let head = read_snapshot(storage, lsn, &mut Vec::new(), each).expect("a snapshot");
@@ -137,33 +137,33 @@ fn snapshot_again(storage: &mut MemoryStorage, lsn: Lsn) -> Vec<u8> {
     for record in &records {
         let kind = codec::kind(&record.event);
         let written = writer.record(&mut again, kind, codec::VERSION, |out| codec::encode(record, out));
-        written.expect("no longer than it was");
+        written.expect("fits as before");
     }
     writer.finish(&mut again);
     again
 }
 
 #[test]
-fn what_is_read_from_golden_files_is_written_in_their_very_bytes() {
-    write_if_asked();
-    let mut storage = kept();
+fn golden_files_reencode_to_same_bytes() {
+    rewrite_if_requested();
+    let mut storage = golden_storage();
     for (file, bytes) in files(&mut storage) {
         let again = match file {
-            FileId::Snapshot(lsn) | FileId::SnapshotDraft(lsn) => snapshot_again(&mut storage, lsn),
-            FileId::Segment(_) => segment_again(&bytes),
+            FileId::Snapshot(lsn) | FileId::SnapshotDraft(lsn) => reencoded_snapshot(&mut storage, lsn),
+            FileId::Segment(_) => reencoded_segment(&bytes),
         };
         assert!(again == bytes, "{file}");
     }
 }
 
 #[test]
-fn the_story_is_written_in_the_very_bytes_of_the_golden_files() {
-    write_if_asked();
-    let (told, kept) = (files(&mut told()), files(&mut kept()));
+fn scenario_writes_bytes_of_golden_files() {
+    rewrite_if_requested();
+    let (written, golden) = (files(&mut scenario_log()), files(&mut golden_storage()));
     let names = |files: &[(FileId, Vec<u8>)]| files.iter().map(|(file, _)| *file).collect::<Vec<_>>();
-    assert_eq!(names(&told), names(&kept));
-    for ((file, told), (_, kept)) in told.iter().zip(&kept) {
-        let differs = told.iter().zip(kept).position(|(told, kept)| told != kept);
-        assert_eq!((differs, told.len()), (None, kept.len()), "{file} differs at the first byte named");
+    assert_eq!(names(&written), names(&golden));
+    for ((file, written), (_, golden)) in written.iter().zip(&golden) {
+        let differs = written.iter().zip(golden).position(|(written, golden)| written != golden);
+        assert_eq!((differs, written.len()), (None, golden.len()), "{file}: first differing byte, and length");
     }
 }

@@ -1,15 +1,19 @@
-//! What must hold of any record's bytes, of any log that was damaged or forged, and of the files of every version, for ever.
+//! Slow and generated tests: the codec, damaged and forged logs, golden files, and every bit of a 64 KiB log.
 //!
-//! `scenario` tells one story that leaves every kind of record behind, `tales` tells any number of small ones. What must hold
-//! of any sequence of commands, crashes and restarts is tested where such sequences are lived: in the simulator.
+//! `scenario` is one fixed run that writes every kind of record; `random_traffic` generates small runs. Properties of whole
+//! sequences of commands, crashes and restarts are tested by the simulator.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 mod arbitrary;
-mod cases;
 mod codec;
 mod contradictions;
 mod damage;
+mod exhaustive;
 mod forged;
 mod golden;
+mod random_traffic;
+mod runner;
 mod scenario;
-mod tales;
+#[path = "../it/test_broker/mod.rs"]
+#[allow(dead_code, reason = "only a part of it is used here")]
+mod test_broker;

@@ -1,8 +1,14 @@
-//! One fixed story in which every kind of record and every piece of a snapshot is written.
+//! One fixed scenario that writes every kind of log record and every kind of snapshot image.
 //!
-//! The golden files hold its bytes: what is told here may be added to at the end, in a new version of them, but not
-//! changed.
+//! The golden files hold its bytes. The scenario may be extended at its end together with a new version of the golden files,
+//! but not changed.
 
+use driftq_core::OpenOptions;
+
+use driftq_core::command::{
+    Ack, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, Extend, Finish, Forget, Nack, Pause, Redrive, Release,
+    Renew, Resume, Seek,
+};
 use std::collections::BTreeMap;
 
 use driftq_core::codec::record as codec;
@@ -10,14 +16,11 @@ use driftq_core::command::{
     Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, RedriveSelection, SeekTo, StoreCommand, Subscribe,
     TokenClaim,
 };
-use driftq_core::faults::NoFaults;
-use driftq_core::idempotency::{EffectStatus, Identity, Lifetime, Outcome, Scope};
 use driftq_core::log::{FileId, HEADER_BYTES, LogId, Malformed, MemoryStorage, Replay, Storage, recover};
-use driftq_core::record::{GroupStart, Record, Retention};
+use driftq_core::record::Record;
 use driftq_core::reply::{Delivery, StoreReply};
 use driftq_core::state::State;
-use driftq_core::state::apply::Mode;
-use driftq_core::types::*;
+use driftq_core::types::{EffectStatus, GroupStart, Identity, Lifetime, Outcome, Retention, Scope, *};
 use driftq_core::{Command, Output, Pipeline, PipelineConfig, Refusal, Reply};
 use proptest::sample::Index;
 
@@ -41,16 +44,16 @@ fn config() -> PipelineConfig {
     }
 }
 
-/// The story as it is told.
-pub struct Story {
+/// A broker that performs the scenario.
+pub struct ScenarioBroker {
     pub storage: MemoryStorage,
     pipeline: Pipeline,
     now: Timestamp,
     deliveries: Vec<(ConsumerId, Delivery)>,
-    /// The streams, and those that are not answered yet.
+    /// The streams, and the subscribes without a reply yet.
     streams: BTreeMap<ConsumerId, (TopicName, GroupName, OwnerName)>,
     subscribing: BTreeMap<Ticket, (TopicName, GroupName, OwnerName)>,
-    /// The newest grant of each effect, and those that are not answered yet.
+    /// The newest grant of each effect, and the begins without a reply yet.
     grants: BTreeMap<Identity, LeaseToken>,
     beginning: BTreeMap<Ticket, Identity>,
     refusals: Vec<Refusal>,
@@ -68,33 +71,33 @@ fn policy(max_attempts: u32, backoff: u64) -> Option<RetryPolicy> {
     Some(RetryPolicy { max_attempts, backoff: Millis(backoff), max_backoff: Millis(10_000) })
 }
 
-impl Story {
-    pub fn begin() -> Self {
+impl ScenarioBroker {
+    pub fn start() -> Self {
         let mut storage = MemoryStorage::new();
-        let (pipeline, _) = Pipeline::open(&mut storage, config(), Some(LOG), START, NoFaults).expect("opens");
+        let (pipeline, _) = OpenOptions::new().config(config()).create(LOG).open(&mut storage, START).expect("opens");
         let (deliveries, streams, subscribing, refusals) = Default::default();
         let (grants, beginning) = Default::default();
-        let mut story =
+        let mut broker =
             Self { storage, pipeline, now: START, deliveries, streams, subscribing, grants, beginning, refusals };
-        story.settle();
-        story
+        broker.run_until_idle();
+        broker
     }
 
-    /// The power goes, and comes back a little later.
+    /// Power loss, then a start 10 ms later.
     pub fn restart(self) -> Self {
         let (mut storage, now) = (self.storage.crash(), self.now.after(Millis(10)));
-        let (pipeline, _) = Pipeline::open(&mut storage, config(), None, now, NoFaults).expect("opens");
-        let mut story = Self { storage, pipeline, now, ..self };
-        story.settle();
-        story
+        let (pipeline, _) = OpenOptions::new().config(config()).open(&mut storage, now).expect("opens");
+        let mut broker = Self { storage, pipeline, now, ..self };
+        broker.run_until_idle();
+        broker
     }
 
     pub fn snapshot(&mut self) {
         self.pipeline.request_snapshot();
-        self.settle();
+        self.run_until_idle();
     }
 
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         loop {
             self.pipeline.drive(self.now, &mut self.storage);
             while let Some(output) = self.pipeline.poll_output() {
@@ -117,34 +120,34 @@ impl Story {
         }
     }
 
-    pub fn pass(&mut self, span: u64) {
+    pub fn advance(&mut self, span: u64) {
         let end = self.now.after(Millis(span));
         while let Some(at) = self.pipeline.poll_timeout().filter(|at| *at <= end) {
             self.now = self.now.max(at);
-            self.settle();
+            self.run_until_idle();
         }
         self.now = end;
-        self.settle();
+        self.run_until_idle();
     }
 
-    pub fn say(&mut self, command: Command) {
+    pub fn send(&mut self, command: Command) {
         self.pipeline.handle(self.now, command);
-        self.settle();
+        self.run_until_idle();
     }
 
     pub fn topic(&mut self, name: &str, partitions: u32, retention: Retention) {
-        self.say(Command::CreateTopic { name: topic(name), partitions: Some(partitions), retention });
+        self.send(Command::CreateTopic(CreateTopic { name: topic(name), partitions: Some(partitions), retention }));
     }
 
     pub fn produce(&mut self, to: &str, key: &str, value: &str, change: impl FnOnce(&mut Produce)) {
-        let mut asked = Produce::new(topic(to), key, value);
-        change(&mut asked);
-        self.say(Command::Produce(Box::new(asked)));
+        let mut request = Produce::new(topic(to), key, value);
+        change(&mut request);
+        self.send(Command::Produce(Box::new(request)));
     }
 
     pub fn subscribe(&mut self, to: &str, name: &str, prefetch: u32) {
         let owner = OwnerName::new(&format!("worker-{name}")).expect("a name");
-        let asked = Subscribe {
+        let request = Subscribe {
             topic: topic(to),
             group: group(name),
             owner: owner.clone(),
@@ -154,66 +157,67 @@ impl Story {
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
         };
-        let ticket = self.pipeline.handle(self.now, Command::Subscribe(asked));
+        let ticket = self.pipeline.handle(self.now, Command::Subscribe(request));
         self.subscribing.insert(ticket, (topic(to), group(name), owner));
-        self.settle();
+        self.run_until_idle();
     }
 
-    /// A claim on the newest delivery to that group of the message with this value.
+    /// A claim on the newest delivery of the message with this value to a group.
     fn claim(&self, name: &str, value: &str) -> Claim {
         let mut newest = self.deliveries.iter().rev();
         let held = newest.find(|(consumer, delivery)| {
             self.streams[consumer].1.as_str() == name && delivery.body.value() == value.as_bytes()
         });
-        self.claim_by(held.expect("was delivered"))
+        self.claim_on(held.expect("was delivered"))
     }
 
-    /// A claim on any delivery there was.
+    /// A claim on any delivery so far.
     pub fn any_claim(&self, which: &Index) -> Option<Claim> {
         let count = self.deliveries.len();
-        (count > 0).then(|| self.claim_by(&self.deliveries[which.index(count)]))
+        (count > 0).then(|| self.claim_on(&self.deliveries[which.index(count)]))
     }
 
-    fn claim_by(&self, (consumer, delivery): &(ConsumerId, Delivery)) -> Claim {
+    fn claim_on(&self, (consumer, delivery): &(ConsumerId, Delivery)) -> Claim {
         let (topic, group, owner) = self.streams[consumer].clone();
         let token = TokenClaim::Shown(delivery.token);
         Claim { topic, group, partition: delivery.partition, offset: delivery.offset, owner, token }
     }
 
     fn ack(&mut self, name: &str, value: &str) {
-        self.say(Command::Ack(self.claim(name, value)));
+        self.send(Command::Ack(Ack(self.claim(name, value))));
     }
 
     fn nack(&mut self, name: &str, value: &str, reason: &str) {
-        self.say(Command::Nack { claim: self.claim(name, value), reason: reason.into(), delay: None });
+        self.send(Command::Nack(Nack { claim: self.claim(name, value), reason: reason.into(), delay: None }));
     }
 
-    /// Asks whether an effect may be run.
+    /// Begins an effect.
     pub fn begin_effect(&mut self, identity: Identity, change: impl FnOnce(&mut Begin)) {
-        let mut asked = Begin::new(identity.clone(), OwnerName::new("worker").expect("a name"));
-        change(&mut asked);
-        let ticket = self.pipeline.handle(self.now, Command::Store(Box::new(StoreCommand::Begin(asked))));
+        let mut request = Begin::new(identity.clone(), OwnerName::new("worker").expect("a name"));
+        change(&mut request);
+        let ticket = self.pipeline.handle(self.now, Command::Store(Box::new(StoreCommand::Begin(request))));
         self.beginning.insert(ticket, identity);
-        self.settle();
+        self.run_until_idle();
     }
 
-    /// Says something under the newest grant of an effect; nothing, if there was none.
-    pub fn of_effect(&mut self, identity: Identity, word: impl FnOnce(Identity, TokenClaim) -> StoreCommand) {
+    /// Sends a command with the newest grant of an effect; does nothing without a grant.
+    pub fn with_grant(&mut self, identity: Identity, command: impl FnOnce(Identity, TokenClaim) -> StoreCommand) {
         if let Some(token) = self.grants.get(&identity) {
-            let said = word(identity, TokenClaim::Shown(*token));
-            self.say(Command::Store(Box::new(said)));
+            let command = command(identity, TokenClaim::Shown(*token));
+            self.send(Command::Store(Box::new(command)));
         }
     }
 
     fn finish_effect(&mut self, identity: Identity, status: EffectStatus, result: Option<&str>, last_error: &str) {
         let (response_code, result, last_error) = (-3, result.map(Into::into), last_error.into());
         let outcome = Outcome { status, response_code, result, last_error };
-        self.of_effect(identity, |identity, token| StoreCommand::Finish { identity, token, outcome });
+        self.with_grant(identity, |identity, token| StoreCommand::Finish(Finish { identity, token, outcome }));
     }
 
-    /// Effects and completed steps, in a topic of their own.
+    /// Effects and completed steps, in a separate topic.
     fn effects_part(&mut self) {
-        let keyed = |key: &'static str| move |asked: &mut Produce| asked.envelope.idempotency_key = Some(key.into());
+        let keyed =
+            |key: &'static str| move |request: &mut Produce| request.envelope.idempotency_key = Some(key.into());
         let of_work = |key: &str| Identity::new("", Scope::Consume { topic: topic("steps"), group: group("g") }, key);
         self.topic("steps", 2, Retention::default());
         self.subscribe("steps", "g", 100);
@@ -222,34 +226,34 @@ impl Story {
         self.produce("steps", "", "third", keyed("effect-3"));
         for (key, value) in [("effect-1", "first"), ("effect-3", "third")] {
             let Claim { partition, offset, token, .. } = self.claim("g", value);
-            self.begin_effect(of_work(key), |asked| {
-                asked.delivery = Some(DeliveryClaim { partition, offset, token });
-                asked.request_hash = Some("sha-of-it".into());
+            self.begin_effect(of_work(key), |request| {
+                request.delivery = Some(DeliveryClaim { partition, offset, token });
+                request.request_hash = Some("sha-of-it".into());
             });
         }
         self.ack("g", "first");
-        // The dedupe knows it by the topic its producer meant, the group by its own.
-        self.produce("audit", "", "first again", |asked| {
-            asked.envelope.idempotency_key = Some("effect-1".into());
+        // The dedupe scope is the topic named by the producer, the consume scope is the topic it is stored in.
+        self.produce("audit", "", "first again", |request| {
+            request.envelope.idempotency_key = Some("effect-1".into());
             let (target_topic, partition_override) = (Some(topic("steps")), None);
-            asked.routing = Some(RoutingDecision { routing: Routing::default(), target_topic, partition_override });
+            request.routing = Some(RoutingDecision { routing: Routing::default(), target_topic, partition_override });
         });
         let claim = self.claim("g", "second");
         let mut produce: Vec<_> =
             ["out", "out", "late"].iter().map(|value| Produce::new(topic("steps"), "user:1", *value)).collect();
         produce[..2].iter_mut().for_each(keyed("effect-4"));
         produce[2].delay = Some(Millis(50_000));
-        self.say(Command::Complete(Box::new(Complete { claim, result: Some("{\"n\":1}".into()), produce })));
+        self.send(Command::Complete(Box::new(Complete { claim, result: Some("{\"n\":1}".into()), produce })));
         self.nack("g", "out", "again, please");
 
         let tenant = Identity::new("acme", Scope::Tenant, "t-1");
-        self.begin_effect(tenant.clone(), |asked| {
-            asked.lifetime = Some(Lifetime::Until(asked_until()));
+        self.begin_effect(tenant.clone(), |request| {
+            request.lifetime = Some(Lifetime::Until(lifetime_end()));
         });
-        self.of_effect(tenant.clone(), |identity, token| StoreCommand::Renew { identity, token, lease: None });
+        self.with_grant(tenant.clone(), |identity, token| StoreCommand::Renew(Renew { identity, token, lease: None }));
         self.finish_effect(tenant, EffectStatus::Succeeded, Some("[1,2]"), "");
         let call = Identity::new("", Scope::Rpc { principal: "p".into(), method: "m".into() }, "r-1");
-        self.begin_effect(call.clone(), |asked| asked.lifetime = Some(Lifetime::Window(Millis(1_000))));
+        self.begin_effect(call.clone(), |request| request.lifetime = Some(Lifetime::Window(Millis(1_000))));
         self.finish_effect(call, EffectStatus::FailedRetryable, None, "busy");
         let task = Identity::new("", Scope::Task { id: "task".into() }, "k");
         self.begin_effect(task.clone(), |_| {});
@@ -258,50 +262,62 @@ impl Story {
         self.begin_effect(job.clone(), |_| {});
         self.begin_effect(Identity::new("", Scope::Job { id: "job".into() }, "forgotten"), |_| {});
         let forgotten = Identity::new("", Scope::Job { id: "job".into() }, "forgotten");
-        self.say(Command::Store(Box::new(StoreCommand::Forget { identity: forgotten })));
+        self.send(Command::Store(Box::new(StoreCommand::Forget(Forget { identity: forgotten }))));
 
-        self.say(Command::CreateGroup { topic: topic("steps"), group: group("h"), start: GroupStart::Earliest });
-        self.say(Command::Seek { topic: topic("steps"), group: group("h"), to: SeekTo::Latest });
+        self.send(Command::CreateGroup(CreateGroup {
+            topic: topic("steps"),
+            group: group("h"),
+            start: GroupStart::Earliest,
+        }));
+        self.send(Command::Seek(Seek { topic: topic("steps"), group: group("h"), to: SeekTo::Latest }));
     }
 
     fn first_part(&mut self) {
         self.topic("orders", 2, Retention::default());
         self.topic("audit", 1, Retention { age: Some(Millis(1_000)), bytes: Some(40) });
         self.topic("scrap", 3, Retention::default());
-        self.say(Command::DeleteTopic { name: topic("scrap") });
-        self.say(Command::CreateGroup { topic: topic("orders"), group: group("gone"), start: GroupStart::Latest });
-        self.say(Command::DeleteGroup { topic: topic("orders"), group: group("gone") });
-        self.say(Command::CreateGroup { topic: topic("orders"), group: group("h"), start: GroupStart::Earliest });
-        self.say(Command::Pause { topic: topic("orders"), group: group("h") });
-        self.say(Command::Resume { topic: topic("orders"), group: group("h") });
+        self.send(Command::DeleteTopic(DeleteTopic { name: topic("scrap") }));
+        self.send(Command::CreateGroup(CreateGroup {
+            topic: topic("orders"),
+            group: group("gone"),
+            start: GroupStart::Latest,
+        }));
+        self.send(Command::DeleteGroup(DeleteGroup { topic: topic("orders"), group: group("gone") }));
+        self.send(Command::CreateGroup(CreateGroup {
+            topic: topic("orders"),
+            group: group("h"),
+            start: GroupStart::Earliest,
+        }));
+        self.send(Command::Pause(Pause { topic: topic("orders"), group: group("h") }));
+        self.send(Command::Resume(Resume { topic: topic("orders"), group: group("h") }));
 
         self.produce("orders", "", "plain", |_| {});
-        self.produce("orders", "user:1", "said once", |asked| {
-            asked.envelope.idempotency_key = Some("key-1".into());
-            asked.envelope.tenant_id = Some("acme".into());
-            asked.envelope.run_id = Some("run".into());
-            asked.envelope.step_id = Some("step".into());
-            asked.envelope.parent_step_id = Some("parent".into());
-            asked.trace = Some("00-trace-01".into());
+        self.produce("orders", "user:1", "said once", |request| {
+            request.envelope.idempotency_key = Some("key-1".into());
+            request.envelope.tenant_id = Some("acme".into());
+            request.envelope.run_id = Some("run".into());
+            request.envelope.step_id = Some("step".into());
+            request.envelope.parent_step_id = Some("parent".into());
+            request.trace = Some("00-trace-01".into());
         });
-        self.produce("orders", "", "dies", |asked| {
-            asked.envelope.retry_policy = policy(1, 100);
-            asked.envelope.labels = [("a".into(), "1".into()), ("b".into(), "\u{e9}".into())].into();
+        self.produce("orders", "", "dies", |request| {
+            request.envelope.retry_policy = policy(1, 100);
+            request.envelope.labels = [("a".into(), "1".into()), ("b".into(), "\u{e9}".into())].into();
         });
-        self.produce("audit", "", "routed", |asked| {
-            asked.routing = Some(RoutingDecision {
+        self.produce("audit", "", "routed", |request| {
+            request.routing = Some(RoutingDecision {
                 routing: Routing { label: "vip".into(), meta: [("why".into(), "because".into())].into() },
                 target_topic: Some(topic("orders")),
                 partition_override: Some(PartitionId(0)),
             });
         });
-        self.produce("orders", "", "later", |asked| asked.delay = Some(Millis(60_000)));
-        self.produce("orders", "", "urgent", |asked| {
-            asked.envelope.priority = Priority::new(9);
+        self.produce("orders", "", "later", |request| request.delay = Some(Millis(60_000)));
+        self.produce("orders", "", "urgent", |request| {
+            request.envelope.priority = Priority::new(9);
             let at = Timestamp(START.0 + 86_400_000);
-            asked.envelope.deadline = Some(Deadline { at, text: "2023-11-15T22:13:20Z".into() });
+            request.envelope.deadline = Some(Deadline { at, text: "2023-11-15T22:13:20Z".into() });
         });
-        self.produce("orders", "", "retried", |asked| asked.envelope.retry_policy = policy(9, 100));
+        self.produce("orders", "", "retried", |request| request.envelope.retry_policy = policy(9, 100));
 
         self.subscribe("orders", "g", 100);
         self.subscribe("orders", "h", 100);
@@ -310,59 +326,59 @@ impl Story {
         self.ack("g", "retried");
         self.nack("g", "dies", "no such customer");
         self.nack("h", "retried", "try again");
-        self.say(Command::Extend { claim: self.claim("g", "routed"), lease: Some(Millis(30_000)) });
-        self.say(Command::Release(self.claim("g", "plain")));
-        // Nobody to hand it to: what has expired stays the last worker's to speak of.
-        self.say(Command::Pause { topic: topic("orders"), group: group("h") });
-        self.pass(2_500);
+        self.send(Command::Extend(Extend { claim: self.claim("g", "routed"), lease: Some(Millis(30_000)) }));
+        self.send(Command::Release(Release(self.claim("g", "plain"))));
+        // A paused group gets no redelivery, so the expired lease can still be nacked by its last owner.
+        self.send(Command::Pause(Pause { topic: topic("orders"), group: group("h") }));
+        self.advance(2_500);
         self.nack("h", "plain", "was too slow");
-        self.say(Command::Resume { topic: topic("orders"), group: group("h") });
+        self.send(Command::Resume(Resume { topic: topic("orders"), group: group("h") }));
     }
 
     fn second_part(&mut self) {
         let (source, which) = (topic("orders"), RedriveSelection::All);
-        self.say(Command::Redrive { topic: source, which, limit: 1 });
+        self.send(Command::Redrive(Redrive { topic: source, which, limit: 1 }));
         self.subscribe("audit", "g", 1);
         for value in ["kept for a while", "pushed out by the next", "not yet done"] {
             self.produce("audit", "", value, |_| {});
         }
         self.ack("g", "kept for a while");
         self.ack("g", "pushed out by the next");
-        self.produce("orders", "k", "in the window", |asked| asked.envelope.idempotency_key = Some("key-2".into()));
+        self.produce("orders", "k", "in the window", |request| request.envelope.idempotency_key = Some("key-2".into()));
     }
 
     fn third_part(&mut self) {
-        self.pass(4_000);
-        self.say(Command::Seek { topic: topic("orders"), group: group("h"), to: SeekTo::Offset(Offset(4)) });
-        self.pass(3_000);
+        self.advance(4_000);
+        self.send(Command::Seek(Seek { topic: topic("orders"), group: group("h"), to: SeekTo::Offset(Offset(4)) }));
+        self.advance(3_000);
     }
 }
 
-/// The moment until which an effect of the story is remembered.
-fn asked_until() -> Timestamp {
+/// The time until which an effect of the scenario is kept.
+fn lifetime_end() -> Timestamp {
     START.after(Millis(600_000))
 }
 
-/// The whole story: three boots, a snapshot in the middle, and at the end a mark that says everything is synced.
-pub fn told() -> MemoryStorage {
-    let mut story = Story::begin();
-    story.first_part();
-    story.second_part();
-    story.effects_part();
-    story.snapshot();
-    story.third_part();
-    story.pipeline.close();
-    story.settle();
-    let mut story = story.restart();
-    story.produce("orders", "", "the end", |_| {});
-    story.pass(100);
-    assert_eq!(story.refusals, [], "nothing in the story is refused");
-    story.storage.crash()
+/// The storage after the whole scenario: two boots, a snapshot in the middle and a synced mark at the end.
+pub fn scenario_log() -> MemoryStorage {
+    let mut broker = ScenarioBroker::start();
+    broker.first_part();
+    broker.second_part();
+    broker.effects_part();
+    broker.snapshot();
+    broker.third_part();
+    broker.pipeline.close();
+    broker.run_until_idle();
+    let mut broker = broker.restart();
+    broker.produce("orders", "", "the end", |_| {});
+    broker.advance(100);
+    assert_eq!(broker.refusals, [], "no command of the scenario is refused");
+    broker.storage.crash()
 }
 
-/// The same story before the last mark: the last batch is synced, and nothing says so.
-pub fn told_but_for_the_mark() -> MemoryStorage {
-    let mut storage = told();
+/// The same storage without the last mark: the last batch is synced, but not proven so.
+pub fn scenario_log_without_mark() -> MemoryStorage {
+    let mut storage = scenario_log();
     let last = segments(&mut storage).last().copied().expect("has segments");
     let end = storage.bytes(last).expect("is there").len();
     let mark = driftq_core::log::frame::FRAME_HEAD_BYTES;
@@ -378,15 +394,15 @@ pub fn segments(storage: &mut MemoryStorage) -> Vec<FileId> {
         .collect()
 }
 
-/// Every record of a log, pieces of its snapshot first, each with the digest of the state after it.
+/// Every snapshot image and every log record after it, with the digest of the state after each log record.
 #[derive(Debug, Default)]
-pub struct Read {
+pub struct ReadLog {
     pub state: State,
     pub restored: Vec<Record>,
     pub replayed: Vec<(Lsn, Record, u64)>,
 }
 
-impl Read {
+impl ReadLog {
     pub fn from(storage: &MemoryStorage) -> Self {
         let mut read = Self::default();
         recover(&mut storage.clone(), None, &mut read).expect("recovers");
@@ -395,13 +411,13 @@ impl Read {
 
     fn take(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<Record, Malformed> {
         let record = codec::decode(kind, version, payload).map_err(|error| Malformed::new(error.to_string()))?;
-        let applied = self.state.apply(&record, Mode::Replay, &NoFaults);
+        let applied = self.state.apply(&record);
         applied.map_err(|error| Malformed::new(error.to_string()))?;
         Ok(record)
     }
 }
 
-impl Replay for Read {
+impl Replay for ReadLog {
     fn reset(&mut self) {
         *self = Self::default();
     }
@@ -424,23 +440,23 @@ pub fn without_snapshots(storage: &MemoryStorage) -> MemoryStorage {
     let mut storage = storage.clone();
     for info in storage.list().expect("lists") {
         if let FileId::Snapshot(_) = info.file {
-            storage.uproot(info.file);
+            storage.take_file(info.file);
         }
     }
     storage
 }
 
 #[test]
-fn the_story_tells_of_every_kind_of_record_and_of_every_piece_of_a_snapshot() {
-    let storage = told();
+fn scenario_covers_every_record_kind() {
+    let storage = scenario_log();
     let kinds = |records: Vec<&Record>| {
         let mut kinds: Vec<u8> = records.into_iter().map(|record| codec::kind(&record.event)).collect();
         kinds.sort_unstable();
         kinds.dedup();
         kinds
     };
-    let whole = Read::from(&without_snapshots(&storage));
-    let read = Read::from(&storage);
+    let whole = ReadLog::from(&without_snapshots(&storage));
+    let read = ReadLog::from(&storage);
     assert_eq!(kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()), (1..=29).collect::<Vec<_>>());
     assert_eq!(kinds(read.restored.iter().collect()), (0x80..=0x8C).collect::<Vec<_>>());
     assert_eq!(read.state.digest(), whole.state.digest());

@@ -1,4 +1,4 @@
-//! What `core/tests/log/storage.rs` asks of the storage in memory, asked of files.
+//! The contract of the storage trait on real files; `core/tests/it/log/storage.rs` has the same tests for memory.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::mounts::Mount;
 const FILE: FileId = FileId::Segment(1);
 const OTHER: FileId = FileId::Segment(2);
 const DRAFT: FileId = FileId::SnapshotDraft(Lsn(1));
-const DONE: FileId = FileId::Snapshot(Lsn(1));
+const FINISHED: FileId = FileId::Snapshot(Lsn(1));
 
 fn at(position: u64) -> WriteAt {
     WriteAt { epoch: 1, position }
@@ -31,12 +31,12 @@ fn open(path: &Path) -> FileStorage {
 fn with_storage(test: impl Fn(&Path, FileStorage)) {
     for prepare in [Prepare::Zeros, Prepare::ZerosThenReserve(4), Prepare::Reserve] {
         let folder = tempfile::tempdir().unwrap();
-        test(folder.path(), open(folder.path()).preparing(prepare));
+        test(folder.path(), open(folder.path()).with_prepare(prepare));
     }
 }
 
 #[test]
-fn an_append_goes_behind_the_written_data_or_nowhere() {
+fn append_writes_at_end_of_data_or_not_at_all() {
     with_storage(|_, mut storage| {
         assert_eq!(storage.append(FILE, at(0), b"x"), Err(StorageFault::NotFound));
         storage.create(FILE, 8).unwrap();
@@ -52,7 +52,7 @@ fn an_append_goes_behind_the_written_data_or_nowhere() {
 }
 
 #[test]
-fn nothing_goes_beyond_the_capacity_and_a_file_without_one_grows() {
+fn append_beyond_capacity_is_refused_and_file_without_one_grows() {
     with_storage(|_, mut storage| {
         storage.create(FILE, 8).unwrap();
         storage.append(FILE, at(0), &[1; 8]).unwrap();
@@ -67,7 +67,7 @@ fn nothing_goes_beyond_the_capacity_and_a_file_without_one_grows() {
 }
 
 #[test]
-fn what_is_opened_anew_is_what_was_written_with_zeros_behind_it() {
+fn reopened_file_reads_written_data_then_zeros() {
     with_storage(|path, mut storage| {
         let data: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
         storage.create(FILE, 300_000).unwrap();
@@ -81,40 +81,44 @@ fn what_is_opened_anew_is_what_was_written_with_zeros_behind_it() {
         let bytes = content(&mut storage, FILE);
         assert_eq!((bytes.len(), &bytes[..data.len()]), (300_000, &data[..]));
         assert!(bytes[data.len()..].iter().all(|byte| *byte == 0));
-        assert_eq!(content(&mut storage, DRAFT), data, "written, though never synced: a kill takes nothing");
-        // Any piece, read in any order, whatever the blocks of the medium.
+        assert_eq!(content(&mut storage, DRAFT), data, "data written but never synced survives a kill");
+        // Reads of any range in any order, independent of block boundaries.
         for (position, len) in [(0, 1), (4095, 2), (99_000, 2_000), (12_345, 54_321), (7, 4096), (4096, 4096)] {
-            let mut piece = vec![7; len];
-            let got = storage.read(DRAFT, position, &mut piece).unwrap();
+            let mut range = vec![7; len];
+            let got = storage.read(DRAFT, position, &mut range).unwrap();
             let expected = &data[position as usize..data.len().min(position as usize + len)];
-            assert_eq!(&piece[..got], expected);
+            assert_eq!(&range[..got], expected);
         }
         assert_eq!(storage.read(DRAFT, 100_000, &mut [0; 10]), Ok(0));
         assert_eq!(storage.read(DRAFT, 1 << 40, &mut [0; 10]), Ok(0));
-        assert_eq!(storage.append(FILE, at(100_000), b"x"), Err(StorageFault::NotFound), "it is another's file");
+        assert_eq!(
+            storage.append(FILE, at(100_000), b"x"),
+            Err(StorageFault::NotFound),
+            "the file was created by another process"
+        );
         storage.sync(FILE).unwrap();
     });
 }
 
 #[test]
-fn a_rename_never_replaces_and_takes_the_open_file_along() {
+fn rename_never_replaces_and_keeps_open_file() {
     with_storage(|_, mut storage| {
-        assert_eq!(storage.rename(DRAFT, DONE), Err(StorageFault::NotFound));
+        assert_eq!(storage.rename(DRAFT, FINISHED), Err(StorageFault::NotFound));
         storage.create(DRAFT, 0).unwrap();
         storage.append(DRAFT, at(0), b"new").unwrap();
         storage.create(FILE, 4).unwrap();
         assert_eq!(storage.rename(DRAFT, FILE), Err(StorageFault::Exists));
         assert_eq!(content(&mut storage, FILE), [0; 4]);
-        storage.rename(DRAFT, DONE).unwrap();
+        storage.rename(DRAFT, FINISHED).unwrap();
         assert_eq!(storage.read(DRAFT, 0, &mut [0]), Err(StorageFault::NotFound));
-        storage.append(DONE, at(3), b"er").unwrap();
-        storage.sync(DONE).unwrap();
-        assert_eq!(content(&mut storage, DONE), b"newer");
+        storage.append(FINISHED, at(3), b"er").unwrap();
+        storage.sync(FINISHED).unwrap();
+        assert_eq!(content(&mut storage, FINISHED), b"newer");
     });
 }
 
 #[test]
-fn a_removed_file_is_gone_and_its_name_is_free() {
+fn removed_file_is_gone_and_its_name_is_free() {
     with_storage(|path, mut storage| {
         assert_eq!(storage.remove(FILE), Err(StorageFault::NotFound));
         storage.create(FILE, 8).unwrap();
@@ -133,9 +137,9 @@ fn a_removed_file_is_gone_and_its_name_is_free() {
 }
 
 #[test]
-fn the_list_is_in_order_and_knows_only_the_logs_own_files() {
+fn list_is_ordered_and_contains_log_files_only() {
     with_storage(|path, mut storage| {
-        for file in [DONE, DRAFT, OTHER, FileId::Segment(10), FILE] {
+        for file in [FINISHED, DRAFT, OTHER, FileId::Segment(10), FILE] {
             storage.create(file, 0).unwrap();
         }
         storage.append(OTHER, at(0), b"12345").unwrap();
@@ -143,14 +147,14 @@ fn the_list_is_in_order_and_knows_only_the_logs_own_files() {
         std::fs::create_dir(path.join("wal-00000000000000000009.seg")).unwrap();
         std::fs::write(path.join("notes.txt"), "mine").unwrap();
         std::fs::write(path.join("wal-1.seg"), "not ours").unwrap();
-        let expected = [(FILE, 0), (OTHER, 5), (FileId::Segment(10), 0), (DONE, 0), (DRAFT, 0)];
+        let expected = [(FILE, 0), (OTHER, 5), (FileId::Segment(10), 0), (FINISHED, 0), (DRAFT, 0)];
         let listed: Vec<_> = storage.list().unwrap().iter().map(|info| (info.file, info.len)).collect();
         assert_eq!(listed, expected);
     });
 }
 
 #[test]
-fn one_handle_appends_to_what_another_has_created() {
+fn handle_appends_to_file_created_by_another() {
     let folder = tempfile::tempdir().unwrap();
     let mut background = open(folder.path());
     let mut log = background.clone();
@@ -164,7 +168,7 @@ fn one_handle_appends_to_what_another_has_created() {
 }
 
 #[test]
-fn a_full_disk_leaves_no_half_made_file_and_reserved_room_holds() {
+fn full_tmpfs_leaves_no_partial_file_and_keeps_reserved_space() {
     let Some(disk) = Mount::tmpfs("1m") else { return };
     let mut storage = open(&disk.path);
     assert_eq!(storage.create(FILE, 4 << 20), Err(StorageFault::Full));
@@ -178,7 +182,7 @@ fn a_full_disk_leaves_no_half_made_file_and_reserved_room_holds() {
         assert!(written < 1 << 20, "the disk is never full");
     }
     assert_eq!(storage.append(DRAFT, at(written), &chunk), Err(StorageFault::Full));
-    assert_eq!(content(&mut storage, DRAFT).len() as u64, written, "nothing of what did not fit is there");
+    assert_eq!(content(&mut storage, DRAFT).len() as u64, written, "the append that did not fit left nothing");
     storage.append(FILE, at(0), &vec![2; 256 << 10]).unwrap();
     storage.sync(FILE).unwrap();
     storage.remove(DRAFT).unwrap();
@@ -186,7 +190,7 @@ fn a_full_disk_leaves_no_half_made_file_and_reserved_room_holds() {
 }
 
 #[test]
-fn a_full_real_disk_is_no_different() {
+fn full_ext4_leaves_no_partial_file_and_keeps_reserved_space() {
     let Some(disk) = Mount::ext4(16) else { return };
     let mut storage = open(&disk.path);
     assert_eq!(storage.create(FILE, 64 << 20), Err(StorageFault::Full));
@@ -204,7 +208,7 @@ fn a_full_real_disk_is_no_different() {
 }
 
 #[test]
-fn a_delayed_sync_takes_its_time_and_nothing_else_does() {
+fn sync_delay_delays_sync() {
     let folder = tempfile::tempdir().unwrap();
     let mut storage = open(folder.path()).with_sync_delay(Duration::from_millis(50));
     storage.create(FILE, 0).unwrap();
@@ -215,7 +219,7 @@ fn a_delayed_sync_takes_its_time_and_nothing_else_does() {
 }
 
 #[test]
-fn the_storage_that_keeps_nothing_takes_everything() {
+fn null_storage_accepts_everything() {
     let mut storage = NullStorage;
     storage.create(FILE, 8).unwrap();
     storage.append(FILE, at(0), b"abc").unwrap();
@@ -225,6 +229,6 @@ fn the_storage_that_keeps_nothing_takes_everything() {
 }
 
 #[test]
-fn no_two_logs_get_the_same_identity() {
+fn fresh_log_ids_differ() {
     assert_ne!(fresh_log_id().unwrap(), fresh_log_id().unwrap());
 }

@@ -1,18 +1,18 @@
-//! One process for one folder.
+//! The data folder and its lock.
 
 use std::fs;
 
 use driftq_files::{DataFolder, FolderError, LOCK_FILE};
 
 #[test]
-fn a_folder_in_use_is_refused_by_name_and_free_when_every_handle_is_gone() {
+fn folder_in_use_is_refused_until_every_handle_is_dropped() {
     let above = tempfile::tempdir().unwrap();
     let path = above.path().join("a/b/data");
     let first = DataFolder::open(&path).unwrap();
     let storage = first.storage();
     drop(first);
-    for refused in [DataFolder::open(&path), DataFolder::look(&path)] {
-        let error = refused.expect_err("the folder is in use");
+    for refused in [DataFolder::open(&path), DataFolder::open_existing(&path)] {
+        let error = refused.expect_err("the folder is locked");
         let expected = format!(
             "data folder {0} is in use by another driftqd (lock file {0}/lock, process {1})",
             path.display(),
@@ -21,31 +21,32 @@ fn a_folder_in_use_is_refused_by_name_and_free_when_every_handle_is_gone() {
         assert_eq!(error.to_string(), expected);
     }
     drop(storage);
-    drop(DataFolder::look(&path).unwrap());
+    drop(DataFolder::open_existing(&path).unwrap());
     DataFolder::open(&path).unwrap();
 }
 
 #[test]
-fn to_look_makes_nothing() {
+fn open_existing_creates_nothing() {
     let above = tempfile::tempdir().unwrap();
     let path = above.path().join("data");
-    assert!(matches!(DataFolder::look(&path), Err(FolderError::NotThere(_))));
+    assert!(matches!(DataFolder::open_existing(&path), Err(FolderError::NotFound(_))));
     fs::create_dir(&path).unwrap();
-    DataFolder::look(&path).unwrap();
+    DataFolder::open_existing(&path).unwrap();
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
 }
 
 #[test]
-fn who_reads_keeps_out_who_works_but_not_who_reads_and_leaves_the_lock_file_alone() {
+fn read_lock_excludes_writers_not_readers_and_keeps_lock_file() {
     let folder = tempfile::tempdir().unwrap();
-    assert!(matches!(DataFolder::read(&folder.path().join("none")), Err(FolderError::NotThere(_))));
-    let worker = DataFolder::open(folder.path()).unwrap();
-    assert!(matches!(DataFolder::read(folder.path()), Err(FolderError::InUse { .. })));
-    drop(worker);
+    assert!(matches!(DataFolder::open_read_only(&folder.path().join("none")), Err(FolderError::NotFound(_))));
+    let writer = DataFolder::open(folder.path()).unwrap();
+    assert!(matches!(DataFolder::open_read_only(folder.path()), Err(FolderError::InUse { .. })));
+    drop(writer);
     let lock = folder.path().join(LOCK_FILE);
     fs::write(&lock, "12345\n").unwrap();
-    let (first, second) = (DataFolder::read(folder.path()).unwrap(), DataFolder::read(folder.path()).unwrap());
-    for refused in [DataFolder::open(folder.path()), DataFolder::look(folder.path())] {
+    let (first, second) =
+        (DataFolder::open_read_only(folder.path()).unwrap(), DataFolder::open_read_only(folder.path()).unwrap());
+    for refused in [DataFolder::open(folder.path()), DataFolder::open_existing(folder.path())] {
         assert!(matches!(refused, Err(FolderError::InUse { process: Some(process), .. }) if process == "12345"));
     }
     drop((first, second));
@@ -54,16 +55,16 @@ fn who_reads_keeps_out_who_works_but_not_who_reads_and_leaves_the_lock_file_alon
 }
 
 #[test]
-fn what_is_no_folder_is_said_to_be_none() {
+fn path_that_is_no_folder_is_refused() {
     let above = tempfile::tempdir().unwrap();
     let path = above.path().join("data");
     fs::write(&path, "text").unwrap();
     assert!(matches!(DataFolder::open(&path), Err(FolderError::NotAFolder(_))));
-    assert!(matches!(DataFolder::look(&path), Err(FolderError::NotAFolder(_))));
+    assert!(matches!(DataFolder::open_existing(&path), Err(FolderError::NotAFolder(_))));
 }
 
 #[test]
-fn a_lock_file_that_somebody_left_is_no_lock() {
+fn stale_lock_file_does_not_lock() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(LOCK_FILE), "1\n").unwrap();
     DataFolder::open(folder.path()).unwrap();

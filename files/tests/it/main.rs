@@ -1,13 +1,13 @@
-//! The log's files on a real disk keep what the storage trait promises.
+//! Integration tests of the storage on real files.
 //!
-//! What needs root (a small tmpfs, a loop device) says in one line that it was left out where there is none. Figures:
-//! `cargo test --release -p driftq-server --test files -- --ignored --nocapture measure`.
+//! Tests that need root (a small tmpfs, a loop device) print one line and pass where it is missing. Measurements:
+//! `cargo test --release -p driftq-files --test it -- --ignored --nocapture --test-threads 1 measure`.
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+mod broker;
 mod contract;
 mod folder;
-mod life;
 mod measure;
 mod medium;
 mod mounts;

@@ -1,13 +1,14 @@
-//! Figures, not tests: run with `--ignored --nocapture`, in release.
+//! Measurements, not tests: run in release with `--ignored --nocapture`.
 
+use driftq_core::OpenOptions;
+
+use driftq_core::command::CreateTopic;
 use std::time::{Duration, Instant};
 
 use driftq_core::command::Produce;
-use driftq_core::faults::NoFaults;
 use driftq_core::log::{FileId, LogId, Storage, WriteAt, read_whole};
-use driftq_core::record::Retention;
-use driftq_core::types::{Timestamp, TopicName};
-use driftq_core::{Command, Pipeline, PipelineConfig};
+use driftq_core::types::{Retention, Timestamp, TopicName};
+use driftq_core::{Command, PipelineConfig};
 use driftq_files::{DataFolder, Prepare, ReadPath};
 
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -23,7 +24,7 @@ fn measure_creation_and_appends_with_sync() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let mut sequence = 0;
     for prepare in [Prepare::Zeros, Prepare::ZerosThenReserve(8 << 20), Prepare::Reserve] {
-        let mut storage = DataFolder::open(folder.path()).unwrap().storage().preparing(prepare);
+        let mut storage = DataFolder::open(folder.path()).unwrap().storage().with_prepare(prepare);
         let mut creations = Vec::new();
         for _ in 0..5 {
             sequence += 1;
@@ -66,8 +67,8 @@ fn measure_reading_a_log_of_384_mib() {
         storage.sync(FileId::Segment(sequence)).unwrap();
     }
     drop(storage);
-    for path in [ReadPath::Medium, ReadPath::Forgotten, ReadPath::Cache, ReadPath::Medium, ReadPath::Forgotten] {
-        let mut storage = DataFolder::open(folder.path()).unwrap().storage().reading(path);
+    for path in [ReadPath::Medium, ReadPath::EvictedCache, ReadPath::Cache, ReadPath::Medium, ReadPath::EvictedCache] {
+        let mut storage = DataFolder::open(folder.path()).unwrap().storage().with_read_path(path);
         let mut buffer = Vec::new();
         let begun = Instant::now();
         for sequence in 1..=6 {
@@ -86,11 +87,12 @@ fn measure_a_start_on_a_million_messages() {
     let now = Timestamp(1_000_000);
     let topic = TopicName::new("t").unwrap();
     let open = |prepare, path| {
-        let mut storage = DataFolder::open(folder.path()).unwrap().storage().preparing(prepare).reading(path);
+        let mut storage = DataFolder::open(folder.path()).unwrap().storage().with_prepare(prepare).with_read_path(path);
         let begun = Instant::now();
         let config = PipelineConfig { snapshot_every_bytes: u64::MAX, ..PipelineConfig::default() };
         let new_log = Some(LogId([7; 16]));
-        let (mut broker, recovered) = Pipeline::open(&mut storage, config, new_log, now, NoFaults).unwrap();
+        let (mut broker, recovered) =
+            OpenOptions::new().config(config).create(new_log).open(&mut storage, now).unwrap();
         while let Some(job) = broker.poll_job(driftq_core::JobClass::Log) {
             let result = job.perform(&mut storage);
             broker.complete(now, job, result);
@@ -100,7 +102,7 @@ fn measure_a_start_on_a_million_messages() {
     let (_, mut broker, _, mut storage) = open(Prepare::Reserve, ReadPath::Medium);
     broker.handle(
         now,
-        Command::CreateTopic { name: topic.clone(), partitions: Some(8), retention: Retention::default() },
+        Command::CreateTopic(CreateTopic { name: topic.clone(), partitions: Some(8), retention: Retention::default() }),
     );
     let value = "x".repeat(256);
     for number in 0..1_000_000 {
@@ -114,7 +116,7 @@ fn measure_a_start_on_a_million_messages() {
     broker.drive(now, &mut storage);
     drop((broker, storage));
     for prepare in [Prepare::Zeros, Prepare::ZerosThenReserve(8 << 20), Prepare::Reserve] {
-        for path in [ReadPath::Medium, ReadPath::Forgotten, ReadPath::Cache] {
+        for path in [ReadPath::Medium, ReadPath::EvictedCache, ReadPath::Cache] {
             let (took, broker, recovered, _) = open(prepare, path);
             let messages = broker.state().topic_named(&topic).unwrap().next_offset().0;
             let bytes = recovered.bytes_read >> 20;

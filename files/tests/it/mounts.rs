@@ -1,9 +1,9 @@
-//! Small file systems of our own, where we may mount them.
+//! Small file systems for tests, where mounting is permitted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A mounted file system; unmounted at the end.
+/// A mounted file system; unmounted on drop.
 pub(crate) struct Mount {
     pub(crate) path: PathBuf,
     _above: tempfile::TempDir,
@@ -18,12 +18,12 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
 }
 
 impl Mount {
-    /// Memory of this size as a disk; `None`, and a line that says why, where that cannot be had.
+    /// A tmpfs of this size; `None`, with a line that says why, if it cannot be mounted.
     pub(crate) fn tmpfs(size: &str) -> Option<Self> {
         Self::make(|path, _| run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs", path]))
     }
 
-    /// An ext4 in the file `image` beside it.
+    /// An ext4 file system in an image file.
     pub(crate) fn ext4(megabytes: u64) -> Option<Self> {
         Self::make(|path, image| {
             let made = std::fs::File::create(image).and_then(|file| file.set_len(megabytes << 20));
@@ -34,7 +34,7 @@ impl Mount {
         })
     }
 
-    /// The file an [`Mount::ext4`] lives in.
+    /// The image file of [`Mount::ext4`].
     pub(crate) fn image(&self) -> PathBuf {
         self._above.path().join("image")
     }
@@ -46,7 +46,7 @@ impl Mount {
         match mount(path.to_str().expect("a plain name"), &above.path().join("image")) {
             Ok(()) => Some(Self { path, _above: above }),
             Err(why) => {
-                println!("left out, since nothing can be mounted here: {why}");
+                println!("skipped: cannot mount a file system here: {why}");
                 None
             }
         }

@@ -1,14 +1,18 @@
-//! Names of machines as they are written in settings: hosts a client may call the daemon by, and the webhook's URL.
+//! Host names in settings: those a client may address the broker by, and that of the webhook URL.
 
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// What a host in `allowed_hosts` may be.
-pub(super) const HOST_ALLOWED: &str = "a host name or IP address without scheme and port, or *";
-/// What a webhook's URL may be.
-pub(super) const URL_ALLOWED: &str = "a URL of the form http://host[:port]/path";
+use serde::de::{Deserialize, Deserializer, Error, Unexpected};
+use serde::ser::{Serialize, Serializer};
 
-/// The form in which a host is compared: lower case, IPv6 in brackets, as in a `Host` header. `None` for what is no host.
-pub(super) fn host(text: &str) -> Option<String> {
+/// What an entry of `allowed_hosts` must be.
+pub(super) const HOST_EXPECTED: &str = "a host name or IP address without scheme and port, or *";
+/// What a webhook URL must be.
+const URL_EXPECTED: &str = "a URL of the form http://host[:port]/path";
+
+/// The form in which hosts are compared: lower case, IPv6 in brackets as in a `Host` header. `None` for an invalid host.
+pub(super) fn normalize_host(text: &str) -> Option<String> {
     let text = text.trim().to_ascii_lowercase();
     if text == "*" || text.parse::<Ipv4Addr>().is_ok() {
         return Some(text);
@@ -17,62 +21,74 @@ pub(super) fn host(text: &str) -> Option<String> {
     if let Ok(ip) = bare.parse::<Ipv6Addr>() {
         return Some(format!("[{ip}]"));
     }
-    is_name(&text).then_some(text)
+    is_dns_name(&text).then_some(text)
 }
 
-fn is_name(text: &str) -> bool {
-    let label = |label: &str| {
+fn is_dns_name(text: &str) -> bool {
+    let is_label = |label: &str| {
         (1..=63).contains(&label.len())
             && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    // A name whose last label is a number is an IP address that somebody mistyped.
-    let numeric = text.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
-    text.len() <= 253 && text.split('.').all(label) && !numeric
+    // A name whose last label is a number is a mistyped IP address.
+    let ends_in_number = text.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
+    text.len() <= 253 && text.split('.').all(is_label) && !ends_in_number
 }
 
-/// Where a webhook is: the parts of its URL that a client needs.
+/// URL of a webhook, split into the parts that a client needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookUrl {
-    /// What to connect to: a name or an address, without brackets.
+    /// Name or address to connect to, without brackets.
     pub host: String,
-    /// The port; 80 where the URL names none.
+    /// Port; 80 if the URL names none.
     pub port: u16,
-    /// What the `Host` header says: as in the URL.
+    /// Value of the `Host` header.
     pub authority: String,
     /// Path and query; at least `/`.
     pub path: String,
 }
 
 impl WebhookUrl {
-    /// Takes a URL apart. `None` unless it is `http://host[:port][/path][?query]`: nothing but HTTP, no user, no fragment.
+    /// Parses `http://host[:port][/path][?query]`. `None` for any other scheme, a user or a fragment.
     #[must_use]
     pub fn parse(url: &str) -> Option<Self> {
-        let scheme = url.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"))?;
-        let rest = &url[scheme.len()..];
-        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-        let (authority, path) = rest.split_at(end);
-        let printable = path.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'"' | b'<' | b'>' | b'\\' | b'#'));
-        let (name, port) = match authority.rsplit_once(':') {
-            Some((name, port)) if !port.ends_with(']') => (name, port_number(port)?),
-            _ => (authority, 80),
-        };
-        let name = host(name).filter(|host| host != "*" && printable)?;
-        let host = name.trim_start_matches('[').trim_end_matches(']').to_owned();
-        // A bare IPv6 address is ambiguous with a port and no legal authority.
-        if host.contains(':') && !authority.starts_with('[') {
+        // `Uri` drops a fragment without an error.
+        let uri: hyper::Uri = Some(url).filter(|url| !url.contains('#'))?.parse().ok()?;
+        let authority = uri.authority().filter(|_| uri.scheme_str() == Some("http"))?;
+        let (name, port) = (authority.host(), authority.port_u16().filter(|port| *port != 0));
+        let host = normalize_host(name).filter(|host| host != "*")?;
+        // Neither a user nor a port that is no number from 1 to 65535 is part of this.
+        let plain = port.map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
+        if authority.as_str() != plain {
             return None;
         }
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        path.parse::<hyper::Uri>().ok()?;
-        Some(Self { host, port, authority: authority.to_ascii_lowercase(), path })
+        Some(Self {
+            host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+            port: port.unwrap_or(80),
+            authority: plain.to_ascii_lowercase(),
+            path: uri.path_and_query()?.to_string(),
+        })
     }
 }
 
-fn port_number(text: &str) -> Option<u16> {
-    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    text.parse().ok().filter(|port| digits && *port != 0)
+impl fmt::Display for WebhookUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.authority, self.path)
+    }
+}
+
+impl Serialize for WebhookUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for WebhookUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let url = String::deserialize(deserializer)?;
+        Self::parse(&url).ok_or_else(|| D::Error::invalid_value(Unexpected::Str(&url), &URL_EXPECTED))
+    }
 }
 
 #[cfg(test)]
@@ -81,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_compared_in_one_form() {
+    fn host_is_normalized() {
         for (text, form) in [
             ("*", "*"),
             ("Broker.Example", "broker.example"),
@@ -90,12 +106,12 @@ mod tests {
             ("::1", "[::1]"),
             ("[FE80::0:1]", "[fe80::1]"),
         ] {
-            assert_eq!(host(text).as_deref(), Some(form), "{text}");
+            assert_eq!(normalize_host(text).as_deref(), Some(form), "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_host_is_refused() {
+    fn invalid_host_is_refused() {
         for text in [
             "",
             " ",
@@ -112,13 +128,13 @@ mod tests {
             "é.example",
             "*.a",
         ] {
-            assert_eq!(host(text), None, "{text:?}");
+            assert_eq!(normalize_host(text), None, "{text:?}");
         }
-        assert_eq!(host(&"a".repeat(64)), None);
+        assert_eq!(normalize_host(&"a".repeat(64)), None);
     }
 
     #[test]
-    fn a_url_is_taken_apart() {
+    fn webhook_url_is_split_into_parts() {
         let parts = |url: &str| WebhookUrl::parse(url).map(|url| (url.host, url.port, url.authority, url.path));
         let expect = |host: &str, port, authority: &str, path: &str| {
             Some((host.to_owned(), port, authority.to_owned(), path.to_owned()))
@@ -131,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plain_http_url_is_refused() {
+    fn url_other_than_plain_http_is_refused() {
         for url in [
             "",
             "brain",

@@ -1,66 +1,56 @@
-//! Whether settings make sense together, wherever each came from.
+//! Checks of settings together, from whatever sources.
+
+use driftq_core::types::Text;
+use serde::Deserialize;
+use toml::Table;
 
 use super::error::ConfigError;
-use super::number::NUMBERS;
-use super::{Settings, address, logging, rules};
+use super::settings::{Rule, Settings, is_decision_within_limits};
 
-/// Room that a record needs in a segment beside the message it carries: names, a dead letter's notes, heads and feet.
-const RECORD_SPARE_BYTES: u64 = 64 << 10;
+/// Bytes of a record in a segment beside its message: names, dead-letter metadata, frame and segment headers.
+const RECORD_OVERHEAD_BYTES: u64 = 64 << 10;
 
-/// The first thing that makes no sense.
-pub(super) fn check(settings: &Settings) -> Result<(), ConfigError> {
-    for number in NUMBERS {
-        number.check(settings)?;
+impl Settings {
+    /// Checks every value and all settings together. [Loaded](Self::load) settings are checked already.
+    ///
+    /// # Errors
+    /// The first problem found.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let invalid = |error: &dyn std::fmt::Display| ConfigError::Invalid(error.to_string().trim().replace('\n', " "));
+        let table = Table::try_from(self).map_err(|error| invalid(&error))?;
+        Self::deserialize(table).map_err(|error| invalid(&error))?;
+        check_exposure(self)?;
+        check_sizes(self)?;
+        check_rules(&self.router.rules)
     }
-    listening(settings)?;
-    sizes(settings)?;
-    rules::check(&settings.router.rules)?;
-    if let Some(webhook) = &settings.router.webhook
-        && address::WebhookUrl::parse(&webhook.url).is_none()
-    {
-        return contradiction(format!("router.webhook.url: {:?} is not {}", webhook.url, address::URL_ALLOWED));
-    }
-    for host in &settings.http.allowed_hosts {
-        if address::host(host).as_ref() != Some(host) {
-            return contradiction(format!("http.allowed_hosts: {host:?} is not {}", address::HOST_ALLOWED));
-        }
-    }
-    if settings.data_dir.to_str().is_none_or(str::is_empty) {
-        return contradiction("data_dir must be a name in UTF-8 and not empty".to_owned());
-    }
-    if logging::filter(&settings.log.level).is_none() {
-        return contradiction(format!("log.level: {:?} is not {}", settings.log.level, logging::LEVEL_ALLOWED));
-    }
-    Ok(())
 }
 
-/// An address that other machines reach needs a word that this is meant.
-fn listening(settings: &Settings) -> Result<(), ConfigError> {
+fn check_exposure(settings: &Settings) -> Result<(), ConfigError> {
     let loopback = settings.addr.ip().to_canonical().is_loopback();
     if loopback || settings.http.insecure { Ok(()) } else { Err(ConfigError::Exposed { addr: settings.addr }) }
 }
 
-fn sizes(settings: &Settings) -> Result<(), ConfigError> {
+fn check_sizes(settings: &Settings) -> Result<(), ConfigError> {
     let Settings { limits, storage, .. } = settings;
     for (name, bytes) in
         [("limits.key_bytes_max", limits.key_bytes_max), ("limits.metadata_bytes_max", limits.metadata_bytes_max)]
     {
         if bytes > limits.message_bytes_max {
             let message = limits.message_bytes_max;
-            return contradiction(format!("{name} ({bytes}) must not exceed limits.message_bytes_max ({message})"));
+            return invalid(format!("{name} ({bytes}) must not exceed limits.message_bytes_max ({message})"));
         }
     }
     let (segment, reserve) = (storage.segment_bytes, storage.reserve_bytes);
     if reserve >= segment {
-        return contradiction(format!(
+        return invalid(format!(
             "storage.reserve_bytes ({reserve}) must be less than storage.segment_bytes ({segment})"
         ));
     }
-    // A step's record, which may carry many messages, is refused where it is too long for the log; a message or a result never is.
-    let carried = limits.message_bytes_max.max(limits.result_bytes_max);
-    let largest = (carried + limits.error_text_bytes_max) as u64 + RECORD_SPARE_BYTES;
+    // The record of a completed step may carry many messages and is refused if it does not fit; a message or a result always fits.
+    let payload = limits.message_bytes_max.max(limits.result_bytes_max);
+    let largest = (payload + limits.error_text_bytes_max) as u64 + RECORD_OVERHEAD_BYTES;
     if segment - reserve < largest {
-        return contradiction(format!(
+        return invalid(format!(
             "storage.segment_bytes ({segment}) less storage.reserve_bytes ({reserve}) must hold the largest record, {largest} \
              bytes; raise it or lower limits.message_bytes_max ({}) or limits.result_bytes_max ({})",
             limits.message_bytes_max, limits.result_bytes_max
@@ -69,6 +59,32 @@ fn sizes(settings: &Settings) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn contradiction(problem: String) -> Result<(), ConfigError> {
-    Err(ConfigError::Contradiction(problem))
+fn invalid(problem: String) -> Result<(), ConfigError> {
+    Err(ConfigError::Invalid(problem))
+}
+
+fn check_rules(rules: &[Rule]) -> Result<(), ConfigError> {
+    let refuse = |at: usize, problem: String| Err(ConfigError::Rule { rule: at + 1, problem });
+    for (at, rule) in rules.iter().enumerate() {
+        let adds_nothing = rule.label.is_empty() && rule.meta.is_empty();
+        if adds_nothing && rule.target_topic.is_none() && rule.partition_override.is_none() {
+            return refuse(at, "it decides nothing; give it a label, target_topic, partition_override or meta".into());
+        }
+        if !is_decision_within_limits(&rule.label, &rule.meta) {
+            return refuse(at, "a label has at most 255 bytes, meta at most 64 entries and 8192 bytes".into());
+        }
+        if let Some(earlier) = rules[..at].iter().position(|earlier| covers(earlier, rule)) {
+            return refuse(at, format!("it can never match, rule {} matches every message it does", earlier + 1));
+        }
+    }
+    Ok(())
+}
+
+/// Whether every message that matches `narrow` matches `wide` as well.
+fn covers(wide: &Rule, narrow: &Rule) -> bool {
+    let prefix = |wide: &Text| narrow.key_prefix.as_ref().is_some_and(|narrow| narrow.starts_with(&**wide));
+    (wide.topic.is_none() || wide.topic == narrow.topic)
+        && (wide.tenant.is_none() || wide.tenant == narrow.tenant)
+        && wide.key_prefix.as_ref().is_none_or(prefix)
+        && wide.labels.iter().all(|(name, value)| narrow.labels.get(name) == Some(value))
 }

@@ -1,8 +1,7 @@
-//! The two threads that do the disk's work, so that deciding and talking go on meanwhile.
+//! Two threads that perform the pipeline's I/O jobs, so that the reactor never blocks on the disk.
 //!
-//! One writes and syncs batches of the log; the other makes segments ready, writes snapshots and removes what is not needed.
-//! Each takes one job at a time and reports it; neither holds anything that the reactor might want to have. They end with the way
-//! to them.
+//! One appends and syncs batches of the log; the other prepares segments, writes snapshots and removes obsolete files. Each takes one
+//! job at a time and reports its result. Both end when [`IoThreads`] is dropped.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,72 +12,72 @@ use driftq_core::log::{Storage, StorageFault};
 use driftq_core::{Job, JobClass};
 use tokio::sync::Notify;
 
-use super::apart::{Apart, Whereabouts};
+use super::affinity::{AvoidReactor, ReactorCpu};
 
-/// A job that was performed, or failed.
+/// A job that was performed or failed.
 #[derive(Debug)]
-pub(crate) struct Done {
+pub(crate) struct CompletedJob {
     pub(crate) job: Job,
     pub(crate) result: Result<(), StorageFault>,
     pub(crate) took: Duration,
 }
 
-/// The threads, and the way to them and back.
+/// Channels to the threads and back.
 #[derive(Debug)]
 pub(crate) struct IoThreads {
     log: Sender<Job>,
     background: Sender<Job>,
-    done: Receiver<Done>,
-    reactor: Whereabouts,
+    completed: Receiver<CompletedJob>,
+    reactor: ReactorCpu,
 }
 
 impl IoThreads {
-    /// Starts the threads. `wake` is notified whenever a job is done.
+    /// Starts the threads. `wake` is notified after every job.
     ///
     /// # Errors
-    /// If the system gives no threads.
+    /// If a thread cannot be started.
     pub(crate) fn start<S>(log: S, background: S, wake: &Arc<Notify>) -> std::io::Result<Self>
     where
         S: Storage + Send + 'static,
     {
-        let (finished, done) = channel();
-        let reactor = Whereabouts::default();
-        let log = class("driftq-log", log, finished.clone(), Arc::clone(wake), Some(reactor.clone()))?;
-        let background = class("driftq-files", background, finished, Arc::clone(wake), None)?;
-        Ok(Self { log, background, done, reactor })
+        let (report, completed) = channel();
+        let reactor = ReactorCpu::default();
+        let log = spawn("driftq-log", log, report.clone(), Arc::clone(wake), Some(reactor.clone()))?;
+        let background = spawn("driftq-files", background, report, Arc::clone(wake), None)?;
+        Ok(Self { log, background, completed, reactor })
     }
 
-    /// Hands a job to its thread.
+    /// Queues a job on the thread of its class.
     pub(crate) fn perform(&self, job: Job) {
-        self.reactor.note();
-        let class = if job.class() == JobClass::Log { &self.log } else { &self.background };
-        class.send(job).expect("the threads live as long as the way to them");
+        self.reactor.record();
+        let thread = if job.class() == JobClass::Log { &self.log } else { &self.background };
+        thread.send(job).expect("the thread runs as long as its channel is open");
     }
 
-    /// The next job that was performed.
-    pub(crate) fn done(&self) -> Option<Done> {
-        self.done.try_recv().ok()
+    /// The next completed job.
+    pub(crate) fn poll_completed(&self) -> Option<CompletedJob> {
+        self.completed.try_recv().ok()
     }
 }
 
-fn class<S: Storage + Send + 'static>(
+fn spawn<S: Storage + Send + 'static>(
     name: &str,
     mut storage: S,
-    finished: Sender<Done>,
+    report: Sender<CompletedJob>,
     wake: Arc<Notify>,
-    reactor: Option<Whereabouts>,
+    reactor: Option<ReactorCpu>,
 ) -> std::io::Result<Sender<Job>> {
     let (sender, jobs) = channel::<Job>();
     let work = move || {
-        let mut apart = reactor.map(Apart::new);
+        let mut affinity = reactor.map(AvoidReactor::new);
         for job in jobs {
-            if let Some(apart) = &mut apart {
-                apart.make_way();
+            if let Some(affinity) = &mut affinity {
+                affinity.update();
             }
             let began = Instant::now();
             let result = catch_unwind(AssertUnwindSafe(|| job.perform(&mut storage)));
             let result = result.unwrap_or_else(|_| Err(StorageFault::Io("the storage panicked".into())));
-            if finished.send(Done { job, result, took: began.elapsed() }).is_err() {
+            if report.send(CompletedJob { job, result, took: began.elapsed() }).is_err() {
                 return;
             }
             wake.notify_one();

@@ -1,68 +1,73 @@
-//! The driver: one broker, its clock, its disk, and everybody who waits for it.
+//! Drives the broker: feeds commands and time into the core's [`Pipeline`], performs its I/O jobs and releases its outputs.
 //!
-//! It lives on the reactor's thread. A request decides at once, in its own turn ([`Driver::ask`]); what it decided is written
-//! and synced on a thread of its own ([`io_threads`]) while the next requests are decided; and when the sync has passed, replies and
-//! deliveries leave. There is no lock here, and nothing waits for a disk but those whom the disk concerns.
+//! The driver runs on the reactor's thread and has no locks. A command is decided at once, in the task of its request
+//! ([`Driver::ask`]); its records are written and synced by the threads of [`io_threads`] while further commands are decided. The
+//! pipeline holds replies and deliveries until the sync has passed their log position; then [`Driver::run`] passes replies to their
+//! waiters ([`pending_replies`]) and deliveries to their streams ([`streams`]).
 
-mod answers;
-mod apart;
+mod affinity;
 mod io_threads;
+mod pending_replies;
 mod streams;
 
-use std::cell::{Cell, RefCell, RefMut};
+use driftq_core::command::{CloseStream, SetPrefetch, Unsubscribe};
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use driftq_core::command::Subscribe;
 use driftq_core::log::StorageFault;
 use driftq_core::state::State;
 use driftq_core::types::{ConsumerId, Lsn, Timestamp};
-use driftq_core::{Command, Job, JobClass, Output, Pipeline, Refusal, Reply};
+use driftq_core::{Command, Job, JobClass, Output, Pipeline, Refusal, Reply, Request};
 use driftq_files::NullStorage;
 use tokio::sync::Notify;
 
-use self::answers::{Answer, Answers, Waiter};
-pub(crate) use self::answers::{Gather, Outcome};
 pub(crate) use self::io_threads::IoThreads;
-pub(crate) use self::streams::Next;
-use self::streams::{StreamSeed, Streams};
+use self::pending_replies::{PendingReplies, Waiter};
+pub(crate) use self::pending_replies::{ReplyResult, ReplySink};
+pub(crate) use self::streams::NextDelivery;
+use self::streams::{StreamSpec, Streams};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
-/// Who performs the log's jobs.
+/// What performs the pipeline's jobs.
 #[derive(Debug)]
 pub(crate) enum Disk {
     /// Threads over real files.
     Threads(IoThreads),
-    /// Nobody: there is no log on disk, and every job is done as soon as it is asked for.
-    None(NullStorage),
+    /// No log on disk: a job is completed at once.
+    Null(NullStorage),
 }
 
-/// Why the broker takes no commands at the moment.
+/// Why the broker accepts no commands now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unready {
-    /// The log is still being read.
+    /// The log is being recovered.
     Recovering,
     /// The log has failed.
     Failed,
-    /// The process is about to end.
+    /// The process is shutting down.
     Draining,
 }
 
-/// The broker, driven.
+/// The broker of this process and everything that waits for it.
 pub(crate) struct Driver {
     clock: Clock,
     metrics: Rc<Metrics>,
     wake: Arc<Notify>,
+    /// `None` until the log is recovered.
     engine: RefCell<Option<Engine>>,
-    answers: RefCell<Answers>,
+    pending_replies: RefCell<PendingReplies>,
     streams: RefCell<Streams>,
-    /// What the driver itself asks of the broker in its next turn.
-    errands: RefCell<VecDeque<Command>>,
+    /// Commands of the driver itself, submitted in its next iteration.
+    deferred_commands: RefCell<VecDeque<Command>>,
     draining: Cell<bool>,
-    failure_told: Cell<bool>,
+    is_failure_logged: Cell<bool>,
 }
 
 struct Engine {
@@ -71,34 +76,34 @@ struct Engine {
 }
 
 impl Driver {
-    /// A driver that has no broker yet.
+    /// A driver without a broker yet: [`Driver::start`] provides it.
     pub(crate) fn new(clock: Clock, metrics: Rc<Metrics>, wake: Arc<Notify>) -> Rc<Self> {
         Rc::new(Self {
             clock,
             metrics,
             wake,
             engine: RefCell::new(None),
-            answers: RefCell::default(),
+            pending_replies: RefCell::default(),
             streams: RefCell::default(),
-            errands: RefCell::default(),
+            deferred_commands: RefCell::default(),
             draining: Cell::new(false),
-            failure_told: Cell::new(false),
+            is_failure_logged: Cell::new(false),
         })
     }
 
-    /// The log has been read: from now on there is a broker.
+    /// Starts to accept commands, over a recovered log.
     pub(crate) fn start(&self, pipeline: Pipeline, disk: Disk) {
-        self.clock.not_before(pipeline.broker().now());
+        self.clock.advance_to(pipeline.broker().now());
         *self.engine.borrow_mut() = Some(Engine { pipeline, disk });
         self.wake.notify_one();
     }
 
-    /// Now, as the broker knows it.
+    /// The broker's time.
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Why nothing is accepted, if so.
+    /// Why no command is accepted; `None` if commands are accepted.
     pub(crate) fn unready(&self) -> Option<Unready> {
         if self.draining.get() {
             return Some(Unready::Draining);
@@ -110,226 +115,222 @@ impl Driver {
         }
     }
 
-    /// The state as it is, synced or not, and the last position of the log it has seen. A copy that shares its memory.
-    pub(crate) fn state_now(&self) -> Result<(Lsn, State), Unready> {
+    /// A copy of the current state, which may be ahead of the sync, and the last LSN appended to it. The copy shares memory.
+    pub(crate) fn snapshot_state(&self) -> Result<(Lsn, State), Unready> {
         match &*self.engine.borrow() {
             None => Err(Unready::Recovering),
             Some(engine) => Ok((engine.pipeline.broker().appended(), engine.pipeline.state().clone())),
         }
     }
 
-    /// Decides `command` now and gives the reply when it is safe to give.
-    pub(crate) async fn ask(&self, command: Command) -> Result<Outcome, Unready> {
-        let slot = self.submit_for_slot(command, Waiter::Future)?;
-        Ok(Answer::new(self, slot).await)
+    /// Decides a command now and resolves to its reply once the sync has passed it.
+    pub(crate) async fn ask<R: Request>(&self, request: R) -> Result<Result<R::Reply, Refusal>, Unready> {
+        let slot = self.submit_for_slot(request.into(), Waiter::Future)?;
+        Ok(ReplyFuture::new(self, slot).await.map(R::reply))
     }
 
-    /// Connects a stream; its deliveries are to be had by [`Driver::next_delivery`] until [`Driver::leave`].
-    pub(crate) async fn subscribe(&self, asked: Subscribe) -> Result<Result<ConsumerId, Refusal>, Unready> {
-        let seed = StreamSeed {
-            topic: asked.topic.clone(),
-            group: asked.group.clone(),
-            owner: asked.owner.clone(),
-            prefetch: asked.prefetch,
-            deliveries_max: asked.deliveries_max,
+    /// Connects a stream. [`Driver::poll_delivery`] yields its deliveries until [`Driver::disconnect`] or [`Driver::close_stream`].
+    pub(crate) async fn subscribe(&self, subscribe: Subscribe) -> Result<Result<ConsumerId, Refusal>, Unready> {
+        let spec = StreamSpec {
+            topic: subscribe.topic.clone(),
+            group: subscribe.group.clone(),
+            owner: subscribe.owner.clone(),
+            prefetch: subscribe.prefetch,
+            deliveries_max: subscribe.deliveries_max,
         };
-        let waiter = |slot| Waiter::Stream(slot, Box::new(seed));
-        let slot = self.submit_for_slot(Command::Subscribe(asked), waiter)?;
-        Ok(match Answer::new(self, slot).await {
-            Ok(Reply::Subscribed { consumer }) => Ok(consumer),
-            Ok(other) => unreachable!("a subscription is answered by a stream's number: {other:?}"),
-            Err(refusal) => Err(refusal),
-        })
+        let waiter = |slot| Waiter::Stream(slot, Box::new(spec));
+        let slot = self.submit_for_slot(Command::Subscribe(subscribe), waiter)?;
+        Ok(ReplyFuture::new(self, slot).await.map(Subscribe::reply))
     }
 
-    /// Decides `command` now; the reply goes to `gather`, after those of all commands given to it before.
-    pub(crate) fn gather(&self, command: Command, gather: Rc<dyn Gather>) -> Result<(), Unready> {
-        self.submit(command, Waiter::Gathered(gather))
+    /// Decides `command` now; its reply goes to `sink`, after the replies to all commands given to that sink before.
+    pub(crate) fn ask_into(&self, command: Command, sink: Rc<dyn ReplySink>) -> Result<(), Unready> {
+        self.submit(command, Waiter::Sink(sink))
     }
 
-    /// The next message of a stream, as [`Streams::next`].
-    pub(crate) fn next_delivery(&self, consumer: ConsumerId, waker: &Waker) -> Next {
+    /// The next delivery of a stream, as [`Streams::poll_next`].
+    pub(crate) fn poll_delivery(&self, consumer: ConsumerId, waker: &Waker) -> NextDelivery {
         let mut streams = self.streams.borrow_mut();
-        let next = streams.next(consumer, self.clock.now(), waker);
-        if let Some(prefetch) = streams.recovered(consumer) {
-            self.errand(Command::SetPrefetch { consumer, prefetch });
+        let next = streams.poll_next(consumer, self.clock.now(), waker);
+        if let Some(prefetch) = streams.take_recovered(consumer) {
+            self.defer(Command::SetPrefetch(SetPrefetch { consumer, prefetch }));
         }
         next
     }
 
-    /// A stream is gone. What it was handed and never read is given back, and so is what is still on its way to it.
-    pub(crate) fn leave(&self, consumer: ConsumerId) {
-        self.end(consumer, Command::Unsubscribe { consumer });
+    /// The client of a stream has disconnected. Deliveries it did not read, and those still on their way, are released.
+    pub(crate) fn disconnect(&self, consumer: ConsumerId) {
+        self.end_stream(consumer, Command::Unsubscribe(Unsubscribe { consumer }));
     }
 
-    /// A stream has had all it asked for. What it was handed it keeps.
-    pub(crate) fn finish(&self, consumer: ConsumerId) {
-        self.end(consumer, Command::Finish { consumer });
+    /// A stream is complete. Its client keeps the leases of what it read.
+    pub(crate) fn close_stream(&self, consumer: ConsumerId) {
+        self.end_stream(consumer, Command::CloseStream(CloseStream { consumer }));
     }
 
-    fn end(&self, consumer: ConsumerId, last: Command) {
-        let unread = self.streams.borrow_mut().disconnect(consumer);
-        self.errand(last);
-        unread.into_iter().for_each(|command| self.errand(command));
+    fn end_stream(&self, consumer: ConsumerId, last: Command) {
+        let releases = self.streams.borrow_mut().disconnect(consumer);
+        self.defer(last);
+        releases.into_iter().for_each(|command| self.defer(command));
     }
 
-    /// Looks at the broker.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Pipeline) -> T) -> Option<T> {
-        self.engine.borrow().as_ref().map(|engine| look(&engine.pipeline))
+    /// Reads the pipeline; `None` until the log is recovered.
+    pub(crate) fn with_pipeline<T>(&self, read: impl FnOnce(&Pipeline) -> T) -> Option<T> {
+        self.engine.borrow().as_ref().map(|engine| read(&engine.pipeline))
     }
 
-    /// How many replies are awaited.
-    pub(crate) fn awaited(&self) -> usize {
-        self.answers.borrow().len()
+    /// Number of replies not yet released.
+    pub(crate) fn pending_reply_count(&self) -> usize {
+        self.pending_replies.borrow().len()
     }
 
-    /// How many streams are connected.
+    /// Number of connected streams.
     pub(crate) fn stream_count(&self) -> usize {
         self.streams.borrow().len()
     }
 
-    /// Drives until the process ends.
+    /// Drives the broker. Never completes.
     pub(crate) async fn run(self: Rc<Self>) {
         loop {
-            let next = self.turn();
+            let next = self.run_once();
             let woken = self.wake.notified();
             match next {
-                // There is more to do at once, but not before others have had their turn.
+                // More is due, but other tasks run first.
                 Some(at) if at <= self.clock.now() => tokio::task::yield_now().await,
                 Some(at) => {
-                    // Whichever comes first; being late does no harm, the broker looks at the clock itself.
-                    let _ = tokio::time::timeout_at(self.clock.instant(at).into(), woken).await;
+                    // A late wake-up does no harm: the broker compares its timers with the clock.
+                    let _ = tokio::time::timeout_at(self.clock.instant_of(at).into(), woken).await;
                 }
                 None => woken.await,
             }
         }
     }
 
-    /// Ends all streams and takes nothing more.
+    /// Ends all streams and accepts no further commands.
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.streams.borrow_mut().close_all();
         self.wake.notify_one();
     }
 
-    /// Ends the log in an orderly way, once everybody who was let in has been answered or has gone.
+    /// Begins to close the log with a footer. Call it once every accepted request has its response or is cut off.
     pub(crate) fn close(&self) {
-        self.run_errands();
+        self.submit_deferred();
         if let Some(engine) = self.engine.borrow_mut().as_mut() {
             engine.pipeline.close();
         }
         self.wake.notify_one();
     }
 
-    /// Whether [`Driver::close`] has run its course, or never will.
+    /// Whether [`Driver::close`] is complete, or cannot complete as the log has failed.
     pub(crate) fn is_closed(&self) -> bool {
         let engine = self.engine.borrow();
         engine.as_ref().is_none_or(|engine| engine.pipeline.is_closed() || engine.pipeline.failure().is_some())
     }
 
-    /// One turn: what the disk has done, what time has brought, what can leave, what the disk is to do next. Says when it wants
-    /// the next, whatever happens.
-    fn turn(&self) -> Option<Timestamp> {
-        // Whoever panics in here takes the driver's task along, and without it nobody would ever be answered again.
-        let _whole = WholeOrNothing;
+    /// One iteration: submits deferred commands, takes completed jobs, fires timers, starts jobs and releases outputs. Returns when
+    /// the next iteration is due at the latest.
+    fn run_once(&self) -> Option<Timestamp> {
+        // A panic would end the driver's task, and no request would ever get a reply.
+        let _guard = AbortOnPanic;
         let now = self.clock.now();
-        let commands = self.streams.borrow_mut().look(now);
-        self.errands.borrow_mut().extend(commands);
-        self.run_errands();
+        let commands = self.streams.borrow_mut().check_unread(now);
+        self.deferred_commands.borrow_mut().extend(commands);
+        self.submit_deferred();
         let mut engine = self.engine.borrow_mut();
         let engine = engine.as_mut()?;
-        self.take_done(engine, now);
+        self.take_completed(engine, now);
         if engine.pipeline.poll_timeout().is_some_and(|at| at <= now) {
             engine.pipeline.handle_timeout(now);
         }
-        // First the disk, then the answers: while they are written the disk is already busy with the next batch.
-        self.hand_out_jobs(engine, now);
-        self.release(&mut engine.pipeline, now);
-        self.tell_failure(&engine.pipeline);
-        if !self.errands.borrow().is_empty() {
+        // Jobs before outputs: the disk works on the next batch while responses are written.
+        self.start_jobs(engine, now);
+        self.release_outputs(&mut engine.pipeline, now);
+        self.log_failure(&engine.pipeline);
+        if !self.deferred_commands.borrow().is_empty() {
             self.wake.notify_one();
         }
-        let look = self.streams.borrow().next_look();
-        engine.pipeline.poll_timeout().into_iter().chain(look).min()
+        let check = self.streams.borrow().next_check();
+        engine.pipeline.poll_timeout().into_iter().chain(check).min()
     }
 
-    fn take_done(&self, engine: &mut Engine, now: Timestamp) {
+    fn take_completed(&self, engine: &mut Engine, now: Timestamp) {
         let Disk::Threads(io_threads) = &engine.disk else { return };
-        while let Some(done) = io_threads.done() {
-            self.completed(&mut engine.pipeline, now, done.job, done.result, Some(done.took));
+        while let Some(done) = io_threads.poll_completed() {
+            self.complete_job(&mut engine.pipeline, now, done.job, done.result, Some(done.took));
         }
     }
 
-    fn completed(
+    fn complete_job(
         &self,
         pipeline: &mut Pipeline,
         now: Timestamp,
         job: Job,
         result: Result<(), StorageFault>,
-        took: Option<std::time::Duration>,
+        took: Option<Duration>,
     ) {
         let (class, synced, bytes) = (job.class(), pipeline.synced(), job.appended_bytes());
         pipeline.complete(now, job, result);
         if class == JobClass::Log {
-            self.metrics.batch(pipeline.synced().0 - synced.0, bytes, took);
+            self.metrics.observe_log_batch(pipeline.synced().0 - synced.0, bytes, took);
         }
     }
 
-    fn hand_out_jobs(&self, engine: &mut Engine, now: Timestamp) {
+    fn start_jobs(&self, engine: &mut Engine, now: Timestamp) {
         for class in [JobClass::Log, JobClass::Background] {
             while let Some(job) = engine.pipeline.poll_job(class) {
                 match &mut engine.disk {
                     Disk::Threads(io_threads) => io_threads.perform(job),
-                    Disk::None(storage) => {
+                    Disk::Null(storage) => {
                         let result = job.perform(storage);
-                        self.completed(&mut engine.pipeline, now, job, result, None);
+                        self.complete_job(&mut engine.pipeline, now, job, result, None);
                     }
                 }
             }
         }
     }
 
-    /// Gives out what is safe to give.
-    fn release(&self, pipeline: &mut Pipeline, now: Timestamp) {
+    /// Releases the replies and deliveries that the sync has passed.
+    fn release_outputs(&self, pipeline: &mut Pipeline, now: Timestamp) {
         while let Some(output) = pipeline.poll_output() {
             match output {
                 Output::Reply { ticket, result } => {
-                    let waiter = self.answers.borrow_mut().take(ticket);
+                    let waiter = self.pending_replies.borrow_mut().take(ticket);
                     self.reply(waiter, result);
                 }
                 Output::Deliver { consumer, delivery } => {
-                    let unread = self.streams.borrow_mut().deliver(consumer, delivery, now);
-                    unread.into_iter().for_each(|command| self.errand(command));
+                    let release = self.streams.borrow_mut().deliver(consumer, delivery, now);
+                    release.into_iter().for_each(|command| self.defer(command));
                 }
                 Output::Closed { consumer, .. } => self.streams.borrow_mut().close(consumer),
             }
         }
     }
 
-    fn reply(&self, waiter: Waiter, outcome: Outcome) {
+    fn reply(&self, waiter: Waiter, result: ReplyResult) {
         match waiter {
             Waiter::Future(slot) => {
-                self.answers.borrow_mut().fill(slot, outcome);
+                self.pending_replies.borrow_mut().fill(slot, result);
             }
-            Waiter::Stream(slot, seed) => {
-                let joined = if let Ok(Reply::Subscribed { consumer }) = outcome { Some(consumer) } else { None };
-                if let Some(consumer) = joined {
-                    self.streams.borrow_mut().connect(consumer, *seed);
+            Waiter::Stream(slot, spec) => {
+                let connected = if let Ok(Reply::Subscribed { consumer }) = result { Some(consumer) } else { None };
+                if let Some(consumer) = connected {
+                    self.streams.borrow_mut().connect(consumer, *spec);
                 }
-                let taken = self.answers.borrow_mut().fill(slot, outcome);
-                if let (false, Some(consumer)) = (taken, joined) {
-                    self.leave(consumer);
+                let taken = self.pending_replies.borrow_mut().fill(slot, result);
+                if let (false, Some(consumer)) = (taken, connected) {
+                    self.disconnect(consumer);
                 }
             }
-            Waiter::Gathered(gather) => gather.answered(outcome),
-            Waiter::Left(consumer) => self.streams.borrow_mut().forget(consumer),
-            Waiter::Nobody => {}
+            Waiter::Sink(sink) => sink.reply(result),
+            Waiter::StreamClosed(consumer) => self.streams.borrow_mut().remove(consumer),
+            Waiter::Discard => {}
         }
     }
 
-    fn tell_failure(&self, pipeline: &Pipeline) {
+    fn log_failure(&self, pipeline: &Pipeline) {
         if let Some(failure) = pipeline.failure()
-            && !self.failure_told.replace(true)
+            && !self.is_failure_logged.replace(true)
         {
             tracing::error!("{failure}; nothing more is accepted, restart the broker");
             self.streams.borrow_mut().close_all();
@@ -340,7 +341,7 @@ impl Driver {
         if let Some(unready) = self.unready() {
             return Err(unready);
         }
-        let slot = self.answers.borrow_mut().open_slot();
+        let slot = self.pending_replies.borrow_mut().open_slot();
         self.decide(command, waiter(slot));
         Ok(slot)
     }
@@ -355,45 +356,79 @@ impl Driver {
 
     fn decide(&self, command: Command, waiter: Waiter) {
         let mut engine = self.engine.borrow_mut();
-        let engine = engine.as_mut().expect("asked only where there is a broker");
-        let _whole = WholeOrNothing;
+        let engine = engine.as_mut().expect("commands are submitted to a started broker only");
+        let _guard = AbortOnPanic;
         let ticket = engine.pipeline.handle(self.clock.now(), command);
-        self.answers.borrow_mut().expect(ticket, waiter);
+        self.pending_replies.borrow_mut().expect(ticket, waiter);
         self.wake.notify_one();
     }
 
-    fn errand(&self, command: Command) {
-        self.errands.borrow_mut().push_back(command);
+    fn defer(&self, command: Command) {
+        self.deferred_commands.borrow_mut().push_back(command);
         self.wake.notify_one();
     }
 
-    fn run_errands(&self) {
+    fn submit_deferred(&self) {
         if self.engine.borrow().is_none() {
             return;
         }
         loop {
-            let Some(command) = self.errands.borrow_mut().pop_front() else { return };
+            let Some(command) = self.deferred_commands.borrow_mut().pop_front() else { return };
             let waiter = match command {
-                Command::Unsubscribe { consumer } | Command::Finish { consumer } => Waiter::Left(consumer),
-                _ => Waiter::Nobody,
+                Command::Unsubscribe(Unsubscribe { consumer }) | Command::CloseStream(CloseStream { consumer }) => {
+                    Waiter::StreamClosed(consumer)
+                }
+                _ => Waiter::Discard,
             };
             self.decide(command, waiter);
         }
     }
+}
 
-    fn answers(&self) -> RefMut<'_, Answers> {
-        self.answers.borrow_mut()
+/// Resolves to the reply to one command once the sync has passed it.
+struct ReplyFuture<'a> {
+    driver: &'a Driver,
+    /// `None` once resolved.
+    slot: Option<usize>,
+}
+
+impl<'a> ReplyFuture<'a> {
+    fn new(driver: &'a Driver, slot: usize) -> Self {
+        Self { driver, slot: Some(slot) }
     }
 }
 
-/// While this lives the broker is at work. Should that panic, what is in memory is not to be relied on any more, and the process
-/// ends at once: the log knows what was promised. (A panic anywhere else costs the connection it happened on.)
-struct WholeOrNothing;
+impl Future for ReplyFuture<'_> {
+    type Output = ReplyResult;
 
-impl Drop for WholeOrNothing {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ReplyResult> {
+        let slot = self.slot.expect("a resolved future is not polled again");
+        let polled = self.driver.pending_replies.borrow_mut().poll(slot, context.waker());
+        if polled.is_ready() {
+            self.slot = None;
+        }
+        polled
+    }
+}
+
+impl Drop for ReplyFuture<'_> {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot.take() else { return };
+        let untaken = self.driver.pending_replies.borrow_mut().abandon(slot);
+        if let Some(Ok(Reply::Subscribed { consumer })) = untaken {
+            self.driver.disconnect(consumer);
+        }
+    }
+}
+
+/// Guards the broker's state against panics: should one occur while the guard is held, memory may be inconsistent, and the process
+/// aborts. The log has everything that was acknowledged. (A panic elsewhere costs only the connection it happened on.)
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            tracing::error!("the broker panicked; the process ends, a restart goes on from the log");
+            tracing::error!("the broker panicked; aborting, a restart recovers from the log");
             std::process::abort();
         }
     }

@@ -1,8 +1,9 @@
-//! Many requests in one: a line each way for each, in order. The fast path.
+//! Batches: one request per line, one response line each, in order. The fast path.
 //!
-//! Lines are taken as they arrive and answered as they become durable; the answer may begin before the request has ended. How many
-//! lines are on their way at once is bounded, and so is what a client does not read of its answers.
+//! Lines are submitted as they arrive, and response lines are sent as they become durable; the response may begin before the request
+//! ends. The number of lines in progress and the bytes of response lines that the client has not read are bounded.
 
+use driftq_core::command::Ack;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,120 +14,117 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use driftq_core::command::Produce;
 use driftq_core::types::TopicName;
-use driftq_core::{Command, Reply};
+use driftq_core::{Command, Request};
 use hyper::StatusCode;
 
-use super::Api;
-use super::answer::{Answer, lines};
-use super::body::{Inflow, ReplyBody};
+use super::api::Api;
+use super::claim_fields::AckFields;
 use super::error::ApiError;
-use super::fields::{AckFields, ProduceFields, ProduceHead, from_json};
-use super::produce::{routed, write_produced};
-use crate::driver::{Gather, Outcome};
+use super::fields::from_json;
+use super::message_fields::{MessageHeaders, ProduceFields};
+use super::produce::{route, write_produced};
+use super::request_body::RequestBody;
+use super::response::{ApiResponse, lines, whole_lines};
+use super::response_body::PollLines;
+use crate::driver::{ReplyResult, ReplySink};
 use crate::json::object;
 use crate::metrics::Metrics;
 
-/// Lines decided and not yet answered.
+/// Most lines in progress: submitted and without a response line.
 const PENDING_MAX: usize = 4_096;
-/// Bytes of answers not yet read.
-const ANSWERS_BYTES_MAX: usize = 256 << 10;
+/// Bytes of unsent response lines beyond which no further line is submitted.
+const UNSENT_BYTES_MAX: usize = 256 << 10;
 
-/// How long a request of which nothing has come but its head is waited for before it gets the head of its answer.
-const GRACE: Duration = Duration::from_millis(20);
+/// How long the head of the response waits for the first line of the request.
+const HEAD_DELAY: Duration = Duration::from_millis(20);
 
-/// What the lines of a batch ask for.
+/// What the lines of a batch are.
 #[derive(Debug)]
 pub(crate) enum BatchKind {
-    /// Each is a produce; the trace context of the request is that of each.
+    /// Produces, each with the trace context of the request.
     Produce { trace: Option<String> },
-    /// Each is an ack.
+    /// Acks.
     Ack,
 }
 
-/// The answers to a batch, as a body.
+/// A batch in progress, which is also the body of its response.
 pub(crate) struct BatchBody {
     api: Rc<Api>,
     kind: BatchKind,
-    answers: Rc<Answers>,
-    /// What still comes in; nothing once it has ended.
-    inflow: Option<Inflow>,
-    /// What has come in and is not yet taken apart.
+    responses: Rc<ResponseLines>,
+    /// The body of the request; `None` once it has ended.
+    body: Option<RequestBody>,
+    /// Received and not yet split into lines.
     chunk: Bytes,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line whose end is not yet received.
     partial: Vec<u8>,
-    /// The rest of the current line is of no interest: it is too long, which has been said.
-    skipping: bool,
-    /// Answers have left since more was last asked for.
-    has_answered: bool,
-    /// A message whose router has not answered yet.
+    /// The rest of the current line is dropped: the line is too long and was refused.
+    is_skipping: bool,
+    /// Response lines were sent since the body was last polled.
+    has_sent: bool,
+    /// A message that waits for the router.
     routing: Option<Pin<Box<dyn Future<Output = Box<Produce>>>>>,
 }
 
 impl BatchBody {
-    pub(crate) fn new(api: Rc<Api>, kind: BatchKind, inflow: Inflow) -> Self {
-        let answers = Rc::new(Answers { metrics: Rc::clone(&api.metrics), inner: RefCell::default() });
-        let (chunk, partial) = (Bytes::new(), Vec::new());
-        let (skipping, has_answered) = (false, false);
-        Self { api, kind, answers, inflow: Some(inflow), chunk, partial, skipping, has_answered, routing: None }
+    pub(crate) fn new(api: Rc<Api>, kind: BatchKind, body: RequestBody) -> Self {
+        let responses = Rc::new(ResponseLines { metrics: Rc::clone(&api.metrics), inner: RefCell::default() });
+        Self {
+            api,
+            kind,
+            responses,
+            body: Some(body),
+            chunk: Bytes::new(),
+            partial: Vec::new(),
+            is_skipping: false,
+            has_sent: false,
+            routing: None,
+        }
     }
 
-    /// The answer to the batch. One that has come whole and is soon answered gets all its lines at once, in one write; a sender
-    /// that waits for the answer before it goes on gets its head, and lines as they come.
-    pub(crate) async fn answer(mut self) -> Answer {
-        let mut grace = None;
+    /// The response to the batch. If the request is complete and its replies arrive soon, all lines leave with the head in one write
+    /// (measured: `docs/performance.md`). A client that waits for the response before it sends more gets the head, then lines as they
+    /// become available.
+    pub(crate) async fn respond(mut self) -> ApiResponse {
+        let mut delay = None;
         let whole = std::future::poll_fn(|context| {
-            self.take_lines(context);
-            let mut answers = self.answers.inner.borrow_mut();
-            if self.is_answered(&answers) {
-                return Poll::Ready(Some(std::mem::take(&mut answers.out)));
+            self.submit_lines(context);
+            let mut responses = self.responses.inner.borrow_mut();
+            if self.is_complete(&responses) {
+                return Poll::Ready(Some(std::mem::take(&mut responses.out)));
             }
-            if answers.out.len() >= ANSWERS_BYTES_MAX || (self.inflow.is_some() && !answers.out.is_empty()) {
+            if responses.out.len() >= UNSENT_BYTES_MAX || (self.body.is_some() && !responses.out.is_empty()) {
                 return Poll::Ready(None);
             }
-            if self.inflow.is_some() && answers.pending.is_empty() {
-                let grace = grace.get_or_insert_with(|| Box::pin(tokio::time::sleep(GRACE)));
-                std::task::ready!(grace.as_mut().poll(context));
+            if self.body.is_some() && responses.pending.is_empty() {
+                let delay = delay.get_or_insert_with(|| Box::pin(tokio::time::sleep(HEAD_DELAY)));
+                std::task::ready!(delay.as_mut().poll(context));
                 return Poll::Ready(None);
             }
-            answers.waker = Some(context.waker().clone());
+            responses.waker = Some(context.waker().clone());
             Poll::Pending
         });
         match whole.await {
-            Some(whole) => lines(ReplyBody::Whole(whole.into())),
-            None => lines(ReplyBody::Batch(Box::new(self))),
+            Some(whole) => whole_lines(whole),
+            None => lines(self),
         }
     }
 
-    /// More answers, or the end of them.
-    pub(crate) fn poll_lines(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
-        self.take_lines(context);
-        let mut answers = self.answers.inner.borrow_mut();
-        if !answers.out.is_empty() {
-            self.has_answered = true;
-            return Poll::Ready(Some(std::mem::take(&mut answers.out)));
-        }
-        if self.is_answered(&answers) {
-            return Poll::Ready(None);
-        }
-        answers.waker = Some(context.waker().clone());
-        Poll::Pending
+    /// Whether every line of the request has its response line.
+    fn is_complete(&self, responses: &ResponseLinesInner) -> bool {
+        self.body.is_none() && self.chunk.is_empty() && self.routing.is_none() && responses.pending.is_empty()
     }
 
-    /// Whether nothing is left to be asked or answered.
-    fn is_answered(&self, answers: &AnswersInner) -> bool {
-        self.inflow.is_none() && self.chunk.is_empty() && self.routing.is_none() && answers.pending.is_empty()
-    }
-
-    /// Takes as many lines as there are and may be.
-    fn take_lines(&mut self, context: &mut Context<'_>) {
+    /// Submits lines until the body, the router or a limit must be waited for.
+    fn submit_lines(&mut self, context: &mut Context<'_>) {
         loop {
             if let Some(routing) = &mut self.routing {
                 let Poll::Ready(produce) = routing.as_mut().poll(context) else { return };
                 self.routing = None;
-                self.produce(produce);
+                self.submit_produce(produce);
                 continue;
             }
-            if self.answers.is_full() {
+            if self.responses.is_full() {
                 return;
             }
             if let Some(end) = memchr::memchr(b'\n', &self.chunk) {
@@ -137,20 +135,20 @@ impl BatchBody {
             }
             let rest = std::mem::take(&mut self.chunk);
             self.keep_partial(&rest);
-            let Some(inflow) = &mut self.inflow else { return };
-            if std::mem::take(&mut self.has_answered) || self.answers.has_pending() {
-                // The sender may have been waiting for us.
-                inflow.excuse();
+            let Some(body) = &mut self.body else { return };
+            if std::mem::take(&mut self.has_sent) || self.responses.has_pending() {
+                // The client may have waited for a response line, so this pause does not count.
+                body.restart_pause();
             }
-            match inflow.poll(context) {
+            match body.poll_chunk(context) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(Some(data))) => self.chunk = data,
                 Poll::Ready(Ok(None)) => {
-                    self.inflow = None;
+                    self.body = None;
                     self.end_line(&[]);
                 }
                 Poll::Ready(Err(error)) => {
-                    self.inflow = None;
+                    self.body = None;
                     self.partial.clear();
                     self.refuse(&error);
                 }
@@ -158,110 +156,126 @@ impl BatchBody {
         }
     }
 
-    /// Keeps the beginning of a line, unless it is too long already.
+    /// Keeps the beginning of a line, or refuses the line if it is too long already.
     fn keep_partial(&mut self, part: &[u8]) {
         let max = self.api.settings.http.body_bytes_max;
-        if self.skipping || part.is_empty() {
+        if self.is_skipping || part.is_empty() {
             return;
         }
         if self.partial.len() + part.len() > max {
             self.partial = Vec::new();
-            self.skipping = true;
+            self.is_skipping = true;
             self.refuse(&ApiError::too_large(format!("a line may have at most {max} bytes")));
             return;
         }
         self.partial.extend_from_slice(part);
     }
 
-    /// A line is complete with `rest`.
+    /// A line ends with `rest`.
     fn end_line(&mut self, rest: &[u8]) {
-        if self.partial.is_empty() && !self.skipping && rest.len() <= self.api.settings.http.body_bytes_max {
-            self.line(rest);
+        if self.partial.is_empty() && !self.is_skipping && rest.len() <= self.api.settings.http.body_bytes_max {
+            self.submit_line(rest);
             return;
         }
         self.keep_partial(rest);
         let line = std::mem::take(&mut self.partial);
-        if !std::mem::take(&mut self.skipping) {
-            self.line(&line);
+        if !std::mem::take(&mut self.is_skipping) {
+            self.submit_line(&line);
         }
     }
 
-    fn line(&mut self, line: &[u8]) {
+    fn submit_line(&mut self, line: &[u8]) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
         match &self.kind {
             BatchKind::Produce { trace } => {
-                let head = ProduceHead { idempotency_key: None, trace: trace.as_deref() };
-                match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(head)) {
-                    Ok(produce) if self.api.router.is_empty() => self.produce(produce),
-                    Ok(produce) => self.routing = Some(Box::pin(routed(Rc::clone(&self.api), produce))),
+                let headers = MessageHeaders { idempotency_key: None, trace: trace.as_deref() };
+                match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(headers)) {
+                    Ok(produce) if self.api.router.is_empty() => self.submit_produce(produce),
+                    Ok(produce) => self.routing = Some(Box::pin(route(Rc::clone(&self.api), produce))),
                     Err(error) => self.refuse(&error),
                 }
             }
             BatchKind::Ack => match from_json::<AckFields<'_>>(line).and_then(|fields| fields.claim()) {
-                Ok(claim) => self.submit(Command::Ack(claim), Pending::Ack),
+                Ok(claim) => self.submit(Command::Ack(Ack(claim)), Pending::Ack),
                 Err(error) => self.refuse(&error),
             },
         }
     }
 
-    /// Answers a line that was not even asked. A refused produce is counted, whatever it was refused for.
+    /// Adds the response line of a line that is not submitted.
     fn refuse(&self, error: &ApiError) {
         if let BatchKind::Produce { .. } = self.kind {
-            self.api.metrics.rejected(error.reason());
+            self.api.metrics.count_rejected(error.reason());
         }
-        self.answers.refuse(error);
+        self.responses.refuse(error);
     }
 
-    fn produce(&self, produce: Box<Produce>) {
+    fn submit_produce(&self, produce: Box<Produce>) {
         let topic = produce.topic.clone();
         self.submit(Command::Produce(produce), Pending::Produce(topic));
     }
 
     fn submit(&self, command: Command, pending: Pending) {
-        let gather: Rc<dyn Gather> = Rc::clone(&self.answers) as _;
-        match self.api.driver.gather(command, gather) {
-            Ok(()) => self.answers.inner.borrow_mut().pending.push_back(pending),
+        let sink: Rc<dyn ReplySink> = Rc::clone(&self.responses) as _;
+        match self.api.driver.ask_into(command, sink) {
+            Ok(()) => self.responses.inner.borrow_mut().pending.push_back(pending),
             Err(unready) => self.refuse(&unready.into()),
         }
     }
 }
 
-/// What a line waits for.
+impl PollLines for BatchBody {
+    fn poll_lines(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+        self.submit_lines(context);
+        let mut responses = self.responses.inner.borrow_mut();
+        if !responses.out.is_empty() {
+            self.has_sent = true;
+            return Poll::Ready(Some(std::mem::take(&mut responses.out)));
+        }
+        if self.is_complete(&responses) {
+            return Poll::Ready(None);
+        }
+        responses.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// A line in progress.
 enum Pending {
-    /// A message's place; the topic is echoed.
+    /// A produce that waits for its reply; the topic is echoed.
     Produce(TopicName),
-    /// Nothing but its success.
+    /// An ack that waits for its reply.
     Ack,
-    /// Nothing: this is its answer.
+    /// A response line that waits for the lines before it.
     Ready(Vec<u8>),
 }
 
-/// Answers in the order of their lines.
-struct Answers {
+/// Response lines, in the order of the request's lines.
+struct ResponseLines {
     metrics: Rc<Metrics>,
-    inner: RefCell<AnswersInner>,
+    inner: RefCell<ResponseLinesInner>,
 }
 
 #[derive(Default)]
-struct AnswersInner {
+struct ResponseLinesInner {
     pending: VecDeque<Pending>,
+    /// Lines ready to be sent.
     out: Vec<u8>,
     waker: Option<Waker>,
 }
 
-impl Answers {
+impl ResponseLines {
     fn is_full(&self) -> bool {
         let inner = self.inner.borrow();
-        inner.pending.len() >= PENDING_MAX || inner.out.len() >= ANSWERS_BYTES_MAX
+        inner.pending.len() >= PENDING_MAX || inner.out.len() >= UNSENT_BYTES_MAX
     }
 
     fn has_pending(&self) -> bool {
         !self.inner.borrow().pending.is_empty()
     }
 
-    /// The answer to a line that was not even asked.
     fn refuse(&self, error: &ApiError) {
         let mut line = Vec::new();
         write_error(error, &mut line);
@@ -273,13 +287,14 @@ impl Answers {
     }
 }
 
-impl Gather for Answers {
-    fn answered(&self, outcome: Outcome) {
+impl ReplySink for ResponseLines {
+    fn reply(&self, result: ReplyResult) {
         let mut inner = self.inner.borrow_mut();
-        let AnswersInner { pending, out, waker } = &mut *inner;
-        match (pending.pop_front(), outcome) {
-            (Some(Pending::Produce(topic)), Ok(Reply::Produced(at))) => {
-                self.metrics.routed(at.router);
+        let ResponseLinesInner { pending, out, waker } = &mut *inner;
+        match (pending.pop_front(), result) {
+            (Some(Pending::Produce(topic)), Ok(reply)) => {
+                let at = Produce::reply(reply);
+                self.metrics.count_routed(at.router);
                 object(out, |json| {
                     json.number("status", StatusCode::OK.as_u16());
                     write_produced(json, &topic, &at);
@@ -288,12 +303,15 @@ impl Gather for Answers {
             }
             (Some(Pending::Produce(_)), Err(refusal)) => {
                 let error = refusal.into();
-                self.metrics.rejected(ApiError::reason(&error));
+                self.metrics.count_rejected(ApiError::reason(&error));
                 write_error(&error, out);
             }
-            (Some(Pending::Ack), Ok(Reply::Done)) => out.extend_from_slice(b"{\"status\":204}\n"),
+            (Some(Pending::Ack), Ok(reply)) => {
+                Ack::reply(reply);
+                out.extend_from_slice(b"{\"status\":204}\n");
+            }
             (Some(Pending::Ack), Err(refusal)) => write_error(&refusal.into(), out),
-            (_, outcome) => unreachable!("not an answer to this line: {outcome:?}"),
+            (Some(Pending::Ready(_)) | None, _) => unreachable!("a reply answers a line that waits for one"),
         }
         while let Some(Pending::Ready(line)) = pending.front_mut() {
             out.append(line);

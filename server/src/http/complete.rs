@@ -1,29 +1,28 @@
-//! `POST /v1/complete`: a step is done, and so is all that follows from it.
+//! `POST /v1/complete`: acks a message, stores its result and produces the outputs of the step, all or nothing.
 
 use std::rc::Rc;
 
 use driftq_core::command::{Claim, Complete, Produce, TokenClaim};
 use driftq_core::reply::StepOutput;
 use driftq_core::types::{GroupName, Offset, OwnerName, PartitionId, TopicName};
-use driftq_core::{Command, Reply};
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
-use super::Api;
-use super::answer::{Answer, json};
+use super::api::Api;
 use super::error::ApiError;
-use super::fields::{Object, ProduceFields, ProduceHead, Str, from_json, required};
-use super::head::Head;
-use super::idempotency::kept;
-use super::produce::{routed, said};
+use super::fields::{Object, Str, from_json, raw_json, required};
+use super::head::RequestHead;
+use super::message_fields::{MessageHeaders, ProduceFields};
+use super::produce::route;
+use super::response::{ApiResponse, json};
 use crate::json::{Json, object};
 
-/// How many of a step's messages the router is asked about at once: a quarter of what it is asked by everybody.
-const QUESTIONS_MAX: usize = 16;
+/// Outputs of one step that are routed concurrently: a quarter of the router's own limit.
+const CONCURRENT_ROUTES_MAX: usize = 16;
 
-/// The step, as it is written.
+/// The fields of the request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CompleteFields<'a> {
@@ -43,11 +42,11 @@ struct CompleteFields<'a> {
     produce: Option<Vec<Object<ProduceFields<'a>>>>,
 }
 
-/// What is asked for. Each message is read as the body of a produce is.
-pub(crate) fn asked(body: &[u8], head: &Head<'_>) -> Result<Box<Complete>, ApiError> {
-    let ProduceHead { idempotency_key, trace } = said(head)?;
+/// Parses the request. Each output is parsed as the body of a produce.
+pub(crate) fn parse_request(body: &[u8], head: &RequestHead<'_>) -> Result<Box<Complete>, ApiError> {
+    let MessageHeaders { idempotency_key, trace } = MessageHeaders::of(head)?;
     if idempotency_key.is_some() {
-        let message = "an Idempotency-Key cannot stand for every message of a step; use envelope.idempotency_key";
+        let message = "a complete takes no Idempotency-Key header; use envelope.idempotency_key of each message";
         return Err(ApiError::invalid(message));
     }
     let fields: CompleteFields<'_> = from_json(body)?;
@@ -60,25 +59,21 @@ pub(crate) fn asked(body: &[u8], head: &Head<'_>) -> Result<Box<Complete>, ApiEr
         token: TokenClaim::read(Some(required("lease_token", fields.lease_token.as_deref())?)),
     };
     let message = |Object(fields): Object<ProduceFields<'_>>| {
-        fields.into_produce(ProduceHead { idempotency_key: None, trace }).map(|message| *message)
+        fields.into_produce(MessageHeaders { idempotency_key: None, trace }).map(|message| *message)
     };
     let produce = fields.produce.unwrap_or_default().into_iter().map(message).collect::<Result<_, _>>()?;
-    Ok(Box::new(Complete { claim, result: kept(fields.result), produce }))
+    Ok(Box::new(Complete { claim, result: raw_json(fields.result), produce }))
 }
 
-/// Does all of it, or nothing.
-pub(crate) async fn complete(api: &Rc<Api>, mut step: Box<Complete>) -> Result<Answer, ApiError> {
+/// Routes the outputs and completes the step.
+pub(crate) async fn complete(api: &Rc<Api>, mut step: Box<Complete>) -> Result<ApiResponse, ApiError> {
     if !api.router.is_empty() {
-        step.produce = all_routed(api, step.produce).await;
+        step.produce = route_all(api, step.produce).await;
     }
-    match api.driver.ask(Command::Complete(step)).await?? {
-        Reply::Completed(outputs) => {
-            let mut out = Json::object();
-            out.list("produced", outputs.iter(), |output, out| object(out, |json| write_output(output, json)));
-            Ok(json(StatusCode::OK, out))
-        }
-        other => unreachable!("a step is answered by what it produced: {other:?}"),
-    }
+    let outputs = api.driver.ask(step).await??;
+    let mut out = Json::object();
+    out.list("produced", outputs.iter(), |output, out| object(out, |json| write_output(output, json)));
+    Ok(json(StatusCode::OK, out))
 }
 
 fn write_output(output: &StepOutput, json: &mut Json) {
@@ -90,20 +85,20 @@ fn write_output(output: &StepOutput, json: &mut Json) {
     }
 }
 
-/// The messages, in their order, with what the router says about each.
-async fn all_routed(api: &Rc<Api>, messages: Vec<Produce>) -> Vec<Produce> {
-    let mut done = Vec::with_capacity(messages.len());
+/// Adds the router's decision to each message; keeps their order.
+async fn route_all(api: &Rc<Api>, messages: Vec<Produce>) -> Vec<Produce> {
+    let mut routed = Vec::with_capacity(messages.len());
     let mut messages = messages.into_iter().enumerate().peekable();
     while messages.peek().is_some() {
-        // Whoever goes away before the answers come takes the questions along.
-        let mut questions = JoinSet::new();
-        for (at, message) in messages.by_ref().take(QUESTIONS_MAX) {
-            let question = routed(Rc::clone(api), Box::new(message));
-            questions.spawn_local(async move { (at, *question.await) });
+        // Dropping the set, if the request is cancelled, cancels them.
+        let mut tasks = JoinSet::new();
+        for (at, message) in messages.by_ref().take(CONCURRENT_ROUTES_MAX) {
+            let routing = route(Rc::clone(api), Box::new(message));
+            tasks.spawn_local(async move { (at, *routing.await) });
         }
-        let mut answered = questions.join_all().await;
-        answered.sort_unstable_by_key(|(at, _)| *at);
-        done.extend(answered.into_iter().map(|(_, message)| message));
+        let mut decided = tasks.join_all().await;
+        decided.sort_unstable_by_key(|(at, _)| *at);
+        routed.extend(decided.into_iter().map(|(_, message)| message));
     }
-    done
+    routed
 }

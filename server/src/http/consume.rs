@@ -1,33 +1,32 @@
-//! `GET /v1/consume`: messages as they come, one JSON object per line.
+//! `GET /v1/consume`: a stream of deliveries, one JSON object per line.
 //!
-//! The head leaves as soon as the stream is connected. Blank lines keep an idle connection alive. What the socket does not take
-//! stays with the driver, no more of it than the stream's prefetch.
+//! The head is sent as soon as the stream is connected. Blank lines keep an idle connection alive. Deliveries that the socket does not
+//! take yet stay in the driver's queue, bounded by the stream's prefetch.
 
+use driftq_core::command::Peek;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use driftq_core::Command;
 use driftq_core::command::{OnDisconnect, Subscribe};
-use driftq_core::record::GroupStart;
 use driftq_core::types::{ConsumerId, GroupName, Offset, OwnerName, PartitionId, TopicName};
 use serde::Deserialize;
 use tokio::time::{Instant, Sleep};
 
-use super::Api;
-use super::answer::{Answer, lines};
-use super::body::ReplyBody;
+use super::api::Api;
 use super::error::ApiError;
-use super::fields::{Fields, Str, required, span};
+use super::fields::{Fields, Str, group_start, millis, required};
 use super::query::Query;
-use crate::driver::{Driver, Next};
+use super::response::{ApiResponse, lines};
+use super::response_body::PollLines;
+use crate::driver::{Driver, NextDelivery};
 use crate::json;
 
-/// How much is written at a time; a message that alone is longer still goes as one.
+/// Bytes written at a time; a longer message is written as a whole.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What a stream is asked for with.
+/// The fields of the request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConsumeFields<'a> {
@@ -62,29 +61,20 @@ impl<'a> Fields<'a> for ConsumeFields<'a> {
     }
 }
 
-/// Where a new group starts.
-pub(crate) fn group_start(from: Option<&str>) -> Result<GroupStart, ApiError> {
-    match from {
-        None | Some("" | "earliest") => Ok(GroupStart::Earliest),
-        Some("latest") => Ok(GroupStart::Latest),
-        Some(other) => Err(ApiError::invalid(format!("bad from: {other:?}, want earliest or latest"))),
-    }
-}
-
 impl ConsumeFields<'_> {
     fn subscribe(&self, prefetch: u32) -> Result<Subscribe, ApiError> {
         if self.max == Some(0) {
             return Err(ApiError::invalid("max must be at least 1"));
         }
-        // `max` is the credit as well: whoever wants so many can take so many.
+        // `max` is the credit as well.
         let credit = self.max.map(|max| u32::try_from(max).unwrap_or(u32::MAX));
-        let asked = self.prefetch.filter(|prefetch| *prefetch > 0);
+        let requested = self.prefetch.filter(|prefetch| *prefetch > 0);
         Ok(Subscribe {
             topic: TopicName::new(required("topic", self.topic.as_deref())?)?,
             group: GroupName::new(required("group", self.group.as_deref())?)?,
             owner: OwnerName::new(required("owner", self.owner.as_deref())?)?,
-            lease: span("lease_ms", self.lease_ms)?,
-            prefetch: asked.or(credit).unwrap_or(prefetch),
+            lease: millis("lease_ms", self.lease_ms)?,
+            prefetch: requested.or(credit).unwrap_or(prefetch),
             deliveries_max: self.max,
             start: group_start(self.from.as_deref())?,
             on_disconnect: match self.release_on_disconnect {
@@ -95,70 +85,70 @@ impl ConsumeFields<'_> {
     }
 }
 
-/// Connects the stream and answers with its head.
-pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<Answer, ApiError> {
-    let asked = fields.subscribe(api.settings.prefetch)?;
-    let wait = span("wait_ms", fields.wait_ms)?.map(|wait| Duration::from_millis(wait.0));
-    let topic = asked.topic.clone();
-    let consumer = api.driver.subscribe(asked).await??;
+/// Connects the stream.
+pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<ApiResponse, ApiError> {
+    let subscribe = fields.subscribe(api.settings.prefetch)?;
+    let wait = millis("wait_ms", fields.wait_ms)?.map(|wait| Duration::from_millis(wait.0));
+    let topic = subscribe.topic.clone();
+    let consumer = api.driver.subscribe(subscribe).await??;
     let now = Instant::now();
     let keep_alive = api.settings.http.stream_keep_alive;
     let mut body = StreamBody {
         driver: Rc::clone(&api.driver),
         consumer,
-        left: fields.max,
+        remaining: fields.max,
         wait,
         keep_alive,
         delivered_at: now,
         sent_at: now,
         timer: Box::pin(tokio::time::sleep(wait.map_or(keep_alive, |wait| wait.min(keep_alive)))),
-        finished: false,
+        is_complete: false,
     };
     if wait.is_some() {
-        // What it was given as it came is still on its way to the disk. A look is answered behind it: from then on the stream can
-        // be idle. Whatever the look says, the stream will find out itself.
-        let look = Command::Peek { topic, partition: PartitionId(0), offset: Offset(u64::MAX), limit: 0 };
-        let _ = api.driver.ask(look).await;
+        // The first deliveries are decided and wait for the sync. The reply to an empty peek is released after them, so the idle time
+        // starts then. Its result does not matter.
+        let peek = Peek { topic, partition: PartitionId(0), offset: Offset(u64::MAX), limit: 0 };
+        let _ = api.driver.ask(peek).await;
         body.delivered_at = Instant::now();
     }
-    Ok(lines(ReplyBody::Stream(Box::new(body))))
+    Ok(lines(body))
 }
 
-/// A stream's lines.
-pub(crate) struct StreamBody {
+/// The body of a stream.
+struct StreamBody {
     driver: Rc<Driver>,
     consumer: ConsumerId,
-    /// How many messages it still wants.
-    left: Option<u64>,
-    /// How long it waits for one.
+    /// Deliveries left until `max`.
+    remaining: Option<u64>,
+    /// Idle time after which the stream ends.
     wait: Option<Duration>,
     keep_alive: Duration,
     delivered_at: Instant,
     sent_at: Instant,
     timer: Pin<Box<Sleep>>,
-    /// It has had as many as it wanted, or has waited as long as it wanted: this is no disconnect.
-    finished: bool,
+    /// The stream ended by `max` or `wait_ms`, which is no disconnect.
+    is_complete: bool,
 }
 
-impl StreamBody {
-    pub(crate) fn poll_lines(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+impl PollLines for StreamBody {
+    fn poll_lines(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         let mut out = Vec::new();
-        if self.left == Some(0) {
-            self.finished = true;
+        if self.remaining == Some(0) {
+            self.is_complete = true;
             return Poll::Ready(None);
         }
-        let mut over = false;
-        while !over && out.len() < CHUNK_BYTES {
-            match self.driver.next_delivery(self.consumer, context.waker()) {
-                Next::Delivery(delivery) => {
+        let mut ended = false;
+        while !ended && out.len() < CHUNK_BYTES {
+            match self.driver.poll_delivery(self.consumer, context.waker()) {
+                NextDelivery::Delivery(delivery) => {
                     json::delivery(&delivery, &mut out);
                     out.push(b'\n');
-                    self.left = self.left.map(|left| left - 1);
-                    over = self.left == Some(0);
+                    self.remaining = self.remaining.map(|remaining| remaining - 1);
+                    ended = self.remaining == Some(0);
                 }
-                Next::Nothing => break,
-                Next::Spent => (over, self.finished) = (true, true),
-                Next::Over => over = true,
+                NextDelivery::Pending => break,
+                NextDelivery::LimitReached => (ended, self.is_complete) = (true, true),
+                NextDelivery::Closed => ended = true,
             }
         }
         if !out.is_empty() {
@@ -166,17 +156,19 @@ impl StreamBody {
             self.sent_at = self.delivered_at;
             return Poll::Ready(Some(out));
         }
-        if over { Poll::Ready(None) } else { self.poll_idle(context) }
+        if ended { Poll::Ready(None) } else { self.poll_idle(context) }
     }
+}
 
-    /// Nothing to tell: a blank line now and then, or the end of a stream that waits no longer. The timer is not moved at every
-    /// message; it goes off too early and is then set anew.
+impl StreamBody {
+    /// A keep-alive line, or the end of a stream that was idle for `wait`. The timer is not reset at every delivery; if it fires too
+    /// early, it is set again.
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         while self.timer.as_mut().poll(context).is_ready() {
             let (now, blank_at) = (Instant::now(), self.sent_at + self.keep_alive);
             let end_at = self.wait.and_then(|wait| self.delivered_at.checked_add(wait));
             if end_at.is_some_and(|end_at| end_at <= now) {
-                self.finished = true;
+                self.is_complete = true;
                 return Poll::Ready(None);
             }
             if blank_at <= now {
@@ -191,9 +183,9 @@ impl StreamBody {
 
 impl Drop for StreamBody {
     fn drop(&mut self) {
-        match self.finished {
-            true => self.driver.finish(self.consumer),
-            false => self.driver.leave(self.consumer),
+        match self.is_complete {
+            true => self.driver.close_stream(self.consumer),
+            false => self.driver.disconnect(self.consumer),
         }
     }
 }

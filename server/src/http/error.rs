@@ -1,53 +1,52 @@
-//! Every refusal in one shape: `{"error": CODE, "message": TEXT, …}`, and the one place where refusals become status codes.
+//! Errors of the API, `{"error": CODE, "message": TEXT, …}`, and the one place that maps refusals of the broker to status codes.
 
 use std::borrow::Cow;
 
 use driftq_core::Refusal;
 use driftq_core::types::{Millis, NameError};
 use hyper::StatusCode;
-use hyper::header::{ALLOW, HeaderValue, RETRY_AFTER};
 
-use super::answer::{Answer, json};
 use crate::driver::Unready;
 use crate::json::Json;
 
-/// A refusal as a client sees it.
+/// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) code: &'static str,
     pub(crate) message: Cow<'static, str>,
     retry: Option<Retry>,
-    allow: Option<&'static str>,
-    /// Whether the connection is of no further use: what follows on it cannot be relied on.
-    closes: bool,
+    /// Methods that a 405 allows.
+    pub(super) allow: Option<&'static str>,
+    /// Whether the connection is closed, as the rest of its input is not trusted.
+    pub(super) close_connection: bool,
 }
 
-/// Try again, and when.
+/// When to retry, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Retry {
-    /// The field that says why, and what it says.
-    why: (&'static str, &'static str),
+    /// The field that gives the cause, and its value.
+    cause: (&'static str, &'static str),
     after: Millis,
 }
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code, message: message.into(), retry: None, allow: None, closes: false }
+        Self { status, code, message: message.into(), retry: None, allow: None, close_connection: false }
     }
 
-    /// 400: what was asked makes no sense.
+    /// 400: the request is invalid.
     pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "INVALID_ARGUMENT", message)
     }
 
-    /// 400: a field that must be there is not.
+    /// 400: a required field is missing.
     pub(crate) fn missing(field: &'static str) -> Self {
         Self::invalid(format!("{field} is required"))
     }
 
     /// 403.
-    pub(crate) fn denied(message: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn permission_denied(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "PERMISSION_DENIED", message)
     }
 
@@ -56,7 +55,7 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", message)
     }
 
-    /// 405, and what is allowed.
+    /// 405, with the methods that are allowed.
     pub(crate) fn method_not_allowed(allow: &'static str) -> Self {
         let message = format!("method not allowed, use {allow}");
         let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message);
@@ -68,7 +67,7 @@ impl ApiError {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", message)
     }
 
-    /// 409: not by this caller, or not as things stand.
+    /// 409.
     fn precondition(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::CONFLICT, "FAILED_PRECONDITION", message)
     }
@@ -77,15 +76,15 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", message)
     }
 
-    /// The same, and the connection ends with it.
+    /// The same, and the connection is closed.
     pub(crate) fn closing(self) -> Self {
-        Self { closes: true, ..self }
+        Self { close_connection: true, ..self }
     }
 
-    /// The word for it in `produce_rejected_total`.
+    /// The value of the `reason` label in `produce_rejected_total`.
     pub(crate) fn reason(&self) -> &'static str {
         match (self.retry, self.code) {
-            (Some(retry), _) => retry.why.1,
+            (Some(retry), _) => retry.cause.1,
             (None, "INVALID_ARGUMENT") => "invalid",
             (None, "NOT_FOUND") => "not_found",
             (None, "PAYLOAD_TOO_LARGE") => "too_large",
@@ -95,35 +94,19 @@ impl ApiError {
         }
     }
 
-    /// What a 405 allows.
-    #[cfg(test)]
-    pub(crate) fn allowed(&self) -> &'static str {
-        self.allow.unwrap_or_default()
+    /// When to retry.
+    pub(super) fn retry_after(&self) -> Option<Millis> {
+        self.retry.map(|retry| retry.after)
     }
 
-    /// Writes the body's fields.
+    /// Writes the fields of the body.
     pub(crate) fn write_fields(&self, json: &mut Json) {
         json.text("error", self.code);
         json.text("message", &self.message);
-        if let Some(Retry { why: (name, word), after }) = self.retry {
-            json.text(name, word);
+        if let Some(Retry { cause: (name, value), after }) = self.retry {
+            json.text(name, value);
             json.number("retry_after_ms", after.0);
         }
-    }
-
-    /// The whole answer.
-    pub(crate) fn into_answer(self) -> Answer {
-        let mut out = Json::object();
-        self.write_fields(&mut out);
-        let mut answer = json(self.status, out);
-        if let Some(Retry { after, .. }) = self.retry {
-            answer.more.push((RETRY_AFTER, HeaderValue::from(after.0.div_ceil(1_000))));
-        }
-        if let Some(allow) = self.allow {
-            answer.more.push((ALLOW, HeaderValue::from_static(allow)));
-        }
-        answer.closes = self.closes;
-        answer
     }
 }
 
@@ -140,12 +123,12 @@ impl From<Refusal> for ApiError {
                 Self::precondition(message)
             }
             Refusal::InProgress { retry_after } => Self {
-                retry: Some(Retry { why: ("decision", "IN_PROGRESS"), after: retry_after }),
+                retry: Some(Retry { cause: ("decision", "IN_PROGRESS"), after: retry_after }),
                 ..Self::precondition(message)
             },
             Refusal::HashMismatch => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH", message),
             Refusal::Overloaded { reason, retry_after } => Self {
-                retry: Some(Retry { why: ("reason", reason.code()), after: retry_after }),
+                retry: Some(Retry { cause: ("reason", reason.code()), after: retry_after }),
                 ..Self::new(StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED", message)
             },
             Refusal::StorageFull => Self::new(StatusCode::INSUFFICIENT_STORAGE, "STORAGE_FULL", message),
@@ -158,7 +141,7 @@ impl From<Refusal> for ApiError {
 impl From<Unready> for ApiError {
     fn from(unready: Unready) -> Self {
         Self::unavailable(match unready {
-            Unready::Recovering => "the broker is reading its log",
+            Unready::Recovering => "the broker is recovering its log",
             Unready::Failed => "the log has failed; restart the broker",
             Unready::Draining => "the broker is shutting down",
         })

@@ -1,22 +1,20 @@
-//! Groups: listed, made, deleted, moved, paused.
+//! `/v1/groups`: list, create, delete, seek, pause and resume groups.
 
-use driftq_core::command::SeekTo;
+use driftq_core::command::{CreateGroup, DeleteGroup, ListGroups, Pause, Resume, Seek, SeekTo};
 use driftq_core::types::{GroupName, Offset, TopicName};
-use driftq_core::{Command, Reply};
 use hyper::StatusCode;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Unexpected};
 use serde::{Deserialize, Deserializer};
 
-use super::Api;
-use super::answer::{Answer, json, nothing};
-use super::consume::group_start;
+use super::api::Api;
 use super::error::ApiError;
-use super::fields::{Fields, Str, moment_in, required};
+use super::fields::{Fields, Str, group_start, required, timestamp};
 use super::query::Query;
+use super::response::{ApiResponse, json, no_content};
 use crate::json::{Json, string};
 
-/// A group, and where it starts if it is to be made.
+/// The fields that name a group, and where a new one starts.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GroupFields<'a> {
@@ -44,33 +42,29 @@ impl GroupFields<'_> {
         Ok((topic, GroupName::new(required("group", self.group.as_deref())?)?))
     }
 
-    /// The names, where a start has no meaning.
-    fn names_alone(&self) -> Result<(TopicName, GroupName), ApiError> {
+    /// The names, for requests that take no `from`.
+    fn names_only(&self) -> Result<(TopicName, GroupName), ApiError> {
         match self.from {
-            Some(_) => Err(ApiError::invalid("from is for making a group")),
+            Some(_) => Err(ApiError::invalid("from is only for creating a group")),
             None => self.names(),
         }
     }
 }
 
 /// `GET /v1/groups?topic=`.
-pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<Answer, ApiError> {
+pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
     let topic = TopicName::new(required("topic", query.text("topic")?)?)?;
-    match api.driver.ask(Command::ListGroups { topic }).await?? {
-        Reply::Groups(groups) => {
-            let mut out = Json::object();
-            out.list("groups", &groups, |group, out| string(group.as_str(), out));
-            Ok(json(StatusCode::OK, out))
-        }
-        other => unreachable!("a list of groups was asked for: {other:?}"),
-    }
+    let groups = api.driver.ask(ListGroups { topic }).await??;
+    let mut out = Json::object();
+    out.list("groups", &groups, |group, out| string(group.as_str(), out));
+    Ok(json(StatusCode::OK, out))
 }
 
 /// `POST /v1/groups`.
-pub(crate) async fn create(api: &Api, fields: GroupFields<'_>) -> Result<Answer, ApiError> {
+pub(crate) async fn create(api: &Api, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
     let (topic, group) = fields.names()?;
     let start = group_start(fields.from.as_deref())?;
-    api.driver.ask(Command::CreateGroup { topic: topic.clone(), group: group.clone(), start }).await??;
+    api.driver.ask(CreateGroup { topic: topic.clone(), group: group.clone(), start }).await??;
     let mut out = Json::object();
     out.text("status", "created");
     out.text("topic", topic.as_str());
@@ -79,27 +73,27 @@ pub(crate) async fn create(api: &Api, fields: GroupFields<'_>) -> Result<Answer,
 }
 
 /// `DELETE /v1/groups?topic=&group=`.
-pub(crate) async fn delete(api: &Api, fields: GroupFields<'_>) -> Result<Answer, ApiError> {
-    let (topic, group) = fields.names_alone()?;
-    api.driver.ask(Command::DeleteGroup { topic, group }).await??;
-    Ok(nothing())
+pub(crate) async fn delete(api: &Api, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
+    let (topic, group) = fields.names_only()?;
+    api.driver.ask(DeleteGroup { topic, group }).await??;
+    Ok(no_content())
 }
 
 /// `POST /v1/groups/pause`.
-pub(crate) async fn pause(api: &Api, fields: GroupFields<'_>) -> Result<Answer, ApiError> {
-    let (topic, group) = fields.names_alone()?;
-    api.driver.ask(Command::Pause { topic, group }).await??;
-    Ok(nothing())
+pub(crate) async fn pause(api: &Api, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
+    let (topic, group) = fields.names_only()?;
+    api.driver.ask(Pause { topic, group }).await??;
+    Ok(no_content())
 }
 
 /// `POST /v1/groups/resume`.
-pub(crate) async fn resume(api: &Api, fields: GroupFields<'_>) -> Result<Answer, ApiError> {
-    let (topic, group) = fields.names_alone()?;
-    api.driver.ask(Command::Resume { topic, group }).await??;
-    Ok(nothing())
+pub(crate) async fn resume(api: &Api, fields: GroupFields<'_>) -> Result<ApiResponse, ApiError> {
+    let (topic, group) = fields.names_only()?;
+    api.driver.ask(Resume { topic, group }).await??;
+    Ok(no_content())
 }
 
-/// A group, and where it is to go on.
+/// The fields of a seek.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SeekFields<'a> {
@@ -107,46 +101,46 @@ pub(crate) struct SeekFields<'a> {
     topic: Option<Str<'a>>,
     #[serde(borrow)]
     group: Option<Str<'a>>,
-    to: Option<SeekField>,
+    to: Option<SeekTarget>,
 }
 
 /// `"earliest"`, `"latest"`, `{"offset": n}` or `{"time": "…"}`.
 #[derive(Debug)]
-pub(crate) enum SeekField {
+pub(crate) enum SeekTarget {
     Earliest,
     Latest,
     Offset(u64),
     Time(String),
 }
 
-impl<'de> Deserialize<'de> for SeekField {
+impl<'de> Deserialize<'de> for SeekTarget {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = SeekField;
+            type Value = SeekTarget;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("\"earliest\", \"latest\", {\"offset\": n} or {\"time\": RFC 3339}")
             }
 
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<SeekField, E> {
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<SeekTarget, E> {
                 match text {
-                    "earliest" => Ok(SeekField::Earliest),
-                    "latest" => Ok(SeekField::Latest),
+                    "earliest" => Ok(SeekTarget::Earliest),
+                    "latest" => Ok(SeekTarget::Latest),
                     other => Err(E::invalid_value(Unexpected::Str(other), &self)),
                 }
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SeekField, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SeekTarget, A::Error> {
                 #[derive(Deserialize)]
                 #[serde(rename_all = "lowercase")]
-                enum Place {
+                enum Target {
                     Offset(u64),
                     Time(String),
                 }
-                Ok(match Place::deserialize(MapAccessDeserializer::new(map))? {
-                    Place::Offset(offset) => SeekField::Offset(offset),
-                    Place::Time(text) => SeekField::Time(text),
+                Ok(match Target::deserialize(MapAccessDeserializer::new(map))? {
+                    Target::Offset(offset) => SeekTarget::Offset(offset),
+                    Target::Time(text) => SeekTarget::Time(text),
                 })
             }
         }
@@ -157,10 +151,10 @@ impl<'de> Deserialize<'de> for SeekField {
 impl<'a> Fields<'a> for SeekFields<'a> {
     fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
         let to = match (query.text("to")?, query.value("offset")?, query.text("time")?) {
-            (Some("earliest"), None, None) => Some(SeekField::Earliest),
-            (Some("latest"), None, None) => Some(SeekField::Latest),
-            (None, Some(offset), None) => Some(SeekField::Offset(offset)),
-            (None, None, Some(time)) => Some(SeekField::Time(time.to_owned())),
+            (Some("earliest"), None, None) => Some(SeekTarget::Earliest),
+            (Some("latest"), None, None) => Some(SeekTarget::Latest),
+            (None, Some(offset), None) => Some(SeekTarget::Offset(offset)),
+            (None, None, Some(time)) => Some(SeekTarget::Time(time.to_owned())),
             (None, None, None) => None,
             _ => return Err(ApiError::invalid("give one of to=earliest, to=latest, offset= and time=")),
         };
@@ -169,15 +163,15 @@ impl<'a> Fields<'a> for SeekFields<'a> {
 }
 
 /// `POST /v1/groups/seek`.
-pub(crate) async fn seek(api: &Api, fields: SeekFields<'_>) -> Result<Answer, ApiError> {
+pub(crate) async fn seek(api: &Api, fields: SeekFields<'_>) -> Result<ApiResponse, ApiError> {
     let topic = TopicName::new(required("topic", fields.topic.as_deref())?)?;
     let group = GroupName::new(required("group", fields.group.as_deref())?)?;
     let to = match required("to", fields.to)? {
-        SeekField::Earliest => SeekTo::Earliest,
-        SeekField::Latest => SeekTo::Latest,
-        SeekField::Offset(offset) => SeekTo::Offset(Offset(offset)),
-        SeekField::Time(text) => SeekTo::Time(moment_in("time", &text)?),
+        SeekTarget::Earliest => SeekTo::Earliest,
+        SeekTarget::Latest => SeekTo::Latest,
+        SeekTarget::Offset(offset) => SeekTo::Offset(Offset(offset)),
+        SeekTarget::Time(text) => SeekTo::Time(timestamp("time", &text)?),
     };
-    api.driver.ask(Command::Seek { topic, group, to }).await??;
-    Ok(nothing())
+    api.driver.ask(Seek { topic, group, to }).await??;
+    Ok(no_content())
 }

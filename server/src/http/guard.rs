@@ -1,4 +1,5 @@
-//! Who is let in: what hyper lets through although nobody should send it, and browsers of other people's pages.
+//! Checks the head of every request: framing and paths that hyper accepts but must be refused, `Host` headers of other servers, and
+//! requests from web pages of other sites.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -8,31 +9,31 @@ use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 
 use super::error::ApiError;
-use super::head::Head;
+use super::head::RequestHead;
 
-/// The Host headers that are ours.
+/// The checks, and the `Host` headers they allow.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    any: bool,
-    names: Vec<String>,
+    allows_any_host: bool,
+    allowed_hosts: Vec<String>,
     listen: IpAddr,
-    /// The last one that was found to be ours: mostly it is the next one too.
-    known: RefCell<Option<HeaderValue>>,
+    /// The last `Host` header that was allowed; the next request mostly has the same.
+    last_allowed: RefCell<Option<HeaderValue>>,
 }
 
 impl Guard {
-    /// Lets in what is meant for loopback, for `listen`, or for one of `allowed`; `*` is any.
+    /// Allows loopback names, `listen` and the hosts in `allowed`; `*` allows any.
     pub(crate) fn new(listen: SocketAddr, allowed: &[String]) -> Self {
         Self {
-            any: allowed.iter().any(|name| name == "*"),
-            names: allowed.iter().map(|name| name.to_ascii_lowercase()).collect(),
+            allows_any_host: allowed.iter().any(|name| name == "*"),
+            allowed_hosts: allowed.iter().map(|name| name.to_ascii_lowercase()).collect(),
             listen: listen.ip(),
-            known: RefCell::new(None),
+            last_allowed: RefCell::new(None),
         }
     }
 
-    /// Refuses what must not be answered.
-    pub(crate) fn check(&self, request: &Parts, head: &Head<'_>) -> Result<(), ApiError> {
+    /// Refuses a request that must not be handled.
+    pub(crate) fn check(&self, request: &Parts, head: &RequestHead<'_>) -> Result<(), ApiError> {
         if request.version < Version::HTTP_2 {
             check_framing(request, head)?;
             self.check_host(head.host)?;
@@ -48,42 +49,42 @@ impl Guard {
 
     fn check_host(&self, host: Option<&HeaderValue>) -> Result<(), ApiError> {
         let Some(host) = host else { return Err(ApiError::invalid("the Host header is missing").closing()) };
-        if self.any || self.known.borrow().as_ref() == Some(host) {
+        if self.allows_any_host || self.last_allowed.borrow().as_ref() == Some(host) {
             return Ok(());
         }
         self.check_name(host.to_str().unwrap_or_default())?;
-        *self.known.borrow_mut() = Some(host.clone());
+        *self.last_allowed.borrow_mut() = Some(host.clone());
         Ok(())
     }
 
-    fn check_authority(&self, request: &Parts, head: &Head<'_>) -> Result<(), ApiError> {
+    fn check_authority(&self, request: &Parts, head: &RequestHead<'_>) -> Result<(), ApiError> {
         let host = head.host.and_then(|host| host.to_str().ok());
         match (authority(request), host) {
             (Some(authority), Some(host)) if !authority.eq_ignore_ascii_case(host) => {
                 Err(ApiError::invalid("the Host header and :authority differ"))
             }
-            (Some(name), _) | (None, Some(name)) if !self.any => self.check_name(name),
+            (Some(name), _) | (None, Some(name)) if !self.allows_any_host => self.check_name(name),
             (None, None) => Err(ApiError::invalid("the Host header is missing")),
             _ => Ok(()),
         }
     }
 
     fn check_name(&self, host: &str) -> Result<(), ApiError> {
-        let name = host_of(host).to_ascii_lowercase();
+        let name = strip_port(host).to_ascii_lowercase();
         let bare = name.trim_start_matches('[').trim_end_matches(']');
-        let ours = match bare.parse::<IpAddr>() {
+        let is_own = match bare.parse::<IpAddr>() {
             Ok(address) => address.is_loopback() || (address == self.listen && !address.is_unspecified()),
             Err(_) => name == "localhost" || name.ends_with(".localhost"),
         };
-        if ours || self.names.contains(&name) || self.names.iter().any(|allowed| allowed == bare) {
+        if is_own || self.allowed_hosts.contains(&name) || self.allowed_hosts.iter().any(|allowed| allowed == bare) {
             return Ok(());
         }
-        Err(ApiError::denied(format!("requests for host {host:?} are not answered here; see --allowed-host")))
+        Err(ApiError::permission_denied(format!("host {host:?} is not allowed; see --allowed-host")))
     }
 }
 
-/// The name in a Host header, without its port.
-fn host_of(host: &str) -> &str {
+/// A `Host` header without its port.
+fn strip_port(host: &str) -> &str {
     match host.rfind(']') {
         Some(end) => &host[..=end],
         None => host.split(':').next().unwrap_or_default(),
@@ -94,7 +95,7 @@ fn authority(request: &Parts) -> Option<&str> {
     request.uri.authority().map(hyper::http::uri::Authority::as_str)
 }
 
-fn check_framing(request: &Parts, head: &Head<'_>) -> Result<(), ApiError> {
+fn check_framing(request: &Parts, head: &RequestHead<'_>) -> Result<(), ApiError> {
     if head.has_encoding && head.has_length {
         return Err(ApiError::invalid("Content-Length and Transfer-Encoding in one request").closing());
     }
@@ -110,15 +111,15 @@ fn check_framing(request: &Parts, head: &Head<'_>) -> Result<(), ApiError> {
 fn check_path(path: &str) -> Result<(), ApiError> {
     let decoded = percent_encoding::percent_decode_str(path).decode_utf8();
     let decoded = decoded.map_err(|_| ApiError::invalid("the path is not UTF-8").closing())?;
-    if decoded.split(['/', '\\']).any(|step| step == "..") {
+    if decoded.split(['/', '\\']).any(|segment| segment == "..") {
         return Err(ApiError::invalid("the path must not contain ..").closing());
     }
     Ok(())
 }
 
-/// A page of another site must not be able to use a broker that its reader can reach.
-fn check_origin(request: &Parts, head: &Head<'_>) -> Result<(), ApiError> {
-    let refused = || ApiError::denied("requests from pages of other sites are refused");
+/// A web page of another site must not reach a broker on the network of the browser that shows it.
+fn check_origin(request: &Parts, head: &RequestHead<'_>) -> Result<(), ApiError> {
+    let refused = || ApiError::permission_denied("cross-site requests are refused");
     if head.fetch_site.is_some_and(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
         return Err(refused());
     }
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_names_and_the_listen_address_are_ours() {
+    fn loopback_names_and_the_listen_address_are_allowed() {
         let guard = guard(&[]);
         for host in
             ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "127.9.9.9", "[::1]:80", "a.localhost", "192.0.2.7:8080"]
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn further_names_are_let_in_when_told_so() {
+    fn configured_hosts_are_allowed() {
         let guard = guard(&["Queue.example.com", "192.0.2.9"]);
         assert_eq!(guard.check_name("queue.example.com:443"), Ok(()));
         assert_eq!(guard.check_name("192.0.2.9:1"), Ok(()));
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_climb_are_refused_however_they_are_spelled() {
+    fn path_with_dot_dot_is_refused_in_any_encoding() {
         for path in ["/v1/../x", "/..", "/v1/%2e%2e/x", "/v1/..%2fx", "/v1/..\\x", "/%FF"] {
             assert!(check_path(path).is_err(), "{path}");
         }

@@ -1,4 +1,5 @@
-//! What the head of a request says, gathered in one pass: looking each header up by name costs more than looking at all of them.
+//! The headers of a request that matter, found in one pass: looking each up by name was measured to cost more
+//! (`docs/performance.md`).
 
 use hyper::header::{
     CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING,
@@ -9,12 +10,12 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// The type of a body of lines.
+/// Content type of a batch.
 const NDJSON: &[u8] = b"application/x-ndjson";
 
-/// The headers that matter. Of one that is given more than once this is the first, and the count says so.
+/// The headers that matter. Of a repeated header, the first; those that must not be repeated are counted.
 #[derive(Debug, Default)]
-pub(super) struct Head<'a> {
+pub(super) struct RequestHead<'a> {
     pub(super) host: Option<&'a HeaderValue>,
     pub(super) host_count: usize,
     pub(super) has_length: bool,
@@ -28,8 +29,8 @@ pub(super) struct Head<'a> {
     pub(super) traceparent: Option<&'a HeaderValue>,
 }
 
-impl<'a> Head<'a> {
-    /// Gathers them.
+impl<'a> RequestHead<'a> {
+    /// Finds them in `headers`.
     pub(super) fn of(headers: &'a HeaderMap) -> Self {
         let mut head = Self::default();
         for (name, value) in headers {
@@ -58,12 +59,12 @@ impl<'a> Head<'a> {
         head
     }
 
-    /// Whether it says anything about a message that comes with it.
-    pub(super) fn is_about_message(&self) -> bool {
+    /// Whether a header describes a message in the body.
+    pub(super) fn has_message_headers(&self) -> bool {
         self.idempotency_key.is_some() || self.traceparent.is_some()
     }
 
-    /// Whether the request comes line by line.
+    /// Whether the body is a batch, one request per line.
     pub(super) fn is_ndjson(&self) -> bool {
         let Some(kind) = self.content_type else { return false };
         let Some((name, rest)) = kind.as_bytes().trim_ascii().split_at_checked(NDJSON.len()) else { return false };
@@ -77,10 +78,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_told_by_their_type_whatever_its_case_and_parameters() {
+    fn ndjson_is_recognized_in_any_case_and_with_parameters() {
         let is_ndjson = |kind: &[u8]| {
             let kind = HeaderValue::from_bytes(kind).expect("a value");
-            Head { content_type: Some(&kind), ..Head::default() }.is_ndjson()
+            RequestHead { content_type: Some(&kind), ..RequestHead::default() }.is_ndjson()
         };
         for kind in ["application/x-ndjson", "Application/X-NDJSON", "application/x-ndjson ; charset=utf-8"] {
             assert!(is_ndjson(kind.as_bytes()), "{kind}");
@@ -91,6 +92,6 @@ mod tests {
             assert!(!is_ndjson(kind.as_bytes()), "{kind}");
         }
         assert!(!is_ndjson(b"application/x-ndjson; \xff"), "not text");
-        assert!(!Head::default().is_ndjson());
+        assert!(!RequestHead::default().is_ndjson());
     }
 }

@@ -1,27 +1,26 @@
-//! The idempotency store: may an effect be run, how did it end, what came of it.
+//! `/v1/idempotency`: begin, finish, reacquire, renew, get and forget effects in the idempotency store.
 
-use std::sync::Arc;
-
-use driftq_core::command::{Begin, DeliveryClaim, OnExpired, StoreCommand, TokenClaim};
-use driftq_core::idempotency::{Effect, EffectStatus, Identity, Lifetime, Outcome, Scope};
-use driftq_core::reply::StoreReply;
-use driftq_core::types::{GroupName, Millis, Offset, OwnerName, PartitionId, Text, TopicName};
-use driftq_core::{Command, Reply};
+use driftq_core::command::{Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, TokenClaim};
+use driftq_core::types::{
+    Effect, EffectStatus, GroupName, Identity, Lifetime, Millis, Offset, Outcome, OwnerName, PartitionId, Scope, Text,
+    TopicName,
+};
+use driftq_core::{BeginReply, Grant};
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Api;
-use super::answer::{Answer, json, nothing};
+use super::api::Api;
 use super::error::ApiError;
-use super::fields::{Str, from_json, given, moment_in, object, required, span};
+use super::fields::{Str, from_json, millis, non_empty, object, raw_json, required, timestamp};
 use super::query::Query;
+use super::response::{ApiResponse, json, no_content};
 use crate::json::Json;
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// What a key is unique within, as it is written.
+/// The fields of a scope, within which a key is unique.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ScopeFields<'a> {
@@ -40,9 +39,9 @@ struct ScopeFields<'a> {
 }
 
 impl<'a> ScopeFields<'a> {
-    /// Reads it from a query, where a parameter that is empty counts as not given.
+    /// Reads them from a query. An empty parameter counts as absent.
     fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
-        let text = |name| query.any(&[name]).map(|text| text.map(Str::from));
+        let text = |name| query.any_of(&[name]).map(|text| text.map(Str::from));
         Ok(Self {
             kind: text("kind")?,
             topic: text("topic")?,
@@ -53,7 +52,7 @@ impl<'a> ScopeFields<'a> {
         })
     }
 
-    /// The scope, with all that its kind has and nothing that another has.
+    /// The scope, which must have exactly the fields of its kind.
     fn scope(&self) -> Result<Scope, ApiError> {
         let kind = required("scope.kind", self.kind.as_deref())?;
         let own: &[&str] = match kind {
@@ -90,7 +89,7 @@ impl<'a> ScopeFields<'a> {
     }
 }
 
-/// Defines a request about one effect: its identity, and what else it says.
+/// Declares a request about one effect: the fields of its identity, and further ones.
 macro_rules! effect_fields {
     ($(#[$doc:meta])* $name:ident { $($(#[$serde:meta])* $field:ident: $type:ty),* $(,)? }) => {
         $(#[$doc])*
@@ -107,7 +106,7 @@ macro_rules! effect_fields {
         }
 
         impl $name<'_> {
-            /// Which effect it is about.
+            /// The effect that it is about.
             fn identity(&self) -> Result<Identity, ApiError> {
                 identity(self.tenant_id.as_deref(), self.scope.as_ref(), self.key.as_deref())
             }
@@ -163,7 +162,7 @@ effect_fields! {
     }
 }
 
-/// The delivery on whose behalf a worker asks.
+/// The delivery that the effect belongs to.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeliveryFields<'a> {
@@ -196,12 +195,7 @@ fn token(text: Option<&str>) -> Result<TokenClaim, ApiError> {
     Ok(TokenClaim::read(Some(required("lease_token", text)?)))
 }
 
-/// A JSON value as it was written; `null` is none.
-pub(super) fn kept(result: Option<&RawValue>) -> Option<Arc<str>> {
-    result.map(|result| result.get().into())
-}
-
-/// How long an effect is to be remembered, if that was said.
+/// How long the effect is kept, if the request sets it.
 fn lifetime(ttl_ms: Option<i64>, expires_at: Option<&str>) -> Result<Option<Lifetime>, ApiError> {
     match (ttl_ms, expires_at) {
         (None, None) => Ok(None),
@@ -209,125 +203,138 @@ fn lifetime(ttl_ms: Option<i64>, expires_at: Option<&str>) -> Result<Option<Life
             Ok(ttl @ 1..) => Ok(Some(Lifetime::Window(Millis(ttl)))),
             _ => Err(ApiError::invalid("ttl_ms must be greater than 0")),
         },
-        (None, Some(moment)) => Ok(Some(Lifetime::Until(moment_in("expires_at", moment)?))),
+        (None, Some(at)) => Ok(Some(Lifetime::Until(timestamp("expires_at", at)?))),
         (Some(_), Some(_)) => Err(ApiError::invalid("give ttl_ms or expires_at, not both")),
     }
 }
 
-fn on_expired(word: &str) -> Result<OnExpired, ApiError> {
-    match word {
+fn on_expired(name: &str) -> Result<OnExpired, ApiError> {
+    match name {
         "report" => Ok(OnExpired::Report),
         "take_over" | "takeover" => Ok(OnExpired::TakeOver),
         _ => Err(ApiError::invalid("on_expired must be report or take_over")),
     }
 }
 
-fn ending(word: &str) -> Result<EffectStatus, ApiError> {
-    let known = EffectStatus::ALL.into_iter().find(|status| status.as_str() == word);
-    let ending = known.filter(|status| *status != EffectStatus::InProgress);
-    ending.ok_or_else(|| ApiError::invalid("status must be SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE"))
+fn final_status(name: &str) -> Result<EffectStatus, ApiError> {
+    let known = EffectStatus::ALL.into_iter().find(|status| status.as_str() == name);
+    let status = known.filter(|status| *status != EffectStatus::InProgress);
+    status.ok_or_else(|| ApiError::invalid("status must be SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE"))
 }
 
-/// What `POST /v1/idempotency/begin` asks.
-pub(crate) fn begin(body: &[u8]) -> Result<Box<StoreCommand>, ApiError> {
+/// Parses `POST /v1/idempotency/begin`.
+pub(crate) fn parse_begin(body: &[u8]) -> Result<Begin, ApiError> {
     let fields: BeginFields<'_> = from_json(body)?;
-    Ok(Box::new(StoreCommand::Begin(Begin {
+    Ok(Begin {
         identity: fields.identity()?,
         owner: owner(fields.owner.as_deref())?,
-        lease: span("lease_ms", fields.lease_ms)?,
+        lease: millis("lease_ms", fields.lease_ms)?,
         lifetime: lifetime(fields.ttl_ms, fields.expires_at.as_deref())?,
-        request_hash: given(fields.request_hash),
+        request_hash: non_empty(fields.request_hash),
         on_expired: fields.on_expired.as_deref().map(on_expired).transpose()?,
         delivery: fields.delivery.as_ref().map(DeliveryFields::claim).transpose()?,
-    })))
+    })
 }
 
-/// What `POST /v1/idempotency/finish` says.
-pub(crate) fn finish(body: &[u8]) -> Result<Box<StoreCommand>, ApiError> {
+/// Parses `POST /v1/idempotency/finish`.
+pub(crate) fn parse_finish(body: &[u8]) -> Result<Finish, ApiError> {
     let fields: FinishFields<'_> = from_json(body)?;
     let outcome = Outcome {
-        status: ending(required("status", fields.status.as_deref())?)?,
+        status: final_status(required("status", fields.status.as_deref())?)?,
         response_code: fields.response_code.unwrap_or(0),
-        result: kept(fields.result),
+        result: raw_json(fields.result),
         last_error: fields.last_error.as_deref().unwrap_or_default().into(),
     };
     let (identity, token) = (fields.identity()?, token(fields.lease_token.as_deref())?);
-    Ok(Box::new(StoreCommand::Finish { identity, token, outcome }))
+    Ok(Finish { identity, token, outcome })
 }
 
-/// What `POST /v1/idempotency/reacquire` asks.
-pub(crate) fn reacquire(body: &[u8]) -> Result<Box<StoreCommand>, ApiError> {
+/// Parses `POST /v1/idempotency/reacquire`.
+pub(crate) fn parse_reacquire(body: &[u8]) -> Result<Reacquire, ApiError> {
     let fields: ReacquireFields<'_> = from_json(body)?;
     let (identity, owner) = (fields.identity()?, owner(fields.owner.as_deref())?);
-    Ok(Box::new(StoreCommand::Reacquire { identity, owner, lease: span("lease_ms", fields.lease_ms)? }))
+    Ok(Reacquire { identity, owner, lease: millis("lease_ms", fields.lease_ms)? })
 }
 
-/// What `POST /v1/idempotency/renew` asks.
-pub(crate) fn renew(body: &[u8]) -> Result<Box<StoreCommand>, ApiError> {
+/// Parses `POST /v1/idempotency/renew`.
+pub(crate) fn parse_renew(body: &[u8]) -> Result<Renew, ApiError> {
     let fields: RenewFields<'_> = from_json(body)?;
     let (identity, token) = (fields.identity()?, token(fields.lease_token.as_deref())?);
-    Ok(Box::new(StoreCommand::Renew { identity, token, lease: span("lease_ms", fields.lease_ms)? }))
+    Ok(Renew { identity, token, lease: millis("lease_ms", fields.lease_ms)? })
 }
 
-/// Puts a question to the store, or tells it something, and gives its answer.
-pub(crate) async fn ask(api: &Api, asked: Box<StoreCommand>) -> Result<Answer, ApiError> {
-    match api.driver.ask(Command::Store(asked)).await?? {
-        Reply::Done => {
+/// Submits a begin.
+pub(crate) async fn begin(api: &Api, begin: Begin) -> Result<ApiResponse, ApiError> {
+    Ok(match api.driver.ask(begin).await?? {
+        BeginReply::Execute(grant) => write_grant(&grant),
+        BeginReply::Replay(outcome) => {
             let mut out = Json::object();
-            out.flag("ok", true);
-            Ok(json(StatusCode::OK, out))
+            out.plain("decision", "REPLAY");
+            write_status(&mut out, outcome.status);
+            write_outcome(&mut out, &outcome);
+            let mut replay = json(StatusCode::OK, out);
+            replay.extra_headers.push((REPLAYED, HeaderValue::from_static("true")));
+            replay
         }
-        Reply::Store(reply) => Ok(answer(&reply)),
-        other => unreachable!("the store was asked: {other:?}"),
-    }
+        BeginReply::Retryable { attempt, status, last_error } => {
+            let mut out = Json::object();
+            out.plain("decision", "RETRYABLE");
+            out.number("attempt", attempt);
+            out.text("last_error", &last_error);
+            write_status(&mut out, status);
+            json(StatusCode::OK, out)
+        }
+    })
+}
+
+/// Submits a finish.
+pub(crate) async fn finish(api: &Api, finish: Finish) -> Result<ApiResponse, ApiError> {
+    api.driver.ask(finish).await??;
+    let mut out = Json::object();
+    out.flag("ok", true);
+    Ok(json(StatusCode::OK, out))
+}
+
+/// Submits a reacquire.
+pub(crate) async fn reacquire(api: &Api, reacquire: Reacquire) -> Result<ApiResponse, ApiError> {
+    Ok(write_grant(&api.driver.ask(reacquire).await??))
+}
+
+/// Submits a renew.
+pub(crate) async fn renew(api: &Api, renew: Renew) -> Result<ApiResponse, ApiError> {
+    let lease_until = api.driver.ask(renew).await??;
+    let mut out = Json::object();
+    out.timestamp("lease_until", lease_until);
+    Ok(json(StatusCode::OK, out))
 }
 
 /// `GET /v1/idempotency`.
-pub(crate) async fn get(api: &Api, query: &Query<'_>) -> Result<Answer, ApiError> {
-    let identity = queried(query)?;
-    ask(api, Box::new(StoreCommand::Get { identity })).await
+pub(crate) async fn get(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
+    let effect = api.driver.ask(Lookup { identity: query_identity(query)? }).await??;
+    let mut out = Json::object();
+    write_effect(&mut out, &effect);
+    Ok(json(StatusCode::OK, out))
 }
 
 /// `DELETE /v1/idempotency`.
-pub(crate) async fn forget(api: &Api, query: &Query<'_>) -> Result<Answer, ApiError> {
-    let identity = queried(query)?;
-    api.driver.ask(Command::Store(Box::new(StoreCommand::Forget { identity }))).await??;
-    Ok(nothing())
+pub(crate) async fn forget(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
+    api.driver.ask(Forget { identity: query_identity(query)? }).await??;
+    Ok(no_content())
 }
 
-fn queried(query: &Query<'_>) -> Result<Identity, ApiError> {
+fn query_identity(query: &Query<'_>) -> Result<Identity, ApiError> {
     let scope = ScopeFields::from_query(query)?;
     identity(query.text("tenant_id")?, Some(&scope), query.text("key")?)
 }
 
-fn answer(reply: &StoreReply) -> Answer {
+fn write_grant(grant: &Grant) -> ApiResponse {
     let mut out = Json::object();
-    match reply {
-        StoreReply::Execute { attempt, token, lease_until, idempotent } => {
-            out.plain("decision", "EXECUTE");
-            out.number("attempt", *attempt);
-            out.token("lease_token", *token);
-            out.moment("lease_until", *lease_until);
-            write_status(&mut out, EffectStatus::InProgress);
-            out.flag("idempotent", *idempotent);
-        }
-        StoreReply::Replay(outcome) => {
-            out.plain("decision", "REPLAY");
-            write_status(&mut out, outcome.status);
-            write_outcome(&mut out, outcome);
-            let mut replay = json(StatusCode::OK, out);
-            replay.more.push((REPLAYED, HeaderValue::from_static("true")));
-            return replay;
-        }
-        StoreReply::Retryable { attempt, status, last_error } => {
-            out.plain("decision", "RETRYABLE");
-            out.number("attempt", *attempt);
-            out.text("last_error", last_error);
-            write_status(&mut out, *status);
-        }
-        StoreReply::Renewed { lease_until } => out.moment("lease_until", *lease_until),
-        StoreReply::Effect(effect) => write_effect(&mut out, effect),
-    }
+    out.plain("decision", "EXECUTE");
+    out.number("attempt", grant.attempt);
+    out.token("lease_token", grant.token);
+    out.timestamp("lease_until", grant.lease_until);
+    write_status(&mut out, EffectStatus::InProgress);
+    out.flag("idempotent", grant.idempotent);
     json(StatusCode::OK, out)
 }
 
@@ -350,7 +357,7 @@ fn write_effect(out: &mut Json, effect: &Effect) {
     out.number("attempt", effect.attempt);
     out.plain("owner", effect.owner.as_ref().map_or("", OwnerName::as_str));
     match effect.status {
-        EffectStatus::InProgress => out.moment("lease_until", effect.lease_until),
+        EffectStatus::InProgress => out.timestamp("lease_until", effect.lease_until),
         _ => out.null("lease_until"),
     }
     write_outcome(out, &effect.outcome());
@@ -358,6 +365,6 @@ fn write_effect(out: &mut Json, effect: &Effect) {
         Some(hash) => out.text("request_hash", hash),
         None => out.null("request_hash"),
     }
-    out.moment("updated_at", effect.updated_at);
-    out.moment("expires_at", effect.expires_at);
+    out.timestamp("updated_at", effect.updated_at);
+    out.timestamp("expires_at", effect.expires_at);
 }

@@ -1,4 +1,4 @@
-//! The query string, where it stands for a body.
+//! The query string, whose parameters may stand in for a body.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -7,17 +7,17 @@ use percent_encoding::percent_decode;
 
 use super::error::ApiError;
 
-/// How many parameters one query may have. More than any request here knows.
+/// Most parameters of a query; more than any request has.
 const PARAMETERS_MAX: usize = 64;
 
-/// A query's parameters. Those nobody asks for are ignored.
+/// The parameters of a query. Unknown ones are ignored.
 #[derive(Debug, Default)]
 pub(crate) struct Query<'a> {
     pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
 impl<'a> Query<'a> {
-    /// Takes a query apart.
+    /// Parses a query.
     pub(crate) fn parse(query: Option<&'a str>) -> Result<Self, ApiError> {
         let mut pairs = Vec::new();
         let Some(query) = query else { return Ok(Self { pairs }) };
@@ -31,7 +31,7 @@ impl<'a> Query<'a> {
         Ok(Self { pairs })
     }
 
-    /// The parameter's text, if it was given.
+    /// The value of a parameter.
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<&str>, ApiError> {
         let mut found = self.pairs.iter().filter(|(known, _)| known == name).map(|(_, value)| &**value);
         match (found.next(), found.next()) {
@@ -40,8 +40,8 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The parameter's text under any of its names; the first one that is not empty wins.
-    pub(crate) fn any(&self, names: &[&'static str]) -> Result<Option<&str>, ApiError> {
+    /// The value of a parameter that has several names; the first that is not empty.
+    pub(crate) fn any_of(&self, names: &[&'static str]) -> Result<Option<&str>, ApiError> {
         for name in names {
             if let Some(value) = self.text(name)?.filter(|value| !value.is_empty()) {
                 return Ok(Some(value));
@@ -50,7 +50,7 @@ impl<'a> Query<'a> {
         Ok(None)
     }
 
-    /// The parameter as true or false. An empty one counts as not given.
+    /// The value of a boolean parameter. An empty one counts as absent.
     pub(crate) fn flag(&self, name: &'static str) -> Result<Option<bool>, ApiError> {
         match self.text(name)?.map(str::trim) {
             None | Some("") => Ok(None),
@@ -60,7 +60,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The parameter as a number, or whatever else it is to be. An empty one counts as not given.
+    /// The parsed value of a parameter. An empty one counts as absent.
     pub(crate) fn value<T: FromStr>(&self, name: &'static str) -> Result<Option<T>, ApiError> {
         match self.text(name)?.map(str::trim).filter(|text| !text.is_empty()) {
             None => Ok(None),
@@ -69,6 +69,7 @@ impl<'a> Query<'a> {
     }
 }
 
+/// Decodes `+` and percent encoding. `form_urlencoded` replaces invalid UTF-8 without an error; here it must be refused.
 fn decode(text: &str) -> Result<Cow<'_, str>, ApiError> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Ok(Cow::Borrowed(text));
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_decoded_and_unknown_ones_ignored() {
+    fn parameters_are_decoded() {
         let query = Query::parse(Some("topic=a%20b+c&x=1&value=%C3%A9&&empty=")).expect("well-formed");
         assert_eq!(query.text("topic").expect("once"), Some("a b c"));
         assert_eq!(query.text("value").expect("once"), Some("é"));
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_refused() {
+    fn ambiguous_or_invalid_parameter_is_refused() {
         assert!(Query::parse(Some("value=%FF")).is_err(), "not UTF-8");
         let twice = Query::parse(Some("topic=a&topic=b")).expect("well-formed");
         assert!(twice.text("topic").is_err());

@@ -1,4 +1,4 @@
-//! Which door a path leads to, and who may knock.
+//! Maps method and path to a route.
 
 use driftq_core::types::TopicName;
 use hyper::Method;
@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 use super::error::ApiError;
 
-/// A door.
+/// An operation of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     Healthz,
@@ -43,7 +43,7 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// The door for this method and path.
+    /// The route of this method and path.
     pub(crate) fn of(method: &Method, path: &str) -> Result<Self, ApiError> {
         let get = |route| if *method == Method::GET { Ok(route) } else { Err(ApiError::method_not_allowed("GET")) };
         let post = |route| if *method == Method::POST { Ok(route) } else { Err(ApiError::method_not_allowed("POST")) };
@@ -88,7 +88,7 @@ impl Route {
             },
             other => match other.strip_prefix("/v1/topics/").filter(|name| !name.is_empty() && !name.contains('/')) {
                 Some(name) => Self::topic(method, name),
-                None => Err(ApiError::not_found("no such route; the API lives under /v1")),
+                None => Err(ApiError::not_found("no such route; the API is under /v1")),
             },
         }
     }
@@ -116,8 +116,8 @@ mod tests {
     const METHODS: [Method; 7] =
         [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD, Method::OPTIONS];
 
-    /// What the API's description says of each path: its methods, in its own spelling.
-    fn described() -> Vec<(String, BTreeSet<String>)> {
+    /// The methods of each path in the OpenAPI document.
+    fn documented() -> Vec<(String, BTreeSet<String>)> {
         let document: serde_json::Value = serde_json::from_str(crate::openapi::document()).expect("JSON");
         let paths = document["paths"].as_object().expect("paths");
         let methods = |item: &serde_json::Value| {
@@ -128,13 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn every_route_that_is_described_is_there_with_just_its_methods() {
-        for (path, allowed) in described() {
+    fn documented_route_has_exactly_its_documented_methods() {
+        for (path, allowed) in documented() {
             for method in METHODS {
                 let found = Route::of(&method, &path);
                 assert_eq!(found.is_ok(), allowed.contains(method.as_str()), "{method} {path}: {found:?}");
                 if let Err(error) = found {
-                    let allow: BTreeSet<String> = error.allowed().split(", ").map(str::to_owned).collect();
+                    let allow: BTreeSet<String> =
+                        error.allow.unwrap_or_default().split(", ").map(str::to_owned).collect();
                     assert_eq!((error.status.as_u16(), allow), (405, allowed.clone()), "{method} {path}");
                 }
             }
@@ -142,8 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn every_route_is_described() {
-        let described: BTreeSet<String> = described().into_iter().map(|(path, _)| path).collect();
+    fn every_route_is_documented() {
+        let documented: BTreeSet<String> = documented().into_iter().map(|(path, _)| path).collect();
         for path in [
             "/v1/produce",
             "/v1/ack",
@@ -172,13 +173,13 @@ mod tests {
             "/v1/idempotency/reacquire",
             "/v1/idempotency/renew",
         ] {
-            assert!(described.contains(path), "{path}");
+            assert!(documented.contains(path), "{path}");
         }
-        assert_eq!(described.len(), 26);
+        assert_eq!(documented.len(), 26);
     }
 
     #[test]
-    fn what_is_no_route_is_not_found() {
+    fn unknown_path_is_not_found() {
         for path in [
             "/",
             "",

@@ -1,8 +1,8 @@
-//! A socket whose peer may say all it has to say, close its side, and still be answered.
+//! A socket on which the peer may close its side after a request and still get the response.
 //!
-//! Hyper takes the end of what it reads for the end of the connection, also while an answer is on its way. For a stream that is
-//! right: nobody is there to read it. For any other answer it is not: a client that has sent its request may half-close. So while
-//! such an answer is awaited, hyper is not told that the peer has closed its side.
+//! Hyper takes the end of input for the end of the connection, even while a response is pending. For a stream that is right, as its
+//! client has disconnected. For any other response it is not: a client may half-close after its request. So while such a response
+//! is pending, the end of input is kept from hyper.
 
 use std::io;
 use std::pin::Pin;
@@ -11,18 +11,18 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::patience::PatienceTimer;
+use super::timeouts::ConnectionHandle;
 
-/// The socket, and what is known of who is to speak.
+/// A TCP socket that hides the end of input while a response is pending.
 #[derive(Debug)]
 pub(super) struct Socket {
     tcp: TcpStream,
-    turn: PatienceTimer,
+    connection: ConnectionHandle,
 }
 
 impl Socket {
-    pub(super) fn new(tcp: TcpStream, turn: PatienceTimer) -> Self {
-        Self { tcp, turn }
+    pub(super) fn new(tcp: TcpStream, connection: ConnectionHandle) -> Self {
+        Self { tcp, connection }
     }
 }
 
@@ -32,16 +32,16 @@ impl AsyncRead for Socket {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.turn.is_closed() {
+        if !self.connection.is_peer_closed() {
             let before = buffer.filled().len();
             ready!(Pin::new(&mut self.tcp).poll_read(context, buffer))?;
             if buffer.filled().len() > before || buffer.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
-            self.turn.close();
+            self.connection.set_peer_closed();
         }
-        // Whoever waits is woken by the answer, and asks again when it has left.
-        if self.turn.is_ours() { Poll::Pending } else { Poll::Ready(Ok(())) }
+        // Hyper reads again once it has sent the response.
+        if self.connection.is_response_pending() { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 }
 

@@ -1,25 +1,26 @@
-//! How the broker is: alive, ready, which version, and its figures.
+//! `/v1/healthz`, `/v1/readyz`, `/v1/version`, `/v1/digest`, `/v1/openapi.json` and `/metrics`.
 
-use driftq_core::Command;
+use driftq_core::Pipeline;
+use driftq_core::command::ListTopics;
 use hyper::StatusCode;
 use hyper::header::{ACCEPT, HeaderMap, HeaderValue};
 
-use super::Api;
-use super::answer::{Answer, Kind, json, json_text, text};
+use super::api::Api;
 use super::error::ApiError;
+use super::response::{ApiResponse, ContentType, json, json_text, text};
 use crate::driver::Unready;
 use crate::json::Json;
-use crate::metrics::plain;
+use crate::metrics::{BrokerFigures, to_prometheus};
 
-/// `GET /v1/healthz`: the process is there and its reactor turns.
-pub(crate) fn healthz() -> Answer {
+/// `GET /v1/healthz`: the process runs and its reactor responds.
+pub(crate) fn healthz() -> ApiResponse {
     let mut out = Json::object();
     out.text("status", "ok");
     json(StatusCode::OK, out)
 }
 
-/// `GET /v1/readyz`: commands are taken.
-pub(crate) fn readyz(api: &Api) -> Result<Answer, ApiError> {
+/// `GET /v1/readyz`: commands are accepted.
+pub(crate) fn readyz(api: &Api) -> Result<ApiResponse, ApiError> {
     if let Some(unready) = api.driver.unready() {
         return Err(unready.into());
     }
@@ -29,7 +30,7 @@ pub(crate) fn readyz(api: &Api) -> Result<Answer, ApiError> {
 }
 
 /// `GET /v1/version`.
-pub(crate) fn version(api: &Api) -> Answer {
+pub(crate) fn version(api: &Api) -> ApiResponse {
     let mut out = Json::object();
     out.text("version", env!("CARGO_PKG_VERSION"));
     out.text("commit", option_env!("DRIFTQ_COMMIT").unwrap_or("unknown"));
@@ -37,15 +38,15 @@ pub(crate) fn version(api: &Api) -> Answer {
     json(StatusCode::OK, out)
 }
 
-/// `GET /v1/digest`: a number for the whole state, and the position in the log it is the state of.
-pub(crate) async fn digest(api: &Api) -> Result<Answer, ApiError> {
-    let _turn = api.digests.acquire().await;
-    let (lsn, state) = api.driver.state_now()?;
-    // Somebody else reads it, or everybody else would wait.
+/// `GET /v1/digest`: a digest of the whole state, and the LSN it belongs to.
+pub(crate) async fn digest(api: &Api) -> Result<ApiResponse, ApiError> {
+    let _permit = api.digests.acquire().await;
+    let (lsn, state) = api.driver.snapshot_state()?;
+    // On another thread, as it reads the whole state.
     let digest = tokio::task::spawn_blocking(move || state.digest()).await;
     let digest = digest.map_err(|_| ApiError::from(Unready::Failed))?;
-    // An answer after the state's own position: that is durable then.
-    api.driver.ask(Command::ListTopics).await??;
+    // A reply to a later command: the state is durable then.
+    api.driver.ask(ListTopics).await??;
     let mut out = Json::object();
     out.number("lsn", lsn.0);
     out.plain("digest", &format!("{digest:016x}"));
@@ -53,16 +54,24 @@ pub(crate) async fn digest(api: &Api) -> Result<Answer, ApiError> {
 }
 
 /// `GET /v1/openapi.json`.
-pub(crate) fn openapi() -> Answer {
+pub(crate) fn openapi() -> ApiResponse {
     json_text(crate::openapi::document())
 }
 
-/// `GET /metrics`: OpenMetrics for whoever asks for it, else Prometheus' own text.
-pub(crate) fn metrics(api: &Api, headers: &HeaderMap) -> Answer {
-    let figures = api.metrics.render(&api.driver);
+/// `GET /metrics`: OpenMetrics if the client accepts it, else the Prometheus text format.
+pub(crate) fn metrics(api: &Api, headers: &HeaderMap) -> ApiResponse {
+    let render = |pipeline: Option<&Pipeline>| {
+        api.metrics.render(&BrokerFigures {
+            streams: api.driver.stream_count(),
+            pending_replies: api.driver.pending_reply_count(),
+            is_ready: api.driver.unready().is_none(),
+            pipeline,
+        })
+    };
+    let figures = api.driver.with_pipeline(|pipeline| render(Some(pipeline))).unwrap_or_else(|| render(None));
     let accepts = |kind: &HeaderValue| kind.to_str().is_ok_and(|kind| kind.contains("application/openmetrics-text"));
     if headers.get_all(ACCEPT).iter().any(accepts) {
-        return text(Kind::OpenMetrics, figures);
+        return text(ContentType::OpenMetrics, figures);
     }
-    text(Kind::Prometheus, plain(&figures))
+    text(ContentType::Prometheus, to_prometheus(&figures))
 }

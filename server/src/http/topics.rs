@@ -1,32 +1,27 @@
-//! Topics: listed, made, described, deleted.
+//! `/v1/topics`: list, create, describe and delete topics.
 
-use driftq_core::record::Retention;
+use driftq_core::command::{CreateTopic, DeleteTopic, DescribeTopic, ListTopics};
 use driftq_core::reply::{GroupInfo, PartitionInfo, ProgressInfo, TopicInfo};
-use driftq_core::types::TopicName;
-use driftq_core::{Command, Reply};
+use driftq_core::types::{Retention, TopicName};
 use hyper::StatusCode;
 use serde::Deserialize;
 
-use super::Api;
-use super::answer::{Answer, json, nothing};
+use super::api::Api;
 use super::error::ApiError;
-use super::fields::{Fields, Str, required, span};
+use super::fields::{Fields, Str, millis, required};
 use super::query::Query;
+use super::response::{ApiResponse, json, no_content};
 use crate::json::{Json, object, string};
 
 /// `GET /v1/topics`.
-pub(crate) async fn list(api: &Api) -> Result<Answer, ApiError> {
-    match api.driver.ask(Command::ListTopics).await?? {
-        Reply::Topics(topics) => {
-            let mut out = Json::object();
-            out.list("topics", &topics, |topic, out| string(topic.as_str(), out));
-            Ok(json(StatusCode::OK, out))
-        }
-        other => unreachable!("a list of topics was asked for: {other:?}"),
-    }
+pub(crate) async fn list(api: &Api) -> Result<ApiResponse, ApiError> {
+    let topics = api.driver.ask(ListTopics).await??;
+    let mut out = Json::object();
+    out.list("topics", &topics, |topic, out| string(topic.as_str(), out));
+    Ok(json(StatusCode::OK, out))
 }
 
-/// A topic to make.
+/// The fields of a topic to create.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TopicFields<'a> {
@@ -49,60 +44,53 @@ impl<'a> Fields<'a> for TopicFields<'a> {
 }
 
 /// `POST /v1/topics`.
-pub(crate) async fn create(api: &Api, fields: TopicFields<'_>) -> Result<Answer, ApiError> {
+pub(crate) async fn create(api: &Api, fields: TopicFields<'_>) -> Result<ApiResponse, ApiError> {
     let name = TopicName::new(required("name", fields.name.as_deref())?)?;
     let partitions = match fields.partitions {
         None => None,
         Some(0) => Some(1),
         Some(count) => Some(u32::try_from(count).map_err(|_| ApiError::invalid("partitions is out of range"))?),
     };
-    let retention = Retention { age: span("retention_ms", fields.retention_ms)?, bytes: fields.retention_bytes };
-    match api.driver.ask(Command::CreateTopic { name: name.clone(), partitions, retention }).await?? {
-        Reply::TopicCreated { partitions } => {
-            let mut out = Json::object();
-            out.text("status", "created");
-            out.text("name", name.as_str());
-            out.number("partitions", partitions);
-            Ok(json(StatusCode::CREATED, out))
-        }
-        other => unreachable!("a topic was asked for: {other:?}"),
-    }
+    let retention = Retention { age: millis("retention_ms", fields.retention_ms)?, bytes: fields.retention_bytes };
+    let created = api.driver.ask(CreateTopic { name: name.clone(), partitions, retention }).await??;
+    let mut out = Json::object();
+    out.text("status", "created");
+    out.text("name", name.as_str());
+    out.number("partitions", created.partitions);
+    Ok(json(StatusCode::CREATED, out))
 }
 
-/// Groups times partitions that are described in one answer: some 10 MB.
+/// Most groups times partitions that one response describes: some 10 MB.
 const DESCRIBED_MAX: usize = 100_000;
 
 /// `GET /v1/topics/{topic}`.
-pub(crate) async fn describe(api: &Api, name: TopicName) -> Result<Answer, ApiError> {
-    let lines = api.driver.look(|pipeline| {
+pub(crate) async fn describe(api: &Api, name: TopicName) -> Result<ApiResponse, ApiError> {
+    let lines = api.driver.with_pipeline(|pipeline| {
         pipeline.state().topic_named(&name).map(|topic| topic.group_count() * topic.partition_count() as usize)
     });
     if let Some(lines) = lines.flatten().filter(|lines| *lines > DESCRIBED_MAX) {
-        let message =
-            format!("{lines} groups times partitions are too many to describe at once; /metrics has their figures");
+        let message = format!("{lines} groups times partitions are too many for one response; see /metrics");
         return Err(ApiError::invalid(message));
     }
-    match api.driver.ask(Command::DescribeTopic { name }).await?? {
-        Reply::Topic(topic) => Ok(json(StatusCode::OK, described(&topic))),
-        other => unreachable!("a topic's description was asked for: {other:?}"),
-    }
+    let topic = api.driver.ask(DescribeTopic { name }).await??;
+    Ok(json(StatusCode::OK, write_topic(&topic)))
 }
 
 /// `DELETE /v1/topics/{topic}`.
-pub(crate) async fn delete(api: &Api, name: TopicName) -> Result<Answer, ApiError> {
-    api.driver.ask(Command::DeleteTopic { name }).await??;
-    Ok(nothing())
+pub(crate) async fn delete(api: &Api, name: TopicName) -> Result<ApiResponse, ApiError> {
+    api.driver.ask(DeleteTopic { name }).await??;
+    Ok(no_content())
 }
 
-fn described(topic: &TopicInfo) -> Json {
+fn write_topic(topic: &TopicInfo) -> Json {
     let mut out = Json::object();
     out.text("name", topic.name.as_str());
-    out.list("partitions", &topic.partitions, |info, out| object(out, |json| partition(info, json)));
-    out.list("groups", &topic.groups, |info, out| object(out, |json| group(info, json)));
+    out.list("partitions", &topic.partitions, |info, out| object(out, |json| write_partition(info, json)));
+    out.list("groups", &topic.groups, |info, out| object(out, |json| write_group(info, json)));
     out
 }
 
-fn partition(info: &PartitionInfo, json: &mut Json) {
+fn write_partition(info: &PartitionInfo, json: &mut Json) {
     json.number("partition", info.partition.0);
     json.number("next_offset", info.next_offset.0);
     json.number("messages", info.messages);
@@ -110,18 +98,18 @@ fn partition(info: &PartitionInfo, json: &mut Json) {
     json.number("delayed", info.delayed);
 }
 
-fn group(info: &GroupInfo, json: &mut Json) {
+fn write_group(info: &GroupInfo, json: &mut Json) {
     json.text("group", info.group.as_str());
     json.flag("paused", info.paused);
     json.number("consumers", info.consumers);
-    json.list("partitions", &info.partitions, |info, out| object(out, |json| progress(info, json)));
+    json.list("partitions", &info.partitions, |info, out| object(out, |json| write_progress(info, json)));
 }
 
-fn progress(info: &ProgressInfo, json: &mut Json) {
+fn write_progress(info: &ProgressInfo, json: &mut Json) {
     json.number("partition", info.partition.0);
     match info.floor {
         Some(floor) => json.number("floor", floor.0),
-        // As the specification has it: nothing acked yet.
+        // As the specification has it: no message is acked yet.
         None => json.number("floor", -1),
     }
     json.number("lag", info.lag);

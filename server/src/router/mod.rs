@@ -1,96 +1,58 @@
-//! The router hook: where a message should go and what it should be called, asked before it is stored.
+//! Router hook: decides topic, partition and label of a message before it is stored.
 //!
-//! Rules of the configuration file are looked at first; where none fits and a webhook is configured, that is asked. A router
-//! that fails, stalls or answers nonsense never fails a produce: the message goes on unrouted, and the failure is counted.
-//! `docs/routing.md` is the webhook author's side of this.
+//! Rules of the configuration file are tried first (`rules.rs`); if none matches and a webhook is configured, the webhook is asked
+//! (`webhook.rs`). A router that fails, times out or gives an invalid response never fails a produce: the message is stored unrouted
+//! and the failure is counted. `docs/routing.md` documents the webhook protocol.
 
-mod answer;
-mod client;
-mod health;
-mod question;
+mod circuit_breaker;
+mod request;
+mod response;
 mod rules;
+mod webhook;
 
-use driftq_core::types::{Envelope, RoutingDecision, TopicName};
+use driftq_core::types::RoutingDecision;
 
+pub use self::request::RouteRequest;
+pub use self::webhook::RouterFailure;
+use self::webhook::WebhookClient;
 use crate::config::RouterSettings;
-use client::Client;
-
-/// What a router is asked about.
-#[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
-    /// The topic the producer asked for.
-    pub topic: &'a TopicName,
-    /// The partitioning key; may be empty.
-    pub key: &'a str,
-    /// The payload.
-    pub value: &'a str,
-    /// The producer's metadata.
-    pub envelope: &'a Envelope,
-}
-
-/// Why no decision came from a router that was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RouterFailure {
-    /// It did not answer in time.
-    Timeout,
-    /// It could not be reached, or hung up.
-    Unreachable,
-    /// It answered with something that is no decision.
-    Nonsense,
-    /// It was not asked: it failed a moment ago, or too many questions are open already.
-    Skipped,
-}
-
-impl RouterFailure {
-    /// The word metrics use.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::Unreachable => "unreachable",
-            Self::Nonsense => "nonsense",
-            Self::Skipped => "skipped",
-        }
-    }
-}
 
 /// The configured router.
 ///
-/// It belongs to one thread: with a webhook, [`route`](Self::route) must run inside a [`tokio::task::LocalSet`], as its
-/// connections are tasks of that set.
+/// It belongs to one thread: with a webhook, [`route`](Self::route) must run inside a [`tokio::task::LocalSet`], on which its
+/// connections are spawned.
 #[derive(Debug)]
 pub struct Router {
     settings: RouterSettings,
-    webhook: Option<Client>,
+    webhook: Option<WebhookClient>,
 }
 
 impl Router {
-    /// A router of these settings. Connects to nothing yet.
+    /// A router with these settings. Opens no connection.
     #[must_use]
     pub fn new(settings: RouterSettings) -> Self {
-        let webhook = settings.webhook.as_ref().map(Client::new);
+        let webhook = settings.webhook.as_ref().map(WebhookClient::new);
         Self { settings, webhook }
     }
 
-    /// Whether there is nothing to ask, so that a produce need not be held up at all.
+    /// Whether there is neither a rule nor a webhook, so that [`route`](Self::route) need not be called.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.settings.rules.is_empty() && self.settings.webhook.is_none()
+        self.settings.is_empty()
     }
 
-    /// What is to become of a message: `Ok(None)` where no rule fits and there is no webhook, or the webhook has nothing to say.
+    /// The decision about a message: `Ok(None)` if no rule matches and there is no webhook, or the webhook decides nothing.
     ///
-    /// Takes no longer than the webhook's timeout. May be dropped at any time; the question is then withdrawn and its connection
-    /// closed.
+    /// Takes no longer than the webhook's timeout. Dropping the future cancels the request and closes its connection.
     ///
     /// # Errors
-    /// [`RouterFailure`]; the message goes on unrouted.
-    pub async fn route(&self, question: Question<'_>) -> Result<Option<RoutingDecision>, RouterFailure> {
-        if let Some(decision) = rules::decide(&self.settings.rules, &question) {
+    /// [`RouterFailure`]; the message is then stored unrouted.
+    pub async fn route(&self, request: RouteRequest<'_>) -> Result<Option<RoutingDecision>, RouterFailure> {
+        if let Some(decision) = rules::decide(&self.settings.rules, &request) {
             return Ok(Some(decision));
         }
         match &self.webhook {
-            Some(webhook) => webhook.ask(&question).await,
+            Some(webhook) => webhook.ask(&request).await,
             None => Ok(None),
         }
     }

@@ -1,26 +1,26 @@
-//! Rules of the configuration file: the first that fits decides.
+//! Rules of the configuration file: the first match decides.
 
 use driftq_core::types::{Routing, RoutingDecision};
 
-use super::Question;
+use super::request::RouteRequest;
 use crate::config::Rule;
 
-/// What the first fitting rule says.
-pub(super) fn decide(rules: &[Rule], question: &Question<'_>) -> Option<RoutingDecision> {
-    let Rule { label, meta, target_topic, partition_override, .. } = rules.iter().find(|rule| fits(rule, question))?;
+/// The decision of the first rule that matches.
+pub(super) fn decide(rules: &[Rule], request: &RouteRequest<'_>) -> Option<RoutingDecision> {
+    let rule = rules.iter().find(|rule| matches(rule, request))?;
     Some(RoutingDecision {
-        routing: Routing { label: label.clone(), meta: meta.clone() },
-        target_topic: target_topic.clone(),
-        partition_override: *partition_override,
+        routing: Routing { label: rule.label.clone(), meta: rule.meta.clone() },
+        target_topic: rule.target_topic.clone(),
+        partition_override: rule.partition_override,
     })
 }
 
-/// Whether every condition that is given holds.
-fn fits(rule: &Rule, question: &Question<'_>) -> bool {
+/// Whether every given condition holds.
+fn matches(rule: &Rule, request: &RouteRequest<'_>) -> bool {
     let Rule { topic, key_prefix, labels, tenant, .. } = rule;
-    let carried = &question.envelope.labels;
-    topic.as_ref().is_none_or(|topic| topic == question.topic)
-        && key_prefix.as_ref().is_none_or(|prefix| question.key.starts_with(&**prefix))
-        && tenant.as_ref().is_none_or(|tenant| **tenant == *question.envelope.tenant())
-        && labels.iter().all(|(name, value)| carried.get(name) == Some(value))
+    let message_labels = &request.envelope.labels;
+    topic.as_ref().is_none_or(|topic| topic == request.topic)
+        && key_prefix.as_ref().is_none_or(|prefix| request.key.starts_with(&**prefix))
+        && tenant.as_ref().is_none_or(|tenant| **tenant == *request.envelope.tenant())
+        && labels.iter().all(|(name, value)| message_labels.get(name) == Some(value))
 }

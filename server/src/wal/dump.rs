@@ -1,19 +1,19 @@
-//! The records of a log, one a line.
+//! Prints the records of a log, one per line.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use driftq_core::codec::record as codec;
 use driftq_core::log::{FileId, Frame, RECORD_KIND_MAX, frame, read_whole};
 use driftq_core::types::Lsn;
+use driftq_files::DataFolder;
+use driftq_inspect::format::{Detail, fields, kind};
 use serde_json::{Value, json};
 
-use super::WalError;
-use super::scan::{Folder, Found};
-use super::words::{Show, words};
-use driftq_files::DataFolder;
+use super::error::WalError;
+use super::scan::{LogFiles, ScanItem};
 
-/// What to print, and how.
+/// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpOptions {
     /// The first LSN.
@@ -35,44 +35,44 @@ impl Default for DumpOptions {
 /// How a dump ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpEnd {
-    /// At the end of the log or of what was asked for.
-    Whole,
-    /// At a place where no frame can be read. The last line says where.
+    /// At the end of the log or of the requested range.
+    Complete,
+    /// At a byte where no frame can be read. The last line names it.
     Damaged,
 }
 
-/// Prints the records in the segments of the log in `dir`: LSN, moment, kind, content. Stops at the first place where no frame can be
-/// read, which in the last segment may be a torn tail and harmless; [`verify`](super::verify()) tells. Changes nothing.
+/// Prints the records in the segments of the log in `dir`: LSN, time, kind, content. Stops at the first byte where no
+/// frame can be read, which in the last segment may be a harmless torn tail; [`verify`](super::verify())
+/// distinguishes the two. Changes nothing.
 ///
 /// # Errors
-/// [`WalError`] if the folder is in use, holds no log or cannot be read, or if `out` takes no more.
+/// [`WalError`] if the folder is in use, holds no log or cannot be read, or if `out` cannot be written to.
 pub fn dump(dir: &Path, options: &DumpOptions, out: &mut impl Write) -> Result<DumpEnd, WalError> {
-    let folder = DataFolder::look(dir)?;
+    let folder = DataFolder::open_existing(dir)?;
     let mut storage = folder.storage();
-    let found = Folder::survey(&mut storage)?;
-    let failed = || WalError::io("writing to", Path::new("standard output"));
+    let files = LogFiles::read(&mut storage)?;
     let mut bytes = Vec::new();
     let mut next: Option<Lsn> = None;
-    for source in &found.segments {
-        read_whole(&mut storage, source.file, &mut bytes).map_err(WalError::storage(source.file))?;
+    for segment in &files.segments {
+        read_whole(&mut storage, segment.file, &mut bytes).map_err(WalError::storage(segment.file))?;
         let mut stop = None;
-        for item in source.scan(&bytes) {
+        for item in segment.scan(&bytes) {
             match item {
-                Found::Frame(position, frame) => {
+                ScanItem::Frame(position, frame) => {
                     let lsn = frame.head.lsn;
                     if let Some(missing) = next.filter(|next| lsn > *next) {
-                        stop = Some(format!("byte {position}: LSN {missing} should stand here, not {lsn}"));
+                        stop = Some(format!("byte {position}: LSN {missing} is missing, found {lsn}"));
                         break;
                     }
                     next = Some(lsn.next());
                     if lsn > options.to {
-                        return Ok(DumpEnd::Whole);
+                        return Ok(DumpEnd::Complete);
                     }
                     if lsn >= options.from {
-                        print(&frame, options, out).map_err(failed())?;
+                        print(&frame, options, out).map_err(WalError::output)?;
                     }
                 }
-                Found::Damage(damage) => {
+                ScanItem::Damage(damage) => {
                     let lsn = damage.expected.map_or_else(String::new, |lsn| format!(", LSN {lsn}"));
                     stop = Some(format!("byte {}{lsn}: {}", damage.position, damage.reason));
                     break;
@@ -80,41 +80,38 @@ pub fn dump(dir: &Path, options: &DumpOptions, out: &mut impl Write) -> Result<D
             }
         }
         if let Some(stop) = stop {
-            print_stop(source.file, &stop, options, out).map_err(failed())?;
+            print_stop(segment.file, &stop, options, out).map_err(WalError::output)?;
             return Ok(DumpEnd::Damaged);
         }
     }
-    Ok(DumpEnd::Whole)
+    Ok(DumpEnd::Complete)
 }
 
-fn print_stop(file: FileId, stop: &str, options: &DumpOptions, out: &mut impl Write) -> std::io::Result<()> {
+fn print_stop(file: FileId, stop: &str, options: &DumpOptions, out: &mut impl Write) -> io::Result<()> {
     if options.json {
         return writeln!(out, "{}", json!({ "stopped": { "file": file.to_string(), "reason": stop } }));
     }
     writeln!(out, "stopped: {file}, {stop}")
 }
 
-fn print(frame: &Frame<'_>, options: &DumpOptions, out: &mut impl Write) -> std::io::Result<()> {
+fn print(frame: &Frame<'_>, options: &DumpOptions, out: &mut impl Write) -> io::Result<()> {
     let head = &frame.head;
-    let show = if options.full { Show::All } else { Show::Some };
-    let (at, name, fields) = match head.kind {
+    let detail = if options.full { Detail::Full } else { Detail::Shortened };
+    let (at, name, content) = match head.kind {
         frame::SYNCED_MARK => (None, "synced mark", json!({ "synced": head.synced.0 })),
         frame::FOOTER => (None, "footer", json!({ "synced": head.synced.0 })),
         ..=RECORD_KIND_MAX => match codec::decode(head.kind, head.version, frame.payload) {
-            Ok(record) => {
-                let (name, fields) = words(&record, show);
-                (Some(record.at), name, Value::Object(fields))
-            }
+            Ok(record) => (Some(record.at), kind(&record.event), Value::Object(fields(&record, detail))),
             Err(error) => (None, "not understood", unknown(frame, &error.to_string())),
         },
-        _ => (None, "not understood", unknown(frame, "this kind of mark is not known")),
+        _ => (None, "not understood", unknown(frame, "unknown kind of mark")),
     };
     if options.json {
-        let line = json!({ "lsn": head.lsn.0, "at_ms": at.map(|at| at.0), "kind": name, "is": fields });
+        let line = json!({ "lsn": head.lsn.0, "at_ms": at.map(|at| at.0), "kind": name, "is": content });
         return writeln!(out, "{line}");
     }
     write!(out, "{:>12}  {:>14}  {name}", head.lsn.0, at.map_or_else(|| "-".to_owned(), |at| at.0.to_string()))?;
-    if let Value::Object(fields) = &fields {
+    if let Value::Object(fields) = &content {
         for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
             write!(out, " {name}={value}")?;
         }

@@ -1,82 +1,80 @@
-//! Putting a new log in the place of the old files, without an instant at which a crash leaves neither.
+//! Replaces the files of a log by new ones so that a crash at any point loses neither.
 //!
-//! 1. The new files are written into `salvage-tmp`, synced, and then a *plan* beside them: what is new, what is old, and where
-//!    the old goes. Without a plan the folder is worth nothing and is made anew.
-//! 2. The new files move in. They come behind all old ones by number, so a start that finds both takes the new snapshot and
-//!    passes over what is older; before both are there it refuses, as it did before.
-//! 3. The old files move out.
-//! 4. The plan goes, and `salvage-tmp` with it.
+//! 1. Write the new files to `salvage-tmp`, sync them, then write a *plan* next to them: the new files, the old
+//!    files, and the quarantine folder. `salvage-tmp` without a plan is discarded.
+//! 2. Move the new files in. Their numbers follow those of all old files, so a start that finds both uses the new
+//!    snapshot and ignores the old segments; until both new files are in place it refuses, as before.
+//! 3. Move the old files to the quarantine folder.
+//! 4. Remove the plan, then `salvage-tmp`.
 //!
-//! Whoever finds a plan goes on from 2: each move is done if its file is still where it was.
+//! If there is a plan, a salvage resumes at 2 and moves the files that have not been moved.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use driftq_core::log::FileId;
-
-use super::WalError;
 use driftq_files::{FileStorage, rename_new, sync_dir};
+use driftq_inspect::{SALVAGE_FOLDER, SALVAGE_PLAN};
 
-/// Where the new log is made.
-const WORKSHOP: &str = "salvage-tmp";
-/// In it: what is to be moved where.
-const PLAN: &str = "plan";
+use super::error::WalError;
+
 /// The last line of a plan.
 const END: &str = "end";
 
-/// Whether a salvage of the folder was interrupted while files were being moved. Until it is finished nobody else may touch them.
+/// Whether a salvage of the folder was interrupted while it moved files. Until it is resumed, the files must not
+/// change.
 pub(super) fn is_pending(dir: &Path) -> io::Result<bool> {
-    dir.join(WORKSHOP).join(PLAN).try_exists()
+    dir.join(SALVAGE_FOLDER).join(SALVAGE_PLAN).try_exists()
 }
 
-/// A new log that stands ready, and the old files it is to replace.
+/// A new log that is ready, and the old files that it replaces.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Exchange {
-    /// The name of the folder the old files go to.
+pub(super) struct Replacement {
+    /// The name of the quarantine folder.
     quarantine: String,
     new: Vec<String>,
     old: Vec<String>,
 }
 
-/// Has the new log written by `write`, which gives the names of its files, and makes a plan. Nothing old is touched.
+/// Has `write` write the new log and return its files, then writes the plan. Changes no old file.
 pub(super) fn prepare(
     dir: &Path,
     old: &[String],
     write: impl FnOnce(&mut FileStorage) -> Result<Vec<FileId>, WalError>,
-) -> Result<Exchange, WalError> {
-    let workshop = dir.join(WORKSHOP);
-    clear(&workshop)?;
-    fs::create_dir(&workshop).map_err(WalError::io("making", &workshop))?;
-    let written = FileStorage::within(&workshop)
-        .map_err(WalError::io("opening", &workshop))
+) -> Result<Replacement, WalError> {
+    let temporary = dir.join(SALVAGE_FOLDER);
+    clear(&temporary)?;
+    fs::create_dir(&temporary).map_err(WalError::io("creating", &temporary))?;
+    let written = FileStorage::open_unlocked(&temporary)
+        .map_err(WalError::io("opening", &temporary))
         .and_then(|mut storage| write(&mut storage));
     let new = match written {
         Ok(new) => new.iter().map(FileId::to_string).collect(),
         Err(error) => {
-            // Half a log takes room that may be short. Should this fail, the next run clears it away.
-            drop(clear(&workshop));
+            // Space may be short. If this fails, the next salvage removes the folder.
+            drop(clear(&temporary));
             return Err(error);
         }
     };
-    let exchange = Exchange { quarantine: free_name(dir)?, new, old: old.to_vec() };
-    let (draft, plan) = (workshop.join("plan.tmp"), workshop.join(PLAN));
+    let replacement = Replacement { quarantine: free_name(dir)?, new, old: old.to_vec() };
+    let (draft, plan) = (temporary.join("plan.tmp"), temporary.join(SALVAGE_PLAN));
     let put = || -> io::Result<()> {
         let mut file = fs::File::create(&draft)?;
-        file.write_all(exchange.to_text().as_bytes())?;
+        file.write_all(replacement.to_text().as_bytes())?;
         file.sync_all()?;
         fs::rename(&draft, &plan)?;
-        sync_dir(&workshop)?;
+        sync_dir(&temporary)?;
         sync_dir(dir)
     };
     put().map_err(WalError::io("writing", &plan))?;
-    Ok(exchange)
+    Ok(replacement)
 }
 
-impl Exchange {
-    /// The plan of a salvage that was interrupted, if there is one.
+impl Replacement {
+    /// The plan of an interrupted salvage, if there is one.
     pub(super) fn pending(dir: &Path) -> Result<Option<Self>, WalError> {
-        let plan = dir.join(WORKSHOP).join(PLAN);
+        let plan = dir.join(SALVAGE_FOLDER).join(SALVAGE_PLAN);
         match fs::read_to_string(&plan) {
             Ok(text) => Ok(Self::from_text(&text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -84,30 +82,31 @@ impl Exchange {
         }
     }
 
-    /// Moves the new files in and the old ones out; says where those are. May be done again after it was interrupted.
+    /// Moves the new files in and the old files to the quarantine folder, which it returns. Can be repeated after an
+    /// interruption.
     pub(super) fn perform(&self, dir: &Path) -> Result<PathBuf, WalError> {
-        let (workshop, quarantine) = (dir.join(WORKSHOP), dir.join(&self.quarantine));
+        let (temporary, quarantine) = (dir.join(SALVAGE_FOLDER), dir.join(&self.quarantine));
         for name in &self.new {
-            move_if_there(&workshop.join(name), &dir.join(name))?;
+            move_if_there(&temporary.join(name), &dir.join(name))?;
         }
         sync(dir)?;
-        sync(&workshop)?;
+        sync(&temporary)?;
         match fs::create_dir(&quarantine) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(WalError::io("making", &quarantine)(error));
+                return Err(WalError::io("creating", &quarantine)(error));
             }
             _ => sync(dir)?,
         }
         for name in &self.old {
             move_if_there(&dir.join(name), &quarantine.join(name))?;
         }
-        // What has come is durable before what has gone, so that no file is in neither folder.
+        // The additions are durable before the removals, so that every file is in one of the folders after a crash.
         sync(&quarantine)?;
         sync(dir)?;
-        let plan = workshop.join(PLAN);
+        let plan = temporary.join(SALVAGE_PLAN);
         fs::remove_file(&plan).map_err(WalError::io("removing", &plan))?;
-        sync(&workshop)?;
-        clear(&workshop)?;
+        sync(&temporary)?;
+        clear(&temporary)?;
         sync(dir)?;
         Ok(quarantine)
     }
@@ -119,23 +118,23 @@ impl Exchange {
         text + END + "\n"
     }
 
-    /// `None` for what [`Exchange::to_text`] did not write. Names are only taken if they can be nothing but names in the folder.
+    /// `None` if [`Replacement::to_text`] did not write the text. Accepts no name that leads out of the folder.
     fn from_text(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let quarantine = lines.next()?.strip_prefix("quarantine ")?.to_owned();
-        let mut exchange = Self { quarantine, new: Vec::new(), old: Vec::new() };
-        if !exchange.quarantine.starts_with(QUARANTINE) || exchange.quarantine.contains('/') {
+        let mut replacement = Self { quarantine, new: Vec::new(), old: Vec::new() };
+        if !replacement.quarantine.starts_with(QUARANTINE_PREFIX) || replacement.quarantine.contains('/') {
             return None;
         }
         for line in lines {
             if line == END {
-                return Some(exchange);
+                return Some(replacement);
             }
             let (which, name) = line.split_once(' ')?;
             name.parse::<FileId>().ok()?;
             match which {
-                "new" => exchange.new.push(name.to_owned()),
-                "old" => exchange.old.push(name.to_owned()),
+                "new" => replacement.new.push(name.to_owned()),
+                "old" => replacement.old.push(name.to_owned()),
                 _ => return None,
             }
         }
@@ -143,12 +142,12 @@ impl Exchange {
     }
 }
 
-/// What the folders of old files are called, before the moment.
-const QUARANTINE: &str = "quarantine-";
+/// The prefix of quarantine folders; the time follows.
+const QUARANTINE_PREFIX: &str = "quarantine-";
 
-/// The name of a quarantine folder that is not there yet: by the moment, in UTC.
+/// The name of a quarantine folder that does not exist yet: by the time, in UTC.
 fn free_name(dir: &Path) -> Result<String, WalError> {
-    let name = format!("{QUARANTINE}{}", jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ"));
+    let name = format!("{QUARANTINE_PREFIX}{}", jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ"));
     for number in 1_u32.. {
         let name = if number == 1 { name.clone() } else { format!("{name}-{number}") };
         if !dir.join(&name).try_exists().map_err(WalError::io("looking for", dir))? {
@@ -169,10 +168,10 @@ fn sync(dir: &Path) -> Result<(), WalError> {
     sync_dir(dir).map_err(WalError::io("syncing", dir))
 }
 
-/// Removes our own workshop with whatever a salvage has left in it that nobody will use.
-fn clear(workshop: &Path) -> Result<(), WalError> {
-    match fs::remove_dir_all(workshop) {
+/// Removes `salvage-tmp` and what an earlier salvage left in it.
+fn clear(temporary: &Path) -> Result<(), WalError> {
+    match fs::remove_dir_all(temporary) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        cleared => cleared.map_err(WalError::io("removing", workshop)),
+        cleared => cleared.map_err(WalError::io("removing", temporary)),
     }
 }

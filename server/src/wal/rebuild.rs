@@ -1,45 +1,49 @@
-//! A state from whatever records are left.
+//! Rebuilds a state from the records that are left.
 //!
-//! Records are applied in the order of their LSNs, each as recovery would. Behind a loss two things are different. A record that
-//! contradicts the state is passed over and counted. And where numbers have been given that nobody can tell of any more (offsets,
-//! topics, groups, boots), counting goes on from the first that is seen again, by no more than was lost: else one lost
-//! message would take every later one of its topic with it.
+//! Records are applied in LSN order, each as recovery applies it. After a loss, two things differ. A record that
+//! contradicts the state is skipped and counted. And where lost records assigned ids (offsets, topics, groups,
+//! boots), numbering continues from the first id that appears again, by at most the number of lost records; otherwise
+//! one lost message would make every later message of its topic a contradiction.
 //!
-//! A message's message_ref is its position in its partition, which no record of a message tells. Once messages of a topic are lost, the places
-//! of later ones are therefore not known, and what later records say of them (deliveries, acks) is passed over: such messages
-//! are delivered again, which a consumer has to reckon with anyway. Nothing is ever taken for done that may not be.
+//! Records refer to a message by its position in its partition, and the record that stores a message does not contain
+//! that position. Once messages of a topic are lost, the positions of later ones are unknown, so later records about
+//! them (deliveries, acks) are skipped and the messages are delivered again: at-least-once delivery allows that. No
+//! message counts as acked unless it certainly was.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use driftq_core::codec::record as codec;
-use driftq_core::faults::NoFaults;
 use driftq_core::log::RECORD_KIND_MAX;
-use driftq_core::record::{Event, Image, MessageRef, Record};
-use driftq_core::state::apply::Mode;
-use driftq_core::state::{Contradiction, IdentityKey, State};
+use driftq_core::record::{Event, Image, Record};
+use driftq_core::state::{Contradiction, State};
+use driftq_core::types::IdentityKey;
+use driftq_core::types::MessageRef;
 use driftq_core::types::{Boot, GroupId, Lsn, Offset, PartitionId, Position, Timestamp, TopicId};
+use driftq_inspect::format::{kind as kind_name, message_ref};
 
-/// A record that was whole and yet not taken.
+/// A record that is intact and was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// Its LSN.
     pub lsn: Lsn,
-    /// Why.
+    /// Its kind, as in `docs/wal.md`.
+    pub kind: &'static str,
+    /// Why it was not applied.
     pub reason: String,
 }
 
-/// What could not be kept.
+/// What a salvage could not keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// LSNs whose frames are nowhere to be found, in order.
+    /// LSNs whose frames were not found, in order.
     pub ranges: Vec<RangeInclusive<Lsn>>,
-    /// Records that do not fit what is left, in order.
+    /// Records that do not fit the rebuilt state, in order.
     pub skipped: Vec<Skipped>,
 }
 
 impl Loss {
-    /// How many records may be lost at most: some of the LSNs were the log's own.
+    /// The number of lost records at most: some of the LSNs may belong to marks.
     #[must_use]
     pub fn count(&self) -> u64 {
         let missing: u64 = self.ranges.iter().map(|range| range.end().0 - range.start().0 + 1).sum();
@@ -47,7 +51,7 @@ impl Loss {
     }
 }
 
-/// A state in the making.
+/// A state that is being rebuilt.
 #[derive(Debug)]
 pub(super) struct Rebuild {
     state: State,
@@ -55,13 +59,13 @@ pub(super) struct Rebuild {
     loss: Loss,
     /// As [`Loss::count`], kept beside it.
     lost: u64,
-    /// From these positions on it is not known which message stands where.
-    unplaced: BTreeMap<(TopicId, PartitionId), Position>,
+    /// From these positions on, the positions of messages are unknown.
+    unknown_from: BTreeMap<(TopicId, PartitionId), Position>,
 }
 
-/// Numbers that are to be given next, where they differ from what the state says.
+/// The next ids to assign, where they differ from those of the state.
 #[derive(Debug, Default)]
-struct Numbers {
+struct NextIds {
     boot: Option<Boot>,
     next_topic: Option<TopicId>,
     next_group: Option<(TopicId, GroupId)>,
@@ -69,9 +73,9 @@ struct Numbers {
 }
 
 impl Rebuild {
-    /// Goes on from the state of a whole snapshot, or from nothing.
+    /// Starts from the state of a snapshot, or from an empty state.
     pub(super) fn new(state: State, lsn: Lsn) -> Self {
-        Self { state, last: lsn, loss: Loss::default(), lost: 0, unplaced: BTreeMap::new() }
+        Self { state, last: lsn, loss: Loss::default(), lost: 0, unknown_from: BTreeMap::new() }
     }
 
     /// The highest LSN seen.
@@ -79,7 +83,7 @@ impl Rebuild {
         self.last
     }
 
-    /// Takes the next frame that was found. LSNs at or below the last are passed over: they are in the state, or were cut.
+    /// Applies the next frame. Ignores LSNs up to the last: they are in the state, or were cut off.
     pub(super) fn take(&mut self, lsn: Lsn, kind: u8, version: u8, payload: &[u8]) {
         if lsn <= self.last {
             return;
@@ -89,17 +93,17 @@ impl Rebuild {
         if kind > RECORD_KIND_MAX {
             return;
         }
-        let taken = match codec::decode(kind, version, payload) {
-            Ok(record) => self.apply(&record),
-            Err(error) => Err(error.to_string()),
+        let (kind, applied) = match codec::decode(kind, version, payload) {
+            Ok(record) => (kind_name(&record.event), self.apply(&record)),
+            Err(error) => ("not understood", Err(error.to_string())),
         };
-        if let Err(reason) = taken {
+        if let Err(reason) = applied {
             self.lost += 1;
-            self.loss.skipped.push(Skipped { lsn, reason });
+            self.loss.skipped.push(Skipped { lsn, kind, reason });
         }
     }
 
-    /// Frames through `lsn` had been synced, so what was not seen of them is lost.
+    /// Frames up to `lsn` were synced, so those that were not found are lost.
     pub(super) fn miss_through(&mut self, lsn: Lsn) {
         if lsn > self.last {
             self.lost += lsn.0 - self.last.0;
@@ -112,18 +116,18 @@ impl Rebuild {
         if let Event::Restored(_) = record.event {
             return Err("a piece of a snapshot in the log".to_owned());
         }
-        if self.is_unplaced(&record.event) {
-            return Err("of a message whose message_ref is not known behind the loss".to_owned());
+        if self.has_unknown_position(&record.event) {
+            return Err("the position of its message is unknown after the loss".to_owned());
         }
         if self.lost > 0 {
-            self.bridge(&record.event);
+            self.skip_lost_ids(&record.event);
         }
-        self.apply_whole(record).map_err(|contradiction| contradiction.to_string())
+        self.apply_atomically(record).map_err(|contradiction| contradiction.to_string())
     }
 
-    /// Applies the record, or changes nothing but the clock. `State::apply` promises no such thing: of a record in several
-    /// parts the first may be done when the second contradicts.
-    fn apply_whole(&mut self, record: &Record) -> Result<(), Contradiction> {
+    /// Applies the record, or changes nothing but the clock. `State::apply` does not guarantee that: of a record in
+    /// several parts, the first may be applied when the second contradicts.
+    fn apply_atomically(&mut self, record: &Record) -> Result<(), Contradiction> {
         let in_parts = matches!(
             record.event,
             Event::GroupSought { .. }
@@ -134,49 +138,36 @@ impl Rebuild {
         );
         if in_parts {
             let before = self.state.clone();
-            let applied = self.state.apply(record, Mode::Replay, &NoFaults);
+            let applied = self.state.apply(record);
             if applied.is_err() {
                 self.state = before;
             }
             return applied;
         }
-        // Messages are many, and keeping the state before each would be slow: their second part is looked at beforehand.
+        // Produced records are frequent and cloning the state for each is slow, so their second part is checked first.
         if let Event::Produced { body, dedupe: Some(dedupe), .. } = &record.event {
             let (tenant, key) = body.identity().ok_or(Contradiction("window of a message without an identity"))?;
             let now = record.at.max(self.state.clock());
-            let known = self.state.identities(&dedupe.scope);
-            if known.is_some_and(|known| known.accepted(&IdentityKey::new(tenant, key), now).is_some()) {
+            let known = self.state.dedupe(&dedupe.scope);
+            if known.is_some_and(|known| known.find(&IdentityKey::new(tenant, key), now).is_some()) {
                 return Err(Contradiction("identity accepted twice in its window"));
             }
         }
-        self.state.apply(record, Mode::Replay, &NoFaults)
+        self.state.apply(record)
     }
 
-    /// Whether the event speaks of a message whose message_ref is not known.
-    fn is_unplaced(&self, event: &Event) -> bool {
-        let from = |topic: TopicId, partition: PartitionId| self.unplaced.get(&(topic, partition)).copied();
-        let behind = |topic, partition, position| from(topic, partition).is_some_and(|from| position >= from);
+    /// Whether the event refers to a message whose position is unknown.
+    fn has_unknown_position(&self, event: &Event) -> bool {
+        let from = |topic: TopicId, partition: PartitionId| self.unknown_from.get(&(topic, partition)).copied();
+        let is_unknown = |topic, partition, position| from(topic, partition).is_some_and(|from| position >= from);
+        if let Some(MessageRef { topic, partition, position, .. }) = message_ref(event) {
+            return is_unknown(*topic, *partition, *position);
+        }
         match event {
-            Event::Delivered { message_ref, .. }
-            | Event::Acked { message_ref, .. }
-            | Event::Skipped { message_ref }
-            | Event::Nacked { message_ref, .. }
-            | Event::ReasonNoted { message_ref, .. }
-            | Event::Expired { message_ref, .. }
-            | Event::Extended { message_ref, .. }
-            | Event::Released { message_ref }
-            | Event::DeadLettered { message_ref, .. } => {
-                let MessageRef { topic, partition, position, .. } = *message_ref;
-                behind(topic, partition, position)
-            }
-            Event::Completed(step) => {
-                let MessageRef { topic, partition, position, .. } = step.message_ref;
-                behind(topic, partition, position)
-            }
             Event::Redriven { dead_topic, dead_partition, dead_position, .. } => {
-                behind(*dead_topic, *dead_partition, *dead_position)
+                is_unknown(*dead_topic, *dead_partition, *dead_position)
             }
-            Event::RetainedOut { topic, partition, through } => behind(*topic, *partition, *through),
+            Event::RetentionExpired { topic, partition, through } => is_unknown(*topic, *partition, *through),
             Event::GroupSought { topic, targets, .. } => (0..)
                 .map(PartitionId)
                 .zip(targets.iter())
@@ -185,39 +176,39 @@ impl Rebuild {
         }
     }
 
-    /// Where the event has a number that is not the next only because of what is lost, makes it the next.
-    fn bridge(&mut self, event: &Event) {
-        let Some(numbers) = self.missing_numbers(event) else { return };
-        let Ok(state) = renumbered(&self.state, |image| numbers.put(image)) else { return };
+    /// If the event has an id that is not the next one only because of the loss, makes it the next.
+    fn skip_lost_ids(&mut self, event: &Event) {
+        let Some(ids) = self.lost_ids(event) else { return };
+        let Ok(state) = renumbered(&self.state, |image| ids.apply_to(image)) else { return };
         self.state = state;
-        let Some(topic) = numbers.next_offset.and_then(|(topic, _)| self.state.topic(topic)) else { return };
-        for (partition, holds) in topic.partitions() {
-            self.unplaced.entry((topic.id(), partition)).or_insert(holds.next_position());
+        let Some(topic) = ids.next_offset.and_then(|(topic, _)| self.state.topic(topic)) else { return };
+        for (id, partition) in topic.partitions() {
+            self.unknown_from.entry((topic.id(), id)).or_insert(partition.next_position());
         }
     }
 
-    fn missing_numbers(&self, event: &Event) -> Option<Numbers> {
+    fn lost_ids(&self, event: &Event) -> Option<NextIds> {
         let state = &self.state;
         let lost = self.lost;
-        // Each lost record has given at most one number of a kind.
-        let ahead = |seen: u64, next: u64| seen > next && seen - next <= lost;
+        // Each lost record assigned at most one id of a kind.
+        let is_ahead = |seen: u64, next: u64| seen > next && seen - next <= lost;
         let offset = |topic: TopicId, offset: Offset| {
             let next = state.topic(topic)?.next_offset();
-            ahead(offset.0, next.0).then(|| Numbers { next_offset: Some((topic, offset)), ..Numbers::default() })
+            is_ahead(offset.0, next.0).then(|| NextIds { next_offset: Some((topic, offset)), ..NextIds::default() })
         };
         let granted = |boot: Boot| {
-            let found = ahead(u64::from(boot.0), u64::from(state.boot().0));
-            found.then(|| Numbers { boot: Some(boot), ..Numbers::default() })
+            let found = is_ahead(u64::from(boot.0), u64::from(state.boot().0));
+            found.then(|| NextIds { boot: Some(boot), ..NextIds::default() })
         };
         let topic = |topic: TopicId| {
-            let found = ahead(u64::from(topic.0), u64::from(state.next_topic().0));
-            found.then(|| Numbers { next_topic: Some(topic), ..Numbers::default() })
+            let found = is_ahead(u64::from(topic.0), u64::from(state.next_topic().0));
+            found.then(|| NextIds { next_topic: Some(topic), ..NextIds::default() })
         };
         match event {
             Event::Booted { boot } => {
                 let before = Boot(boot.0.checked_sub(1)?);
-                let found = ahead(u64::from(before.0), u64::from(state.boot().0));
-                found.then(|| Numbers { boot: Some(before), ..Numbers::default() })
+                let found = is_ahead(u64::from(before.0), u64::from(state.boot().0));
+                found.then(|| NextIds { boot: Some(before), ..NextIds::default() })
             }
             Event::Delivered { token, .. } => granted(token.boot),
             Event::EffectBegun(begun) => granted(begun.token.boot),
@@ -229,8 +220,8 @@ impl Rebuild {
             Event::TopicCreated { topic: id, .. } => topic(*id),
             Event::GroupCreated { topic, group, .. } => {
                 let next = state.topic(*topic)?.next_group();
-                let found = ahead(u64::from(group.0), u64::from(next.0));
-                found.then(|| Numbers { next_group: Some((*topic, *group)), ..Numbers::default() })
+                let found = is_ahead(u64::from(group.0), u64::from(next.0));
+                found.then(|| NextIds { next_group: Some((*topic, *group)), ..NextIds::default() })
             }
             Event::Produced { topic, offset: given, .. } | Event::Redriven { topic, offset: given, .. } => {
                 offset(*topic, *given)
@@ -242,14 +233,13 @@ impl Rebuild {
         }
     }
 
-    /// The state, and what is not in it. No number that a lost record may have given is given again: `boots` is how many there may have
-    /// been at most.
+    /// The rebuilt state and what is lost. No id that a lost record may have assigned is assigned again; `boots` is
+    /// the highest number of boots there can have been.
     pub(super) fn finish(self, boots: u64) -> Result<(State, Loss), String> {
         let Self { state, loss, lost, .. } = self;
-        assert_eq!(lost, loss.count(), "what is lost is counted once");
-        let more =
-            |number: u32| u32::try_from(u64::from(number).saturating_add(lost)).unwrap_or(NUMBER_MAX).min(NUMBER_MAX);
-        let boots = u32::try_from(boots).unwrap_or(NUMBER_MAX).min(NUMBER_MAX);
+        assert_eq!(lost, loss.count(), "every loss is counted once");
+        let more = |number: u32| u32::try_from(u64::from(number).saturating_add(lost)).unwrap_or(ID_MAX).min(ID_MAX);
+        let boots = u32::try_from(boots).unwrap_or(ID_MAX).min(ID_MAX);
         let state = renumbered(&state, |image| match image {
             Image::Origin { boot, next_topic, .. } => {
                 boot.0 = boot.0.max(boots).max(1);
@@ -262,16 +252,16 @@ impl Rebuild {
             _ => {}
         })
         .map_err(|contradiction| contradiction.to_string())?;
-        state.check().map_err(|unsound| unsound.to_string())?;
+        state.check().map_err(|inconsistency| inconsistency.to_string())?;
         Ok((state, loss))
     }
 }
 
-/// As far as boots, topics and groups can be counted.
-const NUMBER_MAX: u32 = u32::MAX / 2;
+/// The highest id of boots, topics and groups.
+const ID_MAX: u32 = u32::MAX / 2;
 
-impl Numbers {
-    fn put(&self, image: &mut Image) {
+impl NextIds {
+    fn apply_to(&self, image: &mut Image) {
         match image {
             Image::Origin { boot, next_topic, .. } => {
                 *boot = self.boot.unwrap_or(*boot);
@@ -290,7 +280,7 @@ impl Numbers {
     }
 }
 
-/// The same state with some of its pieces changed.
+/// The same state with some of its images changed.
 fn renumbered(state: &State, change: impl Fn(&mut Image)) -> Result<State, Contradiction> {
     restored(state.view().map(|mut image| {
         change(&mut image);
@@ -298,12 +288,12 @@ fn renumbered(state: &State, change: impl Fn(&mut Image)) -> Result<State, Contr
     }))
 }
 
-/// The state that these pieces make.
+/// The state that these images describe.
 fn restored(images: impl Iterator<Item = Image>) -> Result<State, Contradiction> {
     let mut state = State::default();
     for image in images {
         let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
-        state.apply(&record, Mode::Replay, &NoFaults)?;
+        state.apply(&record)?;
     }
     Ok(state)
 }
@@ -311,8 +301,8 @@ fn restored(images: impl Iterator<Item = Image>) -> Result<State, Contradiction>
 #[cfg(test)]
 mod tests {
     use driftq_core::Body;
-    use driftq_core::record::{GroupStart, Retention};
     use driftq_core::types::{GroupName, TopicName};
+    use driftq_core::types::{GroupStart, Retention};
 
     use super::*;
 
@@ -324,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_whose_second_part_contradicts_does_nothing_at_all() -> Result<(), Box<dyn std::error::Error>> {
+    fn record_with_contradicting_second_part_changes_nothing() -> Result<(), Box<dyn std::error::Error>> {
         let mut rebuild = Rebuild::new(State::default(), Lsn(0));
         let (topic, group, partition) = (TopicId(0), GroupId(0), PartitionId(0));
         let (name, retention) = (TopicName::new("t")?, Retention::default());
@@ -336,7 +326,7 @@ mod tests {
         take(&mut rebuild, Event::Produced { topic, partition, offset: Offset(0), body, dedupe: None });
         assert_eq!(rebuild.loss, Loss::default());
         let before = rebuild.state.clone();
-        // The first partition could be sought, the second has no such position.
+        // The target in the first partition is valid, the one in the second does not exist.
         take(&mut rebuild, Event::GroupSought { topic, group, targets: [Position(1), Position(5)].into() });
         assert_eq!(rebuild.loss.skipped.len(), 1);
         assert_eq!(rebuild.state, before);

@@ -1,6 +1,6 @@
-//! Reading what is left: which files belong to the log, and every frame in them that verifies, also behind damage.
+//! Reads a possibly damaged log: which files belong to it, and every frame in them that verifies, also after damage.
 //!
-//! Unlike recovery this does not judge. It goes on wherever it can, and says where it could not.
+//! Unlike recovery it does not decide whether the log can be used. It continues wherever it can and reports the gaps.
 
 use std::collections::BTreeMap;
 
@@ -10,33 +10,33 @@ use driftq_core::log::{
 };
 use driftq_core::types::Lsn;
 
-use super::WalError;
+use super::error::WalError;
 
-/// The highest LSN a header may name; see the log's headers.
+/// The highest LSN that a segment header accepts.
 pub(super) const LSN_MAX: Lsn = Lsn(1 << 62);
-/// Numbers of files from this on were never given: no header could have named what comes next. A file of such a name is set aside with the
-/// others and believed in nothing.
+/// File numbers from this one on are never assigned: no header could name the successor. A salvage moves such a file to
+/// quarantine and ignores its name and content.
 const NUMBER_END: u64 = LSN_MAX.0 - 2;
 
 /// A segment, as far as it can be read.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct Segment {
     pub(super) file: FileId,
     pub(super) len: u64,
     pub(super) header: Result<SegmentHeader, HeaderError>,
     seed: CrcSeed,
-    /// Its place in the row.
+    /// Its number, by its header or its name.
     sequence: u64,
-    /// Its first LSN by its header; without one, that of the first frame that verifies, if any does.
+    /// Its first LSN, by its header; without a valid header, that of its first frame that verifies.
     first: Option<Lsn>,
-    /// From this LSN on the log goes on in a later segment; what has such an LSN here was cut.
+    /// The first LSN of a later segment. Frames from this LSN on were cut off here.
     dead_from: Option<Lsn>,
-    /// Whether the segment after it is there, so that what is missing up to `dead_from` is missing here.
+    /// Whether the next segment exists, so that frames missing before `dead_from` are missing in this one.
     has_successor: bool,
 }
 
-impl Source {
-    /// Its frames, given its bytes.
+impl Segment {
+    /// Scans its bytes for frames.
     pub(super) fn scan<'a>(&self, bytes: &'a [u8]) -> Scanner<'a> {
         Scanner {
             bytes,
@@ -50,23 +50,23 @@ impl Source {
     }
 }
 
-/// A folder of log files, as far as they can be read.
+/// The files of a log, as far as they can be read.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct LogFiles {
     pub(super) log_id: LogId,
-    /// Segments of this log, in their order.
-    pub(super) segments: Vec<Source>,
-    /// Finished snapshots, newest first, and whether each is whole.
+    /// The segments of this log, in order.
+    pub(super) segments: Vec<Segment>,
+    /// Finished snapshots, newest first, and whether each is intact.
     pub(super) snapshots: Vec<(Lsn, Result<SnapshotHead, SnapshotError>)>,
     /// Files of other logs.
     pub(super) foreign: Vec<(FileId, LogId)>,
-    /// All files of a log's names.
+    /// All files with the name of a segment or snapshot.
     pub(super) files: Vec<FileId>,
 }
 
-impl Folder {
+impl LogFiles {
     /// Reads all headers and snapshots.
-    pub(super) fn survey(storage: &mut impl Storage) -> Result<Self, WalError> {
+    pub(super) fn read(storage: &mut impl Storage) -> Result<Self, WalError> {
         let files = storage.list().map_err(|fault| WalError::Storage { file: None, fault })?;
         let mut window = Vec::new();
         let (mut found, mut snapshots) = (Vec::new(), Vec::new());
@@ -82,34 +82,34 @@ impl Folder {
                     found.push((info, sequence, header));
                 }
                 FileId::Snapshot(lsn) => {
-                    let whole = match read_snapshot(storage, lsn, &mut window, |_, _, _| Ok::<(), ()>(())) {
+                    let head = match read_snapshot(storage, lsn, &mut window, |_, _, _| Ok::<(), ()>(())) {
                         Ok(head) => Ok(head),
                         Err(SnapshotReadError::Damaged(error)) => Err(error),
                         Err(SnapshotReadError::Storage(fault)) => return Err(WalError::storage(info.file)(fault)),
-                        Err(SnapshotReadError::Refused { .. }) => unreachable!("nothing is refused here"),
+                        Err(SnapshotReadError::Refused { .. }) => unreachable!("the callback accepts every record"),
                     };
-                    snapshots.push((lsn, whole));
+                    snapshots.push((lsn, head));
                 }
                 FileId::SnapshotDraft(_) => {}
             }
         }
-        let log_id = owner(&found.iter().map(|(_, _, header)| *header).collect::<Vec<_>>(), &snapshots)?;
+        let log_id = majority_log_id(&found.iter().map(|(_, _, header)| *header).collect::<Vec<_>>(), &snapshots)?;
         let mut foreign: Vec<_> = snapshots
             .iter()
-            .filter_map(|(lsn, whole)| Some((FileId::Snapshot(*lsn), whole.ok()?.log_id)))
+            .filter_map(|(lsn, head)| Some((FileId::Snapshot(*lsn), head.ok()?.log_id)))
             .filter(|(_, other)| *other != log_id)
             .collect();
-        snapshots.retain(|(_, whole)| whole.is_err() || whole.is_ok_and(|head| head.log_id == log_id));
+        snapshots.retain(|(_, head)| head.is_err() || head.is_ok_and(|head| head.log_id == log_id));
         snapshots.reverse();
         let mut segments = Vec::new();
         for (info, sequence, header) in found {
             let file = info.file;
-            let source = match header {
+            let (seed, sequence, first) = match header {
                 Ok(header) if header.log_id != log_id => {
                     foreign.push((file, header.log_id));
                     continue;
                 }
-                // One that bears another's name is still what its header says.
+                // A renamed segment is identified by its header.
                 Ok(header) => (header.seed(), header.sequence, Some(header.first_lsn())),
                 Err(_) => {
                     let seed = CrcSeed::new(log_id, file);
@@ -120,8 +120,7 @@ impl Folder {
                     (seed, sequence, first.map(|frame| frame.head.lsn))
                 }
             };
-            let (seed, sequence, first) = source;
-            segments.push(Source {
+            segments.push(Segment {
                 file,
                 len: info.len,
                 header,
@@ -132,13 +131,13 @@ impl Folder {
                 has_successor: false,
             });
         }
-        segments.sort_by_key(|source| source.sequence);
+        segments.sort_by_key(|segment| segment.sequence);
         let (mut dead_from, mut after) = (None, None);
-        for source in segments.iter_mut().rev() {
-            source.dead_from = dead_from;
-            source.has_successor = after == source.sequence.checked_add(1);
-            after = Some(source.sequence);
-            dead_from = source.first.into_iter().chain(dead_from).min();
+        for segment in segments.iter_mut().rev() {
+            segment.dead_from = dead_from;
+            segment.has_successor = after == segment.sequence.checked_add(1);
+            after = Some(segment.sequence);
+            dead_from = segment.first.into_iter().chain(dead_from).min();
         }
         let files = files.iter().map(|info| info.file).collect();
         Ok(Self { log_id, segments, snapshots, foreign, files })
@@ -147,18 +146,18 @@ impl Folder {
     /// The highest number of a segment, by name or by header.
     pub(super) fn last_sequence(&self) -> u64 {
         let names = self.files.iter().map(|file| if let FileId::Segment(sequence) = file { *sequence } else { 0 });
-        let headers = self.segments.iter().map(|source| source.sequence);
+        let headers = self.segments.iter().map(|segment| segment.sequence);
         names.chain(headers).filter(|sequence| *sequence < NUMBER_END).max().unwrap_or(0)
     }
 
     /// The highest LSN that a header or a finished snapshot's name proves to have been synced.
     pub(super) fn last_lsn_synced(&self) -> Lsn {
-        let headers = self.segments.iter().filter_map(|source| Some(source.header.ok()?.previous_lsn));
+        let headers = self.segments.iter().filter_map(|segment| Some(segment.header.ok()?.previous_lsn));
         let names = self.snapshots.iter().map(|(lsn, _)| *lsn);
         headers.chain(names).filter(|lsn| lsn.0 < NUMBER_END).max().unwrap_or_default()
     }
 
-    /// The highest LSN in a file's name, whoever's it is and whether or not it was synced.
+    /// The highest LSN in a file name, of any log, synced or not.
     pub(super) fn last_lsn_named(&self) -> Lsn {
         let names = self.files.iter().map(|file| match file {
             FileId::Segment(_) => Lsn(0),
@@ -168,13 +167,13 @@ impl Folder {
     }
 }
 
-/// Whose log this is: what most headers say. Only where no segment has one are snapshots asked.
-fn owner(
+/// The log id in most segment headers and snapshots.
+fn majority_log_id(
     headers: &[Result<SegmentHeader, HeaderError>],
     snapshots: &[(Lsn, Result<SnapshotHead, SnapshotError>)],
 ) -> Result<LogId, WalError> {
     let mut votes: BTreeMap<LogId, u64> = BTreeMap::new();
-    let heads = snapshots.iter().filter_map(|(_, whole)| Some(whole.ok()?.log_id));
+    let heads = snapshots.iter().filter_map(|(_, head)| Some(head.ok()?.log_id));
     let segments = headers.iter().filter_map(|header| Some(header.ok()?.log_id));
     for log_id in segments.chain(heads) {
         *votes.entry(log_id).or_default() += 1;
@@ -182,35 +181,35 @@ fn owner(
     votes.into_iter().max_by_key(|(_, votes)| *votes).map(|(log_id, _)| log_id).ok_or(WalError::NoIdentity)
 }
 
-/// A place where no frame of the log stands.
+/// A byte where a frame of the log should begin and does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Damage {
     /// Where a frame should begin.
     pub(super) position: usize,
-    /// The LSN it should have, where that is known.
+    /// The LSN that the frame should have, if known.
     pub(super) expected: Option<Lsn>,
-    /// What is there instead.
+    /// What is wrong with the frame.
     pub(super) reason: StopReason,
-    /// Where frames go on, if they do in this file.
+    /// Where the next frame in this file begins, if there is one.
     pub(super) resumes_at: Option<usize>,
 }
 
-/// What a scanner finds next.
+/// What a scanner finds.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Found<'a> {
+pub(super) enum ScanItem<'a> {
     /// A frame, and where it begins.
     Frame(usize, Frame<'a>),
-    /// Something else.
+    /// Damage between frames.
     Damage(Damage),
 }
 
-/// Gives every frame of a segment that verifies and is not cut, and every damage between them.
+/// Yields every frame of a segment that verifies and was not cut off, and the damage between them.
 #[derive(Debug)]
 pub(super) struct Scanner<'a> {
     bytes: &'a [u8],
     seed: CrcSeed,
     position: usize,
-    /// LSN and checksum of the frame before, where they are known.
+    /// LSN and checksum of the previous frame, if known.
     last: Option<(Lsn, u32)>,
     dead_from: Option<Lsn>,
     has_successor: bool,
@@ -218,7 +217,7 @@ pub(super) struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// The byte behind the last frame given.
+    /// The byte after the last frame yielded.
     pub(super) fn position(&self) -> usize {
         self.position
     }
@@ -227,7 +226,7 @@ impl<'a> Scanner<'a> {
         self.last.map(|(lsn, _)| lsn.next())
     }
 
-    /// Whether everything that belongs here has been given.
+    /// Whether all frames that belong to this segment have been yielded.
     fn is_complete(&self) -> bool {
         matches!((self.expected(), self.dead_from), (Some(next), Some(dead)) if next >= dead)
     }
@@ -250,7 +249,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Goes to the next frame that verifies, if there is one that belongs here.
+    /// Moves to the next frame that verifies and belongs to this segment, if there is one.
     fn resume(&mut self) -> Option<usize> {
         let last = self.dead_from.map_or(LSN_MAX, |dead| Lsn(dead.0.saturating_sub(1)));
         let lsns = self.expected().unwrap_or(Lsn(1))..=last;
@@ -263,9 +262,9 @@ impl<'a> Scanner<'a> {
 }
 
 impl<'a> Iterator for Scanner<'a> {
-    type Item = Found<'a>;
+    type Item = ScanItem<'a>;
 
-    fn next(&mut self) -> Option<Found<'a>> {
+    fn next(&mut self) -> Option<ScanItem<'a>> {
         if self.ended || self.is_complete() {
             return None;
         }
@@ -274,9 +273,9 @@ impl<'a> Iterator for Scanner<'a> {
                 let position = self.position;
                 self.position += frame.size();
                 self.last = Some((frame.head.lsn, frame.crc));
-                Some(Found::Frame(position, frame))
+                Some(ScanItem::Frame(position, frame))
             }
-            // The end, as far as anything in this file or behind it tells.
+            // Zeros to the end of the file, and no proof that a frame should follow.
             Err(StopReason::End) if self.dead_from.is_none() || self.last.is_none() || !self.has_successor => {
                 self.ended = true;
                 None
@@ -285,7 +284,7 @@ impl<'a> Iterator for Scanner<'a> {
                 let (position, expected) = (self.position, self.expected());
                 let resumes_at = if reason == StopReason::End { None } else { self.resume() };
                 self.ended = resumes_at.is_none();
-                Some(Found::Damage(Damage { position, expected, reason, resumes_at }))
+                Some(ScanItem::Damage(Damage { position, expected, reason, resumes_at }))
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The real program on a folder: it starts and is asked what it has, or says why it does not.
+//! Starts the real broker on a folder: its messages, or why it refuses to start.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// How long a start may take.
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Small segments, so that a start has little to make room for.
+/// Small segments, so that a start preallocates little.
 const CONFIG: &str = "[limits]\nkey_bytes_max = 1024\nmessage_bytes_max = 65536\nmetadata_bytes_max = 65536\n\
                       result_bytes_max = 65536\n[storage]\nsegment_bytes = 524288\nreserve_bytes = 16384\n";
 
-/// What a start came to.
+/// The result of a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// It serves: the messages of topic `one`, offset and value.
+    /// The broker serves these messages of topic `one`: offset and value.
     Serves(BTreeMap<u64, String>),
-    /// It has ended: its exit code, and what it said last.
+    /// The broker exited: its exit code and its last line of output.
     Refuses(i32, String),
 }
 
-/// A process that is killed and reaped when this goes.
+/// A process that is killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -36,9 +36,9 @@ impl Drop for Running {
     }
 }
 
-/// Starts the program on the folder, looks, and kills it.
+/// Starts the broker on the folder, reads its messages, and kills it.
 pub fn start(dir: &Path) -> Start {
-    // Beside the folder, whose name is nobody else's.
+    // Next to the folder, whose name is unique.
     let config = dir.with_extension("toml");
     fs::write(&config, CONFIG).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_driftqd"));
@@ -62,16 +62,16 @@ pub fn start(dir: &Path) -> Start {
             return Start::Serves(found);
         }
     }
-    // It speaks no more: it has ended.
+    // Standard error is closed: the process has ended.
     fs::remove_file(&config).unwrap();
     Start::Refuses(running.0.wait().unwrap().code().unwrap_or(-1), last)
 }
 
-/// Waits until the broker is ready and asks for its messages; `None` if it ends instead.
+/// Waits until the broker is ready and reads its messages; `None` if it exits.
 fn served(addr: &str) -> Option<BTreeMap<u64, String>> {
-    let end = Instant::now() + SOON;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        assert!(Instant::now() < end, "neither ready nor ended in time");
+        assert!(Instant::now() < deadline, "neither ready nor ended within the timeout");
         match get(addr, "/v1/readyz") {
             None => return None,
             Some((200, _)) => break,
@@ -89,13 +89,13 @@ fn served(addr: &str) -> Option<BTreeMap<u64, String>> {
     Some(body["messages"].as_array().unwrap().iter().map(message).collect())
 }
 
-/// Status and body; `None` where nobody listens any more.
+/// Status and body; `None` if the connection is refused or closed.
 fn get(addr: &str, path: &str) -> Option<(u16, String)> {
     let mut socket = TcpStream::connect(addr).ok()?;
-    socket.set_read_timeout(Some(SOON)).unwrap();
-    let ask = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
-    let mut answer = String::new();
-    socket.write_all(ask.as_bytes()).and_then(|()| socket.read_to_string(&mut answer)).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n");
+    let mut response = String::new();
+    socket.write_all(request.as_bytes()).and_then(|()| socket.read_to_string(&mut response)).ok()?;
+    let (head, body) = response.split_once("\r\n\r\n")?;
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }

@@ -1,18 +1,19 @@
-//! Each kind of damage: where it is said to be, and what a salvage keeps.
+//! Each kind of damage: where `verify` reports it, and what a salvage keeps.
 
 use std::fs;
 
 use driftq_core::codec::record as codec;
 use driftq_core::log::{FileId, LogId, SegmentHeader};
-use driftq_core::record::{Event, Record, Retention};
+use driftq_core::record::{Event, Record};
+use driftq_core::types::Retention;
 use driftq_core::types::*;
 
 use crate::support::*;
 
 const PRODUCED: u8 = 9;
 
-/// An inner segment with a message in its middle: file, byte, LSN.
-fn a_message_in_the_middle(dir: &std::path::Path) -> (FileId, usize, Lsn) {
+/// A message in the middle of an inner segment: file, byte, LSN.
+fn message_in_inner_segment(dir: &std::path::Path) -> (FileId, usize, Lsn) {
     let file = segments(dir)[1];
     let frames = frames(dir, file);
     let (byte, lsn, _) = *frames[frames.len() / 2..].iter().find(|(_, _, kind)| *kind == PRODUCED).unwrap();
@@ -20,40 +21,40 @@ fn a_message_in_the_middle(dir: &std::path::Path) -> (FileId, usize, Lsn) {
 }
 
 #[test]
-fn a_flipped_bit_costs_its_own_message_and_no_other() {
+fn flipped_bit_loses_at_most_its_own_message() {
     let dir = log();
     let before = messages(&state(dir.path()));
-    let (file, byte, lsn) = a_message_in_the_middle(dir.path());
+    let (file, byte, lsn) = message_in_inner_segment(dir.path());
     flip(dir.path(), file, byte + 60);
     let (code, text) = verify(dir.path());
     assert_eq!(code, 1);
     assert!(text.contains(&format!("refused: {file}: corrupt at byte {byte}, LSN {lsn}: ")), "{text}");
     assert!(text.contains(&format!("damaged: byte {byte}, LSN {lsn}: ")), "{text}");
-    let (text, saved) = salvaged(dir.path());
+    let (text, salvaged) = salvage_checked(dir.path());
     assert!(text.contains(&format!("lost: LSN {lsn} to {lsn}\n")), "{text}");
-    let after = messages(&saved);
+    let after = messages(&salvaged);
     let missing: Vec<_> = before.difference(&after).collect();
     assert!(missing.len() <= 1, "{missing:?}");
     assert!(after.len() >= before.len() - 1);
 }
 
 #[test]
-fn what_a_lost_record_may_have_given_is_not_given_again() {
+fn ids_of_lost_records_are_not_assigned_again() {
     let dir = log();
-    let whole = state(dir.path());
-    let (file, byte, _) = a_message_in_the_middle(dir.path());
+    let intact = state(dir.path());
+    let (file, byte, _) = message_in_inner_segment(dir.path());
     flip(dir.path(), file, byte + 60);
-    let (_, saved) = salvaged(dir.path());
-    assert!(saved.boot() >= whole.boot());
-    for topic in whole.topics() {
-        let after = saved.topic_named(topic.name()).unwrap();
+    let (_, salvaged) = salvage_checked(dir.path());
+    assert!(salvaged.boot() >= intact.boot());
+    for topic in intact.topics() {
+        let after = salvaged.topic_named(topic.name()).unwrap();
         assert!(after.next_offset() > topic.next_offset());
         assert!(after.next_group() >= topic.next_group());
     }
 }
 
 #[test]
-fn a_boot_whose_record_is_lost_is_not_counted_again() {
+fn boot_number_of_lost_record_is_not_assigned_again() {
     let dir = log();
     let mut broker = Broker::open(dir.path(), u64::MAX, 8_000_000);
     broker.now = broker.now.after(Millis(200));
@@ -63,15 +64,15 @@ fn a_boot_whose_record_is_lost_is_not_counted_again() {
     let file = *segments(dir.path()).iter().rfind(|file| !frames(dir.path(), **file).is_empty()).unwrap();
     let (byte, ..) = frames(dir.path(), file)[0];
     flip(dir.path(), file, byte + 20);
-    assert_eq!(verify(dir.path()).0, 1, "the mark behind it proves that it was synced");
-    let (_, saved) = salvaged(dir.path());
-    assert!(saved.boot() >= boot);
+    assert_eq!(verify(dir.path()).0, 1, "the mark after it proves that it was synced");
+    let (_, salvaged) = salvage_checked(dir.path());
+    assert!(salvaged.boot() >= boot);
 }
 
 #[test]
-fn what_was_cut_off_stays_so() {
+fn frames_cut_off_by_recovery_stay_cut_off() {
     let dir = log();
-    // The last batch is torn, but its end is there; a start cuts it off and other records get its numbers.
+    // The last batch is torn, but its end is intact. A start cuts it off, and other records get its LSNs.
     append(dir.path(), |chain, out| {
         for name in ["torn", "ghost"] {
             let (name, retention) = (TopicName::new(name).unwrap(), Retention::default());
@@ -82,55 +83,55 @@ fn what_was_cut_off_stays_so() {
         out[20] ^= 1;
     });
     drop(Broker::open(dir.path(), u64::MAX, 8_000_000));
-    let (file, byte, _) = a_message_in_the_middle(dir.path());
+    let (file, byte, _) = message_in_inner_segment(dir.path());
     flip(dir.path(), file, byte + 60);
-    let (_, saved) = salvaged(dir.path());
-    assert!(saved.topic_named(&TopicName::new("ghost").unwrap()).is_none());
+    let (_, salvaged) = salvage_checked(dir.path());
+    assert!(salvaged.topic_named(&TopicName::new("ghost").unwrap()).is_none());
 }
 
 #[test]
-fn a_damaged_header_of_an_inner_segment_costs_nothing() {
+fn damaged_header_of_inner_segment_loses_nothing() {
     let dir = log();
-    let whole = state(dir.path());
+    let intact = state(dir.path());
     let file = segments(dir.path())[2];
     flip(dir.path(), file, 50);
     let (code, text) = verify(dir.path());
     assert_eq!(code, 1);
     assert!(text.contains(&format!("refused: {file}: corrupt at byte 0: ")), "{text}");
     assert!(text.contains("damaged: byte 0: the header's checksum is wrong"), "{text}");
-    let (text, saved) = salvaged(dir.path());
+    let (text, salvaged) = salvage_checked(dir.path());
     assert!(!text.contains("lost: "), "{text}");
-    assert_eq!(messages(&saved), messages(&whole));
-    for topic in whole.topics() {
-        let after = saved.topic_named(topic.name()).unwrap();
+    assert_eq!(messages(&salvaged), messages(&intact));
+    for topic in intact.topics() {
+        let after = salvaged.topic_named(topic.name()).unwrap();
         for (before, after) in topic.groups().zip(after.groups()) {
-            assert_eq!(before, after, "leases and progress are as they were");
+            assert_eq!(before, after, "leases and progress are unchanged");
         }
     }
 }
 
 #[test]
-fn a_missing_segment_is_named_and_the_others_are_kept() {
+fn missing_segment_is_named_and_others_are_kept() {
     let dir = log();
     let before = messages(&state(dir.path()));
-    let row = segments(dir.path());
-    let lost = frames(dir.path(), row[1]);
-    fs::remove_file(path(dir.path(), row[1])).unwrap();
+    let all = segments(dir.path());
+    let lost = frames(dir.path(), all[1]);
+    fs::remove_file(path(dir.path(), all[1])).unwrap();
     let (code, text) = verify(dir.path());
     assert_eq!(code, 1);
-    assert!(text.contains(&format!("refused: {}: missing, though {} is there", row[1], row[2])), "{text}");
-    let (text, saved) = salvaged(dir.path());
+    assert!(text.contains(&format!("refused: {}: missing, though {} is there", all[1], all[2])), "{text}");
+    let (text, salvaged) = salvage_checked(dir.path());
     let (first, last) = (lost.first().unwrap().1, lost.last().unwrap().1);
     assert!(text.contains(&format!("lost: LSN {first} to {last}\n")), "{text}");
     let produced = lost.iter().filter(|(_, _, kind)| *kind == PRODUCED).count();
-    let after = messages(&saved);
+    let after = messages(&salvaged);
     let missing = before.difference(&after).count();
-    assert!(missing <= produced, "{missing} messages are gone, {produced} were in the segment");
+    assert!(missing <= produced, "{missing} messages are missing, {produced} were in the segment");
     assert!(after.iter().any(|(.., value)| value.starts_with(b"one 229 ")), "the last message is kept");
 }
 
 #[test]
-fn a_truncated_inner_segment_costs_what_was_cut_off() {
+fn truncated_inner_segment_loses_at_most_what_was_cut_off() {
     let dir = log();
     let before = messages(&state(dir.path()));
     let file = segments(dir.path())[1];
@@ -140,15 +141,15 @@ fn a_truncated_inner_segment_costs_what_was_cut_off() {
     let (code, text) = verify(dir.path());
     assert_eq!(code, 1);
     assert!(text.contains(&format!("refused: {file}: corrupt at byte {byte}, LSN {lsn}: ")), "{text}");
-    let (text, saved) = salvaged(dir.path());
+    let (text, salvaged) = salvage_checked(dir.path());
     assert!(text.contains(&format!("lost: LSN {lsn} to {}\n", cut.last().unwrap().1)), "{text}");
-    assert!(before.difference(&messages(&saved)).count() <= 7);
+    assert!(before.difference(&messages(&salvaged)).count() <= 7);
 }
 
 #[test]
-fn a_damaged_snapshot_is_told_though_a_start_passes_over_it() {
+fn damaged_snapshot_is_reported_although_startup_ignores_it() {
     let dir = log_with_snapshots();
-    let whole = state(dir.path());
+    let intact = state(dir.path());
     let newest = *snapshots(dir.path()).last().unwrap();
     flip(dir.path(), newest, 5000);
     let (code, text) = verify(dir.path());
@@ -156,11 +157,11 @@ fn a_damaged_snapshot_is_told_though_a_start_passes_over_it() {
     assert!(text.contains(&format!("notice: {newest}: damaged snapshot passed over")), "{text}");
     assert!(text.contains("damaged, but nothing is lost"), "{text}");
     assert_eq!(salvage(dir.path(), true), (0, "nothing to do: a broker starts on this log\n".to_owned()));
-    assert_eq!(state(dir.path()), whole);
+    assert_eq!(state(dir.path()), intact);
 }
 
 #[test]
-fn without_any_whole_snapshot_the_segments_are_what_is_left() {
+fn without_intact_snapshot_the_segments_are_kept() {
     let dir = log_with_snapshots();
     let snapshots = snapshots(dir.path());
     assert_eq!(snapshots.len(), 2);
@@ -168,12 +169,12 @@ fn without_any_whole_snapshot_the_segments_are_what_is_left() {
     let (code, text) = verify(dir.path());
     assert_eq!(code, 1);
     assert!(text.contains("refused: wal-") && text.contains("but the log is needed from LSN 1 on"), "{text}");
-    let (text, _) = salvaged(dir.path());
+    let (text, _) = salvage_checked(dir.path());
     assert!(text.contains("lost: LSN 1 to "), "{text}");
 }
 
 #[test]
-fn damage_behind_a_snapshot_leaves_everything_in_it() {
+fn damage_after_snapshot_keeps_everything_in_it() {
     let dir = log_with_snapshots();
     let before = messages(&state(dir.path()));
     let file = *segments(dir.path()).iter().rfind(|file| frames(dir.path(), **file).len() > 8).unwrap();
@@ -181,14 +182,14 @@ fn damage_behind_a_snapshot_leaves_everything_in_it() {
     flip(dir.path(), file, byte + 35);
     let (code, text) = verify(dir.path());
     assert_eq!(code, 1, "{text}");
-    let (_, saved) = salvaged(dir.path());
-    assert!(before.difference(&messages(&saved)).count() <= 1);
+    let (_, salvaged) = salvage_checked(dir.path());
+    assert!(before.difference(&messages(&salvaged)).count() <= 1);
 }
 
 #[test]
-fn a_foreign_file_is_set_aside_and_costs_nothing() {
+fn foreign_file_is_quarantined_and_loses_nothing() {
     let dir = log();
-    let whole = state(dir.path());
+    let intact = state(dir.path());
     let sequence = segments(dir.path()).len() as u64 + 1;
     let (log_id, previous_lsn, previous_crc, synced) = (LogId([8; 16]), Lsn(0), 0, Lsn(0));
     let other = SegmentHeader { log_id, sequence, previous_lsn, previous_crc, synced };
@@ -199,43 +200,44 @@ fn a_foreign_file_is_set_aside_and_costs_nothing() {
     assert_eq!(code, 1);
     assert!(text.contains(&format!("refused: {last}: belongs to log ")), "{text}");
     fs::remove_file(dir.path().join("notes.txt")).unwrap();
-    let (text, saved) = salvaged(dir.path());
+    let (text, salvaged) = salvage_checked(dir.path());
     assert!(!text.contains("lost: "), "{text}");
-    assert_eq!(messages(&saved), messages(&whole));
+    assert_eq!(messages(&salvaged), messages(&intact));
 }
 
-/// Found by fuzzing: what was salvaged did not open, since its numbers went on from names that no log can have given.
+/// Found by fuzzing: a salvaged log could not be opened because its numbers continued from file names that no log can
+/// have.
 #[test]
-fn files_with_numbers_that_no_log_gives_are_set_aside_and_cost_nothing() {
+fn files_with_impossible_numbers_are_quarantined_and_lose_nothing() {
     let last = u64::MAX;
     for stray in [FileId::SnapshotDraft(Lsn(last)), FileId::Snapshot(Lsn(last)), FileId::Segment(last)] {
         let dir = log();
-        let whole = state(dir.path());
+        let intact = state(dir.path());
         fs::write(path(dir.path(), stray), "stray").unwrap();
         if let FileId::SnapshotDraft(_) = stray {
-            // By itself a draft is no reason to refuse.
+            // A draft alone does not make a start fail.
             flip(dir.path(), segments(dir.path())[2], 50);
         }
-        let (text, saved) = salvaged(dir.path());
+        let (text, salvaged) = salvage_checked(dir.path());
         assert!(!text.contains("lost: "), "{text}");
-        assert_eq!(messages(&saved), messages(&whole));
+        assert_eq!(messages(&salvaged), messages(&intact));
     }
 }
 
 #[test]
-fn a_segment_under_another_name_is_still_read() {
+fn renamed_segment_is_still_read() {
     let dir = log();
-    let whole = state(dir.path());
+    let intact = state(dir.path());
     let (from, to) = (segments(dir.path())[1], FileId::Segment(77));
     fs::rename(path(dir.path(), from), path(dir.path(), to)).unwrap();
     assert_eq!(verify(dir.path()).0, 1);
-    let (text, saved) = salvaged(dir.path());
+    let (text, salvaged) = salvage_checked(dir.path());
     assert!(!text.contains("lost: "), "{text}");
-    assert_eq!(messages(&saved), messages(&whole));
+    assert_eq!(messages(&salvaged), messages(&intact));
 }
 
 #[test]
-fn a_record_that_contradicts_is_passed_over_and_what_follows_is_kept() {
+fn contradicting_record_is_skipped_and_later_ones_are_kept() {
     let dir = log();
     let before = messages(&state(dir.path()));
     let mut wrong = Lsn(0);
@@ -258,14 +260,14 @@ fn a_record_that_contradicts_is_passed_over_and_what_follows_is_kept() {
         text.contains(&format!("LSN {wrong}: record contradicts the state: a boot that is not the next")),
         "{text}"
     );
-    let (text, saved) = salvaged(dir.path());
-    assert!(text.contains(&format!("lost: the record with LSN {wrong}: ")), "{text}");
-    assert!(saved.topic_named(&TopicName::new("late").unwrap()).is_some());
-    assert_eq!(messages(&saved), before);
+    let (text, salvaged) = salvage_checked(dir.path());
+    assert!(text.contains(&format!("lost: the record with LSN {wrong} (booted): ")), "{text}");
+    assert!(salvaged.topic_named(&TopicName::new("late").unwrap()).is_some());
+    assert_eq!(messages(&salvaged), before);
 }
 
 #[test]
-fn without_one_whole_header_there_is_nothing_to_go_by() {
+fn log_without_valid_header_cannot_be_salvaged() {
     let dir = log();
     let before = {
         segments(dir.path()).iter().for_each(|file| flip(dir.path(), *file, 50));
@@ -273,7 +275,7 @@ fn without_one_whole_header_there_is_nothing_to_go_by() {
     };
     let (code, text) = salvage(dir.path(), true);
     assert_eq!(code, 2, "{text}");
-    assert!(text.contains("nothing tells whose log this is"), "{text}");
+    assert!(text.contains("the id of the log is unknown"), "{text}");
     assert_eq!(files(dir.path()), before);
     assert_eq!(verify(dir.path()).0, 1);
 }

@@ -1,12 +1,13 @@
-//! `driftqd wal` on logs that are whole, and on logs with every kind of damage.
+//! `driftqd wal` on intact logs and on logs with every kind of damage.
 
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
-mod classes;
-mod crashes;
 mod daemon;
 mod damage;
-mod looking;
-mod starts;
+mod damage_classes;
+mod damaged_starts;
+mod inspect;
+mod interrupted;
+mod read_only;
 mod support;
 mod sweep;

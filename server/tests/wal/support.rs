@@ -1,17 +1,20 @@
-//! A small log with something of everything in it, and ways to damage it.
+//! Small logs with every kind of record, and ways to damage them.
 
+use driftq_core::OpenOptions;
+
+use driftq_core::command::{Ack, CreateTopic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use driftq_core::codec::record as codec;
 use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
-use driftq_core::faults::NoFaults;
 use driftq_core::log::{FileId, Frame, FrameChain, LogId, SegmentHeader, SegmentReader};
 use driftq_core::pipeline::inspect;
-use driftq_core::record::{Event, GroupStart, Record, Retention};
+use driftq_core::record::{Event, Record};
 use driftq_core::state::State;
 use driftq_core::types::*;
+use driftq_core::types::{GroupStart, Retention};
 use driftq_core::{Command, Output, Pipeline, PipelineConfig};
 use driftq_files::{DataFolder, FileStorage};
 use driftq_server::wal::{WalCommand, run_to};
@@ -28,7 +31,7 @@ pub fn config(snapshot_every_bytes: u64) -> PipelineConfig {
     }
 }
 
-/// A broker at work on a folder.
+/// A broker on a folder, with a clock that tests set.
 pub struct Broker {
     pub pipeline: Pipeline,
     storage: FileStorage,
@@ -40,7 +43,7 @@ impl Broker {
         let mut storage = DataFolder::open(dir).unwrap().storage();
         let now = Timestamp(now);
         let config = config(snapshot_every_bytes);
-        let (pipeline, _) = Pipeline::open(&mut storage, config, Some(LOG_ID), now, NoFaults).unwrap();
+        let (pipeline, _) = OpenOptions::new().config(config).create(LOG_ID).open(&mut storage, now).unwrap();
         let mut broker = Self { pipeline, storage, now };
         broker.settle();
         broker
@@ -65,7 +68,11 @@ impl Broker {
 
     pub fn topic(&mut self, name: &str, partitions: u32) {
         let name = TopicName::new(name).unwrap();
-        self.ask(Command::CreateTopic { name, partitions: Some(partitions), retention: Retention::default() });
+        self.ask(Command::CreateTopic(CreateTopic {
+            name,
+            partitions: Some(partitions),
+            retention: Retention::default(),
+        }));
     }
 
     pub fn produce(&mut self, topic: &str, number: u64) {
@@ -75,8 +82,8 @@ impl Broker {
         assert!(outputs.iter().any(|output| matches!(output, Output::Reply { result: Ok(_), .. })), "{outputs:?}");
     }
 
-    /// Hands out `count` messages to a worker, which acks the even ones of them.
-    pub fn work(&mut self, topic: &str, count: u64) {
+    /// Delivers `count` messages to a consumer, which acks those with an even offset.
+    pub fn consume(&mut self, topic: &str, count: u64) {
         let (topic, group) = (TopicName::new(topic).unwrap(), GroupName::new("g").unwrap());
         let owner = OwnerName::new("w").unwrap();
         let outputs = self.ask(Command::Subscribe(Subscribe {
@@ -92,61 +99,62 @@ impl Broker {
         for output in outputs {
             let Output::Deliver { delivery, .. } = output else { continue };
             if delivery.offset.0.is_multiple_of(2) {
-                self.ask(Command::Ack(Claim {
+                self.ask(Command::Ack(Ack(Claim {
                     topic: topic.clone(),
                     group: group.clone(),
                     partition: delivery.partition,
                     offset: delivery.offset,
                     owner: owner.clone(),
                     token: TokenClaim::Shown(delivery.token),
-                }));
+                })));
             }
         }
     }
 }
 
-/// A log of three boots and several segments; `snapshot_every_bytes` says whether it has snapshots.
+/// Makes a log of three boots and several segments, with snapshots unless `snapshot_every_bytes` is high.
 pub fn make_log(dir: &Path, snapshot_every_bytes: u64) {
-    for life in 0..3 {
-        let mut broker = Broker::open(dir, snapshot_every_bytes, 1_000_000 * (life + 1));
-        if life == 0 {
+    for boot in 0..3 {
+        let mut broker = Broker::open(dir, snapshot_every_bytes, 1_000_000 * (boot + 1));
+        if boot == 0 {
             broker.topic("one", 1);
             broker.topic("many", 3);
         }
         for number in 0..30 {
-            broker.produce("one", life * 100 + number);
-            broker.produce("many", life * 100 + number);
+            broker.produce("one", boot * 100 + number);
+            broker.produce("many", boot * 100 + number);
             if number % 10 == 5 {
-                broker.work("one", 4);
-                broker.work("many", 4);
+                broker.consume("one", 4);
+                broker.consume("many", 4);
             }
         }
     }
 }
 
-/// A folder in memory where the system has such a place: hundreds of starts would otherwise wait for hundreds of syncs of a disk.
-pub fn scratch() -> tempfile::TempDir {
+/// A folder in memory if the system has one, so that hundreds of starts do not wait for the syncs of a disk.
+pub fn memory_dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// A log of one topic in three lives, each of which ends with a mark: nothing is acked, everything is proven synced.
+/// A log of one topic and three boots, each of which ends with a synced mark: nothing is acked, every message is
+/// proven synced.
 pub fn plain_log(snapshot_every_bytes: u64) -> tempfile::TempDir {
-    let dir = scratch();
-    for life in 0..3 {
-        let mut broker = Broker::open(dir.path(), snapshot_every_bytes, 1_000_000 * (life + 1));
-        if life == 0 {
+    let dir = memory_dir();
+    for boot in 0..3 {
+        let mut broker = Broker::open(dir.path(), snapshot_every_bytes, 1_000_000 * (boot + 1));
+        if boot == 0 {
             broker.topic("one", 1);
         }
-        (0..30).for_each(|number| broker.produce("one", life * 30 + number));
+        (0..30).for_each(|number| broker.produce("one", boot * 30 + number));
         broker.now = broker.now.after(Millis(200));
         broker.settle();
     }
     dir
 }
 
-/// A message where it was written.
+/// A message and the bytes of its frame.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct StoredMessage {
     pub file: FileId,
     pub start: usize,
     pub end: usize,
@@ -155,9 +163,9 @@ pub struct Made {
     pub value: String,
 }
 
-/// Every message that stands in a segment, in order.
-pub fn produced(dir: &Path) -> Vec<Made> {
-    let mut made = Vec::new();
+/// Every message in the segments, in order.
+pub fn produced(dir: &Path) -> Vec<StoredMessage> {
+    let mut messages = Vec::new();
     for file in segments(dir) {
         let bytes = fs::read(path(dir, file)).unwrap();
         let Ok(header) = SegmentHeader::decode(&bytes) else { continue };
@@ -167,13 +175,13 @@ pub fn produced(dir: &Path) -> Vec<Made> {
             let Ok(Record { event: Event::Produced { offset, body, .. }, .. }) = record else { continue };
             let (end, lsn) = (reader.position(), frame.head.lsn);
             let value = String::from_utf8(body.value().to_vec()).unwrap();
-            made.push(Made { file, start: end - frame.size(), end, lsn, offset: offset.0, value });
+            messages.push(StoredMessage { file, start: end - frame.size(), end, lsn, offset: offset.0, value });
         }
     }
-    made
+    messages
 }
 
-/// A folder with such a log in it.
+/// A folder with such a log.
 pub fn log() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     make_log(dir.path(), u64::MAX);
@@ -187,7 +195,7 @@ pub fn log_with_snapshots() -> tempfile::TempDir {
 }
 
 pub fn copy(from: &Path) -> tempfile::TempDir {
-    copy_into(scratch(), from)
+    copy_into(memory_dir(), from)
 }
 
 pub fn copy_into(to: tempfile::TempDir, from: &Path) -> tempfile::TempDir {
@@ -232,7 +240,7 @@ pub fn flip(dir: &Path, file: FileId, byte: usize) {
     edit(dir, file, |bytes| bytes[byte] ^= 4);
 }
 
-/// Where each frame of a segment begins, its LSN and its kind. Empty for a segment that was never begun.
+/// The first byte, LSN and kind of each frame of a segment. Empty for a segment without a header.
 pub fn frames(dir: &Path, file: FileId) -> Vec<(usize, Lsn, u8)> {
     let bytes = fs::read(path(dir, file)).unwrap();
     let Ok(header) = SegmentHeader::decode(&bytes) else { return Vec::new() };
@@ -244,7 +252,7 @@ pub fn frames(dir: &Path, file: FileId) -> Vec<(usize, Lsn, u8)> {
     found
 }
 
-/// Writes more frames behind the last of the last segment in use.
+/// Writes frames after the last one of the last segment in use.
 pub fn append(dir: &Path, write: impl FnOnce(&mut FrameChain, &mut Vec<u8>)) {
     let file = *segments(dir).iter().rfind(|file| !frames(dir, **file).is_empty()).unwrap();
     edit(dir, file, |bytes| {
@@ -259,24 +267,24 @@ pub fn append(dir: &Path, write: impl FnOnce(&mut FrameChain, &mut Vec<u8>)) {
 }
 
 pub fn state(dir: &Path) -> State {
-    inspect(&mut DataFolder::open(dir).unwrap().storage(), None, &NoFaults).unwrap().0
+    inspect(&mut DataFolder::open(dir).unwrap().storage(), None).unwrap().0
 }
 
-/// Every message that is kept: topic, partition, offset and value.
+/// Every stored message: topic, partition, offset and value.
 pub fn messages(state: &State) -> BTreeSet<(String, u32, u64, Vec<u8>)> {
     let mut messages = BTreeSet::new();
     for topic in state.topics() {
-        for (partition, holds) in topic.partitions() {
-            for (_, message) in holds.messages() {
+        for (id, partition) in topic.partitions() {
+            for (_, message) in partition.messages() {
                 let value = message.body.value().to_vec();
-                messages.insert((topic.name().to_string(), partition.0, message.offset.0, value));
+                messages.insert((topic.name().to_string(), id.0, message.offset.0, value));
             }
         }
     }
     messages
 }
 
-/// Exit code and text.
+/// Runs a command; exit code and output.
 pub fn run(command: &WalCommand) -> (u8, String) {
     let mut out = Vec::new();
     let code = run_to(command, &mut out).unwrap_or_else(|error| {
@@ -299,13 +307,14 @@ pub fn quarantine(dir: &Path) -> PathBuf {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("quarantine-"));
-    let quarantine = found.next().expect("there is a quarantine folder");
+    let quarantine = found.next().expect("a quarantine folder");
     assert_eq!(found.next(), None);
     quarantine
 }
 
-/// Salvages a damaged folder as an operator would, and checks what holds of every salvage. Gives the text and the state after.
-pub fn salvaged(dir: &Path) -> (String, State) {
+/// Salvages a damaged folder, first as a dry run, and checks what holds for every salvage. Returns the output and the
+/// new state.
+pub fn salvage_checked(dir: &Path) -> (String, State) {
     let before = files(dir);
     let (code, text) = salvage(dir, false);
     assert_eq!(code, 1, "{text}");
@@ -315,19 +324,19 @@ pub fn salvaged(dir: &Path) -> (String, State) {
 
     let (code, text) = salvage(dir, true);
     assert_eq!(code, 0, "{text}");
-    assert_eq!(files(&quarantine(dir)), before, "every old file is set aside, byte for byte");
+    assert_eq!(files(&quarantine(dir)), before, "every old file is in quarantine, unchanged");
     assert!(!dir.join("salvage-tmp").exists());
     let (code, verified) = verify(dir);
     assert_eq!(code, 0, "{verified}");
     let (code, again) = salvage(dir, true);
     assert_eq!((code, again.contains("nothing to do")), (0, true), "{again}");
-    let saved = state(dir);
-    saved.check().unwrap();
-    // It is a log to go on with.
+    let salvaged = state(dir);
+    salvaged.check().unwrap();
+    // A broker can continue on it.
     let mut broker = Broker::open(dir, u64::MAX, 9_000_000_000);
     broker.topic("new", 1);
     broker.produce("new", 1);
     drop(broker);
     assert_eq!(verify(dir).0, 0);
-    (text, saved)
+    (text, salvaged)
 }

@@ -1,4 +1,4 @@
-//! Damage everywhere: every frame of a log in turn, and bytes at random.
+//! Damages every frame of a log in turn, and random bytes.
 
 use crate::support::*;
 
@@ -6,24 +6,24 @@ const TOPIC_CREATED: u8 = 2;
 const PRODUCED: u8 = 9;
 
 #[test]
-fn whichever_frame_is_damaged_no_other_message_is_lost() {
+fn damaged_frame_loses_no_other_message() {
     let dir = log();
     let before = messages(&state(dir.path()));
-    let row = segments(dir.path());
+    let all = segments(dir.path());
     let mut tried = 0;
-    for file in row {
+    for file in all {
         for (byte, lsn, kind) in frames(dir.path(), file) {
             let damaged = copy(dir.path());
             flip(damaged.path(), file, byte + 20);
             if salvage(damaged.path(), true).1.starts_with("nothing to do") {
-                continue; // It was the torn end of the log.
+                continue; // The frame was not proven synced: a torn tail.
             }
             tried += 1;
             let after = messages(&state(damaged.path()));
             let missing = before.difference(&after).count();
             match kind {
-                PRODUCED => assert!(missing <= 1, "LSN {lsn}: {missing} messages are gone"),
-                // Nobody can tell of a topic whose name is lost.
+                PRODUCED => assert!(missing <= 1, "LSN {lsn}: {missing} messages are missing"),
+                // A topic whose name is lost cannot be kept.
                 TOPIC_CREATED => assert!(missing > 0),
                 _ => assert_eq!(missing, 0, "LSN {lsn} of kind {kind}"),
             }
@@ -33,7 +33,7 @@ fn whichever_frame_is_damaged_no_other_message_is_lost() {
 }
 
 #[test]
-fn whatever_is_overwritten_a_salvage_ends_in_a_log_that_opens_or_says_why_not() {
+fn salvage_after_random_damage_yields_a_log_that_opens() {
     let dirs = [log(), log_with_snapshots()];
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = |below: usize| {

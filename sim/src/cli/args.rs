@@ -1,22 +1,22 @@
-//! What can be asked on the command line, and how it is explained.
+//! The command line arguments and their help texts.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use driftq_core::faults::Fault;
-use driftq_core::types::{GroupName, Timestamp, TopicName};
+use driftq_core::types::TopicName;
+use driftq_inspect::MessageName;
 
 use crate::explain::FUTURES;
 use crate::swarm::Profile;
 use crate::trace::mutant_named;
-use crate::wal::{At, MessageName};
 
-/// Crashes a broker, lies to it about its disk and its clock, and checks what it promised.
+/// Runs the broker core in a simulated world with crashes, disk faults and clock faults, and checks its invariants.
 ///
-/// Every seed is a life of a simulated world: clients, workers, a network, a disk, a clock, and one real broker core. The
-/// same seed is always the same life, on every machine, in debug and release builds.
+/// Every seed stands for one run: clients, workers, a network, a disk and a clock, all simulated, around one real
+/// broker core. The same seed gives the same run on every machine, in debug and release builds.
 #[derive(Debug, Parser)]
 #[command(name = "driftq-sim", version, max_term_width = 110, after_help = EXAMPLES)]
 pub(super) struct Cli {
@@ -27,23 +27,21 @@ pub(super) struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   driftq-sim run                                        a thousand seeds on all cores
-  driftq-sim run --for 2m --start 1000000               two minutes, from another seed on
-  driftq-sim run --profile effects                      workers that run effects, above all
+  driftq-sim run --for 2m --start 1000000               two minutes, from another seed
+  driftq-sim run --profile effects                      workers that use the idempotency store
   driftq-sim replay 34                                  one seed, with its digest
-  driftq-sim replay sim-failures/seed-34.jsonl          a trace, with no generator
-  driftq-sim shrink 34 --out sim/regressions/x.jsonl    a short trace that breaks the same promise
-  driftq-sim explain 34                                 when it became inevitable, and which steps it took
-  driftq-sim view sim-failures/seed-34.jsonl            a life as a picture, in one HTML file
-  driftq-sim soak --for 8h                              new seeds all night; goes on where it was the next
-  driftq-sim run --mutant skip-token-check              see a planted bug caught
+  driftq-sim replay sim-failures/seed-34.jsonl          a trace, independent of the generator
+  driftq-sim shrink 34 --out sim/regressions/x.jsonl    a short trace that violates the same invariant
+  driftq-sim explain 34                                 when it became inevitable, and which actions it depends on
+  driftq-sim view sim-failures/seed-34.jsonl            a run as a timeline, in one HTML file
+  driftq-sim soak --for 8h                              new seeds all night; continues the next time
+  driftq-sim run --mutant skip-token-check              a planted bug and its detection
   driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
-  driftq-sim exhaust                                    a small world, every way it can go
-  driftq-sim check history.jsonl --data-dir data        what clients of a real server saw, and its log
-  driftq-sim wal data --message orders/17               what a real server's log says of a message
+  driftq-sim exhaust                                    all runs of a small world
 
-Exit codes: 0 passed, 1 a promise was broken (or a planted bug survived), 2 misuse.";
+Exit codes: 0 passed, 1 an invariant was violated (or a planted bug survived), 2 misuse.";
 
-/// What can be asked; what each does is told at its arguments.
+/// The commands; each is described at its arguments.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Run(Run),
@@ -54,16 +52,14 @@ pub(super) enum Command {
     Soak(Soak),
     Mutants(Mutants),
     Exhaust(Exhaust),
-    Check(Check),
-    Wal(Wal),
 }
 
-/// Lives many seeds with all checks on.
+/// Runs many seeds with all checks.
 ///
-/// The first seed is lived twice and compared by digest before anything else. The run ends at the first broken promise,
-/// shrinks it, writes the short trace to a file and prints the command that replays it. The last line is PASSED or FAILED. A
-/// run of 2,000 seeds or more also fails if one of the rare situations in its table was never met. With --profile effects it also
-/// tells how often effects were granted, run, replayed and skipped.
+/// First the determinism of the first seed is checked: it is run twice, replayed once and compared by digest. The
+/// command ends at the first violation, shrinks it, writes the shrunk trace to a file and prints the command that
+/// replays it. The last line is PASSED or FAILED. A campaign of 2,000 seeds or more also fails if a coverage point was
+/// never hit. With --profile effects it also prints how often effects were granted, run, replayed and skipped.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -72,37 +68,37 @@ Examples:
   driftq-sim run --profile effects
   driftq-sim run --mutant highest-ack-watermark")]
 pub(super) struct Run {
-    /// How many seeds [default: 1000]
+    /// Number of seeds [default: 1000]
     #[arg(long, value_name = "N", conflicts_with = "time", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) seeds: Option<u64>,
-    /// For how long instead, such as 500ms, 30s, 2m or 1h
+    /// Duration instead, such as 500ms, 30s, 2m or 1h
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     pub(super) time: Option<Duration>,
     /// The first seed
     #[arg(long, value_name = "SEED", default_value = "0", value_parser = seed)]
     pub(super) start: u64,
-    /// What is in fashion in every world
+    /// Workload profile
     #[arg(long, value_name = "NAME", value_enum, default_value_t)]
     pub(super) profile: Profile,
-    /// On how many threads [default: one for every core]; the results do not depend on it
+    /// Number of threads [default: one per core]; the results do not depend on it
     #[arg(long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
     /// A bug to plant in the broker; an unknown name lists them
     #[arg(long, value_name = "NAME", value_parser = mutant_named)]
     pub(super) mutant: Option<Fault>,
-    /// End after so many failing seeds
+    /// End after this many failing seeds
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) failures: u64,
-    /// Where the traces of failing seeds go
+    /// Directory for the traces of failing seeds
     #[arg(long, value_name = "DIR", default_value = "sim-failures")]
     pub(super) out_dir: PathBuf,
 }
 
-/// Lives one seed or trace, and prints its digest.
+/// Replays one seed or trace, and prints its digest.
 ///
-/// A trace that names a planted bug is replayed with it, unless --mutant says otherwise. The last line is the digest of
-/// everything that came out of the world, the same in debug and release builds and on every machine. With --real it is lived
-/// a second time with the server's files in the place of the simulated disk, and fails if anything comes out otherwise.
+/// A trace that names a planted bug is replayed with it, unless --mutant overrides it. The last line is the digest of
+/// all outputs, the same in debug and release builds and on every machine. With --real the run is repeated on the
+/// server's file storage in the place of the simulated disk, and fails if any output differs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -114,22 +110,22 @@ Examples:
 pub(super) struct Replay {
     #[command(flatten)]
     pub(super) subject: Subject,
-    /// Live only the first N steps
+    /// Execute only the first N actions
     #[arg(long, value_name = "N")]
     pub(super) stop_at: Option<usize>,
-    /// Write what was lived to a file, as a trace; - for the terminal
+    /// Write the run to a file, as a trace; - for standard output
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// Live it once more over the server's own files, in a new or empty folder, and compare
+    /// Repeat the run on the server's file storage, in a new or empty directory, and compare
     #[arg(long, value_name = "DIR")]
     pub(super) real: Option<PathBuf>,
 }
 
-/// Makes a failing seed or trace as short as it can be.
+/// Shrinks a failing seed or trace.
 ///
-/// Drops commands and faults alike, makes the steps that are left simpler, and then the world they happen in, as long as the
-/// same sentence is still broken. The result is a trace that is ready to be kept in sim/regressions, where a test runs it.
-/// Exits with 1 if a promise is broken, and with 0 if there was nothing to shrink.
+/// Drops requests and faults, simplifies the remaining actions and then the limits of the world, as long as the same
+/// invariant is violated. The result is a trace for sim/regressions, where a test replays it. Exits with 1 if an
+/// invariant is violated, and with 0 if there was nothing to shrink.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -139,17 +135,18 @@ Examples:
 pub(super) struct Shrink {
     #[command(flatten)]
     pub(super) subject: Subject,
-    /// Where to write the short trace; else it is printed
+    /// File for the shrunk trace [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
 }
 
-/// Tells when a broken promise became inevitable, and which steps it took.
+/// Explains when a violation became inevitable, and which actions it depends on.
 ///
-/// After chosen steps of a failing seed or trace the world is cloned and left to chance: each clone goes on with a mixture of what
-/// the trace still had in store and of steps like those of the trace, drawn anew. The share of these futures that break the same
-/// sentence is drawn as a curve. Below it stand the step from which on all of them do, which may be long before the one that was
-/// caught, and the few steps it depends on. Exits with 1 if a promise is broken, and with 0 if there is nothing to explain.
+/// After chosen actions of a failing seed or trace the world is cloned. Each clone continues with a mixture of the
+/// remaining actions of the trace and new actions like them. The share of these futures that violate the same invariant
+/// is drawn as a curve, followed by the action from which on all of them do, which may be long before the detection,
+/// and the actions that the violation depends on. Exits with 1 if an invariant is violated, and with 0 if there is
+/// nothing to explain.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -159,23 +156,23 @@ Examples:
 pub(super) struct Explain {
     #[command(flatten)]
     pub(super) subject: Subject,
-    /// How many futures are drawn after every step that is looked at
+    /// Number of futures after every examined action
     #[arg(long, value_name = "N", default_value_t = FUTURES, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(super) futures: u64,
-    /// On how many threads [default: one for every core]; the results do not depend on it
+    /// Number of threads [default: one per core]; the results do not depend on it
     #[arg(long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
-    /// Write all of it to a file as well, as JSON; - for the terminal
+    /// Also write the explanation to a file, as JSON; - for standard output
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
 }
 
-/// Lives new seeds until it is stopped, and goes on where it was the next time.
+/// Runs new seeds until it is stopped, and continues the next time.
 ///
-/// How far it is stands in a folder, with the traces of the seeds that broke a promise, shrunk beside the lives that go on: five of
-/// every sentence; more of the same are only counted. One line a minute. Ctrl-C or SIGTERM ends it when what is under way is
-/// done; a process that is killed lives the seeds of its last minute again and skips none. Exits with 0 if this run found nothing,
-/// and with 1 if it did.
+/// The state is kept in a directory, with the shrunk traces of failing seeds: five per invariant; more are only
+/// counted. Prints one line per minute. Ctrl-C or SIGTERM ends it once the current seeds are done; a killed process
+/// repeats the seeds of its last minute and skips none. Exits with 0 if this session found nothing, and with 1
+/// otherwise.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -184,35 +181,35 @@ Examples:
   driftq-sim soak --profile effects --dir sim-soak-effects
   driftq-sim soak --mutant skip-token-check --dir /tmp/see-it-work --for 10s")]
 pub(super) struct Soak {
-    /// The folder with its state and what it found
+    /// Directory with the state and the traces
     #[arg(long, value_name = "DIR", default_value = "sim-soak")]
     pub(super) dir: PathBuf,
-    /// For how long, such as 30s, 2m or 8h; else until it is stopped
+    /// Duration, such as 30s, 2m or 8h [default: until it is stopped]
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     pub(super) time: Option<Duration>,
-    /// How often it says how far it is
+    /// Interval between progress lines
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     pub(super) every: Duration,
     /// The first seed of a new soak [default: 17592186044416, far from the seeds of other runs]
     #[arg(long, value_name = "SEED", value_parser = seed)]
     pub(super) start: Option<u64>,
-    /// What is in fashion in every world [default: each profile in turn]
+    /// Workload profile [default: each profile in turn]
     #[arg(long, value_name = "NAME", value_enum)]
     pub(super) profile: Option<Profile>,
-    /// On how many threads [default: one for every core]
+    /// Number of threads [default: one per core]
     #[arg(long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
-    /// A bug to plant in the broker, to see it found; an unknown name lists them
+    /// A bug to plant in the broker, to see it detected; an unknown name lists them
     #[arg(long, value_name = "NAME", value_parser = mutant_named)]
     pub(super) mutant: Option<Fault>,
 }
 
-/// Shows a seed or a trace as a picture: one HTML file that needs nothing else.
+/// Writes the timeline of a seed or trace as a self-contained HTML file.
 ///
-/// Lanes for producers, broker, disk and workers, leases as spans, faults as signs, and for every step what was asked, what was
-/// answered and what it changed. A broken promise is pinned where it broke. Arrow keys step, + and - zoom, ? tells the rest.
-/// Exits with 0 whether or not a promise is broken. The data folder of a server that has ended is shown as well, as by wal
-/// --view: its last 5,000 records.
+/// The timeline has tracks for producers, broker, disk and workers, leases as bars, faults as symbols, and for every
+/// action the request, the replies and the state changes. A violation is marked. Arrow keys navigate, + and - zoom, ?
+/// lists all keys. Exits with 0 whether or not an invariant is violated. Also shows the data directory of a stopped
+/// server, as wal --view does: its last 5,000 records.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -223,18 +220,37 @@ Examples:
 pub(super) struct View {
     #[command(flatten)]
     pub(super) subject: Subject,
-    /// Where to write the page [default: the trace's name with .html, in the current folder]
+    /// File for the page [default: the name of the trace with .html, in the current directory]
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
-    /// Do not look for when the broken promise became inevitable
+    /// Skip the explanation of a violation
     #[arg(long)]
     pub(super) no_explain: bool,
+    #[command(flatten)]
+    pub(super) records: RecordSelection,
 }
 
-/// Plants every known bug, one at a time, and tells who catches it.
+/// Which records of a data folder's log to show.
+#[derive(Debug, Args)]
+pub(super) struct RecordSelection {
+    /// Of a data folder, only records from this LSN on
+    #[arg(long, value_name = "LSN")]
+    pub(super) from: Option<u64>,
+    /// Of a data folder, only records up to this LSN
+    #[arg(long, value_name = "LSN")]
+    pub(super) to: Option<u64>,
+    /// Of a data folder, only records about this topic
+    #[arg(long, value_name = "TOPIC", conflicts_with = "message")]
+    pub(super) topic: Option<TopicName>,
+    /// Of a data folder, only records about this message
+    #[arg(long, value_name = "TOPIC/OFFSET")]
+    pub(super) message: Option<MessageName>,
+}
+
+/// Plants every known bug, one at a time, and reports which invariants detect it.
 ///
-/// From several starts, seeds are lived until one breaks a promise with the bug and none without it. Then the same without
-/// the naive model, to see which invariants kill it by themselves; then one killing seed is shrunk. Exits with 1 if a bug
+/// From several starts, seeds are run until one fails with the bug and passes without it. Then the same without the
+/// oracle, to see which invariants detect the bug by themselves; then one failing seed is shrunk. Exits with 1 if a bug
 /// survived.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -244,36 +260,37 @@ Examples:
   driftq-sim mutants --starts 3 --survey 20
   driftq-sim mutants --traces sim/regressions")]
 pub(super) struct Mutants {
-    /// How many seeds there are to kill a bug, from every start
+    /// Number of seeds to kill a bug, from every start
     #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) seeds: u64,
-    /// From how many starts
+    /// Number of starts
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) starts: u64,
-    /// How many seeds are lived without the naive model
+    /// Number of seeds run without the oracle
     #[arg(long, value_name = "N", default_value = "100")]
     pub(super) survey: u64,
-    /// Only this bug; may be given more than once. An unknown name lists them
+    /// Only this bug; repeatable. An unknown name lists them
     #[arg(long, value_name = "NAME", value_parser = mutant_named)]
     pub(super) only: Vec<Fault>,
-    /// A document to write the tables into, between the lines <!-- kill matrix --> and <!-- /kill matrix -->
+    /// Document for the tables, between the lines <!-- kill matrix --> and <!-- /kill matrix -->
     #[arg(long, value_name = "FILE", conflicts_with = "only")]
     pub(super) out: Option<PathBuf>,
-    /// Where to write a short trace for every killed bug
+    /// Directory for a shrunk trace of every killed bug
     #[arg(long, value_name = "DIR")]
     pub(super) traces: Option<PathBuf>,
-    /// On how many threads [default: one for every core]; the results do not depend on it
+    /// Number of threads [default: one per core]; the results do not depend on it
     #[arg(long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
 }
 
-/// Goes every way a small world can go, with all checks on.
+/// Explores all runs of a small world, with all checks.
 ///
-/// A few messages, a few workers, a crash. From every state every move that changes something is made: a message is sent, or once
-/// more; a worker connects, acks, fails, extends or gives back, by any delivery it has read, or goes; one piece of I/O
-/// is done; time passes to the next timer; the broker is woken; the power goes, at every byte of what was not synced, and
-/// the broker is started. Where two ways meet, one is gone on with. What goes wrong is found by a shortest way, shrunk, written to a
-/// file, and the command that replays it is printed. The last line is PASSED or FAILED.
+/// A few messages, a few workers, a crash. From every state every transition that changes something is taken: a message
+/// is sent or resent; a worker subscribes, unsubscribes, or acks, nacks, extends or releases any delivery it has read;
+/// one I/O operation is performed; time advances to the next timeout; the timeout handler is called; the machine
+/// crashes, at every byte of the unsynced data, and the broker is started. Equivalent states are explored once. A
+/// violation is found by a shortest path, shrunk and written to a file, and the command that replays it is printed. The
+/// last line is PASSED or FAILED.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -282,109 +299,37 @@ Examples:
   driftq-sim exhaust --messages 1 --consumers 1 --crashes 2
   driftq-sim exhaust --mutant torn-tail-taken-for-rot")]
 pub(super) struct Exhaust {
-    /// How many moves away from the beginning; the default takes less than a minute on two cores, every further one three times as long
+    /// Number of transitions from the initial state; the default takes less than a minute on two cores, each further
+    /// one three times as long
     #[arg(long, value_name = "N", default_value = "9")]
     pub(super) depth: u32,
-    /// How many messages
+    /// Number of messages
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=8))]
     pub(super) messages: u8,
-    /// How many workers
+    /// Number of workers
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u8).range(0..=8))]
     pub(super) consumers: u8,
-    /// How many crashes
+    /// Number of crashes
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) crashes: u8,
-    /// On how many threads [default: one for every core]; the results do not depend on it
+    /// Number of threads [default: one per core]; the results do not depend on it
     #[arg(long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
     /// A bug to plant in the broker; an unknown name lists them
     #[arg(long, value_name = "NAME", value_parser = mutant_named)]
     pub(super) mutant: Option<Fault>,
-    /// Where the trace of what went wrong goes [default: in the folder sim-failures]
+    /// File for the trace of a violation [default: in the directory sim-failures]
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
 }
 
-/// Judges a history of a real server: what its clients asked and what they were told.
-///
-/// A history is a file with one JSON object a line, written by a driver beside the server; docs/histories.md describes it. It is
-/// judged by what the clients saw alone. With --data-dir the log of the server, which must have ended, is replayed through the core
-/// as well and must tell the same story. The last line is PASSED or FAILED; above it stands what was looked at, and one
-/// sentence for every broken promise.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  driftq-sim check history.jsonl
-  driftq-sim check history.jsonl --data-dir ./driftq-data
-
-Exit codes: 0 passed, 1 a promise was broken, 2 the history or the log cannot be read.")]
-pub(super) struct Check {
-    /// The file with the history
-    #[arg(value_name = "HISTORY")]
-    pub(super) history: PathBuf,
-    /// The data folder of the server, to replay its log and compare
-    #[arg(long, value_name = "DIR")]
-    pub(super) data_dir: Option<PathBuf>,
-}
-
-/// Reads the log of a real server: the state at any point of it, what happened when, the life of a message.
-///
-/// The server must have ended. Nothing in its folder is changed. Without options it tells what files there are, what they hold, how much
-/// happened when and where everything stands at the end. The last line is the digest of the state and the LSN it is the state
-/// of, as GET /v1/digest of the server tells them. docs/inspecting.md shows all of it.
-#[derive(Debug, Args)]
-#[group(skip)]
-#[command(group = ArgGroup::new("part").args(["records", "view"]), after_help = "\
-Examples:
-  driftq-sim wal driftq-data
-  driftq-sim wal driftq-data --at 5120
-  driftq-sim wal driftq-data --at 2026-11-15T12:00:00Z
-  driftq-sim wal driftq-data --at -5m
-  driftq-sim wal driftq-data --message orders/17 --group billing
-  driftq-sim wal driftq-data --records --from 5000 --to 5120
-  driftq-sim wal driftq-data --message orders/17 --view life.html
-
-Exit codes: 0 told, 2 the log cannot be read, or what was asked for is not in it.")]
-pub(super) struct Wal {
-    /// The data folder of the server
-    #[arg(value_name = "DIR")]
-    pub(super) dir: PathBuf,
-    /// The state right after this LSN, or at this moment (RFC 3339), or so long before the end (-5m)
-    #[arg(long, value_name = "LSN|TIME", value_parser = at, allow_hyphen_values = true)]
-    pub(super) at: Option<At>,
-    /// The life of this message; with --at, as far as that
-    #[arg(long, value_name = "TOPIC/OFFSET", conflicts_with_all = ["records", "topic"])]
-    pub(super) message: Option<MessageName>,
-    /// Only what this group had to do with the message
-    #[arg(long, value_name = "GROUP", requires = "message")]
-    pub(super) group: Option<GroupName>,
-    /// The records, one a line
-    #[arg(long, conflicts_with = "at")]
-    pub(super) records: bool,
-    /// A picture of it in one HTML file, as of view: at most 5,000 records, the last unless --from is given
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["at", "group", "records"])]
-    pub(super) view: Option<PathBuf>,
-    /// With --view, only what is about this topic
-    #[arg(long, value_name = "TOPIC", requires = "view")]
-    pub(super) topic: Option<TopicName>,
-    /// With --records or --view, from this LSN on
-    #[arg(long, value_name = "LSN", requires = "part")]
-    pub(super) from: Option<u64>,
-    /// With --records or --view, through this LSN
-    #[arg(long, value_name = "LSN", requires = "part")]
-    pub(super) to: Option<u64>,
-    /// As JSON: one object, or with --records one for each line
-    #[arg(long, conflicts_with = "view")]
-    pub(super) json: bool,
-}
-
-/// The life that a command is about.
+/// The run that a command examines.
 #[derive(Debug, Args)]
 pub(super) struct Subject {
     /// A seed, or a file with a trace
     #[arg(value_name = "SEED|TRACE")]
     pub(super) source: String,
-    /// The profile of the run that the seed is from
+    /// Workload profile of the seed
     #[arg(long, value_name = "NAME", value_enum, default_value_t)]
     pub(super) profile: Profile,
     /// A bug to plant in the broker, or "none"; an unknown name lists them
@@ -392,18 +337,18 @@ pub(super) struct Subject {
     pub(super) mutant: Option<Choice>,
 }
 
-/// A planted bug that was named, or that there be none.
+/// A planted bug, or explicitly none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice(pub(super) Option<Fault>);
 
 fn choice(text: &str) -> Result<Choice, String> {
     match text {
         "none" => Ok(Choice(None)),
-        name => mutant_named(name).map(|fault| Choice(Some(fault))).map_err(|said| format!("{said}; or none")),
+        name => mutant_named(name).map(|fault| Choice(Some(fault))).map_err(|error| format!("{error}; or none")),
     }
 }
 
-/// A seed, as people write it.
+/// Parses a seed, decimal or hexadecimal.
 pub(super) fn seed(text: &str) -> Result<u64, String> {
     let read = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -426,41 +371,22 @@ fn time(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| format!("\"{text}\" is not a time; write 500ms, 30s, 2m or 1h"))
 }
 
-fn at(text: &str) -> Result<At, String> {
-    let wrong = || format!("\"{text}\" is neither an LSN nor a time; write 5120, 2026-11-15T12:00:00Z or -5m");
-    if let Some(back) = text.strip_prefix('-') {
-        return time(back).map(At::BeforeEnd).map_err(|_| wrong());
-    }
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text.parse().map(At::Lsn).map_err(|_| wrong());
-    }
-    let moment: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
-    Ok(At::Time(Timestamp(u64::try_from(moment.as_millisecond()).unwrap_or(0))))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn command_line_definition_is_valid() {
         use clap::CommandFactory as _;
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn times_and_seeds_are_read_and_nonsense_is_refused() {
+    fn durations_and_seeds_are_parsed_and_invalid_ones_refused() {
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
         for text in ["", "2", "m", "0s", "-1s", "2d", "1.5h", "99999999999999999999s"] {
             assert!(time(text).is_err(), "{text}");
-        }
-        assert_eq!(at("5120"), Ok(At::Lsn(5_120)));
-        assert_eq!(at("-5m"), Ok(At::BeforeEnd(Duration::from_secs(300))));
-        assert_eq!(at("2025-12-21T12:00:00.123Z"), Ok(At::Time(Timestamp(1_766_318_400_123))));
-        assert_eq!(at("2025-12-21T14:00:00+02:00"), Ok(At::Time(Timestamp(1_766_318_400_000))));
-        for text in ["", "-", "-5", "5m", "99999999999999999999", "2025-12-21", "2025-12-21T12:00:00", "now"] {
-            assert!(at(text).is_err(), "{text}");
         }
         assert_eq!(seed("0xff"), Ok(255));
         assert_eq!(seed("18446744073709551615"), Ok(u64::MAX));

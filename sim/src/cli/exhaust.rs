@@ -6,18 +6,18 @@ use std::time::Instant;
 use super::args::Exhaust;
 use super::{Ending, Misuse, say};
 use crate::exhaust::{Level, Plan, Size, Summary, exhaust as search};
-use crate::life::{Conditions, Life};
 use crate::parallel::cores;
 use crate::progress::Progress;
 use crate::report::{grouped, span};
+use crate::run::{Run, RunOptions};
 use crate::shrink::shrink;
 use crate::trace::Trace;
 
 pub(super) fn exhaust(args: &Exhaust) -> Result<Ending, Misuse> {
     let Exhaust { depth, messages, consumers, crashes, mutant, .. } = *args;
     let jobs = args.jobs.unwrap_or_else(cores);
-    let conditions = Conditions { fault: mutant, ..Conditions::default() };
-    let plan = Plan { size: Size { messages, consumers, crashes }, depth, jobs, conditions };
+    let options = RunOptions { fault: mutant, ..RunOptions::default() };
+    let plan = Plan { size: Size { messages, consumers, crashes }, depth, jobs, options };
     let planted = mutant.map(|fault| format!(" --mutant {}", fault.name())).unwrap_or_default();
     let trace = args.trace.clone().unwrap_or_else(|| default_trace(args));
     say!(
@@ -27,17 +27,17 @@ pub(super) fn exhaust(args: &Exhaust) -> Result<Ending, Misuse> {
     );
     let mut progress = Progress::begin("states", None);
     let summary = search(&plan, |summary| {
-        progress.at(summary.states(), || format!("{} moves away", summary.depth()));
+        progress.at(summary.states(), || format!("depth {}", summary.depth()));
     });
     progress.end();
     say!("\n{}", table(&summary.levels));
     say!("{}", totals(&summary, depth));
-    if let Some(life) = &summary.failure {
-        tell(life, &summary, conditions, &trace)?;
+    if let Some(run) = &summary.failure {
+        report(run, &summary, options, &trace)?;
     }
     let passed = summary.failure.is_none();
     say!("{}", if passed { "PASSED" } else { "FAILED" });
-    Ok(if passed { Ending::Passed } else { Ending::Broken })
+    Ok(if passed { Ending::Passed } else { Ending::Failed })
 }
 
 fn default_trace(args: &Exhaust) -> PathBuf {
@@ -45,7 +45,7 @@ fn default_trace(args: &Exhaust) -> PathBuf {
     Path::new("sim-failures").join(format!("exhaust{name}.jsonl"))
 }
 
-/// A line for every depth.
+/// One line per depth.
 fn table(levels: &[Level]) -> String {
     let mut lines = format!("{:>5} {:>14} {:>14} {:>14}\n", "depth", "new states", "transitions", "crashes");
     for (depth, level) in levels.iter().enumerate() {
@@ -55,7 +55,7 @@ fn table(levels: &[Level]) -> String {
     lines
 }
 
-/// The figures of a search, a line each.
+/// The figures of a search, one per line.
 fn totals(summary: &Summary, depth: u32) -> String {
     let (states, transitions) = (summary.states(), summary.transitions());
     let seconds = summary.elapsed.as_secs_f64().max(1e-9);
@@ -64,10 +64,10 @@ fn totals(summary: &Summary, depth: u32) -> String {
     row("states", grouped(states));
     row("transitions", grouped(transitions));
     let again = transitions.saturating_sub(states.saturating_sub(1));
-    row("deduplicated", format!("{} transitions led to a state that was known", grouped(again)));
+    row("deduplicated", format!("{} transitions led to a known state", grouped(again)));
     row("crash points", format!("{} in {} states", grouped(summary.crashes()), grouped(summary.crash_states)));
-    row("drained", format!("{} states were worked off", grouped(summary.drained)));
-    let end = if summary.is_complete { ": there are no more states" } else { "" };
+    row("drained", format!("{} states", grouped(summary.drained)));
+    let end = if summary.is_complete { ": all states explored" } else { "" };
     row("depth", format!("{} of {depth}{end}", summary.depth()));
     row("seconds", format!("{seconds:.1}"));
     row("states/s", grouped((states as f64 / seconds) as u64));
@@ -75,21 +75,21 @@ fn totals(summary: &Summary, depth: u32) -> String {
     lines
 }
 
-/// What was broken, made short, kept, and how to see it again.
-fn tell(life: &Life, summary: &Summary, conditions: Conditions, path: &Path) -> Result<(), Misuse> {
-    let Some(violation) = &life.violation else {
-        say!("a way that broke a promise broke none when it was gone again: the same steps are not the same life");
+/// Reports a violation: shrinks it, writes its trace and prints the command that replays it.
+fn report(run: &Run, summary: &Summary, options: RunOptions, path: &Path) -> Result<(), Misuse> {
+    let Some(violation) = &run.violation else {
+        say!("a path with a violation was replayed without one: the run is not deterministic");
         return Ok(());
     };
-    say!("a promise was broken {} moves away, after {} states", summary.depth(), grouped(summary.states()));
+    say!("violation at depth {}, after {} states", summary.depth(), grouped(summary.states()));
     say!("  invariant {}: {}", violation.invariant, violation.sentence);
     say!("  found: {}", violation.found);
-    let begun = Instant::now();
-    if let Some(shrunk) = shrink(&life.setup, &life.steps, conditions) {
-        let trace = Trace::of(&shrunk.life, None, conditions.fault);
+    let started = Instant::now();
+    if let Some(shrunk) = shrink(&run.setup, &run.actions, options) {
+        let trace = Trace::of(&shrunk.run, None, options.fault);
         trace.write(path).map_err(|cause| Misuse::Write { path: path.to_owned(), cause })?;
-        say!("  shrunk from {} steps to {} in {}", shrunk.before, shrunk.life.steps.len(), span(begun.elapsed()));
-        say!("  replay the short trace: cargo run --release -p driftq-sim -- replay {}", path.display());
+        say!("  shrunk from {} actions to {} in {}", shrunk.before, shrunk.run.actions.len(), span(started.elapsed()));
+        say!("  replay the shrunk trace: cargo run --release -p driftq-sim -- replay {}", path.display());
     }
     Ok(())
 }

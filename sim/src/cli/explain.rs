@@ -7,23 +7,23 @@ use std::path::Path;
 use super::args::Explain;
 use super::source::Source;
 use super::{Ending, Misuse, say};
-use crate::explain::slice::Without;
-use crate::explain::{Explanation, NotExplained, Options, Point, explain as explained};
+use crate::explain::slice::WithoutAction;
+use crate::explain::{CurvePoint, Explanation, NotExplained, Options, explain as explain_trace};
 use crate::parallel::cores;
 use crate::trace::Trace;
-use crate::view::story_of;
+use crate::view::timeline_of;
 
-/// How long a bar is at most.
+/// The width of a full bar.
 const BAR: u64 = 20;
-/// How many letters of a step stand beside its bar.
-const WORDS: usize = 46;
+/// The width of the label beside a bar.
+const LABEL: usize = 46;
 
 pub(super) fn explain(args: &Explain) -> Result<Ending, Misuse> {
     let (source, fault) = Source::read(&args.subject)?;
     say!("{}", source.describe(fault));
-    let trace = Trace::of(&source.live(fault), source.seed(), fault);
+    let trace = Trace::of(&source.run(fault), source.seed(), fault);
     let options = Options { futures: args.futures, jobs: args.jobs.unwrap_or_else(cores) };
-    let explanation = match explained(&trace, options) {
+    let explanation = match explain_trace(&trace, options) {
         Ok(explanation) => explanation,
         Err(nothing @ NotExplained::NothingBroken) => {
             say!("{nothing}");
@@ -31,24 +31,27 @@ pub(super) fn explain(args: &Explain) -> Result<Ending, Misuse> {
         }
         Err(other) => {
             say!("{other}");
-            return Ok(Ending::Broken);
+            return Ok(Ending::Failed);
         }
     };
-    let labels: Vec<String> = story_of(&trace, fault).moments.into_iter().map(|moment| moment.label).collect();
+    let labels: Vec<String> = timeline_of(&trace, fault).steps.into_iter().map(|step| step.label).collect();
     say!("{}", text(&explanation, &labels));
     if let Some(path) = &args.json {
         write(path, &explanation)?;
     }
-    if let Some(found) = &explanation.sound_breaks {
+    if let Some(found) = &explanation.violation_without_fault {
         let path = Path::new("sim-failures").join("future.jsonl");
         found.write(&path).map_err(|cause| Misuse::Write { path: path.clone(), cause })?;
-        say!("\nA future broke a promise WITHOUT the planted bug. Replay it: driftq-sim replay {}", path.display());
+        say!(
+            "\nA future violated an invariant WITHOUT the planted bug. Replay it: driftq-sim replay {}",
+            path.display()
+        );
     }
-    Ok(Ending::Broken)
+    Ok(Ending::Failed)
 }
 
 fn write(path: &Path, explanation: &Explanation) -> Result<(), Misuse> {
-    let json = serde_json::to_string_pretty(explanation).expect("names and numbers have a form in JSON");
+    let json = serde_json::to_string_pretty(explanation).expect("the value serializes to JSON");
     if path == Path::new("-") {
         say!("\n{json}");
         return Ok(());
@@ -58,70 +61,73 @@ fn write(path: &Path, explanation: &Explanation) -> Result<(), Misuse> {
     Ok(())
 }
 
-/// All that is told about it, without the first line.
+/// The report, without its first line.
 fn text(explanation: &Explanation, labels: &[String]) -> String {
-    let Explanation { broken, found, points, needed, .. } = explanation;
+    let Explanation { violated, found, points, needed, .. } = explanation;
     let mut text = String::new();
-    let _ = writeln!(text, "invariant {} is broken: {}", broken.invariant, broken.sentence);
+    let _ = writeln!(text, "invariant {} violated: {}", violated.invariant, violated.sentence);
     let _ = writeln!(text, "  found: {found}\n");
     let futures = points.first().map_or(0, |point| point.futures);
-    let _ = writeln!(text, "of {futures} futures after each step: # break it, + break another promise first");
+    let _ = writeln!(text, "of {futures} futures after each action: # violate it, + violate another invariant first");
     for point in points {
         let label = point.after.checked_sub(1).and_then(|nth| labels.get(nth));
-        let words = label.map_or("the beginning".to_owned(), |label| shortened(label, WORDS));
+        let label = label.map_or("the start".to_owned(), |label| shortened(label, LABEL));
         let percent = (point.share() * 100.0).round();
         let _ =
-            writeln!(text, "{:>5} {:<width$} {percent:>3}%  {words}", point.after, bar(point), width = BAR as usize);
+            writeln!(text, "{:>5} {:<width$} {percent:>3}%  {label}", point.after, bar(point), width = BAR as usize);
     }
-    let _ = write!(text, "\n{}", verdict(explanation, explanation.steps));
-    let few = if needed.is_minimal { "none of which can be left out" } else { "perhaps fewer: patience ended" };
-    let _ = writeln!(text, "\nit depends on {} of {} steps, {few}:", needed.needed.len(), explanation.steps);
+    let _ = write!(text, "\n{}", verdict(explanation, explanation.actions));
+    let few =
+        if needed.is_minimal { "none of which can be left out" } else { "perhaps fewer: the search budget ran out" };
+    let _ = writeln!(text, "\nit depends on {} of {} actions, {few}:", needed.needed.len(), explanation.actions);
     for needed in &needed.needed {
-        let json = serde_json::to_string(&needed.step).expect("names and numbers have a form in JSON");
+        let json = serde_json::to_string(&needed.action).expect("the value serializes to JSON");
         let _ = writeln!(text, "{:>5} {json}", needed.number);
-        if needed.without != Without::Nothing {
+        if needed.without != WithoutAction::Nothing {
             let _ = writeln!(text, "      without it {}", without(&needed.without));
         }
     }
-    if let Some(last) = needed.needed.last().filter(|last| last.number < explanation.steps) {
-        let _ = writeln!(text, "without all others it breaks at step {} already", last.number);
+    if let Some(last) = needed.needed.last().filter(|last| last.number < explanation.actions) {
+        let _ = writeln!(text, "with these alone it is violated at action {}", last.number);
     }
     text.truncate(text.trim_end().len());
     text
 }
 
-fn bar(point: &Point) -> String {
+fn bar(point: &CurvePoint) -> String {
     let part = |count: u64| (count * BAR / point.futures.max(1)) as usize;
-    // One in a hundred is not none.
+    // A single future is shown.
     let same = part(point.same).max(usize::from(point.same > 0));
     let all = part(point.same + point.another).max(same);
     format!("{}{}", "#".repeat(same), "+".repeat(all - same))
 }
 
-/// When it was too late, in sentences.
+/// When the violation became inevitable, in sentences.
 fn verdict(explanation: &Explanation, last: usize) -> String {
     let (inevitable, doomed) = (explanation.inevitable(), explanation.doomed);
     let mut text = match inevitable {
-        0 if last == 0 => "broken before the first step\n".to_owned(),
-        0 => format!("inevitable from the beginning; seen at step {last}\n"),
+        0 if last == 0 => "violated before the first action\n".to_owned(),
+        0 => format!("inevitable from the start; detected at action {last}\n"),
         _ if inevitable == last => {
-            format!("inevitable after step {last}, not before the last: until then a luckier future got away\n")
+            format!("inevitable after action {last}, the last: until then some future avoided it\n")
         }
-        _ => format!("inevitable after step {inevitable}; seen at step {last}\n"),
+        _ => format!("inevitable after action {inevitable}; detected at action {last}\n"),
     };
     if doomed < inevitable {
-        let when = if doomed == 0 { "from the beginning".to_owned() } else { format!("after step {doomed}") };
-        let _ = writeln!(text, "{when} no future was whole: each broke this promise or another");
+        let when = if doomed == 0 { "from the start".to_owned() } else { format!("after action {doomed}") };
+        let _ = writeln!(text, "{when} every future violated this invariant or another");
     }
     text
 }
 
-fn without(without: &Without) -> String {
+fn without(without: &WithoutAction) -> String {
     match without {
-        Without::Nothing => "nothing breaks".to_owned(),
-        Without::Another(broken) => format!("another breaks: invariant {}, {}", broken.invariant, broken.sentence),
-        Without::Same => "the same breaks".to_owned(),
-        Without::Anyway => "it breaks even without the planted bug".to_owned(),
+        WithoutAction::Nothing => "no invariant is violated".to_owned(),
+        WithoutAction::Another(violated) => {
+            format!("another is violated: invariant {}, {}", violated.invariant, violated.sentence)
+        }
+        WithoutAction::Same => "the same invariant is violated".to_owned(),
+        WithoutAction::Anyway => "it is violated even without the planted bug".to_owned(),
     }
 }
 
@@ -137,14 +143,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_long_is_cut() {
+    fn long_text_is_truncated() {
         assert_eq!(shortened("abcdef", 4), "abc…");
         assert_eq!(shortened("abcd", 4), "abcd");
     }
 
     #[test]
-    fn a_bar_shows_few_as_more_than_none_and_never_more_than_all() {
-        let point = |same, another| Point { after: 0, futures: 64, same, another };
+    fn bar_shows_a_single_future_and_never_exceeds_its_width() {
+        let point = |same, another| CurvePoint { after: 0, futures: 64, same, another };
         assert_eq!(bar(&point(0, 0)), "");
         assert_eq!(bar(&point(1, 0)), "#");
         assert_eq!(bar(&point(64, 0)).len(), BAR as usize);

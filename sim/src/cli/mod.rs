@@ -1,9 +1,9 @@
-//! The command line. Exit codes: 0 passed, 1 a promise was broken (or a planted bug survived), 2 misuse.
+//! The command line. Exit codes: 0 passed, 1 an invariant was violated (or a planted bug survived), 2 misuse.
 
 mod args;
-mod check;
 mod exhaust;
 mod explain;
+mod files;
 mod mutants;
 mod replay;
 mod run;
@@ -11,7 +11,6 @@ mod shrink;
 mod soak;
 mod source;
 mod view;
-mod wal;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,28 +18,28 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use self::args::{Cli, Command};
-use crate::hush;
+use crate::panic_capture;
 use crate::trace::TraceError;
 
-/// Prints a line. Nobody listening is no reason to fail: `driftq-sim … | head` is fine.
+/// Prints a line. A closed pipe is no error: `driftq-sim … | head` is fine.
 macro_rules! say {
-    ($($words:tt)*) => {{
+    ($($args:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($words)*);
+        let _ = writeln!(std::io::stdout(), $($args)*);
     }};
 }
 use say;
 
-/// How a command ends when it could do what it was asked.
+/// The result of a command that could be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// No promise was broken.
+    /// No invariant was violated.
     Passed,
-    /// One was.
-    Broken,
+    /// An invariant was violated.
+    Failed,
 }
 
-/// Why a command could not do what it was asked.
+/// Why a command could not be executed.
 #[derive(Debug, thiserror::Error)]
 enum Misuse {
     #[error("\"{0}\" is neither a seed, a number from 0 to 18446744073709551615, nor a file with a trace")]
@@ -50,28 +49,26 @@ enum Misuse {
     #[error("{} cannot be written: {cause}", path.display())]
     Write { path: PathBuf, cause: std::io::Error },
     #[error(transparent)]
-    Real(#[from] crate::real::RealError),
+    Real(#[from] crate::file_disk::FileDiskError),
     #[error("{} cannot be read: {cause}", path.display())]
     Read { path: PathBuf, cause: std::io::Error },
     #[error("{}: {cause}", path.display())]
     Markers { path: PathBuf, cause: crate::mutants::MarkerError },
-    #[error("{}: {cause}", path.display())]
-    History { path: PathBuf, cause: crate::history::ReadError },
-    #[error("{} cannot be held against the history: {cause}", path.display())]
-    Log { path: PathBuf, cause: crate::history::CompareError },
     #[error(transparent)]
     Soak(#[from] crate::soak::folder::FolderError),
-    #[error("signals cannot be listened for: {0}")]
+    #[error("cannot register signal handlers: {0}")]
     Signals(std::io::Error),
     #[error("{}: {cause}", path.display())]
-    Wal { path: PathBuf, cause: crate::wal::WalError },
+    DataFolder { path: PathBuf, cause: driftq_inspect::InspectError },
+    #[error("{0} is not a data folder: --from, --to, --topic and --message select records of a log")]
+    NotADataFolder(String),
 }
 
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    hush::install();
+    panic_capture::install();
     let ended = match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Replay(args) => replay::replay(args),
@@ -81,12 +78,10 @@ pub fn main() -> ExitCode {
         Command::View(args) => view::view(args),
         Command::Mutants(args) => mutants::mutants(args),
         Command::Exhaust(args) => exhaust::exhaust(args),
-        Command::Check(args) => check::check(args),
-        Command::Wal(args) => wal::wal(args),
     };
     match ended {
         Ok(Ending::Passed) => ExitCode::SUCCESS,
-        Ok(Ending::Broken) => ExitCode::from(1),
+        Ok(Ending::Failed) => ExitCode::from(1),
         Err(misuse) => {
             eprintln!("error: {misuse}");
             ExitCode::from(2)

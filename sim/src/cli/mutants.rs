@@ -7,14 +7,14 @@ use driftq_core::faults::Fault;
 
 use super::args::Mutants;
 use super::{Ending, Misuse, say};
-use crate::mutants::{Effort, Row, convict, insert, tables};
+use crate::mutants::{Effort, Row, insert, measure, tables};
 use crate::parallel::{cores, in_order};
 use crate::progress::Progress;
-use crate::regression::judge;
+use crate::regression::check;
 use crate::report::span;
 
 pub(super) fn mutants(args: &Mutants) -> Result<Ending, Misuse> {
-    // Better to know before than after some minutes that there is no place for the tables.
+    // Fail before the measurement, not after it, if the document has no markers.
     let document = args.out.as_ref().map(|path| {
         let text = fs::read_to_string(path).map_err(|cause| Misuse::Read { path: path.clone(), cause })?;
         insert(&text, "").map_err(|cause| Misuse::Markers { path: path.clone(), cause })?;
@@ -36,7 +36,7 @@ pub(super) fn mutants(args: &Mutants) -> Result<Ending, Misuse> {
     in_order(
         jobs,
         faults.into_iter(),
-        |fault| convict(fault, effort),
+        |fault| measure(fault, effort),
         |row| {
             say!("{}", line(&row, effort));
             rows.push(row);
@@ -47,8 +47,8 @@ pub(super) fn mutants(args: &Mutants) -> Result<Ending, Misuse> {
     progress.end();
     if let Some(folder) = &args.traces {
         let shortest = rows.iter().filter_map(|row| row.shortest.as_ref().map(|shortest| (row.fault, shortest)));
-        // A bug that makes lives unrepeatable has no trace that shows it every time.
-        for shortest in shortest.filter(|(_, shortest)| (0..3).all(|_| judge(&shortest.trace).is_ok())) {
+        // A bug that makes runs nondeterministic has no trace that demonstrates it every time.
+        for shortest in shortest.filter(|(_, shortest)| (0..3).all(|_| check(&shortest.trace).is_ok())) {
             let path = folder.join(format!("mutant-{}.jsonl", shortest.0.name()));
             shortest.1.trace.write(&path).map_err(|cause| Misuse::Write { path, cause })?;
         }
@@ -57,25 +57,25 @@ pub(super) fn mutants(args: &Mutants) -> Result<Ending, Misuse> {
         let text = insert(&text, &tables(&rows, effort));
         let text = text.map_err(|cause| Misuse::Markers { path: path.clone(), cause })?;
         fs::write(path, text).map_err(|cause| Misuse::Write { path: path.clone(), cause })?;
-        say!("the tables are in {}", path.display());
+        say!("the tables were written to {}", path.display());
     }
     let survived = rows.iter().filter(|row| !row.is_killed()).count();
     say!("{} killed, {survived} survived", rows.len() - survived);
-    Ok(if survived == 0 { Ending::Passed } else { Ending::Broken })
+    Ok(if survived == 0 { Ending::Passed } else { Ending::Failed })
 }
 
-/// One bug in one line.
+/// One line per bug.
 fn line(row: &Row, effort: Effort) -> String {
     let name = row.fault.name();
     let Some(first) = row.first.as_ref().filter(|_| row.is_killed()) else {
         return format!("{name:<36} SURVIVED {} seeds", effort.seeds);
     };
     let seeds = |seeds: Option<u64>| seeds.map_or(format!("over {}", effort.seeds), |seeds| seeds.to_string());
-    let without = row.first_without_oracle.as_ref().map_or("nobody".to_owned(), |first| first.invariant.to_string());
+    let without = row.first_without_oracle.as_ref().map_or("none".to_owned(), |first| first.invariant.to_string());
     let killers: Vec<String> = row.killers.iter().map(|(number, count)| format!("{number}x{count}")).collect();
     let shrunk = row.shortest.as_ref().map_or(String::new(), |shortest| {
-        let (before, after) = (shortest.before, shortest.trace.steps.len());
-        format!("; {before} steps shrunk to {after} in {}", span(shortest.time))
+        let (before, after) = (shortest.before, shortest.trace.actions.len());
+        format!("; {before} actions shrunk to {after} in {}", span(shortest.time))
     });
     format!(
         "{name:<36} by {:>2}, without the oracle by {without} [{}]; seeds: median {}, worst {}{shrunk}",

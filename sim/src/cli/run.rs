@@ -6,16 +6,16 @@ use driftq_core::faults::Fault;
 
 use super::args::Run;
 use super::{Ending, Misuse, say};
-use crate::life::Conditions;
+use crate::campaign::{DETERMINISTIC, Extent, Failure, Plan, check_determinism};
 use crate::parallel::cores;
 use crate::progress::Progress;
-use crate::report::{effects, figures, grouped, missed, sometimes_table, span};
-use crate::run::{Extent, Failure, Plan, REPEATABLE, repeat};
+use crate::report::{coverage_table, effects, figures, grouped, missed, span};
+use crate::run::RunOptions;
 use crate::shrink::shrink;
 use crate::swarm::Profile;
 use crate::trace::Trace;
 
-/// How many seeds are lived where nobody says.
+/// The default number of seeds.
 const SEEDS: u64 = 1_000;
 
 pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
@@ -23,42 +23,42 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
         start: args.start,
         extent: args.time.map_or(Extent::Seeds(args.seeds.unwrap_or(SEEDS)), Extent::For),
         jobs: args.jobs.unwrap_or_else(cores),
-        conditions: Conditions { fault: args.mutant, profile: args.profile, ..Conditions::default() },
+        options: RunOptions { fault: args.mutant, profile: args.profile, ..RunOptions::default() },
         failures_max: args.failures,
     };
     say!("{}", command(args, &plan));
-    match repeat(plan.start, plan.conditions) {
-        Ok(chain) => say!("seed {} lived twice and replayed once: the same life, digest {chain}", plan.start),
-        Err(differing) => {
-            say!("invariant 22 is broken: {REPEATABLE}\n  found: {differing}\nFAILED");
-            return Ok(Ending::Broken);
+    match check_determinism(plan.start, plan.options) {
+        Ok(chain) => say!("seed {} run twice and replayed once: deterministic, digest {chain}", plan.start),
+        Err(difference) => {
+            say!("invariant 22 violated: {DETERMINISTIC}\n  found: {difference}\nFAILED");
+            return Ok(Ending::Failed);
         }
     }
     let total = if let Extent::Seeds(seeds) = plan.extent { Some(seeds) } else { None };
     let mut progress = Progress::begin("seeds", total);
-    let summary = crate::run::run(&plan, |summary| {
-        let rate = summary.tally.events as f64 / summary.elapsed.as_secs_f64().max(1e-9);
+    let summary = crate::campaign::run(&plan, |summary| {
+        let rate = summary.counters.events as f64 / summary.elapsed.as_secs_f64().max(1e-9);
         progress.at(summary.seeds, || format!("{} events/s", grouped(rate as u64)));
     });
     progress.end();
-    say!("\n{}\n{}", figures(&summary, plan.jobs), sometimes_table(&summary.sometimes));
+    say!("\n{}\n{}", figures(&summary, plan.jobs), coverage_table(&summary.coverage));
     if args.profile == Profile::Effects {
         say!("{}", effects(&summary));
     }
     for failure in &summary.failures {
-        tell(failure, args)?;
+        report(failure, args)?;
     }
-    // A planted bug changes what can be met.
+    // A planted bug changes which points can be hit.
     let missed = if args.mutant.is_some() { Vec::new() } else { missed(&summary) };
     for point in &missed {
-        say!("never met in {} seeds: {}", grouped(summary.seeds), point.sentence());
+        say!("never hit in {} seeds: {}", grouped(summary.seeds), point.sentence());
     }
     let passed = summary.failures.is_empty() && missed.is_empty();
     say!("{}", if passed { "PASSED" } else { "FAILED" });
-    Ok(if passed { Ending::Passed } else { Ending::Broken })
+    Ok(if passed { Ending::Passed } else { Ending::Failed })
 }
 
-/// The command with everything that was not said.
+/// The command line with all options.
 fn command(args: &Run, plan: &Plan) -> String {
     let extent = match plan.extent {
         Extent::Seeds(seeds) => format!("--seeds {seeds}"),
@@ -76,30 +76,30 @@ fn option(mutant: Option<Fault>) -> String {
     mutant.map(|fault| format!(" --mutant {}", fault.name())).unwrap_or_default()
 }
 
-/// What was broken, made short, kept, and how to see it again.
-fn tell(failure: &Failure, args: &Run) -> Result<(), Misuse> {
-    let Failure { seed, life } = failure;
-    let Some(violation) = &life.violation else { return Ok(()) };
-    say!("seed {seed} broke a promise at step {}", life.steps.len());
+/// Reports a violation: shrinks it, writes its trace and prints the commands that replay it.
+fn report(failure: &Failure, args: &Run) -> Result<(), Misuse> {
+    let Failure { seed, run } = failure;
+    let Some(violation) = &run.violation else { return Ok(()) };
+    say!("seed {seed} violated an invariant at action {}", run.actions.len());
     say!("  invariant {}: {}", violation.invariant, violation.sentence);
     say!("  found: {}", violation.found);
-    let begun = Instant::now();
-    let conditions = Conditions { fault: args.mutant, ..Conditions::default() };
-    let again = "cargo run --release -p driftq-sim -- replay";
-    if let Some(shrunk) = shrink(&life.setup, &life.steps, conditions) {
+    let started = Instant::now();
+    let options = RunOptions { fault: args.mutant, ..RunOptions::default() };
+    let command = "cargo run --release -p driftq-sim -- replay";
+    if let Some(shrunk) = shrink(&run.setup, &run.actions, options) {
         let path = args.out_dir.join(match args.mutant {
             None => format!("seed-{seed}.jsonl"),
             Some(fault) => format!("seed-{seed}-{}.jsonl", fault.name()),
         });
-        let trace = Trace::of(&shrunk.life, Some(*seed), args.mutant);
+        let trace = Trace::of(&shrunk.run, Some(*seed), args.mutant);
         trace.write(&path).map_err(|cause| Misuse::Write { path: path.clone(), cause })?;
-        say!("  shrunk to {} steps in {}", shrunk.life.steps.len(), span(begun.elapsed()));
-        say!("  replay the short trace: {again} {}", path.display());
+        say!("  shrunk to {} actions in {}", shrunk.run.actions.len(), span(started.elapsed()));
+        say!("  replay the shrunk trace: {command} {}", path.display());
     }
     let profile = match args.profile {
         Profile::Default => String::new(),
         profile => format!(" --profile {}", profile.name()),
     };
-    say!("  replay the seed: {again} {seed}{profile}{}", option(args.mutant));
+    say!("  replay the seed: {command} {seed}{profile}{}", option(args.mutant));
     Ok(())
 }

@@ -3,27 +3,27 @@
 use std::time::Instant;
 
 use super::args::Shrink;
-use super::replay::tell_violation;
+use super::replay::print_violation;
 use super::source::Source;
 use super::{Ending, Misuse, say};
-use crate::life::Conditions;
 use crate::report::span;
+use crate::run::RunOptions;
 use crate::trace::Trace;
 
 pub(super) fn shrink(args: &Shrink) -> Result<Ending, Misuse> {
     let (source, fault) = Source::read(&args.subject)?;
     say!("{}", source.describe(fault));
-    let life = source.live(fault);
-    let begun = Instant::now();
-    let conditions = Conditions { fault, ..Conditions::default() };
-    let Some(shrunk) = crate::shrink::shrink(&life.setup, &life.steps, conditions) else {
-        say!("no promise is broken: there is nothing to shrink");
+    let run = source.run(fault);
+    let started = Instant::now();
+    let options = RunOptions { fault, ..RunOptions::default() };
+    let Some(shrunk) = crate::shrink::shrink(&run.setup, &run.actions, options) else {
+        say!("no invariant is violated: there is nothing to shrink");
         return Ok(Ending::Passed);
     };
-    let mut trace = Trace::of(&shrunk.life, source.seed(), fault);
-    trace.head.about = match (&source, fault) {
-        (Source::Trace(before), _) if before.head.about.is_some() => before.head.about.clone(),
-        (_, fault) => fault.map(|fault| fault.sentence().to_owned()),
+    let mut trace = Trace::of(&shrunk.run, source.seed(), fault);
+    trace.header.about = match (&source, fault) {
+        (Source::Trace(before), _) if before.header.about.is_some() => before.header.about.clone(),
+        (_, fault) => fault.map(|fault| fault.description().to_owned()),
     };
     match &args.out {
         None => say!("{}", trace.to_jsonl().trim_end()),
@@ -32,11 +32,11 @@ pub(super) fn shrink(args: &Shrink) -> Result<Ending, Misuse> {
             say!("written to {}", path.display());
         }
     }
-    tell_violation(&shrunk.life);
+    print_violation(&shrunk.run);
     if !shrunk.is_finished {
-        say!("it may become shorter still: shrink the result once more");
+        say!("the search budget ran out: shrink the result again");
     }
-    let (steps, time) = (shrunk.life.steps.len(), span(begun.elapsed()));
-    say!("shrunk from {} steps to {steps} in {time}, after {} tries", shrunk.before, shrunk.tries);
-    Ok(Ending::Broken)
+    let (actions, time) = (shrunk.run.actions.len(), span(started.elapsed()));
+    say!("shrunk from {} actions to {actions} in {time}, after {} tries", shrunk.before, shrunk.tries);
+    Ok(Ending::Failed)
 }

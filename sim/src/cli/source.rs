@@ -1,4 +1,4 @@
-//! What a command is about: a seed, or a trace in a file.
+//! The subject of a command: a seed, or a trace in a file.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use driftq_core::faults::Fault;
 
 use super::Misuse;
 use super::args::{Choice, Subject, seed};
-use crate::life::{Conditions, Life, live};
+use crate::run::{Run, RunOptions, run_seed};
 use crate::swarm::Profile;
 use crate::trace::Trace;
 
-/// A life to look at.
+/// A run to examine.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     Seed(u64, Profile),
@@ -18,12 +18,12 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// What is named, and the bug to plant in it: the one that was named, else the one in the trace.
+    /// The subject and the bug to plant: the one on the command line, else the one in the trace.
     pub(super) fn read(subject: &Subject) -> Result<(Self, Option<Fault>), Misuse> {
         let source = Self::named(&subject.source, subject.profile)?;
         let fault = match (subject.mutant, &source) {
             (Some(Choice(fault)), _) => fault,
-            (None, Self::Trace(trace)) => trace.head.mutant,
+            (None, Self::Trace(trace)) => trace.header.mutant,
             (None, Self::Seed(..)) => None,
         };
         Ok((source, fault))
@@ -41,34 +41,36 @@ impl Source {
         Ok(Self::Trace(Box::new(trace)))
     }
 
-    pub(super) fn live(&self, fault: Option<Fault>) -> Life {
+    pub(super) fn run(&self, fault: Option<Fault>) -> Run {
         match self {
-            Self::Seed(seed, profile) => live(*seed, Conditions { fault, profile: *profile, ..Conditions::default() }),
-            Self::Trace(trace) => trace.relive(fault),
+            Self::Seed(seed, profile) => {
+                run_seed(*seed, RunOptions { fault, profile: *profile, ..RunOptions::default() })
+            }
+            Self::Trace(trace) => trace.replay(fault),
         }
     }
 
     pub(super) fn seed(&self) -> Option<u64> {
         match self {
             Self::Seed(seed, _) => Some(*seed),
-            Self::Trace(trace) => trace.head.seed,
+            Self::Trace(trace) => trace.header.seed,
         }
     }
 
-    /// What it is, in a few words.
+    /// A short description.
     pub(super) fn describe(&self, fault: Option<Fault>) -> String {
         let what = match self {
             Self::Seed(seed, Profile::Default) => format!("seed {seed}"),
             Self::Seed(seed, profile) => format!("seed {seed} of the profile {}", profile.name()),
             Self::Trace(trace) => {
-                // What is kept for a planted bug is about that bug, which is told anyway.
-                let about = trace.head.about.as_deref().filter(|_| fault.is_none() || fault != trace.head.mutant);
+                // The trace of a planted bug describes that bug, which is printed anyway.
+                let about = trace.header.about.as_deref().filter(|_| fault.is_none() || fault != trace.header.mutant);
                 let about = about.map(|about| format!(", about: {about}")).unwrap_or_default();
-                format!("trace of {} steps{about}", trace.steps.len())
+                format!("trace of {} actions{about}", trace.actions.len())
             }
         };
         match fault {
-            Some(fault) => format!("{what}, with {} planted: {}", fault.name(), fault.sentence()),
+            Some(fault) => format!("{what}, with {} planted: {}", fault.name(), fault.description()),
             None => what,
         }
     }

@@ -1,9 +1,9 @@
-//! What the log asks of the disk, done as far as power, room and luck allow.
+//! The [`Storage`] of the simulated disk, with its injected faults.
 
 use driftq_core::log::{FileId, FileInfo, Storage, StorageFault, WriteAt};
 
 use super::{Change, Content, Disk, Unsynced, io};
-use crate::steps::IoFault;
+use crate::actions::IoFault;
 
 impl Storage for Disk {
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault> {
@@ -30,7 +30,7 @@ impl Storage for Disk {
         if at.position != end as u64 {
             return Err(StorageFault::Misplaced { expected: end as u64, actual: at.position });
         }
-        let beyond = (end as u64 + bytes.len() as u64).saturating_sub(content.room());
+        let beyond = (end as u64 + bytes.len() as u64).saturating_sub(content.allocated());
         if beyond > 0 {
             self.check_budget(beyond)?;
         }
@@ -42,19 +42,19 @@ impl Storage for Disk {
     }
 
     fn sync(&mut self, file: FileId) -> Result<(), StorageFault> {
-        let begun = self.begin();
-        let powerless = self.fuse == Some(0) && begun.is_err();
+        let started = self.begin();
+        let is_stopped = self.changes_left == Some(0) && started.is_err();
         let number = self.number(file)?;
         let content = self.contents.get_mut(&number).ok_or(StorageFault::NotFound)?;
-        if begun.is_err() {
-            if !powerless {
-                // As real systems do it: the pages count as clean now, and nobody will write them again.
-                self.unsynced.retain(|late| late.of(number).is_none());
-                content.gave_up = true;
+        if started.is_err() {
+            if !is_stopped {
+                // As operating systems do: the pages count as clean and will not be written again.
+                self.unsynced.retain(|change| change.of(number).is_none());
+                content.sync_failed = true;
             }
-            return begun;
+            return started;
         }
-        self.unsynced.retain(|late| match late.of(number) {
+        self.unsynced.retain(|change| match change.of(number) {
             Some(range) => {
                 content.put(range, |byte| byte);
                 false
@@ -65,16 +65,16 @@ impl Storage for Disk {
     }
 
     fn read(&mut self, file: FileId, position: u64, buffer: &mut [u8]) -> Result<usize, StorageFault> {
-        let wanted = position..position.saturating_add(buffer.len() as u64);
+        let range_read = position..position.saturating_add(buffer.len() as u64);
         if let Some((bad, range)) = &self.unreadable
             && *bad == file
-            && wanted.start < range.end
-            && range.start < wanted.end
+            && range_read.start < range.end
+            && range.start < range_read.end
         {
             return Err(io("injected read failure"));
         }
         let content = self.content_mut(file)?;
-        let count = content.room().saturating_sub(position).min(buffer.len() as u64) as usize;
+        let count = content.allocated().saturating_sub(position).min(buffer.len() as u64) as usize;
         let start = content.written.len().min(usize::try_from(position).unwrap_or(usize::MAX));
         let data = &content.written[start..];
         let data = &data[..data.len().min(count)];
@@ -84,8 +84,9 @@ impl Storage for Disk {
     }
 
     fn list(&mut self) -> Result<Vec<FileInfo>, StorageFault> {
-        let info =
-            |(file, number): (&FileId, &u64)| Some(FileInfo { file: *file, len: self.contents.get(number)?.room() });
+        let info = |(file, number): (&FileId, &u64)| {
+            Some(FileInfo { file: *file, len: self.contents.get(number)?.allocated() })
+        };
         Ok(self.folder.iter().filter_map(info).collect())
     }
 
@@ -112,7 +113,7 @@ impl Storage for Disk {
         let durable = &self.durable_folder;
         self.contents.retain(|number, _| durable.values().any(|kept| kept == number));
         let contents = &self.contents;
-        self.unsynced.retain(|late| matches!(late, Unsynced::Bytes(number, _) if contents.contains_key(number)));
+        self.unsynced.retain(|change| matches!(change, Unsynced::Bytes(number, _) if contents.contains_key(number)));
         Ok(())
     }
 }

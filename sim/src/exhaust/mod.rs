@@ -1,31 +1,32 @@
-//! Small worlds, to the end: not some lives but all of them, up to so many steps.
+//! Exhaustive search: all runs of a small world, up to a number of transitions.
 //!
-//! A few messages, a few workers, a crash. From every state every [move](Move) that changes something is made, level by level, so
-//! that what goes wrong is found by a shortest way. Where two ways meet, by [fingerprint](crate::world::Fingerprint), one is gone
-//! on with. The crash comes at every state, and there at every byte of what was not synced, each followed by a start with all
-//! its checks. Nothing is drawn: the same plan always counts the same, on any number of threads.
+//! A few messages, a few workers, a crash. The search is breadth-first, so a violation is found by a shortest path.
+//! From every state every [transition](Transition) that changes something is taken; states with the same
+//! [fingerprint](crate::world::Fingerprint) are explored once. A crash happens in every state at every byte of the
+//! unsynced data, each followed by a start with all checks. No random numbers are drawn: the same plan gives the same
+//! counts, on any number of threads.
 
-mod moves;
 mod search;
-mod spot;
+mod state;
+mod transitions;
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use driftq_core::faults::{NoFaults, Planted};
 
-pub use self::moves::{Move, Verb};
-use crate::life::{Conditions, Life};
+pub use self::transitions::{SettleOp, Transition};
+use crate::run::{Run, RunOptions};
 use crate::setup::Setup;
 
-/// How small the world is.
+/// The size of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// How many messages there are to produce.
+    /// Messages to produce.
     pub messages: u8,
-    /// How many workers consume them.
+    /// Workers.
     pub consumers: u8,
-    /// How often the power goes.
+    /// Crashes per run.
     pub crashes: u8,
 }
 
@@ -35,76 +36,76 @@ impl Default for Size {
     }
 }
 
-/// What is to be searched.
+/// What to search.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The world.
     pub size: Size,
-    /// How many moves away from the beginning.
+    /// The most transitions from the initial state.
     pub depth: u32,
-    /// On how many threads.
+    /// The number of threads.
     pub jobs: NonZeroUsize,
-    /// What is planted, and who watches.
-    pub conditions: Conditions,
+    /// The planted bug and the active checkers.
+    pub options: RunOptions,
 }
 
-/// What was found so many moves away from the beginning.
+/// What was found at one depth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
-    /// States that were not met nearer to the beginning.
+    /// States not found at a lower depth.
     pub states: u64,
-    /// Moves that led here, each from another state or another move.
+    /// Transitions that lead here, each from another state or of another kind.
     pub transitions: u64,
-    /// Those of them that were a crash and a start.
+    /// Those of them that are a crash and a start.
     pub crashes: u64,
 }
 
-/// What came of a search.
+/// The result of a search.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// By how many moves it takes; the first is the beginning.
+    /// By depth; the first is the initial state.
     pub levels: Vec<Level>,
-    /// States in which the power went.
+    /// States in which a crash happened.
     pub crash_states: u64,
-    /// States from which everything was worked off.
+    /// States from which everything was drained.
     pub drained: u64,
-    /// The life in which a promise was broken, by a shortest way there.
-    pub failure: Option<Life>,
-    /// No more than the plan's depth was left to search: the world has no more states.
+    /// The run that violated an invariant, by a shortest path.
+    pub failure: Option<Run>,
+    /// All reachable states were explored within the depth.
     pub is_complete: bool,
-    /// How long it took.
+    /// Wall-clock time.
     pub elapsed: Duration,
 }
 
 impl Summary {
-    /// How many states there are.
+    /// The number of states.
     #[must_use]
     pub fn states(&self) -> u64 {
         self.levels.iter().map(|level| level.states).sum()
     }
 
-    /// How many moves were made.
+    /// The number of transitions.
     #[must_use]
     pub fn transitions(&self) -> u64 {
         self.levels.iter().map(|level| level.transitions).sum()
     }
 
-    /// How many of them were a crash and a start.
+    /// The number of transitions that are a crash and a start.
     #[must_use]
     pub fn crashes(&self) -> u64 {
         self.levels.iter().map(|level| level.crashes).sum()
     }
 
-    /// How far it went.
+    /// The depth reached.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.levels.len().saturating_sub(1)
     }
 }
 
-/// Searches. `watch` is told how far it is, now and then.
+/// Searches. `watch` is called from time to time.
 pub fn exhaust(plan: &Plan, watch: impl FnMut(&Summary)) -> Summary {
-    match plan.conditions.fault {
+    match plan.options.fault {
         None => search::search(plan, NoFaults, watch),
         Some(fault) => search::search(plan, Planted(fault), watch),
     }
@@ -112,8 +113,8 @@ pub fn exhaust(plan: &Plan, watch: impl FnMut(&Summary)) -> Summary {
 
 /// The limits of the world.
 ///
-/// Leases are shorter than the time after which an idle log says so, so that they can end first. A segment is long enough for
-/// everything and no longer, since every start reads all of it; its header takes half.
+/// Leases are shorter than the interval after which an idle log writes a mark, so that they can expire first. A segment
+/// is just long enough, since every recovery reads all of it; its header takes half.
 #[must_use]
 pub fn setup() -> Setup {
     Setup { lease_ms: 50, segment_bytes: 8_192, reserve_bytes: 256, ..Setup::default() }

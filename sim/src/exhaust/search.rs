@@ -1,4 +1,4 @@
-//! Level by level, each state once.
+//! Breadth-first search over states.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -7,90 +7,86 @@ use std::time::Instant;
 
 use driftq_core::faults::Faults;
 
-use super::moves::{Move, prologue};
-use super::spot::Spot;
+use super::state::SearchState;
+use super::transitions::{Transition, setup_actions};
 use super::{Level, Plan, Summary, setup};
-use crate::hush;
-use crate::life::relive;
+use crate::actions::{Action, Loss};
+use crate::panic_capture;
 use crate::parallel::in_order;
-use crate::steps::{Loss, Step};
+use crate::run::replay;
 use crate::world::Fingerprint;
 
-/// A state, by the way to it: the state before, and the move.
+/// A state, by its predecessor and the transition from there.
 #[derive(Clone, Copy)]
 struct Node {
     before: u32,
-    taken: Move,
+    taken: Transition,
 }
 
-/// What is to be seen from a state.
+/// The expansion of a state.
 #[derive(Default)]
-struct View {
-    /// Where its moves lead, each place once.
-    next: Vec<(Move, Fingerprint)>,
+struct Expansion {
+    /// The successors, each once.
+    next: Vec<(Transition, Fingerprint)>,
     transitions: u64,
     crashes: u64,
     drained: bool,
-    /// What breaks a promise, and by what it shows.
-    wrong: Option<(Option<Move>, Vec<Step>)>,
+    /// The violation: the transition to it, if any, and the actions after that.
+    violation: Option<(Option<Transition>, Vec<Action>)>,
 }
 
 pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch: impl FnMut(&Summary)) -> Summary {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut summary = Summary::default();
-    let start = match hush::catch(|| Spot::beginning(plan.size, faults, plan.conditions.checks)) {
+    let start = match panic_capture::catch(|| SearchState::initial(plan.size, faults, plan.options.checks)) {
         Ok(Ok(start)) => start,
         Ok(Err(_)) | Err(_) => {
-            summary.failure = Some(relive(&setup(), &prologue(), plan.conditions));
+            summary.failure = Some(replay(&setup(), &setup_actions(), plan.options));
             return summary;
         }
     };
     let mut seen = HashSet::from([start.fingerprint(&mut Vec::new())]);
-    // Worlds can be handed from thread to thread, but not be looked at by several at once.
+    // A world can be sent between threads but not shared.
     let start = Mutex::new(start);
-    // The first has no state before it, and no move is made to it.
-    let mut nodes = vec![Node { before: 0, taken: Move::Wake }];
+    // The initial state has no predecessor and no transition.
+    let mut nodes = vec![Node { before: 0, taken: Transition::Wake }];
     let mut level = 0..1;
     summary.levels.push(Level { states: 1, ..Level::default() });
     for depth in 0..=plan.depth {
         let is_last = depth == plan.depth;
         let (mut found, mut next) = (Level::default(), Vec::new());
-        let mut wrong = None;
+        let mut violation = None;
         in_order(
             plan.jobs,
             level.clone(),
             |at| {
                 let here = start.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                (at, look(here, &way(&nodes, at), is_last))
+                (at, expand(here, &path(&nodes, at), is_last))
             },
-            |(at, view)| {
-                found.transitions += view.transitions;
-                found.crashes += view.crashes;
-                summary.crash_states += u64::from(view.crashes > 0);
-                summary.drained += u64::from(view.drained);
-                for (taken, print) in view.next {
-                    if seen.insert(print) {
+            |(at, expansion)| {
+                found.transitions += expansion.transitions;
+                found.crashes += expansion.crashes;
+                summary.crash_states += u64::from(expansion.crashes > 0);
+                summary.drained += u64::from(expansion.drained);
+                for (taken, fingerprint) in expansion.next {
+                    if seen.insert(fingerprint) {
                         found.states += 1;
                         next.push(Node { before: at as u32, taken });
                     }
                 }
-                summary.elapsed = begun.elapsed();
+                summary.elapsed = started.elapsed();
                 watch(&summary);
-                wrong = view.wrong.map(|(taken, ahead)| (at, taken, ahead));
-                if wrong.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                violation = expansion.violation.map(|(taken, ahead)| (at, taken, ahead));
+                if violation.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             },
         );
-        if !is_last && (found.transitions > 0 || wrong.is_some()) {
+        if !is_last && (found.transitions > 0 || violation.is_some()) {
             summary.levels.push(found);
         }
-        if let Some((at, taken, ahead)) = wrong {
-            let mut here = start.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let mut steps = prologue();
-            for taken in way(&nodes, at).into_iter().chain(taken) {
-                let _ = here.tell(taken, |step| steps.push(step.clone()));
-            }
-            steps.extend(ahead);
-            summary.failure = Some(relive(&setup(), &steps, plan.conditions));
+        if let Some((at, taken, ahead)) = violation {
+            let start = start.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let actions = actions_of(start, path(&nodes, at).into_iter().chain(taken), ahead);
+            summary.failure = Some(replay(&setup(), &actions, plan.options));
             break;
         }
         level = nodes.len()..nodes.len() + next.len();
@@ -100,82 +96,97 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
             break;
         }
     }
-    summary.elapsed = begun.elapsed();
+    summary.elapsed = started.elapsed();
     summary
 }
 
-/// The moves that lead to a state.
-fn way(nodes: &[Node], mut at: usize) -> Vec<Move> {
-    let mut way = Vec::new();
-    while at > 0 {
-        way.push(nodes[at].taken);
-        at = nodes[at].before as usize;
+/// The trace of a path from the initial state, with further actions at its end.
+fn actions_of<F: Faults>(
+    mut here: SearchState<F>,
+    path: impl Iterator<Item = Transition>,
+    last: Vec<Action>,
+) -> Vec<Action> {
+    let mut actions = setup_actions();
+    for taken in path {
+        // The last transition may be the one that violates an invariant.
+        let _ = here.apply_recorded(taken, |action| actions.push(action.clone()));
     }
-    way.reverse();
-    way
+    actions.extend(last);
+    actions
 }
 
-/// Goes the way again, and then makes every move there is. A world takes far more room than the way to it.
-fn look<F: Faults>(mut here: Spot<F>, way: &[Move], is_last: bool) -> View {
-    let mut view = View::default();
-    let mut paper = Vec::new();
-    if way.iter().try_for_each(|taken| here.go(*taken)).is_err() {
-        // It was gone before, and nothing was wrong: the same steps are not the same life.
-        view.wrong = Some((None, Vec::new()));
-        return view;
+/// The transitions that lead to a state.
+fn path(nodes: &[Node], mut at: usize) -> Vec<Transition> {
+    let mut path = Vec::new();
+    while at > 0 {
+        path.push(nodes[at].taken);
+        at = nodes[at].before as usize;
     }
-    let print = here.fingerprint(&mut paper);
-    if drains_here(print) {
-        view.drained = true;
-        if here.clone().live(std::iter::once(Step::Drain)).is_err() {
-            view.wrong = Some((None, vec![Step::Drain]));
-            return view;
+    path.reverse();
+    path
+}
+
+/// Replays the path to a state and takes every transition from there. A path needs far less memory than a world.
+fn expand<F: Faults>(mut here: SearchState<F>, path: &[Transition], is_last: bool) -> Expansion {
+    let mut expansion = Expansion::default();
+    let mut buffer = Vec::new();
+    if path.iter().try_for_each(|taken| here.apply(*taken)).is_err() {
+        // The path was taken before without a violation, so the run is not deterministic.
+        expansion.violation = Some((None, Vec::new()));
+        return expansion;
+    }
+    let fingerprint = here.fingerprint(&mut buffer);
+    if drains_here(fingerprint) {
+        expansion.drained = true;
+        if here.clone().run_actions(std::iter::once(Action::Drain)).is_err() {
+            expansion.violation = Some((None, vec![Action::Drain]));
+            return expansion;
         }
     }
     if is_last {
-        return view;
+        return expansion;
     }
-    let mut met = HashSet::from([print]);
+    let mut met = HashSet::from([fingerprint]);
     let mut cut_at = None;
-    for taken in here.moves() {
+    for taken in here.transitions() {
         let mut there = here.clone();
-        if there.go(taken).is_err() {
-            view.wrong = Some((Some(taken), Vec::new()));
-            return view;
+        if there.apply(taken).is_err() {
+            expansion.violation = Some((Some(taken), Vec::new()));
+            return expansion;
         }
-        let is_crash = matches!(taken, Move::Crash(_));
-        let is_cut = matches!(taken, Move::Crash(Loss::Cut { .. }));
-        // Two cuts after which as much of the log is found differ in nothing else that is in a fingerprint.
-        let print_there = match cut_at {
-            Some((durable, print)) if is_cut && durable == there.world.durable() => print,
-            _ => there.fingerprint(&mut paper),
+        let is_crash = matches!(taken, Transition::Crash(_));
+        let is_cut = matches!(taken, Transition::Crash(Loss::Cut { .. }));
+        // Two cuts after which recovery finds the same log have the same fingerprint.
+        let fingerprint_there = match cut_at {
+            Some((durable, fingerprint)) if is_cut && durable == there.world.durable() => fingerprint,
+            _ => there.fingerprint(&mut buffer),
         };
         if is_cut {
-            cut_at = Some((there.world.durable(), print_there));
+            cut_at = Some((there.world.durable(), fingerprint_there));
         }
-        if print_there == print {
+        if fingerprint_there == fingerprint {
             continue;
         }
-        view.transitions += 1;
-        view.crashes += u64::from(is_crash);
-        // What is durable is compared by what it comes to, so a start must be seen to come to it.
+        expansion.transitions += 1;
+        expansion.crashes += u64::from(is_crash);
+        // Durable data is compared by the state it stands for, so recovery must be checked to arrive there.
         let is_new = is_crash || there.world.durable() > here.world.durable();
-        if is_new && there.survives().is_err() {
-            view.wrong = Some((Some(taken), vec![Step::Crash { loss: Loss::All }, Step::Boot]));
-            return view;
+        if is_new && there.check_recovery().is_err() {
+            expansion.violation = Some((Some(taken), vec![Action::Crash { loss: Loss::All }, Action::Boot]));
+            return expansion;
         }
-        if met.insert(print_there) {
-            view.next.push((taken, print_there));
+        if met.insert(fingerprint_there) {
+            expansion.next.push((taken, fingerprint_there));
         }
     }
-    view
+    expansion
 }
 
-/// Everything is worked off from one state in so many: that takes longer than all else.
+/// Draining takes longer than everything else, so one state in this many is drained.
 const DRAINED_ONE_IN: u128 = 16;
 
-fn drains_here(print: Fingerprint) -> bool {
-    print.0.is_multiple_of(DRAINED_ONE_IN)
+fn drains_here(fingerprint: Fingerprint) -> bool {
+    fingerprint.0.is_multiple_of(DRAINED_ONE_IN)
 }
 
 #[cfg(test)]
@@ -187,39 +198,44 @@ mod tests {
 
     use super::*;
     use crate::exhaust::Size;
-    use crate::life::Conditions;
+    use crate::run::RunOptions;
 
-    /// What the brokers along all ways are like: their states, how much of each is durable, and when they want to be told the time.
+    /// All brokers seen: their state, whether it is durable, and the next timeout.
     type Seen = BTreeSet<(u64, bool, Option<u64>)>;
 
-    /// Goes every way, and where `met` is given only from places that are not in it.
-    fn go(here: &Spot<NoFaults>, left: u32, met: &mut Option<HashSet<(Fingerprint, u32)>>, seen: &mut Seen) {
-        let print = here.fingerprint(&mut Vec::new());
-        if met.as_mut().is_some_and(|met| !met.insert((print, left))) {
+    /// Takes every transition; with `met`, only from states not in it.
+    fn explore(
+        here: &SearchState<NoFaults>,
+        left: u32,
+        met: &mut Option<HashSet<(Fingerprint, u32)>>,
+        seen: &mut Seen,
+    ) {
+        let fingerprint = here.fingerprint(&mut Vec::new());
+        if met.as_mut().is_some_and(|met| !met.insert((fingerprint, left))) {
             return;
         }
-        let broker = here.world.broker().expect("every crash is followed by a start");
+        let broker = here.world.broker().expect("a start follows every crash");
         let is_durable = broker.synced() >= broker.broker().appended();
         seen.insert((broker.state().digest(), is_durable, here.world.until_timeout()));
-        for taken in here.moves().into_iter().filter(|_| left > 0) {
+        for taken in here.transitions().into_iter().filter(|_| left > 0) {
             let mut there = here.clone();
-            there.go(taken).expect("no promise is broken");
-            go(&there, left - 1, met, seen);
+            there.apply(taken).expect("no violation");
+            explore(&there, left - 1, met, seen);
         }
     }
 
     #[test]
-    fn going_on_from_one_of_two_that_meet_finds_all_that_going_on_from_both_does() {
+    fn exploring_equivalent_states_once_finds_the_same_states() {
         let size = Size { messages: 1, consumers: 1, crashes: 0 };
-        let start = || Spot::beginning(size, NoFaults, Default::default()).expect("it starts");
+        let start = || SearchState::initial(size, NoFaults, Default::default()).expect("the broker starts");
         let (mut all, mut fewer) = (Seen::new(), Seen::new());
-        go(&start(), 6, &mut None, &mut all);
+        explore(&start(), 6, &mut None, &mut all);
         let mut met = Some(HashSet::new());
-        go(&start(), 6, &mut met, &mut fewer);
+        explore(&start(), 6, &mut met, &mut fewer);
         assert_eq!(all, fewer);
-        let places: HashSet<_> = met.into_iter().flatten().map(|(print, _)| print).collect();
-        let (jobs, conditions) = (NonZeroUsize::MIN, Conditions::default());
-        let found = search(&Plan { size, depth: 6, jobs, conditions }, NoFaults, |_| {});
+        let places: HashSet<_> = met.into_iter().flatten().map(|(fingerprint, _)| fingerprint).collect();
+        let (jobs, options) = (NonZeroUsize::MIN, RunOptions::default());
+        let found = search(&Plan { size, depth: 6, jobs, options }, NoFaults, |_| {});
         assert_eq!(found.states(), places.len() as u64);
         assert!(found.failure.is_none() && found.states() > 100, "{found:?}");
     }

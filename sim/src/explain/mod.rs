@@ -1,9 +1,11 @@
-//! When did it become inevitable? A life that breaks a promise is stopped at chosen steps, the world is cloned there, and each
-//! clone goes its own way. The share of these [`futures`] that break the very same sentence tells how much was already decided;
-//! the step from which on all of them do is where the damage was done, which may be long before anybody could see it. The
-//! [slice](mod@slice) tells which steps it took.
+//! Explains a violation: when it became inevitable, and which actions it depends on.
 //!
-//! Everything is drawn from the number of a future. No clock is read, and the number of threads makes no difference.
+//! A failing run is stopped after chosen actions and the world is cloned there; each clone continues on its own. The
+//! share of these [`futures`] that violate the same invariant shows how much was already decided. The action from which
+//! on all of them do is where the damage was done, which may be long before it was detected. The [slice](mod@slice)
+//! lists the actions that the violation depends on.
+//!
+//! Everything is derived from the number of a future. No clock is read, and the number of threads makes no difference.
 
 pub mod futures;
 pub mod slice;
@@ -15,53 +17,53 @@ use std::ops::ControlFlow;
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use serde::Serialize;
 
-use self::futures::{Deck, go_on};
+use self::futures::{FutureSampler, run_future};
 use self::slice::Slice;
-use crate::hush;
+use crate::actions::Action;
 use crate::invariants::{Verdict, Violation};
-use crate::life::{Conditions, Life, relive};
+use crate::panic_capture;
 use crate::parallel::in_order;
+use crate::run::{Run, RunOptions, never_panics, replay};
 use crate::setup::Setup;
-use crate::steps::Step;
-use crate::trace::{Broken, Trace};
-use crate::view::story::Explained;
+use crate::trace::{Trace, ViolatedInvariant};
+use crate::view::timeline::Explained;
 use crate::world::{Checks, World};
 
-/// How many futures there are unless told.
+/// The default number of futures.
 pub const FUTURES: u64 = 64;
-/// Up to so many steps of a life all of them are looked at.
+/// In a run of up to this many actions every action is examined.
 const ALL_UP_TO: usize = 64;
-/// Of a longer one, so many, and then those around the rise.
+/// In a longer one, this many at first, and then those around the rise.
 const GRID: usize = 16;
-/// How many are looked at in any case.
+/// The most examined actions of a longer run.
 const POINTS_MAX: usize = 48;
-/// How many futures of a world are lived on one thread, one after the other.
-const TOGETHER: usize = 16;
+/// The number of futures run one after another on one thread.
+const BATCH: usize = 16;
 
-/// How hard to look.
+/// The effort of an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How many futures there are after every step that is looked at.
+    /// The number of futures after every examined action.
     pub futures: u64,
-    /// On how many threads.
+    /// The number of threads.
     pub jobs: NonZeroUsize,
 }
 
-/// What became of the futures after one step.
+/// The futures after one action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Point {
-    /// After so many steps of the trace.
+pub struct CurvePoint {
+    /// The number of actions before.
     pub after: usize,
-    /// How many futures there were.
+    /// The number of futures.
     pub futures: u64,
-    /// How many broke the same promise.
+    /// How many violated the same invariant.
     pub same: u64,
-    /// How many broke another one first.
+    /// How many violated another invariant first.
     pub another: u64,
 }
 
-impl Point {
-    /// The share that broke the same promise, from 0 to 1.
+impl CurvePoint {
+    /// The share that violated the same invariant, from 0 to 1.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.same as f64 / self.futures.max(1) as f64
@@ -71,119 +73,126 @@ impl Point {
         self.same == self.futures
     }
 
-    fn is_doomed(&self) -> bool {
+    fn is_any_violation(&self) -> bool {
         self.same + self.another == self.futures
     }
 }
 
-/// How it came to a broken promise.
+/// The explanation of a violation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
-    /// The promise.
-    pub broken: Broken,
-    /// What was found instead.
+    /// The violated invariant.
+    #[serde(rename = "broken")]
+    pub violated: ViolatedInvariant,
+    /// What was found.
     pub found: String,
-    /// How many steps there were, the last of which broke it.
-    pub steps: usize,
-    /// The curve, the step after which it was inevitable and the slice, as a viewer wants them.
+    /// The number of actions; the last violated the invariant.
+    #[serde(rename = "steps")]
+    pub actions: usize,
+    /// The curve, the action after which the violation was inevitable, and the slice, for the viewer.
     #[serde(flatten)]
     pub explained: Explained,
     /// The curve in numbers.
-    pub points: Vec<Point>,
-    /// After so many steps every future breaks this promise or another one.
+    pub points: Vec<CurvePoint>,
+    /// After this many actions every future violates this or another invariant.
     pub doomed: usize,
-    /// What it depends on, with what would have happened without each step.
+    /// The actions it depends on, with what happens without each.
     pub needed: Slice,
-    /// A future that breaks a promise without the planted bug too: a finding of its own.
+    /// A future that violates an invariant without the planted bug: a finding of its own.
     #[serde(skip)]
-    pub sound_breaks: Option<Box<Trace>>,
+    pub violation_without_fault: Option<Box<Trace>>,
 }
 
 impl Explanation {
-    /// After how many steps every future breaks the promise. At the latest that is after the last.
+    /// The number of actions after which every future violates the invariant; at the latest, all of them.
     #[must_use]
     pub fn inevitable(&self) -> usize {
-        self.explained.inevitable.unwrap_or(self.steps)
+        self.explained.inevitable.unwrap_or(self.actions)
     }
 }
 
-/// Why there is nothing to explain.
+/// Why there is no explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotExplained {
-    /// No promise is broken.
-    #[error("no promise is broken: there is nothing to explain")]
+    /// No invariant is violated.
+    #[error("no invariant is violated: there is nothing to explain")]
     NothingBroken,
-    /// The life is not the same when it is lived again.
-    #[error("lived again it is another life, so its futures say nothing")]
-    NotRepeatable,
+    /// The replay differs from the run.
+    #[error("the replay differs from the run: its futures do not apply to it")]
+    NotDeterministic,
 }
 
-/// A life that ends with a violation.
+/// A run that ends with a violation.
 struct Case<'a> {
     setup: &'a Setup,
-    /// All of its steps: the last breaks the promise.
-    steps: &'a [Step],
+    /// Its actions; the last violates the invariant.
+    actions: &'a [Action],
     fault: Option<Fault>,
-    wanted: Broken,
-    /// Without the planted bug nothing is broken.
-    is_innocent: bool,
+    wanted: ViolatedInvariant,
+    /// Nothing is violated without the planted bug.
+    passes_without_fault: bool,
 }
 
 impl Case<'_> {
-    fn live(&self, steps: &[Step], fault: Option<Fault>) -> Life {
-        relive(self.setup, steps, Conditions { fault, ..Conditions::default() })
+    fn run(&self, actions: &[Action], fault: Option<Fault>) -> Run {
+        replay(self.setup, actions, RunOptions { fault, ..RunOptions::default() })
     }
 }
 
-/// Explains a trace, with the planted bug that its head names.
+/// Explains a trace, with the planted bug named in its header.
 ///
 /// # Errors
 /// [`NotExplained`].
 pub fn explain(trace: &Trace, options: Options) -> Result<Explanation, NotExplained> {
-    let fault = trace.head.mutant;
-    let life = trace.relive(fault);
-    let violation = life.violation.as_ref().ok_or(NotExplained::NothingBroken)?;
-    let mut case =
-        Case { setup: &life.setup, steps: &life.steps, fault, wanted: Broken::from(violation), is_innocent: false };
-    case.is_innocent = fault.is_some() && case.live(&life.steps, None).violation.is_none();
-    if life.violation != case.live(&life.steps, fault).violation {
-        return Err(NotExplained::NotRepeatable);
+    let fault = trace.header.mutant;
+    let run = trace.replay(fault);
+    let violation = run.violation.as_ref().ok_or(NotExplained::NothingBroken)?;
+    let mut case = Case {
+        setup: &run.setup,
+        actions: &run.actions,
+        fault,
+        wanted: ViolatedInvariant::from(violation),
+        passes_without_fault: false,
+    };
+    case.passes_without_fault = fault.is_some() && case.run(&run.actions, None).violation.is_none();
+    if run.violation != case.run(&run.actions, fault).violation {
+        return Err(NotExplained::NotDeterministic);
     }
     let curve = match fault {
         None => curve(&case, NoFaults, NoFaults, options),
         Some(fault) => curve(&case, Planted(fault), NoFaults, options),
     };
-    let Curve { points, sound_breaks } = curve.map_err(|_| NotExplained::NotRepeatable)?;
+    let Curve { points, violation_without_fault } = curve.map_err(|_| NotExplained::NotDeterministic)?;
     let needed = slice::slice(&case);
-    let last = life.steps.len();
+    let last = run.actions.len();
     Ok(Explanation {
-        broken: case.wanted.clone(),
+        violated: case.wanted.clone(),
         found: violation.found.clone(),
-        steps: last,
+        actions: last,
         explained: Explained {
             curve: points.iter().map(|point| (point.after, point.share())).collect(),
-            inevitable: Some(from_on(&points, Point::is_certain).unwrap_or(last)),
+            inevitable: Some(first_of_tail(&points, CurvePoint::is_certain).unwrap_or(last)),
             slice: needed.needed.iter().map(|needed| needed.number).collect(),
         },
-        doomed: from_on(&points, Point::is_doomed).unwrap_or(last),
+        doomed: first_of_tail(&points, CurvePoint::is_any_violation).unwrap_or(last),
         points,
         needed,
-        sound_breaks,
+        violation_without_fault,
     })
 }
 
-/// The first step from which on all that were looked at are like this.
-fn from_on(points: &[Point], is: impl Fn(&Point) -> bool) -> Option<usize> {
+/// The first examined action from which on all satisfy `is`.
+fn first_of_tail(points: &[CurvePoint], is: impl Fn(&CurvePoint) -> bool) -> Option<usize> {
     points.iter().rev().take_while(|point| is(point)).last().map(|point| point.after)
 }
 
-/// What became of all futures.
+/// All examined points.
 struct Curve {
-    points: Vec<Point>,
-    sound_breaks: Option<Box<Trace>>,
+    points: Vec<CurvePoint>,
+    violation_without_fault: Option<Box<Trace>>,
 }
 
-/// A world on the way, with and without the planted bug.
+/// A clone of the world, with and without the planted bug.
 #[derive(Clone)]
 struct Fork<F: Faults, S: Faults> {
     after: usize,
@@ -191,59 +200,59 @@ struct Fork<F: Faults, S: Faults> {
     sound: Option<World<S>>,
 }
 
-/// How one future ended.
-enum Outcome {
-    /// No promise was broken.
-    Whole,
+/// The result of one future.
+enum FutureVerdict {
+    /// No violation.
+    Passed,
     Same,
     Another,
-    /// The same steps break a promise without the bug too.
-    Anyway(Vec<Step>, Violation),
+    /// The same actions violate an invariant without the bug.
+    WithoutFault(Vec<Action>, Violation),
 }
 
-/// `sound` is the broker without the bug, for whoever doubts that it is.
+/// `sound` is the broker without the bug; a test passes another one.
 fn curve<F, S>(case: &Case<'_>, faults: F, sound: S, options: Options) -> Result<Curve, Violation>
 where
     F: Faults + Send,
     S: Faults + Send,
 {
-    let last = case.steps.len();
-    let deck = Deck::new(case.steps);
-    let certain = Point { after: last, futures: options.futures, same: options.futures, another: 0 };
+    let last = case.actions.len();
+    let sampler = FutureSampler::new(case.actions);
+    let certain = CurvePoint { after: last, futures: options.futures, same: options.futures, another: 0 };
     let mut points = BTreeMap::from([(last, certain)]);
-    let mut sound_breaks: Option<Box<Trace>> = None;
-    let mut next = first_look(last);
+    let mut violation_without_fault: Option<Box<Trace>> = None;
+    let mut next = initial_points(last);
     while !next.is_empty() {
         let forks = forks(case, faults, sound, &next)?;
-        // A world cannot be shared, so whoever works on some of its futures has a clone of it.
-        let some = (0..options.futures).step_by(TOGETHER);
+        // A world cannot be shared, so each batch of futures gets a clone.
+        let some = (0..options.futures).step_by(BATCH);
         let items = forks.into_iter().flat_map(|fork| some.clone().map(move |first| (fork.clone(), first)));
         let ends = |(fork, first): (Fork<F, S>, u64)| {
-            let numbers = first..options.futures.min(first + TOGETHER as u64);
-            (fork.after, numbers.map(|number| outcome(case, &deck, &fork, number)).collect::<Vec<_>>())
+            let numbers = first..options.futures.min(first + BATCH as u64);
+            (fork.after, numbers.map(|number| future_verdict(case, &sampler, &fork, number)).collect::<Vec<_>>())
         };
         in_order(options.jobs, items, ends, |(after, outcomes)| {
-            let point = points.entry(after).or_insert(Point { after, ..Point::default() });
-            for outcome in outcomes {
+            let point = points.entry(after).or_insert(CurvePoint { after, ..CurvePoint::default() });
+            for future_verdict in outcomes {
                 point.futures += 1;
-                match outcome {
-                    Outcome::Whole => {}
-                    Outcome::Same => point.same += 1,
-                    Outcome::Another => point.another += 1,
-                    Outcome::Anyway(steps, violation) => {
-                        let trace = || Box::new(anyway(case, after, steps, &violation));
-                        sound_breaks.get_or_insert_with(trace);
+                match future_verdict {
+                    FutureVerdict::Passed => {}
+                    FutureVerdict::Same => point.same += 1,
+                    FutureVerdict::Another => point.another += 1,
+                    FutureVerdict::WithoutFault(actions, violation) => {
+                        let trace = || Box::new(trace_without_fault(case, after, actions, &violation));
+                        violation_without_fault.get_or_insert_with(trace);
                     }
                 }
             }
             ControlFlow::Continue(())
         });
-        next = closer_look(&points);
+        next = refined_points(&points);
     }
-    Ok(Curve { points: points.into_values().collect(), sound_breaks })
+    Ok(Curve { points: points.into_values().collect(), violation_without_fault })
 }
 
-/// Clones of the world along its way, after each of these numbers of steps.
+/// Clones of the world after each of these numbers of actions.
 fn forks<F: Faults, S: Faults>(
     case: &Case<'_>,
     faults: F,
@@ -253,71 +262,76 @@ fn forks<F: Faults, S: Faults>(
     let mut forks = Vec::new();
     let mut fork = || -> Verdict {
         let mut world = World::new(case.setup, faults, Checks::default())?;
-        let mut sound = match case.is_innocent {
+        let mut sound = match case.passes_without_fault {
             true => Some(World::new(case.setup, sound, Checks::default())?),
             false => None,
         };
-        for (taken, step) in case.steps.iter().enumerate() {
+        for (taken, action) in case.actions.iter().enumerate() {
             if after.contains(&taken) {
                 forks.push(Fork { after: taken, world: world.clone(), sound: sound.clone() });
             }
             if after.last().is_none_or(|last| *last <= taken) {
                 break;
             }
-            world.take(step)?;
+            world.apply(action)?;
             if let Some(sound) = &mut sound {
-                sound.take(step)?;
+                sound.apply(action)?;
             }
         }
         Ok(())
     };
-    let lived = hush::catch(&mut fork);
-    lived.map_err(|said| crate::invariants::laws::NEVER_PANICS.broken(said)).and_then(|verdict| verdict)?;
+    let result = panic_capture::catch(&mut fork);
+    result.map_err(never_panics).and_then(|verdict| verdict)?;
     Ok(forks)
 }
 
-fn outcome<F: Faults, S: Faults>(case: &Case<'_>, deck: &Deck<'_>, fork: &Fork<F, S>, number: u64) -> Outcome {
-    let mut future = deck.future(number, fork.after);
-    let lived = go_on(&fork.world, |world| future.next(world));
-    let Some(violation) = lived.violation else { return Outcome::Whole };
+fn future_verdict<F: Faults, S: Faults>(
+    case: &Case<'_>,
+    sampler: &FutureSampler<'_>,
+    fork: &Fork<F, S>,
+    number: u64,
+) -> FutureVerdict {
+    let mut future = sampler.future(number, fork.after);
+    let result = run_future(&fork.world, |world| future.next(world));
+    let Some(violation) = result.violation else { return FutureVerdict::Passed };
     if let Some(sound) = &fork.sound {
-        let mut steps = lived.steps.iter();
-        if let Some(violation) = go_on(sound, |_| steps.next().cloned()).violation {
-            return Outcome::Anyway(lived.steps, violation);
+        let mut actions = result.actions.iter();
+        if let Some(violation) = run_future(sound, |_| actions.next().cloned()).violation {
+            return FutureVerdict::WithoutFault(result.actions, violation);
         }
     }
-    if case.wanted.is(&violation) { Outcome::Same } else { Outcome::Another }
+    if case.wanted.is(&violation) { FutureVerdict::Same } else { FutureVerdict::Another }
 }
 
-/// A future that breaks a promise of the broker as it is, as a trace to be kept.
-fn anyway(case: &Case<'_>, after: usize, steps: Vec<Step>, violation: &Violation) -> Trace {
-    let mut life = case.live(&[], None);
-    life.steps = case.steps[..after].iter().cloned().chain(steps).collect();
-    life.violation = Some(violation.clone());
-    Trace::of(&life, None, None)
+/// A future that violates an invariant without the bug, as a trace.
+fn trace_without_fault(case: &Case<'_>, after: usize, actions: Vec<Action>, violation: &Violation) -> Trace {
+    let mut run = case.run(&[], None);
+    run.actions = case.actions[..after].iter().cloned().chain(actions).collect();
+    run.violation = Some(violation.clone());
+    Trace::of(&run, None, None)
 }
 
-/// Every step of a short life; of a long one, a few far apart.
-fn first_look(last: usize) -> BTreeSet<usize> {
+/// Every action of a short run; a few of a long one, evenly spaced.
+fn initial_points(last: usize) -> BTreeSet<usize> {
     match last <= ALL_UP_TO {
         true => (0..last).collect(),
         false => (0..GRID).map(|nth| nth * last / GRID).chain([last - 1]).collect(),
     }
 }
 
-/// Where to look next: between the last step that left a way out and the first that left none, and where the curve rises most.
-fn closer_look(points: &BTreeMap<usize, Point>) -> BTreeSet<usize> {
-    let known: Vec<&Point> = points.values().collect();
+/// Where to look next: between the last action with a way out and the first without, and where the curve rises most.
+fn refined_points(points: &BTreeMap<usize, CurvePoint>) -> BTreeSet<usize> {
+    let known: Vec<&CurvePoint> = points.values().collect();
     if known.len() >= POINTS_MAX {
         return BTreeSet::new();
     }
-    let gaps: Vec<(&Point, &Point)> = known.windows(2).map(|pair| (pair[0], pair[1])).collect();
-    let edge = gaps.iter().rev().find(|(before, _)| !before.is_certain());
-    let rise = |(before, behind): &(&Point, &Point)| behind.same.saturating_sub(before.same);
+    let gaps: Vec<(&CurvePoint, &CurvePoint)> = known.windows(2).map(|pair| (pair[0], pair[1])).collect();
+    let last_way_out = gaps.iter().rev().find(|(before, _)| !before.is_certain());
+    let rise = |(before, behind): &(&CurvePoint, &CurvePoint)| behind.same.saturating_sub(before.same);
     let wide = gaps.iter().filter(|(before, behind)| behind.after - before.after > 1);
     let steepest = wide.filter(|gap| rise(gap) * 8 >= gap.1.futures).max_by_key(|gap| rise(gap));
-    let middle = |(before, behind): &(&Point, &Point)| before.after + (behind.after - before.after) / 2;
-    edge.into_iter().chain(steepest).map(middle).filter(|after| !points.contains_key(after)).collect()
+    let middle = |(before, behind): &(&CurvePoint, &CurvePoint)| before.after + (behind.after - before.after) / 2;
+    last_way_out.into_iter().chain(steepest).map(middle).filter(|after| !points.contains_key(after)).collect()
 }
 
 #[cfg(test)]

@@ -1,122 +1,127 @@
-//! The few steps that a broken promise depends on: as many of the others as can be left out are, and those that stay are left as
-//! they are, with their numbers.
+//! The slice: the actions that a violation depends on, unchanged and with their numbers. All others can be left out.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 
 use super::Case;
+use crate::actions::Action;
 use crate::shrink::json;
-use crate::steps::Step;
-use crate::trace::Broken;
+use crate::trace::ViolatedInvariant;
 
-/// How many events may be lived through in search of fewer steps: some seconds on one core.
+/// The most events executed in search of fewer actions: some seconds on one core.
 const EVENTS_MAX: u64 = 1_500_000;
-/// From how many steps on it is too costly to try to leave out every pair.
+/// With more actions than this, leaving out every pair costs too much.
 const PAIRS_UP_TO: usize = 24;
 
-/// A step that the broken promise depends on.
+/// An action that the violation depends on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Needed {
-    /// Which step of the trace, counted from 1.
+pub struct NeededAction {
+    /// Its number in the trace, from 1.
     pub number: usize,
-    /// The step.
-    pub step: Step,
-    /// What the other steps of the slice break without it.
-    pub without: Without,
+    /// The action.
+    #[serde(rename = "step")]
+    pub action: Action,
+    /// What the other actions of the slice violate without it.
+    pub without: WithoutAction,
 }
 
-/// What happens without a step.
+/// What happens without an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Without {
-    /// No promise is broken.
+pub enum WithoutAction {
+    /// No invariant is violated.
     Nothing,
-    /// Another one is.
-    Another(Broken),
-    /// It makes no difference; patience ended before it could be left out.
+    /// Another invariant is violated.
+    Another(ViolatedInvariant),
+    /// The same invariant is violated; the budget ran out before the action was left out.
     Same,
-    /// The same one, but with or without the planted bug.
+    /// The same invariant is violated, with or without the planted bug.
     Anyway,
 }
 
-/// What a broken promise depends on.
+/// What a violation depends on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Slice {
-    /// The steps, in order.
-    pub needed: Vec<Needed>,
-    /// Whether none of them can be left out. Else patience ended first.
+    /// The actions, in order.
+    pub needed: Vec<NeededAction>,
+    /// Whether none of them can be left out; otherwise the budget ran out.
     pub is_minimal: bool,
 }
 
-/// The slice of a life that ends with the violation.
+/// The slice of a run that ends with a violation.
 pub(super) fn slice(case: &Case<'_>) -> Slice {
-    let mut search = Search { case, kept: (0..case.steps.len()).collect(), is_strict: true, events: 0 };
-    // First as long as it is still the last step that breaks it: without a step that stood in its way, another may do so before.
-    search.drop_alike();
+    let mut search = Search { case, kept: (0..case.actions.len()).collect(), is_strict: true, events: 0 };
+    // First require that the last action stays the violating one: without an action that prevented it, an earlier one
+    // may be.
+    search.drop_by_subject();
     search.drop_chunks();
     search.is_strict = false;
-    // Each pass may make the ones before it worth while again.
+    // Each pass may make the previous ones effective again.
     let mut is_minimal = false;
-    while !search.is_tired() && !is_minimal {
+    while !search.is_over_budget() && !is_minimal {
         let before = search.kept.len();
         search.drop_chunks();
         search.drop_pairs();
-        is_minimal = search.kept.len() == before && !search.is_tired();
+        is_minimal = search.kept.len() == before && !search.is_over_budget();
     }
     let needed = (0..search.kept.len()).map(|at| {
         let number = search.kept[at];
         let mut others = search.kept.clone();
         others.remove(at);
-        Needed { number: number + 1, step: case.steps[number].clone(), without: search.breaks(&others).0 }
+        NeededAction {
+            number: number + 1,
+            action: case.actions[number].clone(),
+            without: search.violated_by(&others).0,
+        }
     });
     Slice { needed: needed.collect(), is_minimal }
 }
 
 struct Search<'a> {
     case: &'a Case<'a>,
-    /// The steps that are left, counted from 0.
+    /// The indices of the actions that are left.
     kept: Vec<usize>,
-    /// Whether it must be the last of all steps that breaks the promise.
+    /// Whether the last action of the run must be the violating one.
     is_strict: bool,
     events: u64,
 }
 
 impl Search<'_> {
-    fn is_tired(&self) -> bool {
+    fn is_over_budget(&self) -> bool {
         self.events > EVENTS_MAX
     }
 
-    fn steps(&self, of: &[usize]) -> Vec<Step> {
-        of.iter().map(|at| self.case.steps[*at].clone()).collect()
+    fn actions(&self, of: &[usize]) -> Vec<Action> {
+        of.iter().map(|at| self.case.actions[*at].clone()).collect()
     }
 
-    /// What these steps break, and after how many of them.
-    fn breaks(&self, of: &[usize]) -> (Without, usize, u64) {
-        let life = self.case.live(&self.steps(of), self.case.fault);
-        let (len, mut events) = (life.steps.len(), life.tally.events + life.steps.len() as u64);
-        let found = match &life.violation {
-            None => Without::Nothing,
-            Some(found) if !self.case.wanted.is(found) => Without::Another(Broken::from(found)),
-            Some(_) if self.case.is_innocent => {
-                let sound = self.case.live(&life.steps, None);
-                events += sound.tally.events + sound.steps.len() as u64;
-                if sound.violation.is_none() { Without::Same } else { Without::Anyway }
+    /// What these actions violate, and how many of them were executed.
+    fn violated_by(&self, of: &[usize]) -> (WithoutAction, usize, u64) {
+        let run = self.case.run(&self.actions(of), self.case.fault);
+        let (len, mut events) = (run.actions.len(), run.counters.events + run.actions.len() as u64);
+        let found = match &run.violation {
+            None => WithoutAction::Nothing,
+            Some(found) if !self.case.wanted.is(found) => WithoutAction::Another(ViolatedInvariant::from(found)),
+            Some(_) if self.case.passes_without_fault => {
+                let sound = self.case.run(&run.actions, None);
+                events += sound.counters.events + sound.actions.len() as u64;
+                if sound.violation.is_none() { WithoutAction::Same } else { WithoutAction::Anyway }
             }
-            Some(_) => Without::Same,
+            Some(_) => WithoutAction::Same,
         };
         (found, len, events)
     }
 
-    /// Keeps only these if that breaks the same promise, which may happen before the last of them.
+    /// Keeps only these if they violate the same invariant, which may happen before the last of them.
     fn attempt(&mut self, mut kept: Vec<usize>) -> bool {
-        if self.is_tired() {
+        if self.is_over_budget() {
             return false;
         }
-        let (found, len, events) = self.breaks(&kept);
+        let (found, len, events) = self.violated_by(&kept);
         self.events += events;
         let is_last = len == kept.len() && kept.last() == self.kept.last();
-        if found != Without::Same || (self.is_strict && !is_last) {
+        if found != WithoutAction::Same || (self.is_strict && !is_last) {
             return false;
         }
         kept.truncate(len);
@@ -124,10 +129,10 @@ impl Search<'_> {
         true
     }
 
-    /// Leaves out all steps of one kind, or about the same message, worker, group, topic or call.
-    fn drop_alike(&mut self) {
+    /// Leaves out all actions of one kind, or about the same message, worker, group, topic or call.
+    fn drop_by_subject(&mut self) {
         let subjects: Vec<BTreeSet<String>> =
-            self.case.steps.iter().map(|step| json::subjects(&json::of(step))).collect();
+            self.case.actions.iter().map(|action| json::subjects(&json::of(action))).collect();
         let all: BTreeSet<&String> = subjects.iter().flatten().collect();
         for subject in all {
             let kept: Vec<usize> = self.kept.iter().copied().filter(|at| !subjects[*at].contains(subject)).collect();
@@ -137,7 +142,7 @@ impl Search<'_> {
         }
     }
 
-    /// Leaves out chunks, half as long every time, from the end, since what comes later needs what was before.
+    /// Leaves out chunks, halving their size, from the end, since later actions depend on earlier ones.
     fn drop_chunks(&mut self) {
         let mut len = self.kept.len().div_ceil(2);
         while len > 0 {
@@ -152,7 +157,7 @@ impl Search<'_> {
         }
     }
 
-    /// Leaves out two at a time: a crash and its start, a call sent and its arrival.
+    /// Leaves out two actions at a time, such as a crash and its start, or a sent request and its arrival.
     fn drop_pairs(&mut self) {
         if self.kept.len() > PAIRS_UP_TO {
             return;

@@ -1,45 +1,45 @@
-//! What is counted and told of a message's failures.
+//! Attempt counters and failure reasons.
 
 use driftq_core::reply::Delivery;
-use driftq_core::state::entry::{Entry, LastError};
+use driftq_core::types::{DeliveryState, LastError};
 
-use super::books::ledger::{GroupBook, Seen};
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::model::{GroupModel, SeenDelivery};
 use super::verdict::Verdict;
 
-#[doc = sentence!(attempts_rise)]
+#[doc = sentence!(attempts_increment)]
 ///
-/// Where a crash has passed, deliveries may have gone unseen, and it may be by more.
-pub(super) fn attempts_rise(book: &GroupBook, delivery: &Delivery) -> Verdict {
+/// After a crash, some deliveries may not have been observed, and the step may be larger.
+pub(super) fn attempts_increment(model: &GroupModel, delivery: &Delivery) -> Verdict {
     let (attempts, failures) = (delivery.attempts, delivery.failures);
-    let before = book.seen.get(&delivery.offset);
+    let before = model.seen.get(&delivery.offset);
     let rising = match before {
         Some(seen) if seen.crashed => attempts > seen.attempts && failures >= seen.failures,
         Some(seen) => attempts == seen.attempts + 1 && failures >= seen.failures,
-        None => attempts == 1 || book.crashed,
+        None => attempts == 1 || model.crashed,
     };
-    laws::ATTEMPTS_RISE.holds(rising && failures < attempts, || format!("{delivery:?}, before {before:?}"))
+    catalog::ATTEMPTS_INCREMENT.holds(rising && failures < attempts, || format!("{delivery:?}, before {before:?}"))
 }
 
-#[doc = sentence!(error_is_kept)]
-pub(super) fn error_is_kept(book: &GroupBook, delivery: &Delivery) -> Verdict {
-    let before = book.seen.get(&delivery.offset);
+#[doc = sentence!(last_error_reported)]
+pub(super) fn last_error_reported(model: &GroupModel, delivery: &Delivery) -> Verdict {
+    let before = model.seen.get(&delivery.offset);
     let good = match (before, &delivery.last_error) {
-        (Some(seen), _) if seen.vague || seen.unsure || seen.crashed => true,
-        (None, _) if book.crashed => true,
+        (Some(seen), _) if seen.is_unknown || seen.is_uncertain || seen.crashed => true,
+        (None, _) if model.crashed => true,
         (Some(seen), LastError::Reason(reason)) => seen.reasons.contains(&**reason),
-        // A worker may say the very words.
+        // A worker may give this very reason.
         (Some(seen), LastError::AckTimeout) => {
             delivery.failures > 0 && (seen.reasons.is_empty() || seen.reasons.contains("ack_timeout"))
         }
         (_, LastError::Nothing) => before.is_none_or(|seen| seen.reasons.is_empty()),
         (None, _) => false,
     };
-    laws::ERROR_IS_KEPT.holds(good, || format!("{delivery:?}, before {before:?}"))
+    catalog::LAST_ERROR_REPORTED.holds(good, || format!("{delivery:?}, before {before:?}"))
 }
 
-#[doc = sentence!(attempts_kept)]
-pub(super) fn attempts_kept(entry: Option<&Entry>, seen: &Seen) -> Verdict {
+#[doc = sentence!(attempts_recovered)]
+pub(super) fn attempts_recovered(entry: Option<&DeliveryState>, seen: &SeenDelivery) -> Verdict {
     let good = entry.is_none_or(|entry| entry.attempts >= seen.attempts && entry.token >= seen.token);
-    laws::ATTEMPTS_KEPT.holds(good, || format!("{entry:?}, seen {seen:?}"))
+    catalog::ATTEMPTS_RECOVERED.holds(good, || format!("{entry:?}, seen {seen:?}"))
 }

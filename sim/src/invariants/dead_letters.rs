@@ -1,33 +1,37 @@
-//! Dying, and coming back: a message dies once, at its limit and unchanged, and a redrive brings it back for the group that
-//! failed it and nobody else.
+//! Dead letters and redrive: a message is dead-lettered once, at its limit and unchanged; a redrive returns it to the
+//! group that failed it, and to no other.
 
 use driftq_core::reply::Delivery;
 use driftq_core::state::partition::Message;
-use driftq_core::types::{DeadLetter, DeadReason, Envelope, GroupId, Lsn, Metadata, Offset, Redrive, Timestamp};
+use driftq_core::types::{DeadLetter, DeadReason, Envelope, GroupId, Lsn, Metadata, Offset, RedriveOrigin, Timestamp};
 
-use super::books::deliveries::Handed;
-use super::books::ledger::{GroupBook, Known, Waiting};
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::model::{DeliveryContext, GroupModel, GroupView, StoredMessage};
 use super::verdict::Verdict;
 
-#[doc = sentence!(dead_stays_away)]
-pub(super) fn dead_stays_away(book: &GroupBook, delivery: &Delivery, at: Timestamp) -> Verdict {
-    let dead = book.died(delivery.offset).filter(|(since, _)| !book.sought_since(*since));
-    let good = dead.is_none_or(|(_, died)| at <= died);
-    laws::DEAD_STAYS_AWAY.holds(good, || format!("at {at}, died {dead:?}: {delivery:?}"))
+#[doc = sentence!(dead_not_redelivered)]
+pub(super) fn dead_not_redelivered(model: &GroupModel, delivery: &Delivery, at: Timestamp) -> Verdict {
+    let dead = model.dead_lettered_at(delivery.offset).filter(|(since, _)| !model.sought_since(*since));
+    let good = dead.is_none_or(|(_, dead_at)| at <= dead_at);
+    catalog::DEAD_NOT_REDELIVERED.holds(good, || format!("at {at}, dead-lettered {dead:?}: {delivery:?}"))
 }
 
-#[doc = sentence!(spent_stays_away)]
-pub(super) fn spent_stays_away(handed: &Handed<'_>) -> Verdict {
-    let policy = handed.envelope.retry_policy;
+#[doc = sentence!(exhausted_not_redelivered)]
+pub(super) fn exhausted_not_redelivered(context: &DeliveryContext<'_>) -> Verdict {
+    let policy = context.envelope.retry_policy;
     let most = policy.map_or(0, |policy| policy.max_attempts);
-    // What is a dead letter already has nothing left to fail.
-    let good = handed.is_dead_letter || most == 0 || handed.delivery.failures < most;
-    laws::SPENT_STAYS_AWAY.holds(good, || format!("{policy:?}: {:?}", handed.delivery))
+    // A dead letter is not dead-lettered again.
+    let good = context.is_dead_letter || most == 0 || context.delivery.failures < most;
+    catalog::EXHAUSTED_NOT_REDELIVERED.holds(good, || format!("{policy:?}: {:?}", context.delivery))
 }
 
-#[doc = sentence!(dead_unchanged)]
-pub(super) fn dead_unchanged(letter: &Message, dead: &DeadLetter, source: &Known, was: &Metadata) -> Verdict {
+#[doc = sentence!(dead_letter_unchanged)]
+pub(super) fn dead_letter_unchanged(
+    letter: &Message,
+    dead: &DeadLetter,
+    source: &StoredMessage,
+    was: &Metadata,
+) -> Verdict {
     let (envelope, kept) = (letter.body.metadata().envelope, &dead.kept);
     let cleared = Envelope { deliver_at: None, ..was.envelope.clone() };
     let again = Envelope {
@@ -43,52 +47,58 @@ pub(super) fn dead_unchanged(letter: &Message, dead: &DeadLetter, source: &Known
         || envelope.partition_override.is_some();
     let same = (source.body.key(), source.body.value()) == (letter.body.key(), letter.body.value());
     let good = same && again == cleared && !acts && dead.original_partition == source.partition;
-    laws::DEAD_UNCHANGED.holds(good, || format!("{dead:?} in {envelope:?} of {was:?}"))
+    catalog::DEAD_LETTER_UNCHANGED.holds(good, || format!("{dead:?} in {envelope:?} of {was:?}"))
 }
 
-#[doc = sentence!(dead_at_the_limit)]
-pub(super) fn dead_at_the_limit(dead: &DeadLetter, was: &Envelope) -> Verdict {
+#[doc = sentence!(dead_lettered_at_limit)]
+pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, was: &Envelope) -> Verdict {
     let good = match dead.reason {
         DeadReason::MaxAttempts => {
             was.retry_policy.is_some_and(|policy| policy.max_attempts > 0 && dead.attempts >= policy.max_attempts)
         }
         DeadReason::DeadlineExceeded => was.deadline.as_ref().is_some_and(|deadline| deadline.at <= dead.routed_at),
     };
-    laws::DEAD_AT_THE_LIMIT.holds(good, || format!("{dead:?} under {:?}", was.retry_policy))
+    catalog::DEAD_LETTERED_AT_LIMIT.holds(good, || format!("{dead:?} under {:?}", was.retry_policy))
 }
 
-#[doc = sentence!(dead_once)]
+#[doc = sentence!(dead_lettered_once)]
 ///
-/// `before` is when it last died, as far as is known.
-pub(super) fn dead_once(book: &GroupBook, dead: &DeadLetter, before: Option<(Lsn, Timestamp)>, done: bool) -> Verdict {
-    let sought = before.is_none_or(|(since, _)| book.sought_since(since));
-    laws::DEAD_ONCE.holds(sought, || format!("{dead:?} again, before {before:?}"))?;
-    // A dead letter first seen after a restart may be old, its group sought since.
-    laws::DEAD_ONCE.holds(done || book.crashed, || format!("{dead:?} is not done for its group"))
+/// `before` is when it was last dead-lettered, if known.
+pub(super) fn dead_lettered_once(
+    model: &GroupModel,
+    dead: &DeadLetter,
+    before: Option<(Lsn, Timestamp)>,
+    done: bool,
+) -> Verdict {
+    let sought = before.is_none_or(|(since, _)| model.sought_since(since));
+    catalog::DEAD_LETTERED_ONCE.holds(sought, || format!("{dead:?} again, before {before:?}"))?;
+    // A dead letter first seen after a restart may be older than a seek.
+    catalog::DEAD_LETTERED_ONCE.holds(done || model.crashed, || format!("{dead:?} is not acked in its group"))
 }
 
-/// The second half of [`dead_once`], for a message that is not done: unless by a seek, it must not have died.
-pub(super) fn dead_stays_done(waiting: &Waiting<'_>, offset: Offset, known: &Known) -> Verdict {
-    let book = waiting.book;
-    let dead = book.died(offset).is_some_and(|(since, _)| !book.sought_since(since));
-    laws::DEAD_ONCE
-        .holds(!dead || waiting.is_sought, || format!("{known:?} is dead but not done for {}", waiting.group.name()))
+/// The second half of [`dead_lettered_once`], for an unacked message: without a seek it must not have been
+/// dead-lettered.
+pub(super) fn dead_lettered_is_acked(view: &GroupView<'_>, offset: Offset, known: &StoredMessage) -> Verdict {
+    let model = view.model;
+    let dead = model.dead_lettered_at(offset).is_some_and(|(since, _)| !model.sought_since(since));
+    catalog::DEAD_LETTERED_ONCE
+        .holds(!dead || view.is_sought, || format!("{known:?} is dead-lettered but not acked in {}", view.group.name()))
 }
 
-/// A message that a redrive has made, and the dead letter it was.
-pub(super) struct Revived<'a> {
+/// A redriven message and its dead letter.
+pub(super) struct RedrivenMessage<'a> {
     pub(super) message: &'a Message,
-    /// The produce it comes from.
+    /// The number of its produce.
     pub(super) number: u64,
-    pub(super) redrive: Redrive,
-    pub(super) letter: &'a Known,
+    pub(super) redrive: RedriveOrigin,
+    pub(super) letter: &'a StoredMessage,
     pub(super) was: &'a Metadata,
-    pub(super) is_letter_gone: bool,
+    pub(super) is_letter_removed: bool,
 }
 
 #[doc = sentence!(redrive_names_origin)]
-pub(super) fn redrive_names_origin(revived: &Revived<'_>) -> Verdict {
-    let Revived { message, number, redrive, letter, was, is_letter_gone } = *revived;
+pub(super) fn redrive_names_origin(redriven_message: &RedrivenMessage<'_>) -> Verdict {
+    let RedrivenMessage { message, number, redrive, letter, was, is_letter_removed } = *redriven_message;
     let times = was.redrive.map_or(0, |before| before.count);
     let first = was.redrive.map(|before| before.original_offset);
     let first = first.or(was.dead_letter.as_ref().map(|dead| dead.original_offset));
@@ -97,25 +107,30 @@ pub(super) fn redrive_names_origin(revived: &Revived<'_>) -> Verdict {
         && redrive.count == times + 1
         && first == Some(redrive.original_offset)
         && message.body.metadata().envelope.retry_policy == policy
-        && is_letter_gone;
-    laws::REDRIVE_NAMES_ORIGIN.holds(good, || format!("{redrive:?} of produce {number} from {letter:?}"))
+        && is_letter_removed;
+    catalog::REDRIVE_NAMES_ORIGIN.holds(good, || format!("{redrive:?} of produce {number} from {letter:?}"))
 }
 
-#[doc = sentence!(origin_sees_alone)]
-pub(super) fn origin_sees_alone(redrive: Redrive, seen_by: Option<GroupId>, failed: Option<GroupId>) -> Verdict {
-    laws::ORIGIN_SEES_ALONE.holds(seen_by == failed, || format!("{redrive:?} is seen by {seen_by:?}, not {failed:?}"))
+#[doc = sentence!(redriven_visible_to_origin)]
+pub(super) fn redriven_visible_to_origin(
+    redrive: RedriveOrigin,
+    seen_by: Option<GroupId>,
+    failed: Option<GroupId>,
+) -> Verdict {
+    catalog::REDRIVEN_VISIBLE_TO_ORIGIN
+        .holds(seen_by == failed, || format!("{redrive:?} is visible to {seen_by:?}, not {failed:?}"))
 }
 
-#[doc = sentence!(origin_gets_alone)]
-pub(super) fn origin_gets_alone(handed: &Handed<'_>) -> Verdict {
-    let (known, group) = (handed.known, handed.stream.group);
+#[doc = sentence!(redriven_delivered_to_origin)]
+pub(super) fn redriven_delivered_to_origin(context: &DeliveryContext<'_>) -> Verdict {
+    let (known, group) = (context.known, context.stream.group);
     let alone = known.visible_to.is_none_or(|origin| origin == group);
-    laws::ORIGIN_GETS_ALONE.holds(alone, || format!("to {group:?}: {known:?}"))
+    catalog::REDRIVEN_DELIVERED_TO_ORIGIN.holds(alone, || format!("to {group:?}: {known:?}"))
 }
 
-#[doc = sentence!(redrive_bounded)]
-pub(super) fn redrive_bounded(count: u64, limit: u64) -> Verdict {
-    laws::REDRIVE_BOUNDED.holds(count <= limit, || format!("{count} of {limit}"))
+#[doc = sentence!(redrive_within_limit)]
+pub(super) fn redrive_within_limit(count: u64, limit: u64) -> Verdict {
+    catalog::REDRIVE_WITHIN_LIMIT.holds(count <= limit, || format!("{count} of {limit}"))
 }
 
 #[cfg(test)]
@@ -126,74 +141,74 @@ mod tests {
     use driftq_core::types::{ConsumerId, PartitionId, RetryPolicy, Text};
 
     use super::*;
-    use crate::invariants::books::ledger::Start;
-    use crate::invariants::tests::forge::*;
+    use crate::invariants::tests::fixtures::*;
+    use crate::invariants::tracker::model::StartPoint;
 
     #[test]
-    fn what_died_and_was_not_sought_stays_away() {
-        let mut book = book();
-        fine(dead_stays_away(&book, &delivery(), Timestamp(100)));
-        book.dead.insert(Offset(3), vec![(Lsn(4), Timestamp(90))]);
-        breaks(laws::DEAD_STAYS_AWAY, dead_stays_away(&book, &delivery(), Timestamp(100)));
-        book.starts.push((Lsn(5), Lsn(6), Start::Below(Offset(0))));
-        fine(dead_stays_away(&book, &delivery(), Timestamp(100)));
+    fn delivery_after_dead_letter_without_seek_is_a_violation() {
+        let mut model = model();
+        holds(dead_not_redelivered(&model, &delivery(), Timestamp(100)));
+        model.dead.insert(Offset(3), vec![(Lsn(4), Timestamp(90))]);
+        violates(catalog::DEAD_NOT_REDELIVERED, dead_not_redelivered(&model, &delivery(), Timestamp(100)));
+        model.starts.push((Lsn(5), Lsn(6), StartPoint::Below(Offset(0))));
+        holds(dead_not_redelivered(&model, &delivery(), Timestamp(100)));
     }
 
     #[test]
-    fn nothing_dies_before_its_last_attempt_or_its_deadline() {
+    fn dead_letter_before_limit_or_deadline_is_a_violation() {
         let policy = |max_attempts| Some(RetryPolicy { max_attempts, ..RetryPolicy::default() });
         let under = |retry_policy| Envelope { retry_policy, ..Envelope::default() };
         let (spent, late) = (dead(DeadReason::MaxAttempts), dead(DeadReason::DeadlineExceeded));
-        fine(dead_at_the_limit(&spent, &under(policy(2))));
-        breaks(laws::DEAD_AT_THE_LIMIT, dead_at_the_limit(&spent, &under(policy(3))));
-        breaks(laws::DEAD_AT_THE_LIMIT, dead_at_the_limit(&spent, &under(None)));
-        breaks(laws::DEAD_AT_THE_LIMIT, dead_at_the_limit(&late, &under(None)));
+        holds(dead_lettered_at_limit(&spent, &under(policy(2))));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&spent, &under(policy(3))));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&spent, &under(None)));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&late, &under(None)));
     }
 
     #[test]
-    fn a_dead_letter_that_still_acts_or_lost_something_is_changed() {
+    fn dead_letter_that_acts_or_lost_a_field_is_a_violation() {
         let was = |labels| Metadata { envelope: Envelope { labels, ..Envelope::default() }, ..Metadata::default() };
         let label = || [(Text::from("k"), Text::from("v"))].into_iter().collect::<BTreeMap<_, _>>();
         let (plain, labelled) = (was(Default::default()), was(label()));
         let letter = dead(DeadReason::MaxAttempts);
-        fine(dead_unchanged(&message(&labelled), &letter, &known(), &labelled));
-        breaks(laws::DEAD_UNCHANGED, dead_unchanged(&message(&plain), &letter, &known(), &labelled));
+        holds(dead_letter_unchanged(&message(&labelled), &letter, &known(), &labelled));
+        violates(catalog::DEAD_LETTER_UNCHANGED, dead_letter_unchanged(&message(&plain), &letter, &known(), &labelled));
         let acting = Envelope { partition_override: Some(PartitionId(0)), ..Envelope::default() };
         let acting = Metadata { envelope: acting, ..Metadata::default() };
-        breaks(laws::DEAD_UNCHANGED, dead_unchanged(&message(&acting), &letter, &known(), &acting));
-        let other = Known { body: Body::bare(b"", b"8"), ..known() };
-        breaks(laws::DEAD_UNCHANGED, dead_unchanged(&message(&plain), &letter, &other, &plain));
+        violates(catalog::DEAD_LETTER_UNCHANGED, dead_letter_unchanged(&message(&acting), &letter, &known(), &acting));
+        let other = StoredMessage { body: Body::bare(b"", b"8"), ..known() };
+        violates(catalog::DEAD_LETTER_UNCHANGED, dead_letter_unchanged(&message(&plain), &letter, &other, &plain));
     }
 
     #[test]
-    fn a_redriven_message_counts_on_and_its_dead_letter_is_gone() {
+    fn redrive_with_wrong_count_origin_or_leftover_is_a_violation() {
         let was = Metadata { dead_letter: Some(Box::new(dead(DeadReason::MaxAttempts))), ..Metadata::default() };
         let redrive =
-            |count, original| Redrive { count, dead_letter_offset: Offset(0), original_offset: Offset(original) };
-        let made = |redrive, number, is_letter_gone| {
-            redrive_names_origin(&Revived {
+            |count, original| RedriveOrigin { count, dead_letter_offset: Offset(0), original_offset: Offset(original) };
+        let check = |redrive, number, is_letter_removed| {
+            redrive_names_origin(&RedrivenMessage {
                 message: &message(&Metadata::default()),
                 number,
                 redrive,
                 letter: &known(),
                 was: &was,
-                is_letter_gone,
+                is_letter_removed,
             })
         };
-        fine(made(redrive(1, 3), 7, true));
-        breaks(laws::REDRIVE_NAMES_ORIGIN, made(redrive(2, 3), 7, true));
-        breaks(laws::REDRIVE_NAMES_ORIGIN, made(redrive(1, 4), 7, true));
-        breaks(laws::REDRIVE_NAMES_ORIGIN, made(redrive(1, 3), 8, true));
-        breaks(laws::REDRIVE_NAMES_ORIGIN, made(redrive(1, 3), 7, false));
-        fine(redrive_bounded(2, 2));
-        breaks(laws::REDRIVE_BOUNDED, redrive_bounded(3, 2));
+        holds(check(redrive(1, 3), 7, true));
+        violates(catalog::REDRIVE_NAMES_ORIGIN, check(redrive(2, 3), 7, true));
+        violates(catalog::REDRIVE_NAMES_ORIGIN, check(redrive(1, 4), 7, true));
+        violates(catalog::REDRIVE_NAMES_ORIGIN, check(redrive(1, 3), 8, true));
+        violates(catalog::REDRIVE_NAMES_ORIGIN, check(redrive(1, 3), 7, false));
+        holds(redrive_within_limit(2, 2));
+        violates(catalog::REDRIVE_WITHIN_LIMIT, redrive_within_limit(3, 2));
     }
 
     #[test]
-    fn a_redriven_message_goes_to_its_origin_alone() {
-        let handed = |known: &Known| {
+    fn redriven_message_to_another_group_is_a_violation() {
+        let context = |known: &StoredMessage| {
             let (delivery, stream, envelope) = (delivery(), stream(), Envelope::default());
-            origin_gets_alone(&Handed {
+            redriven_delivered_to_origin(&DeliveryContext {
                 delivery: &delivery,
                 consumer: ConsumerId(0),
                 stream: &stream,
@@ -203,7 +218,10 @@ mod tests {
                 at: Timestamp(100),
             })
         };
-        fine(handed(&Known { visible_to: Some(GroupId(0)), ..known() }));
-        breaks(laws::ORIGIN_GETS_ALONE, handed(&Known { visible_to: Some(GroupId(1)), ..known() }));
+        holds(context(&StoredMessage { visible_to: Some(GroupId(0)), ..known() }));
+        violates(
+            catalog::REDRIVEN_DELIVERED_TO_ORIGIN,
+            context(&StoredMessage { visible_to: Some(GroupId(1)), ..known() }),
+        );
     }
 }

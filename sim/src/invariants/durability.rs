@@ -1,104 +1,102 @@
-//! The disk: what a client saw is on it, what is on it is found again, and what was damaged is noticed.
+//! Durability: what a client saw is synced, what is synced is recovered, and damage is detected.
 
 use std::fmt::{Debug, Display};
 
 use driftq_core::log::Recovered;
 use driftq_core::types::Lsn;
 
-use super::laws::{self, sentence};
-use super::silence::Ground;
+use super::catalog::{self, sentence};
 use super::verdict::{Verdict, Violation};
 
-#[doc = sentence!(synced_first)]
-pub(super) fn synced_first(ground: Ground, lsn: Lsn, what: impl FnOnce() -> String) -> Verdict {
-    laws::SYNCED_FIRST.holds(lsn <= ground.durable, || {
-        format!("{}, which rests on {lsn}, where the disk has {}", what(), ground.durable)
-    })
+#[doc = sentence!(synced_before_release)]
+pub(super) fn synced_before_release(durable: Lsn, lsn: Lsn, what: impl FnOnce() -> String) -> Verdict {
+    catalog::SYNCED_BEFORE_RELEASE
+        .holds(lsn <= durable, || format!("{} needs LSN {lsn}, but only {durable} is durable", what()))
 }
 
-#[doc = sentence!(nothing_lost)]
-pub(crate) fn nothing_lost(found: Lsn, durable: Lsn) -> Verdict {
-    laws::NOTHING_LOST.holds(found >= durable, || format!("{found} of {durable}"))
+#[doc = sentence!(no_synced_loss)]
+pub(crate) fn no_synced_loss(found: Lsn, durable: Lsn) -> Verdict {
+    catalog::NO_SYNCED_LOSS.holds(found >= durable, || format!("{found} of {durable}"))
 }
 
-#[doc = sentence!(live_is_log)]
-pub(crate) fn live_is_log(last: Lsn, live: u64, log: u64) -> Verdict {
-    laws::LIVE_IS_LOG.holds(live == log, || format!("at {last}: live {live:016x}, by the log {log:016x}"))
+#[doc = sentence!(state_matches_log)]
+pub(crate) fn state_matches_log(last: Lsn, live: u64, log: u64) -> Verdict {
+    catalog::STATE_MATCHES_LOG.holds(live == log, || format!("at {last}: live {live:016x}, by the log {log:016x}"))
 }
 
-#[doc = sentence!(recovered_is_live)]
-pub(crate) fn recovered_is_live(last: Lsn, written: u64, recovered: u64, found: &Recovered) -> Verdict {
-    laws::RECOVERED_IS_LIVE.holds(written == recovered, || {
+#[doc = sentence!(recovered_matches_log)]
+pub(crate) fn recovered_matches_log(last: Lsn, written: u64, recovered: u64, found: &Recovered) -> Verdict {
+    catalog::RECOVERED_MATCHES_LOG.holds(written == recovered, || {
         format!("at {last}: written {written:016x}, recovered {recovered:016x} from {found:?}")
     })
 }
 
-#[doc = sentence!(close_ends)]
-pub(crate) fn close_ends(is_closed: bool) -> Verdict {
-    laws::CLOSE_ENDS.holds(is_closed, || "the log does not come to rest".to_owned())
+#[doc = sentence!(close_completes)]
+pub(crate) fn close_completes(is_closed: bool) -> Verdict {
+    catalog::CLOSE_COMPLETES.holds(is_closed, || "the log is not closed".to_owned())
 }
 
-#[doc = sentence!(closed_is_found)]
-pub(crate) fn closed_is_found(was_closed: bool, found: &Recovered) -> Verdict {
-    laws::CLOSED_IS_FOUND.holds(found.clean || !was_closed, || format!("{found:?}"))
+#[doc = sentence!(close_is_recognised)]
+pub(crate) fn close_is_recognised(was_closed: bool, found: &Recovered) -> Verdict {
+    catalog::CLOSE_IS_RECOGNISED.holds(found.clean || !was_closed, || format!("{found:?}"))
 }
 
-#[doc = sentence!(twice_the_same)]
-pub(crate) fn twice_the_same(first: &Recovered, then: &Recovered) -> Verdict {
+#[doc = sentence!(recovery_is_idempotent)]
+pub(crate) fn recovery_is_idempotent(first: &Recovered, then: &Recovered) -> Verdict {
     let same = (then.last_lsn, &then.snapshot) == (first.last_lsn, &first.snapshot);
-    laws::TWICE_THE_SAME.holds(same, || format!("{first:?}, then {then:?}"))
+    catalog::RECOVERY_IS_IDEMPOTENT.holds(same, || format!("{first:?}, then {then:?}"))
 }
 
-#[doc = sentence!(dying_changes_nothing)]
+#[doc = sentence!(recovery_crash_is_harmless)]
 ///
-/// Each with the digest of its state. What was never synced may still go with the power.
-pub(crate) fn dying_changes_nothing(
+/// Each with the digest of its state. Data that was never synced may still be lost.
+pub(crate) fn recovery_crash_is_harmless(
     before: (&Recovered, u64),
     after: (&Recovered, u64),
     was_all_synced: bool,
 ) -> Verdict {
     let same = (before.0.last_lsn, before.1) == (after.0.last_lsn, after.1);
-    laws::DYING_CHANGES_NOTHING.holds(same || !was_all_synced, || format!("{before:?}, then {after:?}"))
+    catalog::RECOVERY_CRASH_IS_HARMLESS.holds(same || !was_all_synced, || format!("{before:?}, then {after:?}"))
 }
 
-#[doc = sentence!(never_refused)]
-pub(crate) fn never_refused<T>(opened: Result<T, impl Display>) -> Result<T, Violation> {
-    opened.map_err(|error| laws::NEVER_REFUSED.broken(error.to_string()))
+#[doc = sentence!(sound_log_accepted)]
+pub(crate) fn sound_log_accepted<T>(opened: Result<T, impl Display>) -> Result<T, Violation> {
+    opened.map_err(|error| catalog::SOUND_LOG_ACCEPTED.violated_by(error.to_string()))
 }
 
-#[doc = sentence!(damage_is_noticed)]
-pub(crate) fn damage_is_noticed(found: Lsn, proven: Lsn, damage: impl Debug) -> Verdict {
-    laws::DAMAGE_IS_NOTICED.holds(found >= proven, || format!("{damage:?}: {found} found, proven to {proven}"))
+#[doc = sentence!(damage_is_detected)]
+pub(crate) fn damage_is_detected(found: Lsn, proven: Lsn, damage: impl Debug) -> Verdict {
+    catalog::DAMAGE_IS_DETECTED.holds(found >= proven, || format!("{damage:?}: {found} found, proven to {proven}"))
 }
 
-#[doc = sentence!(unread_is_refused)]
-pub(crate) fn unread_is_refused(is_unreadable: bool, damage: impl Debug) -> Verdict {
-    laws::UNREAD_IS_REFUSED.holds(!is_unreadable, || format!("{damage:?} is taken for the end"))
+#[doc = sentence!(read_error_is_refused)]
+pub(crate) fn read_error_is_refused(is_unreadable: bool, damage: impl Debug) -> Verdict {
+    catalog::READ_ERROR_IS_REFUSED.holds(!is_unreadable, || format!("{damage:?} is taken for the end of the file"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariants::tests::forge::*;
+    use crate::invariants::tests::fixtures::*;
 
     #[test]
-    fn what_was_synced_is_found_as_it_was_every_time() {
-        fine(nothing_lost(Lsn(9), Lsn(9)));
-        breaks(laws::NOTHING_LOST, nothing_lost(Lsn(8), Lsn(9)));
-        breaks(laws::CLOSE_ENDS, close_ends(false));
-        breaks(laws::CLOSED_IS_FOUND, closed_is_found(true, &recovered()));
+    fn recovery_that_loses_or_changes_synced_data_is_a_violation() {
+        holds(no_synced_loss(Lsn(9), Lsn(9)));
+        violates(catalog::NO_SYNCED_LOSS, no_synced_loss(Lsn(8), Lsn(9)));
+        violates(catalog::CLOSE_COMPLETES, close_completes(false));
+        violates(catalog::CLOSE_IS_RECOGNISED, close_is_recognised(true, &recovered()));
         let less = Recovered { last_lsn: Lsn(8), ..recovered() };
-        fine(twice_the_same(&recovered(), &recovered()));
-        breaks(laws::TWICE_THE_SAME, twice_the_same(&recovered(), &less));
+        holds(recovery_is_idempotent(&recovered(), &recovered()));
+        violates(catalog::RECOVERY_IS_IDEMPOTENT, recovery_is_idempotent(&recovered(), &less));
         let (found, less) = (&recovered(), &less);
-        fine(dying_changes_nothing((found, 1), (less, 2), false));
-        breaks(laws::DYING_CHANGES_NOTHING, dying_changes_nothing((found, 1), (less, 1), true));
-        breaks(laws::DYING_CHANGES_NOTHING, dying_changes_nothing((found, 1), (found, 2), true));
+        holds(recovery_crash_is_harmless((found, 1), (less, 2), false));
+        violates(catalog::RECOVERY_CRASH_IS_HARMLESS, recovery_crash_is_harmless((found, 1), (less, 1), true));
+        violates(catalog::RECOVERY_CRASH_IS_HARMLESS, recovery_crash_is_harmless((found, 1), (found, 2), true));
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_the_end() {
-        fine(unread_is_refused(false, "a flipped bit"));
-        breaks(laws::UNREAD_IS_REFUSED, unread_is_refused(true, "a sector"));
+    fn accepted_read_error_is_a_violation() {
+        holds(read_error_is_refused(false, "a flipped bit"));
+        violates(catalog::READ_ERROR_IS_REFUSED, read_error_is_refused(true, "a sector"));
     }
 }

@@ -1,175 +1,195 @@
-//! Effects: who may run one, how often it is run, and what is told of its end. All of it by what workers were told and did.
+//! Effects: grants, runs and outcomes, as workers saw them.
 
 use driftq_core::command::TokenClaim;
-use driftq_core::idempotency::Outcome;
-use driftq_core::types::{LeaseToken, Text, Timestamp};
+use driftq_core::types::{LeaseToken, Outcome, Text, Timestamp};
 
-use super::books::effects::{EffectBook, End, Grant};
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::effect_model::{EffectEnd, EffectModel, GrantModel};
 use super::verdict::Verdict;
 
-/// A grant that was just given, with what was known of the effect before.
+/// A new grant, with what was known of the effect before.
 #[derive(Clone, Copy)]
-pub(super) struct Given<'a> {
-    pub(super) book: &'a EffectBook,
+pub(super) struct NewGrant<'a> {
+    pub(super) model: &'a EffectModel,
     pub(super) token: LeaseToken,
-    pub(super) grant: &'a Grant,
-    /// Deliveries named earlier whose message was not done then.
-    pub(super) undone: &'a [LeaseToken],
+    pub(super) grant: &'a GrantModel,
+    /// Earlier deliveries of the effect whose message was unacked.
+    pub(super) unacked_deliveries: &'a [LeaseToken],
 }
 
-impl Given<'_> {
-    /// The grant before it, if one is known.
-    fn before(&self) -> Option<(LeaseToken, &Grant)> {
-        self.book.grants.range(..self.token).next_back().map(|(token, grant)| (*token, grant))
+impl NewGrant<'_> {
+    /// The previous grant, if known.
+    fn before(&self) -> Option<(LeaseToken, &GrantModel)> {
+        self.model.grants.range(..self.token).next_back().map(|(token, grant)| (*token, grant))
     }
 }
 
-#[doc = sentence!(runs_for_a_reason)]
+#[doc = sentence!(rerun_is_justified)]
 ///
-/// Of two runs the later grant counts, whoever came first to run it: it must have been given after the lease of the grant before
-/// it had ended, or after that had failed, or to a newer delivery; and never while an end for good was to be remembered.
-pub(super) fn runs_for_a_reason(book: &EffectBook, one: LeaseToken, other: LeaseToken) -> Verdict {
+/// Of two runs the later grant counts: it must have been issued after the lease of the previous grant expired, after
+/// that grant failed, or to a newer delivery; and never while a final outcome had to be kept.
+pub(super) fn rerun_is_justified(model: &EffectModel, one: LeaseToken, other: LeaseToken) -> Verdict {
     let (first, later) = (one.min(other), one.max(other));
-    let between = book.grants.range(first..later);
-    let Some(grant) = book.grants.get(&later) else { return Ok(()) };
+    let between = model.grants.range(first..later);
+    let Some(grant) = model.grants.get(&later) else { return Ok(()) };
     let remembered = between.clone().find(|(_, before)| before.is_remembered(grant.at));
-    let excused = between.clone().next_back().is_none_or(|(token, before)| before.gives_way_to(*token, grant));
-    laws::RUNS_FOR_A_REASON.holds(excused && remembered.is_none(), || format!("{first} and {later} of {book:?}"))
+    let is_justified = between.clone().next_back().is_none_or(|(token, before)| before.yields_to(*token, grant));
+    catalog::RERUN_IS_JUSTIFIED
+        .holds(is_justified && remembered.is_none(), || format!("{first} and {later} of {model:?}"))
 }
 
-#[doc = sentence!(grant_is_new)]
-pub(super) fn grant_is_new(last: Option<LeaseToken>, token: LeaseToken) -> Verdict {
-    laws::GRANT_IS_NEW.holds(last.is_none_or(|last| last < token), || format!("{token} after {last:?}"))
+#[doc = sentence!(grant_token_is_new)]
+pub(super) fn grant_token_is_new(last: Option<LeaseToken>, token: LeaseToken) -> Verdict {
+    catalog::GRANT_TOKEN_IS_NEW.holds(last.is_none_or(|last| last < token), || format!("{token} after {last:?}"))
 }
 
-#[doc = sentence!(one_grant)]
-pub(super) fn one_grant(given: Given<'_>) -> Verdict {
-    let before = given.before();
-    let free = before.is_none_or(|(token, before)| before.end.is_some() || before.gives_way_to(token, given.grant));
-    laws::ONE_GRANT.holds(free, || format!("{:?} after {before:?}", given.grant))
+#[doc = sentence!(one_live_grant)]
+pub(super) fn one_live_grant(new_grant: NewGrant<'_>) -> Verdict {
+    let before = new_grant.before();
+    let free = before.is_none_or(|(token, before)| before.end.is_some() || before.yields_to(token, new_grant.grant));
+    catalog::ONE_LIVE_GRANT.holds(free, || format!("{:?} after {before:?}", new_grant.grant))
 }
 
-#[doc = sentence!(ended_stays)]
-pub(super) fn ended_stays(given: Given<'_>) -> Verdict {
-    let at = given.grant.at;
-    let before = given.before();
-    let undone = |grant: &Grant| grant.delivery.is_some_and(|delivery| given.undone.contains(&delivery));
-    let remembered =
-        before.is_some_and(|(_, grant)| grant.is_remembered(at) || grant.is_over() && !grant.unsure && undone(grant));
-    let acked = given.book.acked.as_ref().is_some_and(|end| end.is_remembered(at));
-    laws::ENDED_STAYS.holds(!remembered && !acked, || format!("{:?} of {:?}", given.grant, given.book))
+#[doc = sentence!(final_not_regranted)]
+pub(super) fn final_not_regranted(new_grant: NewGrant<'_>) -> Verdict {
+    let at = new_grant.grant.at;
+    let before = new_grant.before();
+    let unacked =
+        |grant: &GrantModel| grant.delivery.is_some_and(|delivery| new_grant.unacked_deliveries.contains(&delivery));
+    let remembered = before
+        .is_some_and(|(_, grant)| grant.is_remembered(at) || grant.is_final() && !grant.is_uncertain && unacked(grant));
+    let acked = new_grant.model.acked.as_ref().is_some_and(|end| end.is_remembered(at));
+    catalog::FINAL_NOT_REGRANTED
+        .holds(!remembered && !acked, || format!("{:?} of {:?}", new_grant.grant, new_grant.model))
 }
 
-#[doc = sentence!(newest_ends)]
-pub(super) fn newest_ends(book: &EffectBook, shown: TokenClaim) -> Verdict {
-    let newest = book.grants.last_key_value().map(|(token, _)| *token);
+#[doc = sentence!(newest_grant_finishes)]
+pub(super) fn newest_grant_finishes(model: &EffectModel, shown: TokenClaim) -> Verdict {
+    let newest = model.grants.last_key_value().map(|(token, _)| *token);
     let good = matches!(shown, TokenClaim::Shown(token) if newest.is_none_or(|newest| newest <= token));
-    laws::NEWEST_ENDS.holds(good, || format!("{shown:?}, the newest is {newest:?}"))
+    catalog::NEWEST_GRANT_FINISHES.holds(good, || format!("{shown:?}, the newest is {newest:?}"))
 }
 
-#[doc = sentence!(same_request)]
-pub(super) fn same_request(book: &EffectBook, asked: Option<&Text>, is_the_same_life: bool) -> Verdict {
-    let differ = matches!((&book.request, asked), (Some(first), Some(now)) if first != now);
-    laws::SAME_REQUEST.holds(!(differ && is_the_same_life), || format!("{asked:?} after {:?}", book.request))
+#[doc = sentence!(request_hash_is_stable)]
+pub(super) fn request_hash_is_stable(model: &EffectModel, hash: Option<&Text>, is_same_record: bool) -> Verdict {
+    let differ = matches!((&model.request, hash), (Some(first), Some(now)) if first != now);
+    catalog::REQUEST_HASH_IS_STABLE.holds(!(differ && is_same_record), || format!("{hash:?} after {:?}", model.request))
 }
 
-#[doc = sentence!(replay_is_true)]
-pub(super) fn replay_is_true(end: Option<&End>, replayed: &Outcome, at: Timestamp) -> Verdict {
-    let told = end.filter(|end| end.is_remembered(at)).and_then(|end| end.outcome.as_ref());
-    laws::REPLAY_IS_TRUE.holds(told.is_none_or(|told| told == replayed), || format!("{replayed:?}, it was {told:?}"))
+#[doc = sentence!(replay_matches_outcome)]
+pub(super) fn replay_matches_outcome(end: Option<&EffectEnd>, replayed: &Outcome, at: Timestamp) -> Verdict {
+    let is_recorded = end.filter(|end| end.is_remembered(at)).and_then(|end| end.outcome.as_ref());
+    catalog::REPLAY_MATCHES_OUTCOME.holds(is_recorded.is_none_or(|is_recorded| is_recorded == replayed), || {
+        format!("{replayed:?}, it was {is_recorded:?}")
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use driftq_core::idempotency::EffectStatus;
+    use driftq_core::types::EffectStatus;
 
     use super::*;
-    use crate::invariants::tests::forge::*;
+    use crate::invariants::tests::fixtures::*;
 
     fn outcome(result: Option<&str>) -> Outcome {
         let status = EffectStatus::Succeeded;
         Outcome { status, response_code: 0, result: result.map(Into::into), last_error: Text::default() }
     }
 
-    /// Granted at 100 until 200.
-    fn grant() -> Grant {
-        Grant { at: Timestamp(100), until: Timestamp(200), delivery: None, end: None, failed: false, unsure: false }
+    /// Issued at 100, until 200.
+    fn grant() -> GrantModel {
+        GrantModel {
+            at: Timestamp(100),
+            until: Timestamp(200),
+            delivery: None,
+            end: None,
+            failed: false,
+            is_uncertain: false,
+        }
     }
 
-    fn ended() -> Grant {
-        let end = End { outcome: Some(outcome(None)), expires_at: Some(Timestamp(500)), told: true };
-        Grant { end: Some(end), ..grant() }
+    fn ended() -> GrantModel {
+        let end = EffectEnd { outcome: Some(outcome(None)), expires_at: Some(Timestamp(500)), is_recorded: true };
+        GrantModel { end: Some(end), ..grant() }
     }
 
-    fn book(first: Grant) -> EffectBook {
-        let mut book = EffectBook::default();
-        book.grants.insert(token(3), first);
-        book
+    fn model(first: GrantModel) -> EffectModel {
+        let mut model = EffectModel::default();
+        model.grants.insert(token(3), first);
+        model
     }
 
-    fn at(at: u64) -> Grant {
-        Grant { at: Timestamp(at), until: Timestamp(at + 100), ..grant() }
+    fn at(at: u64) -> GrantModel {
+        GrantModel { at: Timestamp(at), until: Timestamp(at + 100), ..grant() }
     }
 
     #[test]
-    fn a_live_grant_gives_way_to_a_newer_delivery_alone() {
-        let judge = |first: Grant, grant: Grant| {
-            one_grant(Given { book: &book(first), token: token(5), grant: &grant, undone: &[] })
+    fn live_grant_yields_only_to_a_newer_delivery() {
+        let judge = |first: GrantModel, grant: GrantModel| {
+            one_live_grant(NewGrant { model: &model(first), token: token(5), grant: &grant, unacked_deliveries: &[] })
         };
-        breaks(laws::ONE_GRANT, judge(grant(), at(199)));
-        breaks(laws::ONE_GRANT, judge(grant(), Grant { delivery: Some(token(2)), ..at(199) }));
-        fine(judge(grant(), Grant { delivery: Some(token(4)), ..at(199) }));
-        fine(judge(grant(), at(200)));
-        fine(judge(Grant { failed: true, ..grant() }, at(150)));
-        fine(judge(Grant { unsure: true, ..grant() }, at(150)));
+        violates(catalog::ONE_LIVE_GRANT, judge(grant(), at(199)));
+        violates(catalog::ONE_LIVE_GRANT, judge(grant(), GrantModel { delivery: Some(token(2)), ..at(199) }));
+        holds(judge(grant(), GrantModel { delivery: Some(token(4)), ..at(199) }));
+        holds(judge(grant(), at(200)));
+        holds(judge(GrantModel { failed: true, ..grant() }, at(150)));
+        holds(judge(GrantModel { is_uncertain: true, ..grant() }, at(150)));
     }
 
     #[test]
-    fn an_end_is_remembered_for_its_window_and_while_its_message_can_come() {
-        let judge = |first: Grant, grant: Grant, undone: &[LeaseToken]| {
-            ended_stays(Given { book: &book(first), token: token(5), grant: &grant, undone })
+    fn final_outcome_is_kept_for_its_window_and_while_its_message_is_unacked() {
+        let judge = |first: GrantModel, grant: GrantModel, unacked: &[LeaseToken]| {
+            final_not_regranted(NewGrant {
+                model: &model(first),
+                token: token(5),
+                grant: &grant,
+                unacked_deliveries: unacked,
+            })
         };
-        breaks(laws::ENDED_STAYS, judge(ended(), at(499), &[]));
-        fine(judge(ended(), at(500), &[]));
-        let named = Grant { delivery: Some(token(2)), ..ended() };
-        breaks(laws::ENDED_STAYS, judge(named.clone(), at(500), &[token(2)]));
-        fine(judge(named, at(500), &[token(1)]));
-        let mut acked = EffectBook::default();
-        acked.acked = Some(End { outcome: None, expires_at: Some(Timestamp(500)), told: false });
-        let judge = |at| ended_stays(Given { book: &acked, token: token(5), grant: &at, undone: &[] });
-        breaks(laws::ENDED_STAYS, judge(at(499)));
-        fine(judge(at(500)));
+        violates(catalog::FINAL_NOT_REGRANTED, judge(ended(), at(499), &[]));
+        holds(judge(ended(), at(500), &[]));
+        let deliveries = GrantModel { delivery: Some(token(2)), ..ended() };
+        violates(catalog::FINAL_NOT_REGRANTED, judge(deliveries.clone(), at(500), &[token(2)]));
+        holds(judge(deliveries, at(500), &[token(1)]));
+        let mut acked = EffectModel::default();
+        acked.acked = Some(EffectEnd { outcome: None, expires_at: Some(Timestamp(500)), is_recorded: false });
+        let judge =
+            |at| final_not_regranted(NewGrant { model: &acked, token: token(5), grant: &at, unacked_deliveries: &[] });
+        violates(catalog::FINAL_NOT_REGRANTED, judge(at(499)));
+        holds(judge(at(500)));
     }
 
     #[test]
-    fn two_runs_need_a_reason_and_success_is_none() {
-        let judge = |first: Grant, second: Grant| {
-            let mut book = book(first);
-            book.grants.insert(token(5), second);
-            runs_for_a_reason(&book, token(3), token(5))
+    fn rerun_without_reason_or_after_success_is_a_violation() {
+        let judge = |first: GrantModel, second: GrantModel| {
+            let mut model = model(first);
+            model.grants.insert(token(5), second);
+            rerun_is_justified(&model, token(3), token(5))
         };
-        breaks(laws::RUNS_FOR_A_REASON, judge(grant(), at(199)));
-        fine(judge(grant(), at(200)));
-        fine(judge(Grant { failed: true, ..grant() }, at(199)));
-        breaks(laws::RUNS_FOR_A_REASON, judge(ended(), at(499)));
-        fine(judge(ended(), at(500)));
+        violates(catalog::RERUN_IS_JUSTIFIED, judge(grant(), at(199)));
+        holds(judge(grant(), at(200)));
+        holds(judge(GrantModel { failed: true, ..grant() }, at(199)));
+        violates(catalog::RERUN_IS_JUSTIFIED, judge(ended(), at(499)));
+        holds(judge(ended(), at(500)));
     }
 
     #[test]
-    fn tokens_requests_and_replays_are_compared() {
-        fine(grant_is_new(Some(token(3)), token(4)));
-        breaks(laws::GRANT_IS_NEW, grant_is_new(Some(token(4)), token(4)));
-        fine(newest_ends(&book(grant()), TokenClaim::Shown(token(3))));
-        breaks(laws::NEWEST_ENDS, newest_ends(&book(grant()), TokenClaim::Shown(token(2))));
-        breaks(laws::NEWEST_ENDS, newest_ends(&book(grant()), TokenClaim::Unreadable));
-        let mut asked = EffectBook::default();
-        asked.request = Some("a".into());
-        breaks(laws::SAME_REQUEST, same_request(&asked, Some(&"b".into()), true));
-        fine(same_request(&asked, Some(&"b".into()), false));
-        fine(same_request(&asked, None, true));
+    fn repeated_token_changed_hash_or_other_outcome_is_a_violation() {
+        holds(grant_token_is_new(Some(token(3)), token(4)));
+        violates(catalog::GRANT_TOKEN_IS_NEW, grant_token_is_new(Some(token(4)), token(4)));
+        holds(newest_grant_finishes(&model(grant()), TokenClaim::Shown(token(3))));
+        violates(catalog::NEWEST_GRANT_FINISHES, newest_grant_finishes(&model(grant()), TokenClaim::Shown(token(2))));
+        violates(catalog::NEWEST_GRANT_FINISHES, newest_grant_finishes(&model(grant()), TokenClaim::Unreadable));
+        let mut hash = EffectModel::default();
+        hash.request = Some("a".into());
+        violates(catalog::REQUEST_HASH_IS_STABLE, request_hash_is_stable(&hash, Some(&"b".into()), true));
+        holds(request_hash_is_stable(&hash, Some(&"b".into()), false));
+        holds(request_hash_is_stable(&hash, None, true));
         let end = ended().end;
-        fine(replay_is_true(end.as_ref(), &outcome(None), Timestamp(499)));
-        breaks(laws::REPLAY_IS_TRUE, replay_is_true(end.as_ref(), &outcome(Some("1")), Timestamp(499)));
+        holds(replay_matches_outcome(end.as_ref(), &outcome(None), Timestamp(499)));
+        violates(
+            catalog::REPLAY_MATCHES_OUTCOME,
+            replay_matches_outcome(end.as_ref(), &outcome(Some("1")), Timestamp(499)),
+        );
     }
 }

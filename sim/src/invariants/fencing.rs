@@ -1,39 +1,39 @@
-//! Tokens and leases: who holds a message, and whose word counts.
+//! Fencing: lease tokens, lease holders and the claims of workers.
 
 use driftq_core::Command;
 use driftq_core::command::{Claim, TokenClaim};
 use driftq_core::reply::Delivery;
 use driftq_core::types::{LeaseToken, Timestamp};
 
-use super::books::ledger::{GroupBook, Seen};
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::model::{GroupModel, SeenDelivery};
 use super::verdict::Verdict;
 
-#[doc = sentence!(stale_changes_nothing)]
+#[doc = sentence!(stale_claim_is_noop)]
 ///
-/// By the digest of the whole state.
-pub(super) fn stale_changes_nothing(command: &Command, before: u64, after: u64) -> Verdict {
-    laws::STALE_CHANGES_NOTHING.holds(before == after, || format!("{command:?}"))
+/// Compared by the digest of the whole state.
+pub(super) fn stale_claim_is_noop(command: &Command, before: u64, after: u64) -> Verdict {
+    catalog::STALE_CLAIM_IS_NOOP.holds(before == after, || format!("{command:?}"))
 }
 
-#[doc = sentence!(ended_is_ended)]
-pub(super) fn ended_is_ended(claim: &Claim, at: Timestamp, seen: &Seen) -> Verdict {
-    // Without a token it may be a newer delivery that nobody has seen.
+#[doc = sentence!(expired_not_extended)]
+pub(super) fn expired_not_extended(claim: &Claim, at: Timestamp, seen: &SeenDelivery) -> Verdict {
+    // Without a token the claim may match a newer delivery that was never seen.
     let unseen = seen.crashed && claim.token == TokenClaim::Absent;
-    let good = seen.unsure || unseen || seen.open && seen.lease_until > at;
-    laws::ENDED_IS_ENDED.holds(good, || format!("extended at {at}: {seen:?}"))
+    let good = seen.is_uncertain || unseen || seen.may_be_held && seen.lease_until > at;
+    catalog::EXPIRED_NOT_EXTENDED.holds(good, || format!("extended at {at}: {seen:?}"))
 }
 
-#[doc = sentence!(tokens_rise)]
-pub(super) fn tokens_rise(last: Option<LeaseToken>, token: LeaseToken) -> Verdict {
-    laws::TOKENS_RISE.holds(last.is_none_or(|last| last < token), || format!("{token} after {last:?}"))
+#[doc = sentence!(tokens_increase)]
+pub(super) fn tokens_increase(last: Option<LeaseToken>, token: LeaseToken) -> Verdict {
+    catalog::TOKENS_INCREASE.holds(last.is_none_or(|last| last < token), || format!("{token} after {last:?}"))
 }
 
-#[doc = sentence!(one_holder)]
-pub(super) fn one_holder(book: &GroupBook, delivery: &Delivery, at: Timestamp) -> Verdict {
-    let before = book.seen.get(&delivery.offset);
-    let free = before.is_none_or(|seen| seen.unsure || !seen.open || seen.lease_until <= at);
-    laws::ONE_HOLDER.holds(free, || format!("at {at} {delivery:?}, before {before:?}"))
+#[doc = sentence!(one_lease_holder)]
+pub(super) fn one_lease_holder(model: &GroupModel, delivery: &Delivery, at: Timestamp) -> Verdict {
+    let before = model.seen.get(&delivery.offset);
+    let free = before.is_none_or(|seen| seen.is_uncertain || !seen.may_be_held || seen.lease_until <= at);
+    catalog::ONE_LEASE_HOLDER.holds(free, || format!("at {at} {delivery:?}, before {before:?}"))
 }
 
 #[cfg(test)]
@@ -41,13 +41,13 @@ mod tests {
     use driftq_core::types::Offset;
 
     use super::*;
-    use crate::invariants::tests::forge::*;
+    use crate::invariants::tests::fixtures::*;
 
     #[test]
-    fn one_holder_is_enough() {
-        let mut book = book();
-        book.seen.insert(Offset(3), seen());
-        breaks(laws::ONE_HOLDER, one_holder(&book, &delivery(), Timestamp(199)));
-        fine(one_holder(&book, &delivery(), Timestamp(200)));
+    fn second_holder_before_expiry_is_a_violation() {
+        let mut model = model();
+        model.seen.insert(Offset(3), seen());
+        violates(catalog::ONE_LEASE_HOLDER, one_lease_holder(&model, &delivery(), Timestamp(199)));
+        holds(one_lease_holder(&model, &delivery(), Timestamp(200)));
     }
 }

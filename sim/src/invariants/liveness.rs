@@ -1,73 +1,79 @@
-//! Everything comes to an end: work, waiting, and the messages themselves.
+//! Liveness: timers, I/O and deliveries make progress.
 
-use driftq_core::state::entry::Phase;
 use driftq_core::state::group::Progress;
 use driftq_core::state::partition::Message;
-use driftq_core::types::{Position, Timestamp};
+use driftq_core::types::{Phase, Position, Timestamp};
 
-use super::books::ledger::{Shelf, Stream};
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::model::{PartitionView, StreamModel};
 use super::verdict::Verdict;
 
-/// How often a broker may ask to be called again at the same moment.
+/// The most timeout calls at one time.
 const CALLS_MAX: usize = 1_000;
-/// How much I/O a broker may ask for at the same moment.
-const PIECES_MAX: usize = 10_000;
+/// The most I/O operations at one time.
+const OPERATIONS_MAX: usize = 10_000;
 
 #[doc = sentence!(not_stuck)]
 ///
-/// For a world at rest, a stream that wants more, and a group that is allowed more.
-pub(super) fn not_stuck(shelf: &Shelf<'_>, progress: &Progress, hungry: &Stream, now: Timestamp) -> Verdict {
-    let lying = shelf.partition.messages().find(|(at, message)| is_deliverable(progress, *at, message, now));
-    laws::NOT_STUCK.holds(lying.is_none(), || format!("{shelf} at {now}: {lying:?} for {hungry:?}"))
+/// For an idle world, a stream with credit and a group below its in-flight limit.
+pub(super) fn not_stuck(
+    partition_view: &PartitionView<'_>,
+    progress: &Progress,
+    with_credit: &StreamModel,
+    now: Timestamp,
+) -> Verdict {
+    let undelivered =
+        partition_view.partition.messages().find(|(at, message)| is_deliverable(progress, *at, message, now));
+    catalog::NOT_STUCK
+        .holds(undelivered.is_none(), || format!("{partition_view} at {now}: {undelivered:?} for {with_credit:?}"))
 }
 
-#[doc = sentence!(never_spins)]
+#[doc = sentence!(timers_quiesce)]
 ///
-/// To be asked before every call of those that are made at one moment.
-pub(crate) fn never_spins(calls: usize, now: Timestamp) -> Verdict {
+/// Called before every timeout call at one time.
+pub(crate) fn timers_quiesce(calls: usize, now: Timestamp) -> Verdict {
     if calls < CALLS_MAX {
         return Ok(());
     }
-    Err(laws::NEVER_SPINS.broken(format!("{calls} calls at {now}, and more wanted")))
+    Err(catalog::TIMERS_QUIESCE.violated_by(format!("{calls} calls at {now}, and another is due")))
 }
 
-#[doc = sentence!(work_ends)]
+#[doc = sentence!(io_quiesces)]
 ///
-/// To be asked before every piece of I/O of those that are done at once.
-pub(crate) fn work_ends(pieces: usize) -> Verdict {
-    if pieces < PIECES_MAX {
+/// Called before every I/O operation at one time.
+pub(crate) fn io_quiesces(operations: usize) -> Verdict {
+    if operations < OPERATIONS_MAX {
         return Ok(());
     }
-    Err(laws::WORK_ENDS.broken(format!("{pieces} pieces of I/O, and more wanted")))
+    Err(catalog::IO_QUIESCES.violated_by(format!("{operations} operations, and another is pending")))
 }
 
 #[doc = sentence!(drains)]
 ///
-/// `left` says what is left lying, and why.
+/// `left` describes the undelivered messages.
 pub(crate) fn drains(left: &[String]) -> Verdict {
-    laws::DRAINS.holds(left.is_empty(), || left.join("; "))
+    catalog::DRAINS.holds(left.is_empty(), || left.join("; "))
 }
 
 fn is_deliverable(progress: &Progress, position: Position, message: &Message, now: Timestamp) -> bool {
-    let free = progress.entry(position).is_none_or(|entry| match entry.phase {
+    let free = progress.delivery(position).is_none_or(|entry| match entry.phase {
         Phase::Leased { .. } => false,
         Phase::Queued { not_before } => not_before <= now,
     });
-    free && !progress.done().contains(position)
+    free && !progress.acked().contains(position)
         && message.body.metadata().envelope.deliver_at.is_none_or(|at| at <= now)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariants::tests::forge::*;
+    use crate::invariants::tests::fixtures::*;
 
     #[test]
-    fn what_never_ends_is_told() {
-        fine(never_spins(999, Timestamp(0)));
-        breaks(laws::NEVER_SPINS, never_spins(1_000, Timestamp(0)));
-        fine(work_ends(9_999));
-        breaks(laws::WORK_ENDS, work_ends(10_000));
+    fn endless_timers_or_io_are_a_violation() {
+        holds(timers_quiesce(999, Timestamp(0)));
+        violates(catalog::TIMERS_QUIESCE, timers_quiesce(1_000, Timestamp(0)));
+        holds(io_quiesces(9_999));
+        violates(catalog::IO_QUIESCES, io_quiesces(10_000));
     }
 }

@@ -1,57 +1,57 @@
-//! What must always be true, and who watches that it is.
+//! The invariants of the broker, and the checks that detect their violation.
 //!
-//! Every promise is a [`Law`]: a number, a name and a sentence, all of them listed in [`laws`] and in [`ALL`]. Each is checked
-//! by the function of its name, which does nothing else and lives with its kind:
+//! Every [`Invariant`] has a number, a name and a sentence, listed in the [`catalog`]. Each is checked by the function
+//! of its name, in one of these files:
 //!
-//! | file | what it judges |
+//! | file | what it checks |
 //! |---|---|
-//! | `places` | where a message is, and when it may be gone |
-//! | `bodies` | that a message is what was sent |
-//! | `counting` | that every count is right |
+//! | `lifecycle` | the state of a message, and when it is trimmed |
+//! | `content` | bodies, byte for byte |
+//! | `counts` | counters, against a recount |
 //! | `fencing` | tokens, leases and their holders |
-//! | `in_flight` | how much is handed out, and to whom |
-//! | `order` | what goes first |
-//! | `attempts` | what is counted and told of failures |
-//! | `identities` | produce identities |
-//! | `effects` | effects, their grants and their ends |
-//! | `completing` | steps that are done at once or not at all |
-//! | `dead_letters` | dying, and coming back by a redrive |
-//! | `time` | not too early, not too late |
-//! | `room` | limits, refusals and retention |
-//! | `durability` | what the disk has, and what a start makes of it |
-//! | `silence` | what may be said, above all after a failure |
-//! | `liveness` | that everything comes to an end |
-//! | `model` | the naive model's word |
+//! | `in_flight` | in-flight limits and prefetch |
+//! | `order` | delivery order and priorities |
+//! | `attempts` | attempts and failure reasons |
+//! | `dedupe` | produce identities |
+//! | `effects` | effects, their grants and outcomes |
+//! | `completion` | atomic workflow steps |
+//! | `dead_letters` | dead letters and redrive |
+//! | `time` | delays, deadlines and the clock |
+//! | `limits` | limits, refusals and retention |
+//! | `durability` | syncs, recovery and damage |
+//! | `outputs` | what is released, above all after a log failure |
+//! | `liveness` | progress |
+//! | `oracle` | agreement with the oracle's predictions |
 //!
-//! What a law needs to know is written down in `books`, by an observer that sees what clients see and, where a promise is
-//! about the inside, looks there. The observer judges nothing by itself.
+//! The `tracker` collects what the checks need: what clients requested and observed and, for white-box checks, the
+//! state inside the broker. It decides nothing itself.
 
 mod attempts;
-mod bodies;
-mod books;
-mod completing;
-mod counting;
+pub mod catalog;
+mod completion;
+mod content;
+mod counts;
 mod dead_letters;
+mod dedupe;
 pub(crate) mod durability;
 mod effects;
 mod fencing;
-mod identities;
 mod in_flight;
-pub mod laws;
+pub(crate) mod lifecycle;
+mod limits;
 pub(crate) mod liveness;
-pub(crate) mod model;
+pub(crate) mod oracle;
 mod order;
-pub(crate) mod places;
-mod room;
-pub(crate) mod silence;
+pub(crate) mod outputs;
 pub(crate) mod time;
+mod tracker;
 pub mod verdict;
 
 #[cfg(test)]
-mod solo;
+mod isolate;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::books::observer::Observer;
-pub use self::laws::ALL;
-pub use self::verdict::{Law, Verdict, Violation};
+pub use self::catalog::ALL;
+pub(crate) use self::tracker::Tracker;
+pub use self::verdict::{Invariant, Verdict, Violation};

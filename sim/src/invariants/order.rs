@@ -1,26 +1,23 @@
-//! What goes first: of different priorities the higher, of equal ones the older.
+//! Delivery order: higher priority first, then by offset.
 
-use driftq_core::types::{Offset, PartitionId};
+use driftq_core::types::Offset;
 
-use super::books::deliveries::Handed;
-use super::books::ledger::GroupBook;
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::model::{DeliveryContext, GroupModel};
 use super::verdict::Verdict;
 
-/// A partition and a priority: what is delivered in order.
-pub(super) type Lane = (PartitionId, u8);
-
 #[doc = sentence!(priority_first)]
-pub(super) fn priority_first(book: &GroupBook, handed: &Handed<'_>) -> Verdict {
-    // It has been ready since it was produced, so nothing less urgent can have been delivered since.
-    let lane = handed.lane();
-    let overtaken = book.served.range((lane.0, 0)..lane).find(|(_, when)| **when > handed.known.produced_at);
-    laws::PRIORITY_FIRST
-        .holds(overtaken.is_none(), || format!("{overtaken:?}, then at {} {:?}", handed.at, handed.delivery))
+pub(super) fn priority_first(model: &GroupModel, context: &DeliveryContext<'_>) -> Verdict {
+    // The message has been ready since it was produced, so nothing of lower priority may have been delivered since.
+    let order_key = context.order_key();
+    let overtaken =
+        model.last_delivered.range((order_key.0, 0)..order_key).find(|(_, when)| **when > context.known.produced_at);
+    catalog::PRIORITY_FIRST
+        .holds(overtaken.is_none(), || format!("{overtaken:?}, then at {} {:?}", context.at, context.delivery))
 }
 
-#[doc = sentence!(firsts_ascend)]
-pub(super) fn firsts_ascend(before: Option<Offset>, handed: &Handed<'_>) -> Verdict {
-    let rising = before.is_none_or(|before| before < handed.delivery.offset);
-    laws::FIRSTS_ASCEND.holds(rising, || format!("{before:?}, then {:?}", handed.delivery))
+#[doc = sentence!(first_deliveries_ascend)]
+pub(super) fn first_deliveries_ascend(before: Option<Offset>, context: &DeliveryContext<'_>) -> Verdict {
+    let rising = before.is_none_or(|before| before < context.delivery.offset);
+    catalog::FIRST_DELIVERIES_ASCEND.holds(rising, || format!("{before:?}, then {:?}", context.delivery))
 }

@@ -1,39 +1,40 @@
-//! Not too early, not too late, and never back.
+//! Time: nothing is early, nothing is late, and the clock is monotonic.
 
 use driftq_core::types::{Millis, RetryPolicy, Timestamp};
 
-use super::books::deliveries::Handed;
-use super::books::ledger::GroupBook;
-use super::laws::{self, sentence};
+use super::catalog::{self, sentence};
+use super::tracker::model::{DeliveryContext, GroupModel};
 use super::verdict::Verdict;
 
-#[doc = sentence!(time_rises)]
-pub(crate) fn time_rises(latest: Timestamp, inside: Timestamp) -> Verdict {
-    laws::TIME_RISES.holds(latest <= inside, || format!("{inside} after {latest}"))
+#[doc = sentence!(time_is_monotonic)]
+pub(crate) fn time_is_monotonic(latest: Timestamp, inside: Timestamp) -> Verdict {
+    catalog::TIME_IS_MONOTONIC.holds(latest <= inside, || format!("{inside} after {latest}"))
 }
 
-#[doc = sentence!(not_early)]
-pub(super) fn not_early(book: &GroupBook, handed: &Handed<'_>) -> Verdict {
-    let (delivery, at) = (handed.delivery, handed.at);
-    let scheduled = handed.envelope.deliver_at.unwrap_or_default();
-    let before = book.seen.get(&delivery.offset).filter(|seen| !seen.unsure);
-    let retried = before.map_or(Timestamp(0), |seen| match seen.open {
-        // The lease ended in silence.
-        true => seen.lease_until.after(least_backoff(handed.envelope.retry_policy, delivery.failures)),
+#[doc = sentence!(not_before_due)]
+pub(super) fn not_before_due(model: &GroupModel, context: &DeliveryContext<'_>) -> Verdict {
+    let (delivery, at) = (context.delivery, context.at);
+    let scheduled = context.envelope.deliver_at.unwrap_or_default();
+    let before = model.seen.get(&delivery.offset).filter(|seen| !seen.is_uncertain);
+    let retried = before.map_or(Timestamp(0), |seen| match seen.may_be_held {
+        // The lease expired.
+        true => seen.lease_until.after(least_backoff(context.envelope.retry_policy, delivery.failures)),
         false => seen.not_before,
     });
     let earliest = scheduled.max(retried);
-    laws::NOT_EARLY.holds(earliest <= at, || format!("at {at}, not before {earliest}: {delivery:?}, before {before:?}"))
+    catalog::NOT_BEFORE_DUE
+        .holds(earliest <= at, || format!("at {at}, not before {earliest}: {delivery:?}, before {before:?}"))
 }
 
-#[doc = sentence!(not_late)]
-pub(super) fn not_late(handed: &Handed<'_>) -> Verdict {
-    let late = handed.envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= handed.at);
-    // A dead letter is past its time, and delivered to whoever looks after those.
-    laws::NOT_LATE.holds(!late || handed.is_dead_letter, || format!("at {}: {:?}", handed.at, handed.envelope))
+#[doc = sentence!(not_after_deadline)]
+pub(super) fn not_after_deadline(context: &DeliveryContext<'_>) -> Verdict {
+    let late = context.envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= context.at);
+    // Dead letters are delivered past their deadline.
+    catalog::NOT_AFTER_DEADLINE
+        .holds(!late || context.is_dead_letter, || format!("at {}: {:?}", context.at, context.envelope))
 }
 
-/// The least a retry must wait after the `failures`-th failure.
+/// The shortest backoff after the `failures`-th failure.
 pub(super) fn least_backoff(policy: Option<RetryPolicy>, failures: u32) -> Millis {
     let Some(policy) = policy else { return Millis(0) };
     let longest = if policy.max_backoff.0 == 0 { 24 * 3_600_000 } else { policy.max_backoff.0 };
@@ -44,11 +45,11 @@ pub(super) fn least_backoff(policy: Option<RetryPolicy>, failures: u32) -> Milli
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::invariants::tests::forge::*;
+    use crate::invariants::tests::fixtures::*;
 
     #[test]
-    fn time_does_not_run_backwards() {
-        fine(time_rises(Timestamp(5), Timestamp(5)));
-        breaks(laws::TIME_RISES, time_rises(Timestamp(5), Timestamp(4)));
+    fn time_that_runs_backwards_is_a_violation() {
+        holds(time_is_monotonic(Timestamp(5), Timestamp(5)));
+        violates(catalog::TIME_IS_MONOTONIC, time_is_monotonic(Timestamp(5), Timestamp(4)));
     }
 }

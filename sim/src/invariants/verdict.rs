@@ -1,15 +1,15 @@
-//! What an invariant says: nothing, or which sentence was broken and by what.
+//! The result of a check: nothing, or which invariant was violated and by what.
 
 use std::fmt;
 
-/// A broken invariant.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Its number in the list of invariants; 0 for one that stands in no list.
+    /// Its number; 0 for one outside the numbered list.
     pub invariant: u8,
     /// The sentence that should have been true.
     pub sentence: &'static str,
-    /// What was found instead.
+    /// What was found.
     pub found: String,
 }
 
@@ -19,42 +19,42 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Whether an invariant holds.
+/// The result of a check.
 pub type Verdict = Result<(), Violation>;
 
-/// One sentence that must always be true. All of them stand in [`laws`](super::laws).
+/// One statement that must always hold. All of them are in the [`catalog`](super::catalog).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Law {
-    /// The invariant it belongs to, by its number in `SIMULATION.md`. An invariant may need several sentences.
+pub struct Invariant {
+    /// Its number in `SIMULATION.md`, where an invariant may consist of several statements.
     pub number: u8,
-    /// Its name, which is also that of the function that checks it.
+    /// Its name, and that of the function that checks it.
     pub name: &'static str,
-    /// What must be true.
+    /// The statement.
     pub sentence: &'static str,
 }
 
-impl Law {
-    /// Holds if `good`; else `found` says what was there instead.
+impl Invariant {
+    /// Holds if `good`; otherwise `found` describes the violation.
     pub(crate) fn holds(self, good: bool, found: impl FnOnce() -> String) -> Verdict {
         #[cfg(test)]
-        let good = good || !super::solo::is_heard(self);
-        if good { Ok(()) } else { Err(self.broken(found())) }
+        let good = good || !super::isolate::is_active(self);
+        if good { Ok(()) } else { Err(self.violated_by(found())) }
     }
 
-    /// It does not hold: `found` was there instead.
+    /// The violation of this invariant.
     #[must_use]
-    pub(crate) fn broken(self, found: String) -> Violation {
+    pub(crate) fn violated_by(self, found: String) -> Violation {
         Violation { invariant: self.number, sentence: self.sentence, found }
     }
 
-    /// Whether it is the one that was broken.
+    /// Whether this is the invariant that was violated.
     #[must_use]
     pub fn is(self, violation: &Violation) -> bool {
         (self.number, self.sentence) == (violation.invariant, violation.sentence)
     }
 }
 
-impl fmt::Display for Law {
+impl fmt::Display for Invariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>2} {}: {}", self.number, self.name, self.sentence)
     }

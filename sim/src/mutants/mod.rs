@@ -1,8 +1,8 @@
-//! Planted bugs against the checks that are to catch them.
+//! Mutation testing: planted bugs against the checks that must detect them.
 //!
-//! A bug is killed by a seed if a promise is broken with it and none without it: a seed that fails anyway says nothing about
-//! the bug. Which invariant was the first to be broken is noted with all checks, and again without the naive model, since
-//! the model knows every answer and would hide how much the other invariants see.
+//! A seed kills a bug if an invariant is violated with the bug and none without it. The first violated invariant is
+//! recorded with all checks, and again without the oracle: the oracle predicts every output and would hide how much the
+//! other invariants detect.
 
 mod matrix;
 
@@ -12,26 +12,26 @@ use std::time::{Duration, Instant};
 use driftq_core::faults::Fault;
 
 pub use self::matrix::{MarkerError, insert, tables};
+use crate::campaign::DETERMINISTIC;
 use crate::invariants::verdict::Violation;
-use crate::life::{Conditions, Life, live};
-use crate::run::REPEATABLE;
+use crate::run::{Run, RunOptions, run_seed};
 use crate::shrink::shrink;
-use crate::trace::{Broken, Trace};
+use crate::trace::{Trace, ViolatedInvariant};
 use crate::world::Checks;
 
-/// The invariant that compares with the naive model.
+/// The number of the oracle's invariant.
 pub const ORACLE: u8 = 21;
-/// How far apart the starts are.
+/// The distance between the starts.
 const APART: u64 = 1_000;
 
-/// How hard a bug is looked for.
+/// The effort per bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// How many seeds there are to kill it, from every start.
+    /// The most seeds from every start.
     pub seeds: u64,
-    /// From how many starts it is tried, to tell luck from strength.
+    /// The number of starts. A bug killed from every start is not killed by chance.
     pub starts: u64,
-    /// How many seeds are lived without the naive model, to see who else kills it.
+    /// The number of seeds run without the oracle, to see which other invariants kill the bug.
     pub survey: u64,
 }
 
@@ -41,57 +41,58 @@ impl Default for Effort {
     }
 }
 
-/// What is known about one bug.
+/// The result for one bug.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The bug.
     pub fault: Fault,
-    /// How many seeds it took from every start, none where they were not enough. Only the first start if that did not kill.
+    /// Seeds needed from every start; `None` if they were not enough. Only the first start if that did not kill the
+    /// bug.
     pub took: Vec<Option<u64>>,
-    /// Which sentence was the first to be broken, mostly.
-    pub first: Option<Broken>,
-    /// Which it was without the naive model.
-    pub first_without_oracle: Option<Broken>,
-    /// How often each invariant was the first, without the naive model.
+    /// The invariant that was most often violated first.
+    pub first: Option<ViolatedInvariant>,
+    /// The same without the oracle.
+    pub first_without_oracle: Option<ViolatedInvariant>,
+    /// How often each invariant was violated first, without the oracle.
     pub killers: BTreeMap<u8, u64>,
     /// A killing seed, shrunk.
     pub shortest: Option<Shortest>,
 }
 
-/// A short trace that shows a bug.
+/// A short trace that demonstrates a bug.
 #[derive(Clone, Debug)]
 pub struct Shortest {
     /// The trace.
     pub trace: Trace,
-    /// How many steps it had before.
+    /// The number of actions before.
     pub before: usize,
-    /// How long the shrinking took.
+    /// The shrinking time.
     pub time: Duration,
 }
 
 impl Row {
-    /// Whether the first start was enough.
+    /// Whether the seeds of the first start killed the bug.
     #[must_use]
     pub fn is_killed(&self) -> bool {
         self.took.first().is_some_and(Option::is_some)
     }
 
-    /// How many seeds it takes: as many or fewer in half of all starts.
+    /// The median number of seeds needed.
     #[must_use]
     pub fn median(&self) -> Option<u64> {
         let mut took = self.took.clone();
-        // What was not killed took longer than all others.
+        // A start that did not kill the bug counts as more than all others.
         took.sort_by_key(|seeds| seeds.unwrap_or(u64::MAX));
         took.get(took.len().saturating_sub(1) / 2).copied().flatten()
     }
 
-    /// How many it takes at most, over all starts.
+    /// The largest number of seeds needed.
     #[must_use]
     pub fn worst(&self) -> Option<u64> {
         self.took.iter().copied().max_by_key(|seeds| seeds.unwrap_or(u64::MAX)).flatten()
     }
 
-    /// The only invariant that kills it, if there is only one. Where no other sees it, that is the naive model's.
+    /// The only invariant that kills the bug, if there is only one; the oracle's if no other detects it.
     #[must_use]
     pub fn only_killer(&self) -> Option<u8> {
         let mut killers = self.killers.keys();
@@ -103,15 +104,15 @@ impl Row {
     }
 }
 
-/// Looks for one bug.
+/// Measures how soon a bug is killed, and by which invariants.
 #[must_use]
-pub fn convict(fault: Fault, effort: Effort) -> Row {
+pub fn measure(fault: Fault, effort: Effort) -> Row {
     let mut took = Vec::new();
-    let mut kills: Vec<(u64, Life)> = Vec::new();
+    let mut kills: Vec<(u64, Run)> = Vec::new();
     for start in (0..effort.starts.max(1)).map(|nth| nth * APART) {
         let killed = (start..start + effort.seeds).find_map(|seed| {
-            let life = kill(seed, fault, Checks::default())?;
-            Some((seed, life))
+            let run = kill(seed, fault, Checks::default())?;
+            Some((seed, run))
         });
         took.push(killed.as_ref().map(|(seed, _)| seed - start + 1));
         kills.extend(killed);
@@ -119,58 +120,58 @@ pub fn convict(fault: Fault, effort: Effort) -> Row {
             break;
         }
     }
-    let first = most(kills.iter().filter_map(|(_, life)| life.violation.as_ref()).map(Broken::from));
-    let shortest = first.as_ref().and_then(|first| shorten(fault, first, &kills));
+    let first = most_frequent(kills.iter().filter_map(|(_, run)| run.violation.as_ref()).map(ViolatedInvariant::from));
+    let shortest = first.as_ref().and_then(|first| shortest_trace(fault, first, &kills));
 
     let survey = if kills.is_empty() { 0 } else { effort.survey };
-    let without: Vec<Broken> = (0..survey)
+    let without: Vec<ViolatedInvariant> = (0..survey)
         .filter_map(|seed| kill(seed, fault, Checks { oracle: false }))
-        .filter_map(|life| life.violation.as_ref().map(Broken::from))
+        .filter_map(|run| run.violation.as_ref().map(ViolatedInvariant::from))
         .collect();
     let mut killers = BTreeMap::new();
     for broken in &without {
         *killers.entry(broken.invariant).or_default() += 1;
     }
-    Row { fault, took, first, first_without_oracle: most(without.into_iter()), killers, shortest }
+    Row { fault, took, first, first_without_oracle: most_frequent(without.into_iter()), killers, shortest }
 }
 
-/// The life of a seed that the bug breaks, and the bug alone.
-fn kill(seed: u64, fault: Fault, checks: Checks) -> Option<Life> {
-    let mut life = live(seed, Conditions { fault: Some(fault), checks, ..Conditions::default() });
-    if life.violation.is_none() {
-        life.violation = unrepeatable(seed, &life, Conditions { fault: Some(fault), checks, ..Conditions::default() });
+/// The run of a seed that fails with the bug and passes without.
+fn kill(seed: u64, fault: Fault, checks: Checks) -> Option<Run> {
+    let mut run = run_seed(seed, RunOptions { fault: Some(fault), checks, ..RunOptions::default() });
+    if run.violation.is_none() {
+        run.violation = nondeterminism(seed, &run, RunOptions { fault: Some(fault), checks, ..RunOptions::default() });
     }
-    life.violation.as_ref()?;
-    live(seed, Conditions { checks, ..Conditions::default() }).violation.is_none().then_some(life)
+    run.violation.as_ref()?;
+    run_seed(seed, RunOptions { checks, ..RunOptions::default() }).violation.is_none().then_some(run)
 }
 
-/// A life in which nothing else is broken must be the same when it is lived again.
-fn unrepeatable(seed: u64, life: &Life, conditions: Conditions) -> Option<Violation> {
-    let again = live(seed, conditions);
-    let found = || format!("digest {}, then {}", life.chain, again.chain);
-    (again.chain != life.chain).then(|| Violation { invariant: 22, sentence: REPEATABLE, found: found() })
+/// A run without a violation must be deterministic.
+fn nondeterminism(seed: u64, run: &Run, options: RunOptions) -> Option<Violation> {
+    let again = run_seed(seed, options);
+    let found = || format!("digest {}, then {}", run.chain, again.chain);
+    (again.chain != run.chain).then(|| Violation { invariant: 22, sentence: DETERMINISTIC, found: found() })
 }
 
-/// What comes most often; of equals, the first in the list of invariants.
-fn most(all: impl Iterator<Item = Broken>) -> Option<Broken> {
-    let mut counts: BTreeMap<Broken, u64> = BTreeMap::new();
+/// The most frequent one; of equals, the first in the catalog.
+fn most_frequent(all: impl Iterator<Item = ViolatedInvariant>) -> Option<ViolatedInvariant> {
+    let mut counts: BTreeMap<ViolatedInvariant, u64> = BTreeMap::new();
     for broken in all {
         *counts.entry(broken).or_default() += 1;
     }
     counts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(broken, _)| broken)
 }
 
-/// The shortest life that breaks what is mostly broken first, made shorter.
-fn shorten(fault: Fault, first: &Broken, kills: &[(u64, Life)]) -> Option<Shortest> {
-    let is_typical = |life: &Life| life.violation.as_ref().is_some_and(|found| first.is(found));
-    let typical = kills.iter().filter(|(_, life)| is_typical(life));
-    let (seed, life) = typical.min_by_key(|(_, life)| life.steps.len())?;
-    let begun = Instant::now();
-    let conditions = Conditions { fault: Some(fault), ..Conditions::default() };
-    let shrunk = shrink(&life.setup, &life.steps, conditions)?;
-    let mut trace = Trace::of(&shrunk.life, Some(*seed), Some(fault));
-    trace.head.about = Some(fault.sentence().to_owned());
-    Some(Shortest { trace, before: shrunk.before, time: begun.elapsed() })
+/// The shortest run that violates the most frequent invariant, shrunk.
+fn shortest_trace(fault: Fault, first: &ViolatedInvariant, kills: &[(u64, Run)]) -> Option<Shortest> {
+    let is_typical = |run: &Run| run.violation.as_ref().is_some_and(|found| first.is(found));
+    let typical = kills.iter().filter(|(_, run)| is_typical(run));
+    let (seed, run) = typical.min_by_key(|(_, run)| run.actions.len())?;
+    let started = Instant::now();
+    let options = RunOptions { fault: Some(fault), ..RunOptions::default() };
+    let shrunk = shrink(&run.setup, &run.actions, options)?;
+    let mut trace = Trace::of(&shrunk.run, Some(*seed), Some(fault));
+    trace.header.about = Some(fault.description().to_owned());
+    Some(Shortest { trace, before: shrunk.before, time: started.elapsed() })
 }
 
 #[cfg(test)]
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_that_were_not_enough_count_as_more_than_all_others() {
+    fn start_without_kill_counts_as_more_than_all_others() {
         assert_eq!(row(&[Some(3), Some(1), Some(2)]).median(), Some(2));
         assert_eq!(row(&[Some(3), None, Some(2)]).median(), Some(3));
         assert_eq!(row(&[Some(3), None, None]).median(), None);
@@ -199,9 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn only_one_killer_is_the_only_killer_and_without_any_it_is_the_model() {
+    fn only_killer_is_the_single_invariant_or_the_oracle() {
         let mut row = row(&[Some(1)]);
-        row.first = Some(Broken { invariant: ORACLE, sentence: String::new() });
+        row.first = Some(ViolatedInvariant { invariant: ORACLE, sentence: String::new() });
         assert_eq!(row.only_killer(), Some(ORACLE));
         row.killers.insert(9, 4);
         assert_eq!(row.only_killer(), Some(9));

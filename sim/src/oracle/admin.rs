@@ -1,12 +1,11 @@
-//! Topics and groups: made, deleted, sought, paused.
+//! Topics and groups: create, delete, seek, pause.
 
 use driftq_core::command::SeekTo;
-use driftq_core::record::{GroupStart, Retention};
 use driftq_core::reply::{CloseCause, Overload};
-use driftq_core::types::{GroupId, GroupName, TopicId, TopicName};
+use driftq_core::types::{GroupId, GroupName, GroupStart, Retention, TopicId, TopicName};
 use driftq_core::{Refusal, Reply};
 
-use super::judge::Expected;
+use super::expected::Expected;
 use super::model::{Model, Stop};
 use super::topic::{Group, Progress};
 
@@ -17,15 +16,15 @@ impl Model {
         partitions: Option<u32>,
         retention: Retention,
     ) -> Result<Reply, Stop> {
-        let asked = partitions.map(|count| count.max(1));
+        let requested = partitions.map(|count| count.max(1));
         if let Some(topic) = self.find(name) {
             let partitions = self.topics[topic].partitions();
-            if asked.is_some_and(|asked| asked != partitions) {
+            if requested.is_some_and(|requested| requested != partitions) {
                 return Err(Refusal::TopicExists { partitions }.into());
             }
             return Ok(Reply::TopicCreated { partitions });
         }
-        let partitions = asked.unwrap_or(1);
+        let partitions = requested.unwrap_or(1);
         let max = self.limits.partitions_max;
         if partitions > max {
             return Err(Refusal::TooMany { what: "partitions", len: partitions.into(), max: max.into() }.into());
@@ -48,10 +47,10 @@ impl Model {
         for group in &topic.groups {
             self.close_streams(topic.id, group.id, CloseCause::TopicDeleted);
         }
-        Ok(Reply::Done)
+        Ok(Reply::Success)
     }
 
-    /// Makes a group of the topic, if it has none of that name.
+    /// Creates a group of the topic, if it does not exist.
     pub(super) fn create_group(&mut self, t: usize, name: &GroupName, start: GroupStart) -> Result<(), Stop> {
         if self.topics[t].group_named(name).is_some() {
             return Ok(());
@@ -66,12 +65,12 @@ impl Model {
         let sees = |only_for: Option<_>| start == GroupStart::Earliest && only_for.is_none();
         let progress = topic.messages.iter().map(|message| match sees(message.only_for) {
             true => Progress::Ready,
-            false => Progress::Done,
+            false => Progress::Acked,
         });
         let (progress, name) = (progress.collect(), name.clone());
         let (last_served, last_partition, replayed_below) = Default::default();
         topic.groups.push(Group { id, name, paused: false, progress, last_served, last_partition, replayed_below });
-        self.tidy(t);
+        self.reclaim(t);
         Ok(())
     }
 
@@ -80,23 +79,24 @@ impl Model {
         self.record()?;
         let group = self.topics[t].groups.remove(g);
         self.forget_effects(topic, Some(&group.name));
-        self.tidy(t);
+        self.reclaim(t);
         self.close_streams(self.topics[t].id, group.id, CloseCause::GroupDeleted);
-        Ok(Reply::Done)
+        Ok(Reply::Success)
     }
 
     fn close_streams(&mut self, topic: TopicId, group: GroupId, cause: CloseCause) {
-        let said = &mut self.said;
+        let outputs = &mut self.outputs;
         self.streams.retain(|stream| {
             let stays = (stream.topic, stream.group) != (topic, group);
             if !stays {
-                said.push_back(Expected::Closed { consumer: stream.id, cause });
+                outputs.push_back(Expected::Closed { consumer: stream.id, cause });
             }
             stays
         });
     }
 
-    /// From the target on everything the group may see is as if it had never been delivered; all before is done.
+    /// From the target on, every message the group sees is as if it had never been delivered; all earlier ones are
+    /// acked.
     pub(super) fn seek(&mut self, topic: &TopicName, group: &GroupName, to: SeekTo) -> Result<Reply, Stop> {
         let (t, g) = self.group(topic, group)?;
         self.record()?;
@@ -108,13 +108,13 @@ impl Model {
                 SeekTo::Earliest => true,
                 SeekTo::Latest => false,
                 SeekTo::Offset(offset) => message.offset >= offset,
-                SeekTo::Time(moment) => message.produced_at >= moment,
+                SeekTo::Time(time) => message.produced_at >= time,
             };
             let sees = message.only_for.is_none_or(|only| only == group.id);
-            *progress = if wanted && sees { Progress::Ready } else { Progress::Done };
+            *progress = if wanted && sees { Progress::Ready } else { Progress::Acked };
         }
-        self.tidy(t);
-        Ok(Reply::Done)
+        self.reclaim(t);
+        Ok(Reply::Success)
     }
 
     pub(super) fn pause(&mut self, topic: &TopicName, group: &GroupName, paused: bool) -> Result<Reply, Stop> {
@@ -123,6 +123,6 @@ impl Model {
             self.record()?;
             self.topics[t].groups[g].paused = paused;
         }
-        Ok(Reply::Done)
+        Ok(Reply::Success)
     }
 }

@@ -1,17 +1,17 @@
-//! Looking without touching.
+//! Queries.
 
 use driftq_core::reply::{Blocked, GroupInfo, PartitionInfo, ProgressInfo, TopicInfo};
 use driftq_core::types::{Offset, PartitionId, TopicName};
 use driftq_core::{Refusal, Reply};
 
 use super::dispatch::{in_flight, is_ready};
-use super::judge::{Answer, Glimpse};
+use super::expected::{ExpectedPeek, ExpectedReply};
 use super::model::Model;
-use super::streams::Stream;
+use super::stream::Stream;
 use super::topic::{Group, Message, Progress, Topic};
 
-/// So many unfinished messages are looked at to say why none of them goes out.
-const LOOKED_AT: usize = 64;
+/// How many unacked messages are examined to say why none is delivered.
+const EXAMINED: usize = 64;
 
 impl Model {
     pub(super) fn list_topics(&self) -> Reply {
@@ -33,16 +33,16 @@ impl Model {
         partition: PartitionId,
         offset: Offset,
         limit: usize,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<ExpectedReply, Refusal> {
         let topic = &self.topics[self.topic(topic)?];
         topic.has_partition(partition)?;
         let found = topic.messages.iter().filter(|message| message.partition == partition && message.offset >= offset);
-        let glimpse = |message: &Message| Glimpse {
+        let expected_peek = |message: &Message| ExpectedPeek {
             offset: message.offset,
             produced_at: message.produced_at,
             content: message.content.clone(),
         };
-        Ok(Answer::Peeked(found.take(limit).map(glimpse).collect()))
+        Ok(ExpectedReply::Peeked(found.take(limit).map(expected_peek).collect()))
     }
 
     pub(super) fn describe(&self, name: &TopicName) -> Result<Reply, Refusal> {
@@ -77,20 +77,21 @@ impl Model {
 
     fn describe_progress(&self, topic: &Topic, g: usize, partition: PartitionId) -> ProgressInfo {
         let all = topic.messages.iter().zip(&topic.groups[g].progress);
-        let undone: Vec<_> = all
-            .filter(|(message, progress)| message.partition == partition && !matches!(progress, Progress::Done))
+        let unacked: Vec<_> = all
+            .filter(|(message, progress)| message.partition == partition && !matches!(progress, Progress::Acked))
             .collect();
         let in_flight = in_flight(topic, g, partition);
-        let begun = undone.iter().filter(|(_, progress)| matches!(progress, Progress::Begun(_))).count() as u64;
-        let first = undone.first().map(|(message, _)| *message);
+        let attempted =
+            unacked.iter().filter(|(_, progress)| matches!(progress, Progress::Attempted(_))).count() as u64;
+        let first = unacked.first().map(|(message, _)| *message);
         ProgressInfo {
             partition,
             floor: first.map_or(topic.newest[partition.0 as usize], |first| first.before),
-            lag: undone.len() as u64,
+            lag: unacked.len() as u64,
             in_flight,
-            waiting: begun - u64::from(in_flight),
+            waiting: attempted - u64::from(in_flight),
             oldest_age: first.map(|first| self.now.since(first.produced_at)),
-            blocked: self.blocked(topic, &topic.groups[g], &undone, in_flight),
+            blocked: self.blocked(topic, &topic.groups[g], &unacked, in_flight),
         }
     }
 
@@ -98,10 +99,10 @@ impl Model {
         &self,
         topic: &Topic,
         group: &Group,
-        undone: &[(&Message, &Progress)],
+        unacked: &[(&Message, &Progress)],
         in_flight: u32,
     ) -> Option<Blocked> {
-        if undone.len() == in_flight as usize {
+        if unacked.len() == in_flight as usize {
             return None;
         }
         if group.paused {
@@ -117,6 +118,6 @@ impl Model {
             return Some(Blocked::NoCredit);
         }
         let ready = |(message, progress): &(&Message, &Progress)| is_ready(progress, message.deliver_at, self.now);
-        if undone.iter().take(LOOKED_AT).any(ready) { None } else { Some(Blocked::NotYetDue) }
+        if unacked.iter().take(EXAMINED).any(ready) { None } else { Some(Blocked::NotYetDue) }
     }
 }

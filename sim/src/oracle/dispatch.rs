@@ -1,39 +1,39 @@
-//! Handing messages out.
+//! Dispatch: which message goes to which stream.
 
 use std::cmp::Reverse;
 
 use driftq_core::types::{ConsumerId, DeadReason, PartitionId, Timestamp};
 
-use super::judge::{Expected, Handed};
-use super::model::{Model, OutOfFuel};
-use super::topic::{Begun, Complaint, Phase, Progress, Topic};
+use super::expected::{Expected, ExpectedDelivery};
+use super::model::{EndOfLog, Model};
+use super::topic::{Attempted, LastErrorText, Phase, Progress, Topic};
 
-/// How much one group is handed before another has its turn, and all of them in one call.
+/// How many messages one group gets before the next has its turn, and all groups in one call.
 const PER_TURN: usize = 64;
 const PER_CALL: usize = 1_024;
 
 impl Model {
-    /// The first group, by number, that can be handed something is handed all it can take; then the next.
-    pub(super) fn dispatch(&mut self) -> Result<(), OutOfFuel> {
+    /// The first group, by id, with a deliverable message gets all it can take; then the next.
+    pub(super) fn dispatch(&mut self) -> Result<(), EndOfLog> {
         if self.streams.is_empty() {
             return Ok(());
         }
         let mut left = PER_CALL;
         while left > 0 {
             let Some((t, g)) = self.next_group() else {
-                self.turn = Default::default();
+                self.next_turn = Default::default();
                 return Ok(());
             };
-            let turn = left.min(PER_TURN);
+            let next_turn = left.min(PER_TURN);
             let mut used = 0;
-            while used < turn
+            while used < next_turn
                 && let Some((message, stream)) = self.next_message(t, g)
             {
-                self.hand_out(t, g, message, stream)?;
+                self.deliver(t, g, message, stream)?;
                 used += 1;
             }
-            if used == turn {
-                self.turn = (self.topics[t].id, self.topics[t].groups[g].id.next());
+            if used == next_turn {
+                self.next_turn = (self.topics[t].id, self.topics[t].groups[g].id.next());
             }
             left -= used;
         }
@@ -44,7 +44,7 @@ impl Model {
         let mut first = None;
         for (t, topic) in self.topics.iter().enumerate() {
             for (g, group) in topic.groups.iter().enumerate() {
-                let before = (topic.id, group.id) < self.turn;
+                let before = (topic.id, group.id) < self.next_turn;
                 if before && first.is_some() || self.next_message(t, g).is_none() {
                     continue;
                 }
@@ -57,14 +57,14 @@ impl Model {
         first
     }
 
-    /// What the group is handed next and which stream gets it, both by index.
+    /// The next message of the group and the stream that gets it, both by index.
     fn next_message(&self, t: usize, g: usize) -> Option<(usize, usize)> {
         let topic = &self.topics[t];
         let group = &topic.groups[g];
         if group.paused {
             return None;
         }
-        // Streams stand in the order of their numbers: the first after the one served last, else the first of all.
+        // Streams are in order of their ids: the first after the last served, else the first of all.
         let mut stream = None;
         for (at, candidate) in self.streams.iter().enumerate() {
             let after = candidate.id > group.last_served;
@@ -100,21 +100,21 @@ impl Model {
         best.map(|(_, _, message)| (message, stream))
     }
 
-    fn hand_out(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), OutOfFuel> {
-        if self.is_done_already(t, g, m) {
+    fn deliver(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), EndOfLog> {
+        if self.is_committed(t, g, m) {
             self.record()?;
-            self.finish(t, g, m);
+            self.mark_acked(t, g, m);
             return Ok(());
         }
         let topic = &self.topics[t];
         let content = topic.messages[m].content.clone();
         let deadline = content.metadata.envelope.deadline.as_ref().map(|deadline| deadline.at);
-        if !topic.is_dead_letters() && deadline.is_some_and(|at| at <= self.now) {
+        if !topic.is_dlq() && deadline.is_some_and(|at| at <= self.now) {
             let error = match &topic.groups[g].progress[m] {
-                Progress::Begun(begun) => begun.error.clone(),
-                Progress::Ready | Progress::Done => Complaint::None,
+                Progress::Attempted(attempted) => attempted.error.clone(),
+                Progress::Ready | Progress::Acked => LastErrorText::None,
             };
-            return self.bury(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
+            return self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
         }
         self.record()?;
         let token = self.new_token();
@@ -123,17 +123,20 @@ impl Model {
         let topic = &mut self.topics[t];
         let (group, message) = (&mut topic.groups[g], &topic.messages[m]);
         let (attempts, failures, error) = match &group.progress[m] {
-            Progress::Begun(begun) => (begun.attempts.saturating_add(1), begun.failures, begun.error.clone()),
-            Progress::Ready | Progress::Done => (1, 0, Complaint::None),
+            Progress::Attempted(attempted) => {
+                (attempted.attempts.saturating_add(1), attempted.failures, attempted.error.clone())
+            }
+            Progress::Ready | Progress::Acked => (1, 0, LastErrorText::None),
         };
         let phase = Phase::Leased { until, holder: stream.id };
-        let begun = Begun { attempts, failures, token, owner: stream.owner.clone(), error: error.clone(), phase };
-        group.progress[m] = Progress::Begun(begun);
+        let attempted =
+            Attempted { attempts, failures, token, owner: stream.owner.clone(), error: error.clone(), phase };
+        group.progress[m] = Progress::Attempted(attempted);
         group.last_served = stream.id;
         group.last_partition = message.partition;
         stream.deliveries_left = stream.deliveries_left.map(|left| left - 1);
         let consumer: ConsumerId = stream.id;
-        self.said.push_back(Expected::Deliver(Handed {
+        self.outputs.push_back(Expected::Deliver(ExpectedDelivery {
             consumer,
             partition: message.partition,
             offset: message.offset,
@@ -153,12 +156,12 @@ impl Model {
 pub(super) fn is_ready(progress: &Progress, deliver_at: Timestamp, now: Timestamp) -> bool {
     match progress {
         Progress::Ready => deliver_at <= now,
-        Progress::Begun(Begun { phase: Phase::Queued { not_before }, .. }) => *not_before <= now,
-        Progress::Begun(_) | Progress::Done => false,
+        Progress::Attempted(Attempted { phase: Phase::Queued { not_before }, .. }) => *not_before <= now,
+        Progress::Attempted(_) | Progress::Acked => false,
     }
 }
 
-/// How many leases of the group are running in the partition.
+/// The number of running leases of the group in the partition.
 pub(super) fn in_flight(topic: &Topic, group: usize, partition: PartitionId) -> u32 {
     let all = topic.messages.iter().zip(&topic.groups[group].progress);
     let running = all.filter(|(message, progress)| message.partition == partition && progress.is_leased());

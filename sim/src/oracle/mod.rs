@@ -1,27 +1,30 @@
-//! A second broker, deliberately naive, that says of every output of the first what it must be.
+//! The oracle: a second, deliberately naive broker that predicts every output of the real one.
 //!
-//! The [`Oracle`] is told what the broker is told: each command, each timeout, each start, each crash. From the written
-//! semantics alone it predicts every reply, refusal, delivery and closed stream, in their order, and
-//! [`judges`](Oracle::judge) what the broker really says. It shares the words of `driftq-core` (commands, replies, names,
-//! numbers) and none of its logic: no floors, runs, indices, alarms or records, only lists that are read from one end to
-//! the other. What the two agree on was therefore understood twice.
+//! The [`Oracle`] gets the same inputs as the broker: commands, timeouts, starts and crashes. From the specification
+//! alone it predicts every reply, refusal, delivery and closed stream, in order, and [compares](Oracle::compare) them
+//! with the actual outputs. It uses the types of `driftq-core` (commands, replies, names, ids) and none of its logic:
+//! no floors, runs, indices, timers or records, only lists that are scanned. What both agree on was therefore
+//! implemented twice.
 //!
-//! Not modelled: a log that refuses for want of room or has failed, and a call that finds more than 1,024 alarms due. Worlds
-//! that go there must do without this witness; after a failed log it can go on with the crash that follows.
+//! Not modelled: a log that refuses for lack of space or has failed, and a call with more than 1,024 due timers. Such a
+//! world continues without the oracle; after a log failure the oracle can continue with the crash that follows.
 
 mod admin;
 mod complete;
-mod dead;
+mod dead_letter;
 mod describe;
 mod dispatch;
-mod due;
+mod effect;
 mod effects;
-mod judge;
+mod execute;
+mod expected;
 mod model;
 mod produce;
 mod rollback;
 mod settle;
-mod streams;
+mod stream;
+mod subscribe;
+mod timers;
 mod topic;
 
 use std::fmt;
@@ -30,103 +33,103 @@ use driftq_core::command::Command;
 use driftq_core::types::{Limits, Ticket, Timestamp};
 use driftq_core::{Output, Refusal};
 
-pub use self::judge::Mismatch;
-use self::judge::{Expected, judge};
-use self::model::Model;
-use self::rollback::{History, Input};
+pub use self::expected::Mismatch;
+use self::expected::{Expected, compare};
+use self::model::{Input, Model};
+use self::rollback::InputHistory;
 
-/// The naive broker and what it expects to hear from the real one.
+/// The naive broker and its predictions.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     model: Model,
-    history: History,
+    history: InputHistory,
 }
 
 impl Oracle {
-    /// An oracle of a broker that has never been started.
+    /// The oracle of a broker that was never started.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
         let model = Model::new(limits);
-        Self { history: History::new(&model), model }
+        Self { history: InputHistory::new(&model), model }
     }
 
-    /// The broker has started at `now`: its log is recovered, nobody is connected. Its boot record counts as one record.
+    /// The broker started at `now` with no streams. Its boot record counts as one record.
     pub fn boot(&mut self, now: Timestamp) {
-        self.take(Input::Boot(now));
+        self.execute(Input::Boot(now));
     }
 
-    /// The broker was asked `command` at `now` and gave `ticket` for it.
+    /// The broker got `command` at `now` and returned `ticket`.
     pub fn command(&mut self, now: Timestamp, ticket: Ticket, command: &Command) {
         if self.model.closed {
-            self.model.said.push_back(Expected::Reply { ticket, result: Err(Refusal::ShuttingDown) });
+            self.model.outputs.push_back(Expected::Reply { ticket, result: Err(Refusal::ShuttingDown) });
             return;
         }
-        let changing = self.model.command(now, ticket, command).expect("without a crash there is fuel for everything");
-        // A command that was refused, or only looked, did what passing time does and no more.
+        let is_change = self.model.command(now, ticket, command).expect("without a crash the log does not end");
+        // A refused command or a query does no more than a timeout.
         self.history
-            .note(&mut self.model, if changing { Input::Command(now, command.clone()) } else { Input::Timeout(now) });
+            .note(&mut self.model, if is_change { Input::Command(now, command.clone()) } else { Input::Timeout(now) });
     }
 
     /// The broker's `handle_timeout` was called at `now`.
     pub fn timeout(&mut self, now: Timestamp) {
         if !self.model.closed {
-            self.take(Input::Timeout(now));
+            self.execute(Input::Timeout(now));
         }
     }
 
-    /// The broker was told to close: commands are answered [`Refusal::ShuttingDown`] from now on, timeouts do nothing.
+    /// The broker is shutting down: commands are refused with [`Refusal::ShuttingDown`] and timeouts do nothing.
     pub fn close(&mut self) {
         self.model.closed = true;
     }
 
-    /// How many records the log has had since it began, by this oracle's own count.
+    /// The number of records in the log, by this oracle's own count.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.model.records
     }
 
-    /// The first `durable` records of the log survive any crash: how it came to them need no longer be remembered.
+    /// The first `durable` records survive any crash, so the inputs behind them need not be kept.
     pub fn durable(&mut self, durable: u64) {
         self.history.durable(durable);
     }
 
-    /// The process died, and exactly the first `survived` records of the log are still there. A [`boot`](Self::boot) follows.
+    /// The process died and exactly the first `survived` records of the log are left. A [`boot`](Self::boot) follows.
     ///
     /// # Panics
-    /// If that is fewer than are known to be durable, or more than there were.
+    /// If that is fewer than the durable ones, or more than there were.
     pub fn crash(&mut self, survived: u64) {
         self.model = self.history.roll_back(&self.model, survived);
     }
 
-    /// The broker gave this output.
+    /// The broker released this output.
     ///
     /// # Errors
-    /// [`Mismatch`] if another one, or none, was to come next. The two are then out of step for good.
-    pub fn judge(&mut self, output: &Output) -> Result<(), Mismatch> {
-        judge(self.model.said.pop_front(), output)
+    /// [`Mismatch`] if another output, or none, was expected. The oracle cannot continue after that.
+    pub fn compare(&mut self, output: &Output) -> Result<(), Mismatch> {
+        compare(self.model.outputs.pop_front(), output)
     }
 
-    /// How many outputs are still to come: they wait for a sync.
+    /// The number of expected outputs that wait for a sync.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.model.said.len()
+        self.model.outputs.len()
     }
 
-    /// Forgets how it came to what it knows, if all of that, `durable` records, survives any crash. It answers as before.
-    pub(crate) fn set_down(&mut self, durable: u64) {
+    /// Drops the input history, if all records are among the `durable` ones. Behaviour does not change.
+    pub(crate) fn checkpoint(&mut self, durable: u64) {
         if self.model.records == durable {
-            self.history.set_down(&mut self.model);
+            self.history.checkpoint(&mut self.model);
         }
     }
 
-    /// Writes down what it knows, for [a fingerprint](crate::world::Fingerprint).
+    /// Writes its state for [a fingerprint](crate::world::Fingerprint).
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         self.model.canonical(out)?;
         self.history.canonical(out)
     }
 
-    fn take(&mut self, input: Input) {
-        self.model.run(&input).expect("without a crash there is fuel for everything");
+    fn execute(&mut self, input: Input) {
+        self.model.run(&input).expect("without a crash the log does not end");
         self.history.note(&mut self.model, input);
     }
 }

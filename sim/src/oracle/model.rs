@@ -1,27 +1,25 @@
-//! What the naive broker knows: lists of topics, identities and streams, and nothing that follows from them.
+//! The state of the naive broker: lists of topics, identities, effects and streams, without derived data.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use driftq_core::reply::StepOutput;
 use driftq_core::types::limits::{
     ERROR_TEXT_BYTES_CEILING, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING,
 };
 use driftq_core::types::{
-    Boot, ConsumerId, GroupId, GroupName, LeaseToken, Limits, Millis, Offset, PartitionId, Ticket, Timestamp, TopicId,
-    TopicName,
+    Boot, ConsumerId, EffectNamespace, GroupId, GroupName, LeaseToken, Limits, Millis, Offset, PartitionId, Timestamp,
+    TopicId, TopicName,
 };
-use driftq_core::{Command, Refusal, Reply};
+use driftq_core::{Command, Refusal};
 
-use super::complete::Step;
-use super::due::Sweep;
-use super::effects::Effect;
-use super::judge::{Answer, Expected};
-use super::rollback::Input;
-use super::streams::Stream;
-use super::topic::{Begun, Phase, Progress, Topic};
+use super::effect::Effect;
+use super::expected::Expected;
+use super::stream::Stream;
+use super::topic::{Attempted, Phase, Progress, Topic};
 
-/// Everything. What follows `fuel` is forgotten when the process dies, and so are leases' holders and groups' turns.
+/// The state. Everything after `records_left` is lost in a crash, and so are lease holders and dispatch turns.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     pub(super) limits: Arc<Limits>,
@@ -29,37 +27,37 @@ pub(super) struct Model {
     pub(super) clock: Timestamp,
     pub(super) boot: Boot,
     pub(super) next_topic: TopicId,
-    /// In the order of their numbers.
+    /// By id.
     pub(super) topics: Vec<Topic>,
-    pub(super) scopes: Vec<Scope>,
+    pub(super) scopes: Vec<DedupeScope>,
     pub(super) effects: Vec<Effect>,
-    /// In the order they were completed.
-    pub(super) steps: Vec<Step>,
-    /// How many more records there may be: without end, but where a crash is being retold.
-    pub(super) fuel: u64,
+    /// In completion order.
+    pub(super) steps: Vec<CompletedStep>,
+    /// How many more records the log takes: unlimited, except while a crash is replayed.
+    pub(super) records_left: u64,
     pub(super) now: Timestamp,
     pub(super) closed: bool,
     pub(super) next_consumer: ConsumerId,
     pub(super) next_token: u64,
-    /// In the order they came.
+    /// In subscription order.
     pub(super) streams: Vec<Stream>,
     pub(super) sweeps: Vec<Sweep>,
-    /// Nothing comes due before this moment.
+    /// Nothing is due before this time.
     pub(super) quiet_until: Timestamp,
-    /// The group the hand-out goes on with, where the last one was cut short.
-    pub(super) turn: (TopicId, GroupId),
-    pub(super) said: VecDeque<Expected>,
+    /// The group with which the next dispatch continues, if the last one was cut short.
+    pub(super) next_turn: (TopicId, GroupId),
+    pub(super) outputs: VecDeque<Expected>,
 }
 
-/// The produce identities of one topic as producers mean it, in the order they were accepted.
+/// The produce identities of one topic, in order of acceptance.
 #[derive(Clone, Debug)]
-pub(super) struct Scope {
+pub(super) struct DedupeScope {
     pub(super) topic: TopicName,
-    pub(super) identities: Vec<Identity>,
+    pub(super) identities: Vec<DedupeEntry>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Identity {
+pub(super) struct DedupeEntry {
     pub(super) tenant: Arc<str>,
     pub(super) key: Arc<str>,
     pub(super) partition: PartitionId,
@@ -67,15 +65,52 @@ pub(super) struct Identity {
     pub(super) expires_at: Timestamp,
 }
 
-/// The log ended here: what follows was never written.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OutOfFuel;
+/// The kept reply of a completed step.
+#[derive(Clone, Debug)]
+pub(super) struct CompletedStep {
+    pub(super) token: LeaseToken,
+    pub(super) message: (TopicId, GroupId, PartitionId, Offset),
+    pub(super) produced: Arc<[StepOutput]>,
+    pub(super) until: Timestamp,
+}
 
-/// Why a command goes no further.
+/// A planned sweep.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Sweep {
+    pub(super) at: Timestamp,
+    pub(super) what: SweepKind,
+}
+
+/// What a sweep expires, in the order of sweeps at the same time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SweepKind {
+    /// Produce identities of a scope.
+    Identities(TopicName),
+    Effects(EffectNamespace),
+    /// Replies of completed steps.
+    Steps,
+}
+
+/// The indices of a topic, group and message.
+pub(super) type MessageIndex = (usize, usize, usize);
+
+/// An input of the model.
+#[derive(Clone, Debug)]
+pub(super) enum Input {
+    Boot(Timestamp),
+    Command(Timestamp, Command),
+    Timeout(Timestamp),
+}
+
+/// The log ends here: later records were never written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndOfLog;
+
+/// Why a command stops.
 #[derive(Debug)]
 pub(super) enum Stop {
     Refused(Refusal),
-    OutOfFuel,
+    EndOfLog,
 }
 
 impl From<Refusal> for Stop {
@@ -84,9 +119,9 @@ impl From<Refusal> for Stop {
     }
 }
 
-impl From<OutOfFuel> for Stop {
-    fn from(_: OutOfFuel) -> Self {
-        Self::OutOfFuel
+impl From<EndOfLog> for Stop {
+    fn from(_: EndOfLog) -> Self {
+        Self::EndOfLog
     }
 }
 
@@ -109,7 +144,7 @@ impl Model {
             scopes: Vec::new(),
             effects: Vec::new(),
             steps: Vec::new(),
-            fuel: u64::MAX,
+            records_left: u64::MAX,
             now: Timestamp(0),
             closed: false,
             next_consumer: ConsumerId(1),
@@ -117,22 +152,22 @@ impl Model {
             streams: Vec::new(),
             sweeps: Vec::new(),
             quiet_until: Timestamp(0),
-            turn: Default::default(),
-            said: VecDeque::new(),
+            next_turn: Default::default(),
+            outputs: VecDeque::new(),
         }
     }
 
-    /// Everything that is not in the log is gone.
+    /// Drops everything that is not in the log.
     pub(super) fn forget_volatile(&mut self) {
         for group in self.topics.iter_mut().flat_map(|topic| &mut topic.groups) {
             (group.last_served, group.last_partition) = Default::default();
             for progress in &mut group.progress {
-                if let Progress::Begun(Begun { phase: Phase::Leased { holder, .. }, .. }) = progress {
+                if let Progress::Attempted(Attempted { phase: Phase::Leased { holder, .. }, .. }) = progress {
                     *holder = ConsumerId(0);
                 }
             }
         }
-        self.fuel = u64::MAX;
+        self.records_left = u64::MAX;
         self.now = self.clock;
         self.closed = false;
         self.next_consumer = ConsumerId(1);
@@ -140,11 +175,11 @@ impl Model {
         self.streams.clear();
         self.sweeps.clear();
         self.quiet_until = Timestamp(0);
-        self.turn = Default::default();
-        self.said.clear();
+        self.next_turn = Default::default();
+        self.outputs.clear();
     }
 
-    /// Everything but its limits and the count of its records.
+    /// Writes everything but the limits and the record count.
     pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self {
             limits: _,
@@ -156,7 +191,7 @@ impl Model {
             scopes,
             effects,
             steps,
-            fuel: _,
+            records_left: _,
             now,
             closed,
             next_consumer,
@@ -164,89 +199,22 @@ impl Model {
             streams,
             sweeps,
             quiet_until,
-            turn,
-            said,
+            next_turn,
+            outputs,
         } = self;
         write!(out, "{clock:?} {boot:?} {next_topic:?} {topics:?} {scopes:?} {effects:?} {steps:?} {now:?} {closed} ")?;
-        write!(out, "{next_consumer:?} {next_token} {streams:?} {sweeps:?} {quiet_until:?} {turn:?} {said:?} ")
+        write!(out, "{next_consumer:?} {next_token} {streams:?} {sweeps:?} {quiet_until:?} {next_turn:?} {outputs:?} ")
     }
 
-    /// One input.
-    pub(super) fn run(&mut self, input: &Input) -> Result<(), OutOfFuel> {
-        match input {
-            Input::Boot(now) => self.boot(*now),
-            Input::Timeout(now) => {
-                self.advance(*now)?;
-                self.dispatch()
-            }
-            // Nobody listens to a story retold, so any ticket will do.
-            Input::Command(now, command) => self.command(*now, Default::default(), command).map(drop),
-        }
-    }
-
-    /// Does a command. Says whether it did more than refuse or look.
-    pub(super) fn command(&mut self, now: Timestamp, ticket: Ticket, command: &Command) -> Result<bool, OutOfFuel> {
-        self.advance(now)?;
-        let result = match self.execute(command) {
-            Ok(answer) => Ok(answer),
-            Err(Stop::Refused(refusal)) => Err(refusal),
-            Err(Stop::OutOfFuel) => return Err(OutOfFuel),
-        };
-        let looked = matches!(
-            command,
-            Command::ListTopics | Command::ListGroups { .. } | Command::DescribeTopic { .. } | Command::Peek { .. }
-        );
-        // Whatever is asked of the store uses up a token.
-        let changing = matches!(command, Command::Store(_)) || result.is_ok() && !looked;
-        self.said.push_back(Expected::Reply { ticket, result });
-        self.dispatch()?;
-        Ok(changing)
-    }
-
-    fn execute(&mut self, command: &Command) -> Result<Answer, Stop> {
-        let reply = match command {
-            Command::CreateTopic { name, partitions, retention } => self.create_topic(name, *partitions, *retention)?,
-            Command::DeleteTopic { name } => self.delete_topic(name)?,
-            Command::ListTopics => self.list_topics(),
-            Command::DescribeTopic { name } => self.describe(name)?,
-            Command::Produce(asked) => self.produce(asked)?,
-            Command::Peek { topic, partition, offset, limit } => {
-                return self.peek(topic, *partition, *offset, *limit).map_err(Stop::from);
-            }
-            Command::Subscribe(asked) => self.subscribe(asked)?,
-            Command::SetPrefetch { consumer, prefetch } => self.set_prefetch(*consumer, *prefetch)?,
-            Command::Unsubscribe { consumer } => self.unsubscribe(*consumer)?,
-            Command::Finish { consumer } => self.finish_stream(*consumer)?,
-            Command::Ack(claim) => self.ack(claim)?,
-            Command::Nack { claim, reason, delay } => self.nack(claim, reason, *delay)?,
-            Command::Extend { claim, lease } => self.extend(claim, *lease)?,
-            Command::Release(claim) => self.release(claim)?,
-            Command::Complete(asked) => self.complete(asked)?,
-            Command::Store(asked) => return self.ask_store(asked),
-            Command::CreateGroup { topic, group, start } => {
-                let at = self.topic(topic)?;
-                self.create_group(at, group, *start)?;
-                Reply::Done
-            }
-            Command::DeleteGroup { topic, group } => self.delete_group(topic, group)?,
-            Command::ListGroups { topic } => self.list_groups(topic)?,
-            Command::Seek { topic, group, to } => self.seek(topic, group, *to)?,
-            Command::Pause { topic, group } => self.pause(topic, group, true)?,
-            Command::Resume { topic, group } => self.pause(topic, group, false)?,
-            Command::Redrive { topic, which, limit } => self.redrive(topic, which, *limit)?,
-        };
-        Ok(Answer::Plain(reply))
-    }
-
-    /// A record is written: every lasting change is made right after one of these, and by nothing else.
-    pub(super) fn record(&mut self) -> Result<(), OutOfFuel> {
-        self.fuel = self.fuel.checked_sub(1).ok_or(OutOfFuel)?;
+    /// Writes a record. Every durable change follows one of these.
+    pub(super) fn record(&mut self) -> Result<(), EndOfLog> {
+        self.records_left = self.records_left.checked_sub(1).ok_or(EndOfLog)?;
         self.records += 1;
         self.clock = self.now;
         Ok(())
     }
 
-    /// A proof that nobody has had before.
+    /// A new token.
     pub(super) fn new_token(&mut self) -> LeaseToken {
         self.next_token += 1;
         LeaseToken { boot: self.boot, counter: self.next_token }
@@ -266,15 +234,15 @@ impl Model {
         Ok((topic, found.ok_or_else(|| Refusal::UnknownGroup(group.clone()))?))
     }
 
-    pub(super) fn lease(&self, asked: Option<Millis>) -> Millis {
-        match asked {
+    pub(super) fn lease(&self, requested: Option<Millis>) -> Millis {
+        match requested {
             None | Some(Millis(0)) => self.limits.lease_default,
             Some(lease) => lease,
         }
     }
 
-    /// Something may come due at `moment`.
-    pub(super) fn expect_at(&mut self, moment: Timestamp) {
-        self.quiet_until = self.quiet_until.min(moment);
+    /// Something may be due at `time`.
+    pub(super) fn expect_at(&mut self, time: Timestamp) {
+        self.quiet_until = self.quiet_until.min(time);
     }
 }

@@ -1,63 +1,62 @@
-//! Accepting a message.
+//! Produce: whether a message is accepted, and where it is stored.
 
 use driftq_core::command::Produce;
 use driftq_core::reply::{Overload, Produced, RouterUse};
 use driftq_core::types::{Metadata, PartitionId, TopicName};
 use driftq_core::{Refusal, Reply};
 
-use super::due::Swept;
-use super::model::{Identity, Model, Scope, Stop};
+use super::model::{DedupeEntry, DedupeScope, Model, Stop, SweepKind};
 use super::topic::Content;
 
-/// What becomes of a produce.
-pub(super) enum Weighed {
-    /// It was accepted before, and this is where.
-    Known(Produced),
-    New(Box<New>),
+/// The decision on a produce.
+pub(super) enum ProduceDecision {
+    /// A duplicate, with the place of the original.
+    Duplicate(Produced),
+    NewMessage(Box<NewMessage>),
 }
 
-/// A message that is to be stored.
-pub(super) struct New {
+/// A message to store.
+pub(super) struct NewMessage {
     topic: usize,
     partition: PartitionId,
     metadata: Metadata,
-    /// Its identity, and the topic the producer meant.
-    identity: Option<(TopicName, Identity)>,
+    /// Its identity, and the topic that the producer named.
+    identity: Option<(TopicName, DedupeEntry)>,
     router: RouterUse,
 }
 
 impl Model {
-    pub(super) fn produce(&mut self, asked: &Produce) -> Result<Reply, Stop> {
-        Ok(Reply::Produced(match self.weigh(asked)? {
-            Weighed::Known(first) => first,
-            Weighed::New(new) => {
+    pub(super) fn produce(&mut self, produce: &Produce) -> Result<Reply, Stop> {
+        Ok(Reply::Produced(match self.decide_produce(produce)? {
+            ProduceDecision::Duplicate(first) => first,
+            ProduceDecision::NewMessage(new) => {
                 self.record()?;
-                self.put(asked, *new)
+                self.store_message(produce, *new)
             }
         }))
     }
 
-    /// Whether a message is to be stored, and where.
-    pub(super) fn weigh(&self, asked: &Produce) -> Result<Weighed, Refusal> {
-        self.check_sizes(asked)?;
-        let mut envelope = asked.envelope.clone();
-        let meant = envelope.target_topic.clone().unwrap_or_else(|| asked.topic.clone());
+    /// Decides whether and where a message is stored.
+    pub(super) fn decide_produce(&self, produce: &Produce) -> Result<ProduceDecision, Refusal> {
+        self.check_sizes(produce)?;
+        let mut envelope = produce.envelope.clone();
+        let named_topic = envelope.target_topic.clone().unwrap_or_else(|| produce.topic.clone());
         let key = envelope.idempotency_key.clone().filter(|key| !key.is_empty());
         let tenant = envelope.tenant_id.clone().filter(|tenant| !tenant.is_empty()).unwrap_or("default".into());
         if let Some(key) = &key {
             let known =
-                self.scopes.iter().find(|scope| scope.topic == meant).map_or(&[][..], |scope| &scope.identities);
+                self.scopes.iter().find(|scope| scope.topic == named_topic).map_or(&[][..], |scope| &scope.identities);
             let same = known.iter().find(|identity| *identity.tenant == *tenant && *identity.key == **key);
             if let Some(first) = same.filter(|first| self.now < first.expires_at) {
-                let (partition, offset, router) = (first.partition, first.offset, RouterUse::NotAsked);
-                return Ok(Weighed::Known(Produced { partition, offset, duplicate: true, router }));
+                let (partition, offset, router) = (first.partition, first.offset, RouterUse::NoDecision);
+                return Ok(ProduceDecision::Duplicate(Produced { partition, offset, duplicate: true, router }));
             }
             let live = known.iter().filter(|identity| self.now < identity.expires_at).count() as u64;
             if live >= self.limits.dedupe_keys_max {
-                return Err(self.overloaded(Overload::Identities));
+                return Err(self.overloaded(Overload::DedupeKeys));
             }
         }
-        if let Some(delay) = asked.delay {
+        if let Some(delay) = produce.delay {
             envelope.deliver_at = Some(self.now.after(delay));
         }
         if let Some(deadline) = &envelope.deadline {
@@ -68,44 +67,44 @@ impl Model {
                 return Err(Refusal::Invalid("delay reaches beyond the deadline"));
             }
         }
-        let mut metadata = Metadata { envelope, trace: asked.trace.clone(), ..Metadata::default() };
-        let router = self.follow_router(asked, &mut metadata);
+        let mut metadata = Metadata { envelope, trace: produce.trace.clone(), ..Metadata::default() };
+        let router = self.follow_router(produce, &mut metadata);
         let envelope = &metadata.envelope;
-        let topic = self.topic(envelope.target_topic.as_ref().unwrap_or(&asked.topic))?;
+        let topic = self.topic(envelope.target_topic.as_ref().unwrap_or(&produce.topic))?;
         let partition = match envelope.partition_override {
             Some(partition) => partition,
-            None => by_key(&asked.key, self.topics[topic].partitions()),
+            None => partition_of(&produce.key, self.topics[topic].partitions()),
         };
         self.topics[topic].has_partition(partition)?;
-        self.check_room(topic, partition, (asked.key.len() + asked.value.len()) as u64)?;
+        self.check_space(topic, partition, (produce.key.len() + produce.value.len()) as u64)?;
         let identity = key.map(|key| {
             let (offset, expires_at) = (self.topics[topic].next_offset, self.now.after(self.limits.dedupe_ttl));
-            (meant, Identity { tenant: tenant.into(), key: key.into(), partition, offset, expires_at })
+            (named_topic, DedupeEntry { tenant: tenant.into(), key: key.into(), partition, offset, expires_at })
         });
-        Ok(Weighed::New(Box::new(New { topic, partition, metadata, identity, router })))
+        Ok(ProduceDecision::NewMessage(Box::new(NewMessage { topic, partition, metadata, identity, router })))
     }
 
-    /// Stores a message that was found good.
-    pub(super) fn put(&mut self, asked: &Produce, new: New) -> Produced {
-        let New { topic, partition, metadata, identity, router } = new;
+    /// Stores an accepted message.
+    pub(super) fn store_message(&mut self, produce: &Produce, new: NewMessage) -> Produced {
+        let NewMessage { topic, partition, metadata, identity, router } = new;
         let offset = self.topics[topic].next_offset;
-        self.topics[topic].store(self.now, partition, None, Content::new(&asked.key, &asked.value, metadata));
-        if let Some((meant, identity)) = identity {
-            self.remember(&meant, identity);
+        self.topics[topic].store(self.now, partition, None, Content::new(&produce.key, &produce.value, metadata));
+        if let Some((named_topic, identity)) = identity {
+            self.remember(&named_topic, identity);
         }
         Produced { partition, offset, duplicate: false, router }
     }
 
-    fn check_sizes(&self, asked: &Produce) -> Result<(), Refusal> {
-        if asked.value.is_empty() {
+    fn check_sizes(&self, produce: &Produce) -> Result<(), Refusal> {
+        if produce.value.is_empty() {
             return Err(Refusal::Invalid("value must not be empty"));
         }
         let fits = |what, len: usize, max: usize| match len > max {
             true => Err(Refusal::TooLarge { what, len: len as u64, max: max as u64 }),
             false => Ok(()),
         };
-        let envelope = &asked.envelope;
-        fits("key", asked.key.len(), self.limits.key_bytes_max)?;
+        let envelope = &produce.envelope;
+        fits("key", produce.key.len(), self.limits.key_bytes_max)?;
         fits(
             "idempotency key",
             envelope.idempotency_key.as_deref().map_or(0, str::len),
@@ -120,34 +119,34 @@ impl Model {
         for (what, id) in ids {
             fits(what, id.as_deref().map_or(0, str::len), self.limits.id_bytes_max)?;
         }
-        fits("metadata", texts(asked), self.limits.metadata_bytes_max)?;
-        let whole = asked.key.len() + asked.value.len() + texts(asked);
-        fits("message", whole, self.limits.message_bytes_max)?;
-        if asked.delay.is_some() && envelope.deliver_at.is_some() {
+        fits("metadata", text_bytes(produce), self.limits.metadata_bytes_max)?;
+        let total = produce.key.len() + produce.value.len() + text_bytes(produce);
+        fits("message", total, self.limits.message_bytes_max)?;
+        if produce.delay.is_some() && envelope.deliver_at.is_some() {
             return Err(Refusal::Invalid("give a delay or a moment of delivery, not both"));
         }
         Ok(())
     }
 
-    /// A router's choice wins over the producer's, if the topic and the partition that result are there.
-    fn follow_router(&self, asked: &Produce, metadata: &mut Metadata) -> RouterUse {
-        let Some(decision) = &asked.routing else { return RouterUse::NotAsked };
+    /// A router's decision overrides the producer's, if the resulting topic and partition exist.
+    fn follow_router(&self, produce: &Produce, metadata: &mut Metadata) -> RouterUse {
+        let Some(decision) = &produce.routing else { return RouterUse::NoDecision };
         let envelope = &mut metadata.envelope;
         let target = decision.target_topic.clone().or(envelope.target_topic.clone());
         let partition = decision.partition_override.or(envelope.partition_override);
-        let found = self.find(target.as_ref().unwrap_or(&asked.topic));
+        let found = self.find(target.as_ref().unwrap_or(&produce.topic));
         match found {
             Some(topic) if partition.is_none_or(|partition| partition.0 < self.topics[topic].partitions()) => {
                 (envelope.target_topic, envelope.partition_override) = (target, partition);
                 metadata.routing = Some(decision.routing.clone());
                 RouterUse::Followed
             }
-            _ => RouterUse::SetAside,
+            _ => RouterUse::Ignored,
         }
     }
 
-    /// Whether a message of so many bytes fits the partition, and whether its dead letters are not too many already.
-    pub(super) fn check_room(&self, topic: usize, partition: PartitionId, bytes: u64) -> Result<(), Refusal> {
+    /// Whether a message of this size fits the partition, and whether the dead-letter partition has space.
+    pub(super) fn check_space(&self, topic: usize, partition: PartitionId, bytes: u64) -> Result<(), Refusal> {
         let (messages_max, bytes_max) = (self.limits.partition_messages_max, self.limits.partition_bytes_max);
         if bytes > bytes_max {
             return Err(Refusal::TooLarge { what: "key and value", len: bytes, max: bytes_max });
@@ -156,7 +155,7 @@ impl Model {
         if open.0 + 1 > messages_max || open.1 + bytes > bytes_max {
             return Err(self.overloaded(Overload::Backlog));
         }
-        if let Some(dead) = self.topics[topic].dead_name.as_ref().and_then(|name| self.find(name)) {
+        if let Some(dead) = self.topics[topic].dlq_name.as_ref().and_then(|name| self.find(name)) {
             let dead = &self.topics[dead];
             let open = dead.open(PartitionId(partition.0 % dead.partitions()));
             if open.0 >= messages_max || open.1 >= bytes_max {
@@ -170,21 +169,21 @@ impl Model {
         Refusal::Overloaded { reason, retry_after: self.limits.retry_after }
     }
 
-    /// An identity takes the place of the same one past its window.
-    fn remember(&mut self, meant: &TopicName, identity: Identity) {
-        let at = self.scopes.iter().position(|scope| scope.topic == *meant).unwrap_or_else(|| {
-            self.scopes.push(Scope { topic: meant.clone(), identities: Vec::new() });
+    /// An identity replaces an equal one past its window.
+    fn remember(&mut self, named_topic: &TopicName, identity: DedupeEntry) {
+        let at = self.scopes.iter().position(|scope| scope.topic == *named_topic).unwrap_or_else(|| {
+            self.scopes.push(DedupeScope { topic: named_topic.clone(), identities: Vec::new() });
             self.scopes.len() - 1
         });
         let known = &mut self.scopes[at].identities;
         known.retain(|other| (&other.tenant, &other.key) != (&identity.tenant, &identity.key));
         known.push(identity);
-        self.plan_sweep(Swept::Identities(meant.clone()));
+        self.plan_sweep(SweepKind::Identities(named_topic.clone()));
     }
 }
 
-/// FNV-1a of 32 bits; the empty key is of the first partition.
-fn by_key(key: &[u8], partitions: u32) -> PartitionId {
+/// FNV-1a (32 bit) modulo the number of partitions; an empty key maps to the first.
+fn partition_of(key: &[u8], partitions: u32) -> PartitionId {
     let mut hash = 2_166_136_261_u32;
     for byte in key {
         hash = (hash ^ u32::from(*byte)).wrapping_mul(16_777_619);
@@ -192,22 +191,23 @@ fn by_key(key: &[u8], partitions: u32) -> PartitionId {
     PartitionId(if key.is_empty() { 0 } else { hash % partitions })
 }
 
-/// What the texts beside the payload count for: each its length and 16 bytes.
-fn texts(asked: &Produce) -> usize {
-    let envelope = &asked.envelope;
-    let mut whole = 0;
-    let mut add = |text: Option<&str>| whole += text.map_or(0, |text| text.len() + 16);
+/// The size of all text fields: the length of each plus 16 bytes.
+fn text_bytes(produce: &Produce) -> usize {
+    let envelope = &produce.envelope;
+    let mut total = 0;
+    let mut add = |text: Option<&str>| total += text.map_or(0, |text| text.len() + 16);
     add(envelope.run_id.as_deref());
     add(envelope.step_id.as_deref());
     add(envelope.parent_step_id.as_deref());
     add(envelope.tenant_id.as_deref());
     add(envelope.idempotency_key.as_deref());
     add(envelope.deadline.as_ref().map(|deadline| &*deadline.text));
-    add(asked.trace.as_deref());
-    add(asked.routing.as_ref().map(|decision| &*decision.routing.label));
-    for (name, value) in envelope.labels.iter().chain(asked.routing.iter().flat_map(|decision| &decision.routing.meta))
+    add(produce.trace.as_deref());
+    add(produce.routing.as_ref().map(|decision| &*decision.routing.label));
+    for (name, value) in
+        envelope.labels.iter().chain(produce.routing.iter().flat_map(|decision| &decision.routing.meta))
     {
-        whole += name.len() + value.len() + 16;
+        total += name.len() + value.len() + 16;
     }
-    whole
+    total
 }

@@ -1,90 +1,79 @@
-//! How it came to what is known, kept as long as a crash may take some of it back.
+//! Rollback: recent inputs, kept as long as a crash may undo them.
 //!
-//! A crash keeps the first so many records of the log, and they may end anywhere, in the midst of what one command did.
-//! So the story is told again from a point that is certain, until as many records are written as survived.
+//! A crash keeps a prefix of the log, which may end in the middle of one command. The model is rebuilt by replaying
+//! inputs on a checkpoint until the surviving number of records is written.
 
 use std::fmt;
 
-use driftq_core::Command;
-use driftq_core::types::Timestamp;
+use super::model::{Input, Model};
 
-use super::model::Model;
-
-/// So many inputs are remembered before the model is set down anew: retelling must stay short, and so must copying.
+/// The number of inputs between checkpoints: replaying must stay short, and so must copying.
 const INPUTS_PER_CHECKPOINT: usize = 64;
 
-/// Something the model was told.
+/// A checkpoint and the inputs since.
 #[derive(Clone, Debug)]
-pub(super) enum Input {
-    Boot(Timestamp),
-    Command(Timestamp, Command),
-    Timeout(Timestamp),
-}
-
-/// A model that was, and everything it was told since.
-#[derive(Clone, Debug)]
-pub(super) struct History {
-    /// All its records are durable.
+pub(super) struct InputHistory {
+    /// The checkpoint; all its records are durable.
     base: Model,
     inputs: Vec<Input>,
-    /// A later one, after so many of the inputs, that takes the base's place when its records are durable too.
+    /// A later checkpoint with its number of inputs. It replaces the base once its records are durable.
     next: Option<(usize, Model)>,
 }
 
-impl History {
+impl InputHistory {
     pub(super) fn new(model: &Model) -> Self {
         Self { base: model.clone(), inputs: Vec::new(), next: None }
     }
 
-    /// The model has just been told this.
+    /// Records an input that the model has executed.
     pub(super) fn note(&mut self, model: &mut Model, input: Input) {
         self.inputs.push(input);
         if self.next.is_none() && self.inputs.len() >= INPUTS_PER_CHECKPOINT {
-            // What it has to say is no part of the past.
-            let said = std::mem::take(&mut model.said);
+            // Expected outputs are not part of a checkpoint.
+            let outputs = std::mem::take(&mut model.outputs);
             self.next = Some((self.inputs.len(), model.clone()));
-            model.said = said;
+            model.outputs = outputs;
         }
     }
 
     pub(super) fn durable(&mut self, durable: u64) {
-        if let Some((told, model)) = self.next.take_if(|(_, model)| model.records <= durable) {
-            self.inputs.drain(..told);
+        if let Some((count, model)) = self.next.take_if(|(_, model)| model.records <= durable) {
+            self.inputs.drain(..count);
             self.base = model;
         }
     }
 
-    /// Everything is durable: from here on the story begins with the model as it is.
-    pub(super) fn set_down(&mut self, model: &mut Model) {
+    /// Everything is durable: the current model becomes the checkpoint.
+    pub(super) fn checkpoint(&mut self, model: &mut Model) {
         if self.inputs.is_empty() {
             return;
         }
-        let said = std::mem::take(&mut model.said);
+        let outputs = std::mem::take(&mut model.outputs);
         *self = Self::new(model);
-        model.said = said;
+        model.outputs = outputs;
     }
 
     pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let Self { base, inputs, next } = self;
         if !inputs.is_empty() {
-            // Without them it is the model itself.
+            // Without inputs the base equals the model.
             base.canonical(out)?;
         }
         write!(out, "{inputs:?} ")?;
-        let Some((told, model)) = next else { return Ok(()) };
-        write!(out, "{told} ")?;
+        let Some((count, model)) = next else { return Ok(()) };
+        write!(out, "{count} ")?;
         model.canonical(out)
     }
 
-    /// The model as it is when exactly `survived` of its records were ever written.
+    /// The model after exactly `survived` records.
     pub(super) fn roll_back(&mut self, model: &Model, survived: u64) -> Model {
         assert!(survived <= model.records, "{survived} records survived of {}", model.records);
         self.durable(survived);
         let mut base = self.base.clone();
-        base.fuel = survived.checked_sub(base.records).expect("what is durable survives");
-        // Where the fuel ends the story ends.
+        base.records_left = survived.checked_sub(base.records).expect("durable records survive a crash");
+        // The replay ends where the log ends.
         let _ = self.inputs.iter().try_for_each(|input| base.run(input));
-        assert_eq!(base.records, survived, "the story retold has as many records as survived");
+        assert_eq!(base.records, survived, "the replay writes exactly the surviving records");
         base.forget_volatile();
         *self = Self::new(&base);
         base

@@ -1,93 +1,93 @@
-//! A topic: the messages it keeps, its groups, and how far each of them is with each message.
+//! A topic: its stored messages, its groups, and the progress of each group.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use driftq_core::record::Retention;
 use driftq_core::types::{
-    ConsumerId, GroupId, GroupName, LeaseToken, Metadata, Offset, OwnerName, PartitionId, Timestamp, TopicId, TopicName,
+    ConsumerId, GroupId, GroupName, LeaseToken, Metadata, Offset, OwnerName, PartitionId, Retention, Timestamp,
+    TopicId, TopicName,
 };
 use driftq_core::{Body, Refusal};
 
-/// A topic, its messages in the order of their offsets, its groups in the order of their numbers.
+/// A topic, with messages by offset and groups by id.
 #[derive(Clone, Debug)]
 pub(super) struct Topic {
     pub(super) id: TopicId,
     pub(super) name: TopicName,
-    pub(super) dead_name: Option<TopicName>,
+    pub(super) dlq_name: Option<TopicName>,
     pub(super) retention: Retention,
     pub(super) next_offset: Offset,
     pub(super) next_group: GroupId,
-    /// Each partition's newest offset, gone or not.
+    /// The newest offset of each partition, trimmed or not.
     pub(super) newest: Vec<Option<Offset>>,
     pub(super) messages: Vec<Message>,
     pub(super) groups: Vec<Group>,
 }
 
-/// A message that is kept.
+/// A stored message.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     pub(super) offset: Offset,
     pub(super) partition: PartitionId,
-    /// The offset of the one before it in its partition, gone or not.
+    /// The previous offset in its partition, trimmed or not.
     pub(super) before: Option<Offset>,
     pub(super) produced_at: Timestamp,
     pub(super) priority: u8,
-    /// Not delivered before this moment; 0 for no delay.
+    /// The earliest delivery time; 0 for no delay.
     pub(super) deliver_at: Timestamp,
-    /// The one group that sees it, for a redriven message.
+    /// The only group that sees it, for a redriven message.
     pub(super) only_for: Option<GroupId>,
     pub(super) content: Arc<Content>,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone)]
 pub(super) struct Content {
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
     pub(super) metadata: Metadata,
-    /// A body that was found to say just this, so that it need not be taken apart a second time.
-    pub(super) seen: OnceLock<Body>,
+    /// A body found to be equal, so that it need not be decoded again.
+    pub(super) equal_body: OnceLock<Body>,
 }
 
-/// A group and how far it is with each message of its topic.
+/// A group and its progress on each message.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) id: GroupId,
     pub(super) name: GroupName,
     pub(super) paused: bool,
-    /// One for each of the topic's messages, in the same order.
+    /// One per message of the topic, in the same order.
     pub(super) progress: Vec<Progress>,
     pub(super) last_served: ConsumerId,
     pub(super) last_partition: PartitionId,
-    /// What was there at the last seek is delivered even where its identity is done.
+    /// Messages below this offset are delivered after a seek even if their identity is committed.
     pub(super) replayed_below: Offset,
 }
 
-/// How far a group is with a message.
+/// The progress of a group on a message.
 #[derive(Clone, Debug)]
 pub(super) enum Progress {
     /// Never delivered.
     Ready,
-    /// Delivered, and not done.
-    Begun(Begun),
-    Done,
+    /// Delivered and unacked.
+    Attempted(Attempted),
+    Acked,
 }
 
-/// The newest delivery of a message that is not done.
+/// The newest delivery of an unacked message.
 #[derive(Clone, Debug)]
-pub(super) struct Begun {
+pub(super) struct Attempted {
     pub(super) attempts: u32,
     pub(super) failures: u32,
     pub(super) token: LeaseToken,
     pub(super) owner: OwnerName,
-    pub(super) error: Complaint,
+    pub(super) error: LastErrorText,
     pub(super) phase: Phase,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
-    /// Held by a stream until a moment; by none that is still known after a restart.
+    /// Held by a stream until this time; after a restart, by no known one.
     Leased {
         until: Timestamp,
         holder: ConsumerId,
@@ -97,20 +97,20 @@ pub(super) enum Phase {
     },
 }
 
-/// What was last said to be wrong with a message.
+/// The last failure reason of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Complaint {
+pub(super) enum LastErrorText {
     #[default]
     None,
     Timeout,
-    Said(Arc<str>),
+    Reason(Arc<str>),
 }
 
 impl Topic {
     pub(super) fn new(id: TopicId, name: TopicName, partitions: u32, retention: Retention) -> Self {
         Self {
             id,
-            dead_name: name.dead_letter(),
+            dlq_name: name.dead_letter(),
             name,
             retention,
             next_offset: Offset(0),
@@ -130,8 +130,8 @@ impl Topic {
         if partition.0 < partitions { Ok(()) } else { Err(Refusal::PartitionOutOfRange { partition, partitions }) }
     }
 
-    pub(super) fn is_dead_letters(&self) -> bool {
-        self.dead_name.is_none()
+    pub(super) fn is_dlq(&self) -> bool {
+        self.dlq_name.is_none()
     }
 
     pub(super) fn group_named(&self, name: &GroupName) -> Option<usize> {
@@ -142,12 +142,12 @@ impl Topic {
         self.messages.iter().position(|message| message.offset == offset)
     }
 
-    /// Whether the message is done in every group there is.
+    /// Whether the message is acked by every group.
     pub(super) fn is_closed(&self, message: usize) -> bool {
-        !self.groups.is_empty() && self.groups.iter().all(|group| matches!(group.progress[message], Progress::Done))
+        !self.groups.is_empty() && self.groups.iter().all(|group| matches!(group.progress[message], Progress::Acked))
     }
 
-    /// The messages of a partition that backpressure counts, and their bytes.
+    /// The number and bytes of open messages in a partition, which backpressure counts.
     pub(super) fn open(&self, partition: PartitionId) -> (u64, u64) {
         let (mut count, mut bytes) = (0, 0);
         for (at, message) in self.messages.iter().enumerate() {
@@ -159,7 +159,7 @@ impl Topic {
         (count, bytes)
     }
 
-    /// Stores a message that every group sees, or one alone.
+    /// Stores a message that all groups see, or only one.
     pub(super) fn store(&mut self, at: Timestamp, partition: PartitionId, only_for: Option<GroupId>, content: Content) {
         let offset = self.next_offset;
         self.next_offset = offset.next();
@@ -180,7 +180,7 @@ impl Topic {
         });
         for group in &mut self.groups {
             let sees = only_for.is_none_or(|only| only == group.id);
-            group.progress.push(if sees { Progress::Ready } else { Progress::Done });
+            group.progress.push(if sees { Progress::Ready } else { Progress::Acked });
         }
     }
 
@@ -191,8 +191,8 @@ impl Topic {
         }
     }
 
-    /// Lets go of what is done in every group, as far as the topic does not keep it for replay.
-    pub(super) fn tidy(&mut self) {
+    /// Removes messages acked by every group, unless retention keeps them.
+    pub(super) fn reclaim(&mut self) {
         let keeps = self.retention.age.is_some() || self.retention.bytes.is_some();
         if !keeps {
             for at in (0..self.messages.len()).rev() {
@@ -202,7 +202,7 @@ impl Topic {
             }
         } else if let Some(bytes_max) = self.retention.bytes {
             for partition in (0..self.partitions()).map(PartitionId) {
-                // From the newest back: what no longer fits goes, and so does all before it.
+                // From the newest back: the first that exceeds the limit is removed, with all older ones.
                 let mut bytes = 0;
                 for at in (0..self.messages.len()).rev() {
                     if self.messages[at].partition == partition && self.is_closed(at) {
@@ -219,7 +219,7 @@ impl Topic {
 
 impl Progress {
     pub(super) fn is_leased(&self) -> bool {
-        matches!(self, Self::Begun(Begun { phase: Phase::Leased { .. }, .. }))
+        matches!(self, Self::Attempted(Attempted { phase: Phase::Leased { .. }, .. }))
     }
 }
 
@@ -231,7 +231,7 @@ impl Message {
 
 impl Content {
     pub(super) fn new(key: &[u8], value: &[u8], metadata: Metadata) -> Self {
-        Self { key: key.to_vec(), value: value.to_vec(), metadata, seen: OnceLock::new() }
+        Self { key: key.to_vec(), value: value.to_vec(), metadata, equal_body: OnceLock::new() }
     }
 }
 
@@ -242,17 +242,17 @@ impl fmt::Debug for Content {
     }
 }
 
-impl Complaint {
+impl LastErrorText {
     pub(super) fn as_str(&self) -> &str {
         match self {
             Self::None => "",
             Self::Timeout => "ack_timeout",
-            Self::Said(text) => text,
+            Self::Reason(text) => text,
         }
     }
 
-    /// What is said after a lease ended in silence: a worker's own words stay.
-    pub(super) fn after_silence(&self) -> Self {
+    /// The reason after an expired lease: a worker's own reason is kept.
+    pub(super) fn after_expiry(&self) -> Self {
         if *self == Self::None { Self::Timeout } else { self.clone() }
     }
 }

@@ -1,4 +1,4 @@
-//! Steps seen as the JSON they are written in, so that a new kind of step or field shrinks without a word here.
+//! Actions as JSON, so that new kinds of actions and fields shrink without changes here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,21 +6,21 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::actions::Action;
 use crate::setup::Setup;
-use crate::steps::Step;
 
-/// What names begin with: messages, calls, workers, groups, topics.
+/// The first letters of names: messages, calls, workers, groups, topics.
 pub(super) const KINDS: &[char] = &['m', 'c', 'w', 'g', 't'];
 
 pub(crate) fn of(value: &impl Serialize) -> Value {
-    serde_json::to_value(value).expect("names and numbers have a form in JSON")
+    serde_json::to_value(value).expect("the value serializes to JSON")
 }
 
-pub(super) fn back<T: DeserializeOwned>(value: Value) -> Option<T> {
+pub(super) fn parse<T: DeserializeOwned>(value: Value) -> Option<T> {
     serde_json::from_value(value).ok()
 }
 
-/// A name in a trace, such as `m12` or `dlq.t0`: what stands before its number, its kind, and the number.
+/// A name in a trace, such as `m12` or `dlq.t0`: its prefix, kind and number.
 pub(crate) fn name(text: &str) -> Option<(&str, char, u32)> {
     let plain = text.strip_prefix("dlq.").unwrap_or(text);
     let kind = plain.chars().next().filter(|kind| KINDS.contains(kind))?;
@@ -28,17 +28,17 @@ pub(crate) fn name(text: &str) -> Option<(&str, char, u32)> {
     Some((&text[..text.len() - plain.len() + 1], kind, number))
 }
 
-/// What a step is: its kind, the kind of what is asked, and everything it names.
-pub(crate) fn subjects(step: &Value) -> BTreeSet<String> {
+/// What an action concerns: its kind, the kind of its request, and all names in it.
+pub(crate) fn subjects(action: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let (kind, inner) = tag(step);
+    let (kind, inner) = tag(action);
     found.insert(format!("a {kind}"));
-    if let Some(asked) =
+    if let Some(request) =
         inner.map(|inner| inner.get("ask").unwrap_or(inner)).filter(|_| kind == "ask" || kind == "send")
     {
-        found.insert(format!("a call for {}", tag(asked).0));
+        found.insert(format!("a call for {}", tag(request).0));
     }
-    collect_names(step, &mut found);
+    collect_names(action, &mut found);
     found
 }
 
@@ -61,15 +61,15 @@ fn collect_names(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The steps with the names of one kind counted from 0 in the order in which they appear.
-pub(super) fn renamed(steps: &[Step], kind: char) -> Vec<Step> {
+/// The actions with the names of one kind renumbered from 0 in order of appearance.
+pub(super) fn renamed(actions: &[Action], kind: char) -> Vec<Action> {
     let mut numbers = BTreeMap::new();
-    let rename = |step: &Step| {
-        let mut value = of(step);
+    let rename = |action: &Action| {
+        let mut value = of(action);
         rename_in(&mut value, kind, &mut numbers);
-        back(value).unwrap_or_else(|| step.clone())
+        parse(value).unwrap_or_else(|| action.clone())
     };
-    steps.iter().map(rename).collect()
+    actions.iter().map(rename).collect()
 }
 
 fn rename_in(value: &mut Value, kind: char, numbers: &mut BTreeMap<u32, usize>) {
@@ -89,7 +89,7 @@ fn rename_in(value: &mut Value, kind: char, numbers: &mut BTreeMap<u32, usize>) 
     }
 }
 
-/// The fields of a setup that are not as they are by default.
+/// The fields of a setup that differ from the default.
 pub(super) fn unusual_fields(setup: &Setup) -> Vec<String> {
     let (now, usual) = (of(setup), of(&Setup::default()));
     let Value::Object(usual) = usual else { return Vec::new() };

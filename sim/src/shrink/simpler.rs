@@ -1,29 +1,30 @@
-//! What a step could be instead and be simpler, the boldest change first. Every change leads downwards, so this ends.
+//! Simpler variants of an action, the largest simplification first. Every variant is strictly simpler, so
+//! simplification ends.
 
 use serde_json::{Number, Value};
 
 use super::json;
+use crate::actions::{Action, Loss};
 use crate::setup::Setup;
-use crate::steps::{Loss, Step};
 
-/// What tells two messages or two calls apart. A trace in which all have one name would be shorter to write and harder to read;
-/// they are counted anew in the end.
+/// Fields that identify messages and calls. If all shared one name the trace would be shorter but harder to read; they
+/// are renumbered at the end.
 const IDENTITIES: &[&str] = &["message", "call"];
 
-/// Simpler steps than this one.
-pub(super) fn than(step: &Step) -> Vec<Step> {
-    let mut simpler = of_another_kind(step);
-    let changed = variants(&json::of(step)).into_iter().filter_map(json::back::<Step>);
-    simpler.extend(changed.filter(|changed| changed != step));
+/// Simpler actions than this one.
+pub(super) fn than(action: &Action) -> Vec<Action> {
+    let mut simpler = of_another_kind(action);
+    let changed = variants(&json::of(action)).into_iter().filter_map(json::parse::<Action>);
+    simpler.extend(changed.filter(|changed| changed != action));
     simpler
 }
 
-/// Setups in which one field has its default or is smaller. None is 0: a limit of nothing is no world to be in.
+/// Setups with the default or a smaller value in one field. Never 0: no broker runs with a limit of 0.
 pub(super) fn setups(setup: &Setup, field: &str) -> Vec<Setup> {
     let with = |value: Value| {
         let mut changed = json::of(setup);
         changed[field] = value;
-        json::back(changed)
+        json::parse(changed)
     };
     let usual = json::of(&Setup::default())[field].clone();
     let now = json::of(setup)[field].as_u64().unwrap_or_default();
@@ -31,19 +32,19 @@ pub(super) fn setups(setup: &Setup, field: &str) -> Vec<Setup> {
     std::iter::once(usual).chain(fewer).filter_map(with).collect()
 }
 
-/// A fault that does not happen, a call that is not late, all I/O instead of a piece of it.
-fn of_another_kind(step: &Step) -> Vec<Step> {
-    match step {
-        Step::Send { ask, .. } => vec![Step::Ask(ask.clone())],
-        Step::Io { class, fault: Some(_) } => vec![Step::Settle, Step::Io { class: *class, fault: None }],
-        Step::Io { fault: None, .. } | Step::Drain => vec![Step::Settle],
-        Step::BootAndCrash { .. } => vec![Step::Boot, Step::Crash { loss: Loss::All }],
-        Step::Jump { ms } => u32::try_from(*ms).map(|ms| Step::Pass { ms }).into_iter().collect(),
+/// Without the fault, without the network delay, all I/O instead of one operation.
+fn of_another_kind(action: &Action) -> Vec<Action> {
+    match action {
+        Action::Send { request, .. } => vec![Action::Request(request.clone())],
+        Action::Io { class, fault: Some(_) } => vec![Action::FlushIo, Action::Io { class: *class, fault: None }],
+        Action::Io { fault: None, .. } | Action::Drain => vec![Action::FlushIo],
+        Action::BootAndCrash { .. } => vec![Action::Boot, Action::Crash { loss: Loss::All }],
+        Action::JumpClock { ms } => u32::try_from(*ms).map(|ms| Action::AdvanceTime { ms }).into_iter().collect(),
         _ => Vec::new(),
     }
 }
 
-/// The value with one thing left out, or one number or name smaller.
+/// The value with one field dropped, or one number or name smaller.
 fn variants(value: &Value) -> Vec<Value> {
     match value {
         Value::Object(fields) => {
@@ -77,7 +78,7 @@ fn variants(value: &Value) -> Vec<Value> {
     }
 }
 
-/// The list without one of its items, or with a simpler one.
+/// The list without one item, or with a simpler one.
 fn items_of(items: &[Value]) -> Vec<Value> {
     let without = (0..items.len()).map(|at| {
         let mut items = items.to_vec();
@@ -95,7 +96,7 @@ fn items_of(items: &[Value]) -> Vec<Value> {
     all
 }
 
-/// Everything is the simplest loss, nothing the next; then a shorter beginning, or less luck.
+/// Losing everything is the simplest, losing nothing the next; then a shorter prefix or a smaller seed.
 fn losses(loss: &Value) -> Vec<Value> {
     match loss {
         Value::String(text) if text == "all" => Vec::new(),
@@ -119,7 +120,7 @@ fn numbers(number: &Number) -> Vec<Value> {
     }
 }
 
-/// Some numbers below, the smallest first: round ones, then ever closer, so that a threshold is found exactly.
+/// Some smaller numbers, the smallest first: powers of ten, then ever closer, so that a threshold is found exactly.
 fn smaller(number: u64) -> Vec<u64> {
     let mut below: Vec<u64> = vec![0];
     below.extend(std::iter::successors(Some(1_u64), |ten| ten.checked_mul(10)).take_while(|ten| *ten < number));
@@ -134,59 +135,59 @@ fn smaller(number: u64) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::actions::{IoFault, JobClass, NewMessage, Request, RetryPolicy};
     use crate::names::{Message, Topic};
-    use crate::steps::{Ask, IoFault, JobClass, Made, Policy};
 
     #[test]
-    fn what_is_simpler_leads_down_and_ends() {
-        let made = Made {
+    fn simplification_ends_for_every_action() {
+        let new_message = NewMessage {
             message: Message(7),
-            topic: Topic::live(1),
+            topic: Topic::new(1),
             size: 9,
             delay_ms: Some(234),
-            policy: Some(Policy { attempts: 3, backoff_ms: 50, longest_ms: 100 }),
-            ..Made::default()
+            policy: Some(RetryPolicy { attempts: 3, backoff_ms: 50, max_backoff_ms: 100 }),
+            ..NewMessage::default()
         };
-        let steps = [
-            Step::Ask(Ask::Produce(made)),
-            Step::Io { class: JobClass::Log, fault: Some(IoFault::Short { bytes: 77 }) },
-            Step::BootAndCrash { after: 3, loss: Loss::Some { luck: 999 } },
-            Step::Crash { loss: Loss::Cut { bytes: 4_321 } },
-            Step::Jump { ms: -600 },
+        let actions = [
+            Action::Request(Request::Produce(new_message)),
+            Action::Io { class: JobClass::Log, fault: Some(IoFault::Short { bytes: 77 }) },
+            Action::BootAndCrash { after: 3, loss: Loss::Partial { seed: 999 } },
+            Action::Crash { loss: Loss::Cut { bytes: 4_321 } },
+            Action::JumpClock { ms: -600 },
         ];
-        for first in steps {
-            // However one goes down, one arrives.
+        for first in actions {
+            // Whichever variants are chosen, simplification ends.
             for part in [0, 1, 2, 4] {
-                let mut step = first.clone();
+                let mut action = first.clone();
                 for turn in 0.. {
-                    assert!(turn < 5_000, "{first:?} never ends, at {step:?}");
-                    let all = than(&step);
-                    assert!(!all.contains(&step));
+                    assert!(turn < 5_000, "{first:?} does not end, at {action:?}");
+                    let all = than(&action);
+                    assert!(!all.contains(&action));
                     let Some(next) = all.get(all.len() * part / 5) else { break };
-                    step = next.clone();
+                    action = next.clone();
                 }
             }
         }
     }
 
     #[test]
-    fn a_cut_becomes_a_loss_of_all_or_a_shorter_one() {
-        let losses: Vec<_> = than(&Step::Crash { loss: Loss::Cut { bytes: 3 } })
+    fn cut_becomes_a_loss_of_all_or_a_shorter_cut() {
+        let losses: Vec<_> = than(&Action::Crash { loss: Loss::Cut { bytes: 3 } })
             .into_iter()
-            .filter_map(|step| if let Step::Crash { loss } = step { Some(loss) } else { None })
+            .filter_map(|action| if let Action::Crash { loss } = action { Some(loss) } else { None })
             .collect();
         let cut = |bytes| Loss::Cut { bytes };
         assert_eq!(losses, [Loss::All, Loss::Nothing, cut(0), cut(1), cut(2)]);
     }
 
     #[test]
-    fn an_option_is_dropped_whole_before_it_is_made_smaller() {
-        let made = Made { delay_ms: Some(8), ..Made::default() };
-        let all = than(&Step::Ask(Ask::Produce(made)));
+    fn optional_field_is_dropped_before_it_is_reduced() {
+        let new_message = NewMessage { delay_ms: Some(8), ..NewMessage::default() };
+        let all = than(&Action::Request(Request::Produce(new_message)));
         let delays: Vec<_> = all
             .iter()
-            .filter_map(|step| match step {
-                Step::Ask(Ask::Produce(made)) => Some(made.delay_ms),
+            .filter_map(|action| match action {
+                Action::Request(Request::Produce(new_message)) => Some(new_message.delay_ms),
                 _ => None,
             })
             .collect();

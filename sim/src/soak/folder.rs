@@ -1,4 +1,4 @@
-//! A soak's folder: its state, the traces of what it found, and a lock, so that there is one soak at a time.
+//! The directory of a soak: its state, the traces it found, and a lock, so that only one soak uses it.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
@@ -7,48 +7,48 @@ use std::path::{Path, PathBuf};
 use super::state::State;
 use crate::trace::Trace;
 
-/// What the state is called.
+/// The file name of the state.
 const STATE: &str = "state.json";
-/// What the lock is called. Whoever holds it soaks; the file means nothing.
+/// The file name of the lock. Its content is irrelevant.
 const LOCK: &str = "lock";
-/// How the name of a trace ends that has not been made short yet.
-const WHOLE: &str = ".whole.jsonl";
+/// The suffix of a trace that is not yet shrunk.
+const UNSHRUNK_SUFFIX: &str = ".whole.jsonl";
 
-/// Why there can be no soak in a folder.
+/// Why a directory cannot be used for a soak.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// It cannot be used.
+    /// A file or directory cannot be used.
     #[error("{} cannot be used: {cause}", path.display())]
     Unusable {
-        /// What cannot.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
-    /// Another soak is there.
-    #[error("another soak is running in {}; stop it, or name another folder with --dir", .0.display())]
+    /// Another soak holds the lock.
+    #[error("another soak is running in {}; stop it, or choose another directory with --dir", .0.display())]
     Locked(PathBuf),
-    /// What it says about how far it is makes no sense.
-    #[error("{} is not the state of a soak: {cause}. Nothing was changed; move it away to begin anew", path.display())]
+    /// The state cannot be parsed.
+    #[error("{} is not the state of a soak: {cause}. Nothing was changed; move the file away to start anew", path.display())]
     State {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         cause: String,
     },
-    /// It is about other lives.
-    #[error("the soak in {} is {found}, not {wanted}; name another folder with --dir", path.display())]
+    /// The directory belongs to a soak with other options.
+    #[error("the soak in {} is {found}, not {wanted}; choose another directory with --dir", path.display())]
     Another {
-        /// The folder.
+        /// The directory.
         path: PathBuf,
-        /// What it is.
+        /// Its options.
         found: String,
-        /// What was asked for.
+        /// The requested options.
         wanted: String,
     },
 }
 
-/// A folder that nobody else soaks in.
+/// A locked soak directory.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -56,11 +56,11 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Takes a folder, which is made where there is none.
+    /// Locks a directory and creates it if needed.
     ///
     /// # Errors
     /// [`FolderError`].
-    pub fn take(path: &Path) -> Result<Self, FolderError> {
+    pub fn lock(path: &Path) -> Result<Self, FolderError> {
         let unusable = |cause| FolderError::Unusable { path: path.to_owned(), cause };
         fs::create_dir_all(path).map_err(unusable)?;
         let lock = File::options().write(true).create(true).truncate(false).open(path.join(LOCK)).map_err(unusable)?;
@@ -71,7 +71,7 @@ impl Folder {
         }
     }
 
-    /// How far the soak is; nothing if there was none.
+    /// The state; `None` if there is none.
     ///
     /// # Errors
     /// [`FolderError`].
@@ -88,7 +88,7 @@ impl Folder {
         }
     }
 
-    /// Writes down how far it is: the whole of it, or nothing.
+    /// Replaces the state atomically.
     ///
     /// # Errors
     /// [`FolderError`].
@@ -96,26 +96,26 @@ impl Folder {
         self.replace(&self.path.join(STATE), &state.to_json())
     }
 
-    /// Keeps the trace of a seed as it was lived.
+    /// Writes the unshrunk trace of a seed.
     ///
     /// # Errors
     /// [`FolderError`].
-    pub fn keep(&self, seed: u64, trace: &Trace) -> Result<PathBuf, FolderError> {
-        let path = self.path.join(format!("seed-{seed}{WHOLE}"));
+    pub fn write_unshrunk(&self, seed: u64, trace: &Trace) -> Result<PathBuf, FolderError> {
+        let path = self.path.join(format!("seed-{seed}{UNSHRUNK_SUFFIX}"));
         self.replace(&path, &trace.to_jsonl())?;
         Ok(path)
     }
 
-    /// The traces that have not been made short yet.
+    /// The traces that are not yet shrunk.
     ///
     /// # Errors
     /// [`FolderError`].
-    pub fn whole(&self) -> Result<Vec<PathBuf>, FolderError> {
+    pub fn unshrunk(&self) -> Result<Vec<PathBuf>, FolderError> {
         let unusable = |cause| FolderError::Unusable { path: self.path.clone(), cause };
         let mut found = Vec::new();
         for file in fs::read_dir(&self.path).map_err(unusable)? {
             let path = file.map_err(unusable)?.path();
-            if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(WHOLE)) {
+            if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(UNSHRUNK_SUFFIX)) {
                 found.push(path);
             }
         }
@@ -123,34 +123,34 @@ impl Folder {
         Ok(found)
     }
 
-    /// Puts the short trace in the place of the whole one.
+    /// Replaces an unshrunk trace by its shrunk form.
     ///
     /// # Errors
     /// [`FolderError`].
-    pub fn shorten(&self, whole: &Path, short: &Trace) -> Result<PathBuf, FolderError> {
-        let path = short_name(whole);
-        self.replace(&path, &short.to_jsonl())?;
-        fs::remove_file(whole).map_err(|cause| FolderError::Unusable { path: whole.to_owned(), cause })?;
+    pub fn replace_shrunk(&self, unshrunk: &Path, shrunk: &Trace) -> Result<PathBuf, FolderError> {
+        let path = shrunk_path(unshrunk);
+        self.replace(&path, &shrunk.to_jsonl())?;
+        fs::remove_file(unshrunk).map_err(|cause| FolderError::Unusable { path: unshrunk.to_owned(), cause })?;
         Ok(path)
     }
 
-    /// Whoever dies in the middle of it leaves what was there before.
+    /// Replaces a file atomically: a crash leaves the old content.
     fn replace(&self, path: &Path, text: &str) -> Result<(), FolderError> {
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(".tmp");
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".tmp");
         let write = || {
-            let mut file = File::create(&aside)?;
+            let mut file = File::create(&temporary)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
-            fs::rename(&aside, path)
+            fs::rename(&temporary, path)
         };
         write().map_err(|cause| FolderError::Unusable { path: path.to_owned(), cause })
     }
 }
 
-/// What a trace is called when it has been made short.
+/// The path of a trace after shrinking.
 #[must_use]
-pub fn short_name(whole: &Path) -> PathBuf {
-    let name = whole.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    whole.with_file_name(format!("{}.jsonl", name.strip_suffix(WHOLE).unwrap_or(&name)))
+pub fn shrunk_path(unshrunk: &Path) -> PathBuf {
+    let name = unshrunk.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    unshrunk.with_file_name(format!("{}.jsonl", name.strip_suffix(UNSHRUNK_SUFFIX).unwrap_or(&name)))
 }

@@ -1,8 +1,7 @@
-//! New seeds until somebody stops it, night after night: how far it is stands in a [`folder`], with whatever it found.
+//! Soak testing: new seeds until it is stopped. Progress and findings are kept in a [`folder`].
 //!
-//! A seed counts as lived only when the trace of what it broke is in the folder. Whoever ends the process at any moment makes it
-//! live a few seeds again, and never skip one. Traces are made short beside the lives that go on; one that was not is made
-//! short by the next soak.
+//! A seed counts as run only once the trace of its violation is in the directory, so a killed process repeats a few
+//! seeds and skips none. Traces are shrunk in parallel; those that are not are shrunk by the next soak.
 
 pub mod folder;
 pub mod state;
@@ -17,138 +16,143 @@ use std::time::{Duration, Instant};
 
 use self::folder::{Folder, FolderError};
 use self::state::State;
-use crate::life::{Conditions, live};
+use crate::campaign::Failure;
 use crate::parallel::in_order;
-use crate::run::Failure;
+use crate::run::{RunOptions, run_seed};
 use crate::shrink::shrink;
 use crate::swarm::Profile;
-use crate::trace::{Broken, Trace};
+use crate::trace::{Trace, ViolatedInvariant};
 
-/// How a soak is done.
+/// How a soak is executed.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
-    /// On how many threads, beside the one that shrinks.
+    /// The number of threads, besides the one that shrinks.
     pub jobs: NonZeroUsize,
-    /// How often it says how far it is, and writes it down.
+    /// The interval between progress reports and state updates.
     pub every: Duration,
-    /// For how long; none for ever.
+    /// The duration; `None` for no limit.
     pub time: Option<Duration>,
-    /// It ends when this is set.
+    /// Stops the soak when set.
     pub stop: &'a AtomicBool,
 }
 
-/// What there is to tell.
+/// A progress event.
 #[derive(Debug)]
-pub enum News<'a> {
-    /// How far it is, and what was done since the last time.
-    Far {
-        /// Over all runs.
+pub enum Event<'a> {
+    /// A progress report.
+    Progress {
+        /// The state over all sessions.
         state: &'a State,
-        /// Seeds since the last time.
+        /// Seeds since the last report.
         seeds: u64,
-        /// Events since the last time.
+        /// Events since the last report.
         events: u64,
-        /// How long ago that was.
+        /// The time since the last report.
         time: Duration,
     },
-    /// A seed broke a promise, and its trace is kept.
+    /// A seed violated an invariant and its trace was written.
     Failed {
         /// The seed.
         seed: u64,
         /// Its profile.
         profile: Profile,
-        /// The promise.
-        broken: Broken,
-        /// Where its trace is until it is short.
-        whole: PathBuf,
+        /// The invariant.
+        invariant: ViolatedInvariant,
+        /// The unshrunk trace.
+        unshrunk: PathBuf,
     },
-    /// A trace was made short.
+    /// A trace was shrunk.
     Shrunk {
-        /// Where it is.
+        /// The trace.
         path: PathBuf,
-        /// How many steps it had.
+        /// The number of actions before.
         before: usize,
-        /// How many it has.
+        /// The number of actions after.
         after: usize,
     },
-    /// A trace breaks nothing when it is lived again, and is left as it is.
+    /// The replay of a trace violates nothing; the trace is left as it is.
     NotShrunk(PathBuf),
 }
 
-/// Soaks, from where `state` is, which is written down whenever there is something new. Gives what this run did to it.
+/// Runs a soak from `state`, which is updated and written to the directory.
 ///
 /// # Errors
-/// What went wrong with the folder, which ends it.
+/// The error of the directory, which ends the soak.
 pub fn soak(
     folder: &Folder,
     state: &mut State,
     plan: Plan<'_>,
-    tell: &(impl Fn(News<'_>) + Sync),
+    report: &(impl Fn(Event<'_>) + Sync),
 ) -> Result<(), FolderError> {
-    let (to_shrink, whole) = mpsc::channel();
-    // What an earlier soak had no time for comes first.
-    for path in folder.whole()? {
+    let (to_shrink, unshrunk) = mpsc::channel();
+    // Traces left by an earlier soak come first.
+    for path in folder.unshrunk()? {
         let _ = to_shrink.send(path);
     }
     let fault = state.mutant;
     let shrink_all = move || -> Result<(), FolderError> {
-        for path in whole {
+        for path in unshrunk {
             if plan.stop.load(Ordering::Relaxed) {
                 break;
             }
-            let shortened = shorten(folder, path);
-            // There is no point in finding more that cannot be kept.
-            tell(shortened.inspect_err(|_| plan.stop.store(true, Ordering::Relaxed))?);
+            let shrunk = shrink_trace(folder, path);
+            // Stop: further findings could not be written either.
+            report(shrunk.inspect_err(|_| plan.stop.store(true, Ordering::Relaxed))?);
         }
         Ok(())
     };
     thread::scope(|scope| {
         let shrinker = scope.spawn(shrink_all);
-        let lived = live_on(folder, state, plan, fault, |news| {
-            if let News::Failed { whole, .. } = &news {
-                let _ = to_shrink.send(whole.clone());
+        let result = run_seeds(folder, state, plan, fault, |news| {
+            if let Event::Failed { unshrunk, .. } = &news {
+                let _ = to_shrink.send(unshrunk.clone());
             }
-            tell(news);
+            report(news);
         });
         drop(to_shrink);
         let shrunk = shrinker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        lived.and(shrunk)
+        result.and(shrunk)
     })
 }
 
-/// Lives one seed after the other, until it is time to end.
-fn live_on(
+/// Runs seeds until the soak ends.
+fn run_seeds(
     folder: &Folder,
     state: &mut State,
     plan: Plan<'_>,
     fault: Option<driftq_core::faults::Fault>,
-    mut tell: impl FnMut(News<'_>),
+    mut report: impl FnMut(Event<'_>),
 ) -> Result<(), FolderError> {
-    let begun = Instant::now();
-    let until = plan.time.and_then(|time| begun.checked_add(time));
+    let started = Instant::now();
+    let until = plan.time.and_then(|time| started.checked_add(time));
     let goes_on = |_: &u64| !plan.stop.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until);
     let first = state.next_seed;
     let seeds = (0..u64::MAX).map(|nth| first.wrapping_add(nth)).take_while(goes_on);
     let profiles = State { sentences: Vec::new(), ..state.clone() };
-    let conditions = |seed| Conditions { fault, profile: profiles.profile_of(seed), ..Conditions::default() };
+    let options = |seed| RunOptions { fault, profile: profiles.profile_of(seed), ..RunOptions::default() };
     let elapsed_before = state.elapsed_ms;
-    let mut told = (begun, state.seeds, state.events);
-    let mut take = |state: &mut State, Failure { seed, life }: Failure| -> Result<(), FolderError> {
-        state.lived(seed, life.tally.events);
-        state.elapsed_ms = elapsed_before + begun.elapsed().as_millis() as u64;
-        if let Some(violation) = &life.violation {
-            let broken = Broken::from(violation);
-            if state.failed(&broken) {
-                let whole = folder.keep(seed, &Trace::of(&life, Some(seed), fault))?;
+    let mut last_report = (started, state.seeds, state.events);
+    let mut take = |state: &mut State, Failure { seed, run }: Failure| -> Result<(), FolderError> {
+        state.seed_done(seed, run.counters.events);
+        state.elapsed_ms = elapsed_before + started.elapsed().as_millis() as u64;
+        if let Some(violation) = &run.violation {
+            let invariant = ViolatedInvariant::from(violation);
+            if state.failed(&invariant) {
+                let unshrunk = folder.write_unshrunk(seed, &Trace::of(&run, Some(seed), fault))?;
                 folder.write_state(state)?;
-                tell(News::Failed { seed, profile: conditions(seed).profile, broken, whole });
+                report(Event::Failed { seed, profile: options(seed).profile, invariant, unshrunk });
             }
         }
-        let time = told.0.elapsed();
+        let time = last_report.0.elapsed();
         if time >= plan.every {
             folder.write_state(state)?;
-            tell(News::Far { state, seeds: state.seeds - told.1, events: state.events - told.2, time });
-            told = (Instant::now(), state.seeds, state.events);
+            report(Event::Progress {
+                state,
+                seeds: state.seeds - last_report.1,
+                events: state.events - last_report.2,
+                time,
+            });
+            last_report = (Instant::now(), state.seeds, state.events);
         }
         Ok(())
     };
@@ -157,14 +161,14 @@ fn live_on(
         plan.jobs,
         seeds,
         |seed| {
-            let mut life = live(seed, conditions(seed));
-            if life.violation.is_none() {
-                life.steps = Vec::new();
+            let mut run = run_seed(seed, options(seed));
+            if run.violation.is_none() {
+                run.actions = Vec::new();
             }
-            Failure { seed, life }
+            Failure { seed, run }
         },
-        |lived| {
-            ended = take(state, lived);
+        |result| {
+            ended = take(state, result);
             if ended.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         },
     );
@@ -172,15 +176,15 @@ fn live_on(
     folder.write_state(state)
 }
 
-/// Makes a trace short.
-fn shorten(folder: &Folder, whole: PathBuf) -> Result<News<'static>, FolderError> {
-    // A trace that cannot be read was not written by a soak; it is somebody else's, and none of our business.
-    let Ok(trace) = Trace::read(&whole) else { return Ok(News::NotShrunk(whole)) };
-    let conditions = Conditions { fault: trace.head.mutant, ..Conditions::default() };
-    let Some(shrunk) = shrink(&trace.head.setup, &trace.steps, conditions) else {
-        return Ok(News::NotShrunk(whole));
+/// Shrinks a trace.
+fn shrink_trace(folder: &Folder, unshrunk: PathBuf) -> Result<Event<'static>, FolderError> {
+    // A trace that cannot be read was not written by a soak and is left alone.
+    let Ok(trace) = Trace::read(&unshrunk) else { return Ok(Event::NotShrunk(unshrunk)) };
+    let options = RunOptions { fault: trace.header.mutant, ..RunOptions::default() };
+    let Some(shrunk) = shrink(&trace.header.setup, &trace.actions, options) else {
+        return Ok(Event::NotShrunk(unshrunk));
     };
-    let short = Trace::of(&shrunk.life, trace.head.seed, trace.head.mutant);
-    let path = folder.shorten(&whole, &short)?;
-    Ok(News::Shrunk { path, before: trace.steps.len(), after: short.steps.len() })
+    let shrunk_trace = Trace::of(&shrunk.run, trace.header.seed, trace.header.mutant);
+    let path = folder.replace_shrunk(&unshrunk, &shrunk_trace)?;
+    Ok(Event::Shrunk { path, before: trace.actions.len(), after: shrunk_trace.actions.len() })
 }

@@ -1,55 +1,56 @@
-//! How far a soak is, as it stands in its folder.
+//! The state of a soak, as stored in its directory.
 
 use driftq_core::faults::Fault;
 use serde::{Deserialize, Serialize};
 
 use crate::swarm::Profile;
-use crate::trace::{Broken, by_name};
+use crate::trace::{ViolatedInvariant, fault_name};
 
-/// The version of the format that this program writes, and the only one it reads.
+/// The format version that this program writes, and the only one it reads.
 pub const VERSION: u64 = 1;
-/// How many traces of one sentence are kept. More of the same say little, and a folder must not grow without end.
+/// The most traces kept per invariant: more of the same add little, and the directory must not grow without bound.
 pub const KEPT_MAX: u64 = 5;
 
-/// How far a soak is, over all its runs.
+/// The state of a soak over all its sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
     /// The version of the format.
     pub driftq_soak: u64,
-    /// Every seed from the first up to this one has been lived, and whatever it broke is kept. This one is next.
+    /// The next seed. All seeds before it were run and their violations are kept.
     pub next_seed: u64,
-    /// How many seeds were lived.
+    /// Seeds run.
     pub seeds: u64,
-    /// How many broke a promise.
+    /// Seeds that violated an invariant.
     pub failures: u64,
-    /// How many events there were.
+    /// Events executed.
     pub events: u64,
-    /// For how long, in milliseconds.
+    /// Running time, in milliseconds.
     pub elapsed_ms: u64,
-    /// The profile of all seeds; none where they alternate.
+    /// The profile of all seeds; `None` if profiles alternate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
-    /// The bug that is planted, if one is.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "by_name")]
+    /// The planted bug.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "fault_name")]
     pub mutant: Option<Fault>,
-    /// What was broken, and how often.
+    /// The violated invariants and their counts.
     #[serde(default)]
-    pub sentences: Vec<Sentence>,
+    pub sentences: Vec<InvariantCount>,
 }
 
-/// A promise that was broken.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sentence {
-    /// Which.
-    pub broken: Broken,
-    /// By how many seeds.
+pub struct InvariantCount {
+    /// The invariant.
+    #[serde(rename = "broken")]
+    pub invariant: ViolatedInvariant,
+    /// The number of seeds that violated it.
     pub seeds: u64,
 }
 
 impl State {
-    /// A soak that begins.
+    /// The state of a new soak.
     #[must_use]
     pub fn new(next_seed: u64, profile: Option<Profile>, mutant: Option<Fault>) -> Self {
         Self {
@@ -65,47 +66,47 @@ impl State {
         }
     }
 
-    /// Reads what was written down.
+    /// Parses a state.
     ///
     /// # Errors
-    /// A sentence that says what is wrong with it.
+    /// What is wrong with it.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let state: Self = serde_json::from_str(text).map_err(|cause| cause.to_string())?;
         match state.driftq_soak {
             VERSION => Ok(state),
-            other => Err(format!("format {other} is not known to this program, which reads format {VERSION}")),
+            other => Err(format!("format version {other} is not supported; this program reads version {VERSION}")),
         }
     }
 
-    /// As it is written down.
+    /// The state as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).expect("names and numbers have a form in JSON") + "\n"
+        serde_json::to_string_pretty(self).expect("the value serializes to JSON") + "\n"
     }
 
-    /// What is in fashion in the world of a seed: where nobody has said, one profile after the other.
+    /// The profile of a seed: the chosen one, or each in turn.
     #[must_use]
     pub fn profile_of(&self, seed: u64) -> Profile {
         self.profile.unwrap_or(if seed.is_multiple_of(2) { Profile::Default } else { Profile::Effects })
     }
 
-    /// A seed has been lived.
-    pub fn lived(&mut self, seed: u64, events: u64) {
+    /// Records a seed that was run.
+    pub fn seed_done(&mut self, seed: u64, events: u64) {
         self.next_seed = seed.wrapping_add(1);
         self.seeds += 1;
         self.events += events;
     }
 
-    /// It broke a promise. Whether its trace is worth keeping.
-    pub fn failed(&mut self, broken: &Broken) -> bool {
+    /// Records a violation. Returns whether its trace is to be kept.
+    pub fn failed(&mut self, invariant: &ViolatedInvariant) -> bool {
         self.failures += 1;
-        match self.sentences.iter_mut().find(|known| known.broken == *broken) {
+        match self.sentences.iter_mut().find(|known| known.invariant == *invariant) {
             Some(known) => {
                 known.seeds += 1;
                 known.seeds <= KEPT_MAX
             }
             None => {
-                self.sentences.push(Sentence { broken: broken.clone(), seeds: 1 });
+                self.sentences.push(InvariantCount { invariant: invariant.clone(), seeds: 1 });
                 true
             }
         }
@@ -117,13 +118,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_nonsense_is_not() {
+    fn state_round_trips_and_torn_state_is_refused() {
         let mut state = State::new(7, Some(Profile::Effects), Some(Fault::SkipTokenCheck));
-        state.lived(7, 100);
-        assert!(state.failed(&Broken { invariant: 6, sentence: "a".to_owned() }));
+        state.seed_done(7, 100);
+        assert!(state.failed(&ViolatedInvariant { invariant: 6, sentence: "a".to_owned() }));
         let text = state.to_json();
         assert_eq!(State::from_json(&text), Ok(state));
-        // Torn anywhere, it is not taken for less.
+        // A prefix is never accepted.
         for len in 0..text.trim_end().len() {
             assert!(State::from_json(&text[..len]).is_err(), "{}", &text[..len]);
         }
@@ -131,16 +132,16 @@ mod tests {
     }
 
     #[test]
-    fn a_few_of_every_sentence_are_kept_and_all_are_counted() {
+    fn traces_per_invariant_are_limited_and_violations_counted() {
         let mut state = State::new(0, None, None);
-        let broken = |sentence: &str| Broken { invariant: 1, sentence: sentence.to_owned() };
-        let kept = (0..9).filter(|_| state.failed(&broken("a"))).count() as u64;
+        let invariant = |sentence: &str| ViolatedInvariant { invariant: 1, sentence: sentence.to_owned() };
+        let kept = (0..9).filter(|_| state.failed(&invariant("a"))).count() as u64;
         assert_eq!((kept, state.failures), (KEPT_MAX, 9));
-        assert!(state.failed(&broken("b")), "another sentence is new");
+        assert!(state.failed(&invariant("b")), "another invariant");
     }
 
     #[test]
-    fn profiles_take_turns_unless_one_was_chosen() {
+    fn profiles_alternate_unless_one_was_chosen() {
         let state = State::new(0, None, None);
         assert_ne!(state.profile_of(4), state.profile_of(5));
         let state = State::new(0, Some(Profile::Default), None);

@@ -1,21 +1,23 @@
-//! Producers and workers: what they ask for next.
+//! Producers and workers: their next request.
 
 use std::collections::BTreeSet;
 
 use driftq_core::faults::Faults;
 use driftq_core::types::LeaseToken;
 
-use super::draw::{Source, Stream};
-use super::effects::Users;
-use super::family::Family;
+use super::kinds::ActionKind;
+use super::random::{Source, Stream};
+use super::store_users::StoreUsers;
+use crate::actions::{
+    Action, DeliveryRef, NewMessage, Request, RetryPolicy, RouterDecision, SeekTarget, Subscription, Tampering,
+};
 use crate::names::{Call, Group, Message, Topic, Worker};
-use crate::steps::{Ask, Made, Policy, Right, Router, Step, Stream as Connection, Target, Twist};
-use crate::world::{Held, World};
+use crate::world::{HeldDelivery, World};
 
-/// How many sent messages a producer may send again.
+/// How many recent messages a producer may send again.
 const RESENDABLE: usize = 8;
 
-/// What the clients of one world are like.
+/// The clients of one world.
 #[derive(Debug)]
 pub(super) struct Clients {
     source: Source,
@@ -25,22 +27,22 @@ pub(super) struct Clients {
     groups: u8,
     workers: u8,
     owners: u8,
-    /// A worker that never succeeds, in some worlds.
+    /// A worker that nacks everything, in some worlds.
     always_fails: Option<Worker>,
     retention: bool,
     features: Features,
-    prelude: Vec<Step>,
-    sent: Vec<Made>,
+    prelude: Vec<Action>,
+    sent: Vec<NewMessage>,
     next_message: u32,
     next_call: u32,
-    /// Deliveries that are settled, as far as their workers know.
+    /// Deliveries that their workers have acked, nacked or released.
     settled: BTreeSet<LeaseToken>,
-    /// Users of the idempotency store, and whether some of them are workers.
-    pub(super) users: Users,
-    works: bool,
+    /// The users of the idempotency store, and whether workers are among them.
+    pub(super) store_users: StoreUsers,
+    workers_use_store: bool,
 }
 
-/// What messages of this world can have.
+/// Which message features this world uses.
 #[derive(Debug)]
 struct Features {
     keys: bool,
@@ -56,7 +58,7 @@ struct Features {
 }
 
 impl Clients {
-    pub(super) fn new(seed: u64, shape: &mut Source, users: Users, works: bool) -> Self {
+    pub(super) fn new(seed: u64, shape: &mut Source, store_users: StoreUsers, workers_use_store: bool) -> Self {
         let mut half = || shape.one_in(2);
         let features = Features {
             keys: half(),
@@ -87,129 +89,144 @@ impl Clients {
             next_message: 0,
             next_call: 0,
             settled: BTreeSet::new(),
-            users,
-            works,
+            store_users,
+            workers_use_store,
         };
         for number in (0..clients.workers).rev() {
-            let stream = clients.connection(Worker(number));
-            clients.prelude.push(Step::Ask(Ask::Subscribe(stream)));
+            let stream = clients.subscription(Worker(number));
+            clients.prelude.push(Action::Request(Request::Subscribe(stream)));
         }
         for number in (0..clients.topics).rev() {
-            let ask = clients.create(Topic::live(number));
-            clients.prelude.push(Step::Ask(ask));
+            let request = clients.create(Topic::new(number));
+            clients.prelude.push(Action::Request(request));
         }
         clients
     }
 
-    /// What every world begins with, and what was drawn ahead.
-    pub(super) fn prelude(&mut self) -> Option<Step> {
+    /// The first actions of a world, and actions scheduled ahead.
+    pub(super) fn prelude(&mut self) -> Option<Action> {
         self.prelude.pop()
     }
 
-    /// What happens after the step that is being drawn.
-    pub(super) fn next_is(&mut self, step: Step) {
-        self.prelude.push(step);
+    /// Schedules an action right after the one being generated.
+    pub(super) fn schedule(&mut self, action: Action) {
+        self.prelude.push(action);
     }
 
-    pub(super) fn step<F: Faults>(&mut self, family: Family, world: &World<F>) -> Step {
-        let ask = match family {
-            Family::Read => {
-                return Step::Read { worker: self.worker(), count: 1 + self.source.below(3) as u8 };
+    pub(super) fn action<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Action {
+        let request = match kind {
+            ActionKind::Read => {
+                return Action::Read { worker: self.worker(), count: 1 + self.source.below(3) as u8 };
             }
-            Family::Arrive => {
-                let calls: Vec<_> = world.edge().under_way().collect();
+            ActionKind::RequestArrives => {
+                let calls: Vec<_> = world.network().in_transit_calls().collect();
                 return match calls.is_empty() {
-                    true => Step::Wake,
-                    false => Step::Arrive { call: self.network.pick(&calls) },
+                    true => Action::Wake,
+                    false => Action::Arrive { call: self.network.pick(&calls) },
                 };
             }
-            Family::Send => {
-                let kinds =
-                    [Family::Produce, Family::Ack, Family::Nack, Family::Extend, Family::Subscribe, Family::Odd];
-                // Users of the store send what they would ask.
-                if self.works && self.network.one_in(2) {
-                    let kind = self.network.pick(&[Family::Work, Family::OddEffect, Family::Complete]);
+            ActionKind::SendRequest => {
+                let kinds = [
+                    ActionKind::Produce,
+                    ActionKind::Ack,
+                    ActionKind::Nack,
+                    ActionKind::Extend,
+                    ActionKind::Subscribe,
+                    ActionKind::InvalidClaim,
+                ];
+                // Users of the store send what they would request directly.
+                if self.workers_use_store && self.network.one_in(2) {
+                    let kind = self.network.pick(&[
+                        ActionKind::ContinueDelivery,
+                        ActionKind::InvalidEffect,
+                        ActionKind::Complete,
+                    ]);
                     return match self.use_store(kind, world) {
-                        Some(Step::Ask(ask)) => self.send(ask),
-                        other => other.unwrap_or(Step::Wake),
+                        Some(Action::Request(request)) => self.send(request),
+                        other => other.unwrap_or(Action::Wake),
                     };
                 }
                 let kind = self.network.pick(&kinds);
-                return self.ask(kind, world).map_or(Step::Wake, |ask| self.send(ask));
+                return self.request(kind, world).map_or(Action::Wake, |request| self.send(request));
             }
-            Family::Work | Family::Effect | Family::OddEffect | Family::Complete => {
-                return self.use_store(family, world).unwrap_or(Step::Wake);
+            ActionKind::ContinueDelivery
+            | ActionKind::StandaloneEffect
+            | ActionKind::InvalidEffect
+            | ActionKind::Complete => {
+                return self.use_store(kind, world).unwrap_or(Action::Wake);
             }
-            family => self.ask(family, world),
+            kind => self.request(kind, world),
         };
-        ask.map_or(Step::Wake, Step::Ask)
+        request.map_or(Action::Wake, Action::Request)
     }
 
-    fn send(&mut self, ask: Ask) -> Step {
+    fn send(&mut self, request: Request) -> Action {
         let call = Call(self.next_call);
         self.next_call += 1;
-        Step::Send { call, ask }
+        Action::Send { call, request }
     }
 
-    fn ask<F: Faults>(&mut self, family: Family, world: &World<F>) -> Option<Ask> {
-        Some(match family {
-            Family::Produce => Ask::Produce(self.made(world.elapsed())),
-            Family::Resend => Ask::Produce(self.again()?),
-            Family::Ack => {
-                let right = self.right(world)?;
-                match self.always_fails == Some(right.worker) {
-                    true => Ask::Nack { right, reason: 1, delay_ms: None },
-                    false => Ask::Ack(right),
+    fn request<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Option<Request> {
+        Some(match kind {
+            ActionKind::Produce => Request::Produce(self.new_message(world.elapsed())),
+            ActionKind::Resend => Request::Produce(self.resend()?),
+            ActionKind::Ack => {
+                let delivery = self.delivery_ref(world)?;
+                match self.always_fails == Some(delivery.worker) {
+                    true => Request::Nack { delivery, reason: 1, delay_ms: None },
+                    false => Request::Ack(delivery),
                 }
             }
-            Family::Nack => Ask::Nack {
-                right: self.right(world)?,
+            ActionKind::Nack => Request::Nack {
+                delivery: self.delivery_ref(world)?,
                 reason: if self.source.one_in(6) { 0 } else { 1 + self.source.below(3) as u8 },
                 delay_ms: self.source.one_in(4).then(|| self.source.below(300) as u32),
             },
-            Family::Extend => Ask::Extend {
-                right: self.right(world)?,
+            ActionKind::Extend => Request::Extend {
+                delivery: self.delivery_ref(world)?,
                 lease_ms: self.source.one_in(2).then(|| 1 + self.source.below(500) as u32),
             },
-            Family::Release => Ask::Release(self.right(world)?),
-            Family::Odd => self.odd(world)?,
-            Family::Subscribe => {
+            ActionKind::Release => Request::Release(self.delivery_ref(world)?),
+            ActionKind::InvalidClaim => self.invalid_request(world)?,
+            ActionKind::Subscribe => {
                 let worker = self.worker();
-                Ask::Subscribe(self.connection(worker))
+                Request::Subscribe(self.subscription(worker))
             }
-            Family::Leave => Ask::Leave { worker: self.worker() },
-            Family::Prefetch => Ask::Prefetch { worker: self.worker(), to: self.source.below(4) as u32 },
-            Family::Describe => Ask::Describe { topic: self.any_topic() },
-            Family::Peek => Ask::Peek {
+            ActionKind::Unsubscribe => Request::Unsubscribe { worker: self.worker() },
+            ActionKind::Prefetch => Request::SetPrefetch { worker: self.worker(), to: self.source.below(4) as u32 },
+            ActionKind::Describe => Request::DescribeTopic { topic: self.any_topic() },
+            ActionKind::Peek => Request::Peek {
                 topic: self.any_topic(),
                 partition: self.source.below(u64::from(self.partitions) + 1) as u32,
                 offset: self.source.below(20),
                 limit: 1 + self.source.below(5) as u8,
             },
-            Family::List if self.source.one_in(2) => Ask::Topics,
-            Family::List => Ask::Groups { topic: self.any_topic() },
-            Family::CreateTopic => {
-                let topic = if self.source.one_in(6) { self.topic().letters() } else { self.topic() };
+            ActionKind::List if self.source.one_in(2) => Request::ListTopics,
+            ActionKind::List => Request::ListGroups { topic: self.any_topic() },
+            ActionKind::CreateTopic => {
+                let topic = if self.source.one_in(6) { self.topic().dlq() } else { self.topic() };
                 self.create(topic)
             }
-            Family::DeleteTopic => Ask::Delete { topic: self.any_topic() },
-            Family::CreateGroup => {
-                Ask::CreateGroup { topic: self.any_topic(), group: self.group(), latest: self.source.one_in(3) }
+            ActionKind::DeleteTopic => Request::DeleteTopic { topic: self.any_topic() },
+            ActionKind::CreateGroup => {
+                Request::CreateGroup { topic: self.any_topic(), group: self.group(), latest: self.source.one_in(3) }
             }
-            Family::DeleteGroup => Ask::DeleteGroup { topic: self.used_topic(), group: self.group() },
-            Family::Seek => Ask::Seek {
-                topic: self.used_topic(),
+            ActionKind::DeleteGroup => Request::DeleteGroup { topic: self.subscribed_topic(), group: self.group() },
+            ActionKind::Seek => Request::Seek {
+                topic: self.subscribed_topic(),
                 group: self.group(),
                 to: match self.source.below(4) {
-                    0 => Target::Latest,
-                    1 => Target::Offset(self.source.below(u64::from(self.next_message) + 2)),
-                    2 => Target::Time(world.elapsed().saturating_sub(self.source.below(1_000))),
-                    _ => Target::Earliest,
+                    0 => SeekTarget::Latest,
+                    1 => SeekTarget::Offset(self.source.below(u64::from(self.next_message) + 2)),
+                    2 => SeekTarget::Time(world.elapsed().saturating_sub(self.source.below(1_000))),
+                    _ => SeekTarget::Earliest,
                 },
             },
-            Family::Pause if self.source.one_in(2) => Ask::Pause { topic: self.any_topic(), group: self.group() },
-            Family::Pause => Ask::Resume { topic: self.any_topic(), group: self.group() },
-            Family::Redrive => Ask::Redrive {
+            ActionKind::Pause if self.source.one_in(2) => {
+                Request::Pause { topic: self.any_topic(), group: self.group() }
+            }
+            ActionKind::Pause => Request::Resume { topic: self.any_topic(), group: self.group() },
+            ActionKind::Redrive => Request::Redrive {
                 topic: self.topic(),
                 offset: self.source.one_in(3).then(|| self.source.below(8)),
                 limit: 1 + self.source.below(4),
@@ -218,59 +235,59 @@ impl Clients {
         })
     }
 
-    /// A message nobody has sent before.
-    fn made(&mut self, now: u64) -> Made {
+    /// A message that was not sent before.
+    fn new_message(&mut self, now: u64) -> NewMessage {
         let source = &mut self.source;
         let Features { keys, priority, delay, deadline, policy, identity, tenant, target, partition, router } =
             self.features;
         let rare = |on: bool, source: &mut Source| on && source.one_in(3);
-        let mut made = Made {
+        let mut new_message = NewMessage {
             message: Message(self.next_message),
-            topic: Topic::live(source.below(u64::from(self.topics)) as u8),
+            topic: Topic::new(source.below(u64::from(self.topics)) as u8),
             key: if keys { source.below(5) as u8 } else { 0 },
             size: source.below(20) as u8,
-            ..Made::default()
+            ..NewMessage::default()
         };
         if rare(priority, source) {
-            made.priority = 1 + source.below(9) as u8;
+            new_message.priority = 1 + source.below(9) as u8;
         }
         if rare(delay, source) {
             let span = source.below(2_000);
             match source.one_in(2) {
-                true => made.delay_ms = Some(span as u32),
-                false => made.deliver_at = Some(now + span),
+                true => new_message.delay_ms = Some(span as u32),
+                false => new_message.deliver_at = Some(now + span),
             }
         }
         if rare(deadline, source) {
-            made.deadline = Some(now + source.below(4_000));
+            new_message.deadline = Some(now + source.below(4_000));
         }
         if rare(policy, source) {
-            made.policy = Some(Policy {
+            new_message.policy = Some(RetryPolicy {
                 attempts: source.below(4) as u32,
                 backoff_ms: source.pick(&[0, 1, 50, 400]),
-                longest_ms: source.pick(&[0, 100, 2_000]),
+                max_backoff_ms: source.pick(&[0, 100, 2_000]),
             });
         }
-        if self.works {
-            if self.source.one_in(self.users.identity_one_in) {
-                made.identity = Some(self.users.key());
+        if self.workers_use_store {
+            if self.source.one_in(self.store_users.identity_one_in) {
+                new_message.identity = Some(self.store_users.key());
             }
         } else if rare(identity, &mut self.source) {
-            made.identity = Some(self.source.below(5) as u8);
+            new_message.identity = Some(self.source.below(5) as u8);
         }
         let source = &mut self.source;
         if rare(tenant, source) {
-            made.tenant = source.below(4) as u8;
+            new_message.tenant = source.below(4) as u8;
         }
         if rare(target, source) {
-            made.target = Some(Topic::live(source.below(u64::from(self.topics) + 1) as u8));
+            new_message.target = Some(Topic::new(source.below(u64::from(self.topics) + 1) as u8));
         }
         if rare(partition, source) {
-            made.partition = Some(source.below(u64::from(self.partitions) + 1) as u32);
+            new_message.partition = Some(source.below(u64::from(self.partitions) + 1) as u32);
         }
         if rare(router, source) {
-            made.router = Some(Router {
-                topic: source.one_in(2).then(|| Topic::live(source.below(u64::from(self.topics) + 1) as u8)),
+            new_message.router = Some(RouterDecision {
+                topic: source.one_in(2).then(|| Topic::new(source.below(u64::from(self.topics) + 1) as u8)),
                 partition: source.one_in(2).then(|| source.below(u64::from(self.partitions) + 1) as u32),
             });
         }
@@ -278,28 +295,28 @@ impl Clients {
         if self.sent.len() >= RESENDABLE {
             self.sent.remove(0);
         }
-        self.sent.push(made.clone());
-        made
+        self.sent.push(new_message.clone());
+        new_message
     }
 
-    /// The same, and nobody will send it again but whoever completes the same step once more.
-    pub(super) fn made_once(&mut self, now: u64) -> Made {
-        let made = self.made(now);
+    /// The same, but never sent again by a producer; only a repeated step sends it again.
+    pub(super) fn new_message_once(&mut self, now: u64) -> NewMessage {
+        let new_message = self.new_message(now);
         self.sent.pop();
-        made
+        new_message
     }
 
-    /// A message whose producer does not know what became of it, or does not care.
-    fn again(&mut self) -> Option<Made> {
+    /// A recent message, sent again.
+    fn resend(&mut self) -> Option<NewMessage> {
         let nth = self.source.below(self.sent.len() as u64) as usize;
         self.sent.get(nth).cloned()
     }
 
-    /// By which delivery a worker speaks: mostly one it has not settled yet.
-    fn right<F: Faults>(&mut self, world: &World<F>) -> Option<Right> {
+    /// A delivery that a worker has read, mostly one it has not settled.
+    fn delivery_ref<F: Faults>(&mut self, world: &World<F>) -> Option<DeliveryRef> {
         let worker = self.worker();
-        let open: Vec<&Held> =
-            world.edge().read_by(worker).filter(|held| !self.settled.contains(&held.token)).collect();
+        let open: Vec<&HeldDelivery> =
+            world.network().read_by(worker).filter(|held| !self.settled.contains(&held.token)).collect();
         let held = match open.is_empty() {
             true => return None,
             false => self.source.pick(&open),
@@ -307,54 +324,54 @@ impl Clients {
         Some(self.settle(worker, held, world))
     }
 
-    /// The right that a delivery gives, which the worker has used then.
-    pub(super) fn settle<F: Faults>(&mut self, worker: Worker, held: &Held, world: &World<F>) -> Right {
+    /// A delivery, which counts as settled by its worker from now on.
+    pub(super) fn settle<F: Faults>(&mut self, worker: Worker, held: &HeldDelivery, world: &World<F>) -> DeliveryRef {
         self.settled.insert(held.token);
-        right(worker, held, world)
+        delivery_ref(worker, held, world)
     }
 
-    /// Whether a worker thinks that it is through with a delivery.
+    /// Whether a worker has settled a delivery.
     pub(super) fn is_settled(&self, token: LeaseToken) -> bool {
         self.settled.contains(&token)
     }
 
-    /// A worker that says what it has no right to say.
-    fn odd<F: Faults>(&mut self, world: &World<F>) -> Option<Ask> {
+    /// A claim that deviates from the delivery it refers to, or repeats an old one.
+    fn invalid_request<F: Faults>(&mut self, world: &World<F>) -> Option<Request> {
         let worker = self.worker();
-        let read: Vec<&Held> = world.edge().read_by(worker).collect();
+        let read: Vec<&HeldDelivery> = world.network().read_by(worker).collect();
         if read.is_empty() {
             return None;
         }
         let held = self.source.pick(&read);
-        let twists = [
-            Twist::None,
-            Twist::None,
-            Twist::NoToken,
-            Twist::NoToken,
-            Twist::Unreadable,
-            Twist::WrongOwner,
-            Twist::WrongPartition,
-            Twist::WrongOffset,
-            Twist::WrongGroup,
-            Twist::NoGroup,
+        let tamperings = [
+            Tampering::None,
+            Tampering::None,
+            Tampering::NoToken,
+            Tampering::NoToken,
+            Tampering::Unreadable,
+            Tampering::WrongOwner,
+            Tampering::WrongPartition,
+            Tampering::WrongOffset,
+            Tampering::WrongGroup,
+            Tampering::NoGroup,
         ];
-        let mut right = right(worker, held, world);
-        right.twist = self.source.pick(&twists);
+        let mut delivery = delivery_ref(worker, held, world);
+        delivery.tampering = self.source.pick(&tamperings);
         Some(match self.source.below(4) {
-            0 => Ask::Nack { right, reason: self.source.below(4) as u8, delay_ms: None },
-            1 => Ask::Extend { right, lease_ms: None },
-            2 => Ask::Release(right),
-            _ => Ask::Ack(right),
+            0 => Request::Nack { delivery, reason: self.source.below(4) as u8, delay_ms: None },
+            1 => Request::Extend { delivery, lease_ms: None },
+            2 => Request::Release(delivery),
+            _ => Request::Ack(delivery),
         })
     }
 
-    fn connection(&mut self, worker: Worker) -> Connection {
+    fn subscription(&mut self, worker: Worker) -> Subscription {
         let source = &mut self.source;
-        // Mostly to the first topic: workers that share a group are worth more than workers that are alone in one.
-        let topic = Topic::live(if source.one_in(3) { source.below(u64::from(self.topics)) as u8 } else { 0 });
-        Connection {
+        // Mostly to the first topic: workers that share a group exercise more than workers alone in one.
+        let topic = Topic::new(if source.one_in(3) { source.below(u64::from(self.topics)) as u8 } else { 0 });
+        Subscription {
             worker,
-            topic: if source.one_in(6) { topic.letters() } else { topic },
+            topic: if source.one_in(6) { topic.dlq() } else { topic },
             group: Group(source.below(u64::from(self.groups)) as u8),
             owner: Worker(source.below(u64::from(self.owners)) as u8),
             lease_ms: source.one_in(2).then(|| source.pick(&[0, 1, 20, 300, 5_000])),
@@ -365,10 +382,10 @@ impl Clients {
         }
     }
 
-    fn create(&mut self, topic: Topic) -> Ask {
+    fn create(&mut self, topic: Topic) -> Request {
         let source = &mut self.source;
         let keeps = self.retention && source.one_in(2);
-        Ask::Create {
+        Request::CreateTopic {
             topic,
             partitions: (!source.one_in(8)).then_some(self.partitions),
             keep_ms: (keeps && source.one_in(2)).then(|| source.below(2_000) as u32),
@@ -385,23 +402,23 @@ impl Clients {
     }
 
     fn topic(&mut self) -> Topic {
-        Topic::live(self.source.below(u64::from(self.topics)) as u8)
+        Topic::new(self.source.below(u64::from(self.topics)) as u8)
     }
 
-    /// A topic that is mostly there, mostly with somebody connected to it.
-    fn used_topic(&mut self) -> Topic {
-        if self.source.one_in(3) { self.any_topic() } else { Topic::live(0) }
+    /// A topic that mostly exists and has streams.
+    fn subscribed_topic(&mut self) -> Topic {
+        if self.source.one_in(3) { self.any_topic() } else { Topic::new(0) }
     }
 
     fn any_topic(&mut self) -> Topic {
-        let topic = Topic::live(self.source.below(u64::from(self.topics) + 1) as u8);
-        if self.source.one_in(4) { topic.letters() } else { topic }
+        let topic = Topic::new(self.source.below(u64::from(self.topics) + 1) as u8);
+        if self.source.one_in(4) { topic.dlq() } else { topic }
     }
 }
 
-/// The right that a delivery gives, in words that need no token.
-pub(crate) fn right<F: Faults>(worker: Worker, held: &Held, world: &World<F>) -> Right {
-    let same = world.edge().read_by(worker).filter(|other| other.message == held.message);
+/// A delivery by worker, message and age, without its token.
+pub(crate) fn delivery_ref<F: Faults>(worker: Worker, held: &HeldDelivery, world: &World<F>) -> DeliveryRef {
+    let same = world.network().read_by(worker).filter(|other| other.message == held.message);
     let back = same.take_while(|other| other.token != held.token).count();
-    Right { worker, message: held.message, back: back as u8, twist: Twist::None }
+    DeliveryRef { worker, message: held.message, back: back as u8, tampering: Tampering::None }
 }

@@ -1,51 +1,30 @@
-//! From a seed to a life: which things happen in a world at all, how often, and what comes next.
+//! Swarm testing: from a seed to the actions of a run.
 //!
-//! Every seed turns about half of everything off, so that the rest is not drowned: some worlds never crash, some never
-//! ack, some have room for one message. Each subsystem draws from a stream of its own, and what is off draws nothing, so
-//! that a change to one does not change what the others do.
+//! Every seed disables about half of all features, so that the others occur often: some worlds never crash, some never
+//! ack, some hold one message. Each subsystem draws from its own random stream and disabled features draw nothing, so a
+//! change to one does not change what the others draw.
 
 mod clients;
-pub(crate) mod draw;
 mod effects;
-mod family;
-mod shape;
+mod kinds;
+mod limits;
+mod profile;
+pub(crate) mod random;
+mod store_users;
 
-use clap::ValueEnum;
 use driftq_core::faults::Faults;
-use serde::{Deserialize, Serialize};
 
 use self::clients::Clients;
-pub(crate) use self::clients::right;
-use self::draw::{Source, Stream};
-use self::effects::Users;
-use self::family::{Family, Weights};
+pub(crate) use self::clients::delivery_ref;
+use self::kinds::{ActionKind, Weights};
+pub use self::profile::Profile;
+use self::random::{Source, Stream};
+use self::store_users::StoreUsers;
+use crate::actions::{Action, Damage, IoFault, JobClass, Loss};
 use crate::setup::Setup;
-use crate::steps::{Damage, IoFault, JobClass, Loss, Step};
 use crate::world::World;
 
-/// What is in fashion among the worlds of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Profile {
-    /// Everything, about half of it off in every world
-    #[default]
-    Default,
-    /// Workers that use the idempotency store, in every world and above all
-    Effects,
-}
-
-impl Profile {
-    /// Its name on a command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::Effects => "effects",
-        }
-    }
-}
-
-/// What happens in one world.
+/// The generator of one world's actions.
 #[derive(Debug)]
 pub struct Swarm {
     setup: Setup,
@@ -54,118 +33,123 @@ pub struct Swarm {
     schedule: Source,
     clock: Source,
     disk: Source,
-    power: Source,
-    steps: u32,
+    crash_source: Source,
+    actions: u32,
 }
 
 impl Swarm {
-    /// The life that belongs to a seed.
+    /// The generator of a seed.
     #[must_use]
     pub fn new(seed: u64, profile: Profile) -> Self {
         let mut shape = Source::new(seed, Stream::Shape);
         let mut effects = Source::new(seed, Stream::Effects);
-        let setup = shape::setup(&mut shape, &mut effects);
+        let setup = limits::setup(&mut shape, &mut effects);
         let weights = Weights::draw(&mut shape, &mut effects, profile);
-        let steps = [200, 500, 1_000, 1_800][shape.below(4) as usize];
+        let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {
-            clients: Clients::new(seed, &mut shape, Users::new(effects, profile), weights.is_on(Family::Work)),
+            clients: Clients::new(
+                seed,
+                &mut shape,
+                StoreUsers::new(effects, profile),
+                weights.is_on(ActionKind::ContinueDelivery),
+            ),
             setup,
             weights,
             schedule: Source::new(seed, Stream::Schedule),
             clock: Source::new(seed, Stream::Clock),
             disk: Source::new(seed, Stream::Disk),
-            power: Source::new(seed, Stream::Power),
-            steps,
+            crash_source: Source::new(seed, Stream::Power),
+            actions,
         }
     }
 
-    /// The sizes and limits of its world.
+    /// The limits of its world.
     #[must_use]
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// How many steps it has before everything is drained.
+    /// The number of actions before the drain.
     #[must_use]
-    pub fn steps(&self) -> u32 {
-        self.steps
+    pub fn actions(&self) -> u32 {
+        self.actions
     }
 
-    /// What happens next.
-    pub fn next<F: Faults>(&mut self, world: &World<F>) -> Step {
-        if let Some(step) = self.clients.prelude() {
-            return step;
+    /// The next action.
+    pub fn next<F: Faults>(&mut self, world: &World<F>) -> Action {
+        if let Some(action) = self.clients.prelude() {
+            return action;
         }
         if !world.is_serving() {
             return self.recovery(world);
         }
-        let family = self.weights.pick(&mut self.schedule);
-        self.of(family, world)
+        let kind = self.weights.pick(&mut self.schedule);
+        self.of(kind, world)
     }
 
-    fn of<F: Faults>(&mut self, family: Family, world: &World<F>) -> Step {
-        match family {
-            Family::Pass => Step::Pass { ms: self.span(world) },
-            Family::PassLong => Step::Pass { ms: 1_000 * (1 + self.clock.below(600) as u32) },
-            Family::Jump => {
+    fn of<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Action {
+        match kind {
+            ActionKind::AdvanceTime => Action::AdvanceTime { ms: self.span(world) },
+            ActionKind::AdvanceTimeFar => Action::AdvanceTime { ms: 1_000 * (1 + self.clock.below(600) as u32) },
+            ActionKind::JumpClock => {
                 let by = [1, 50, 2_000, 60_000, 3_600_000][self.clock.below(5) as usize];
-                Step::Jump { ms: if self.clock.one_in(2) { -by } else { by } }
+                Action::JumpClock { ms: if self.clock.one_in(2) { -by } else { by } }
             }
-            Family::Wake => Step::Wake,
-            Family::LogIo => Step::Io { class: JobClass::Log, fault: None },
-            Family::BackgroundIo => Step::Io { class: JobClass::Background, fault: None },
-            Family::Settle => Step::Settle,
-            Family::IoFault => {
+            ActionKind::Wake => Action::Wake,
+            ActionKind::LogIo => Action::Io { class: JobClass::Log, fault: None },
+            ActionKind::BackgroundIo => Action::Io { class: JobClass::Background, fault: None },
+            ActionKind::FlushIo => Action::FlushIo,
+            ActionKind::IoFault => {
                 let class = if self.disk.one_in(3) { JobClass::Background } else { JobClass::Log };
                 let fault = match self.disk.below(3) {
                     0 => IoFault::Short { bytes: self.disk.below(300) as u16 },
                     _ => IoFault::Fail,
                 };
-                Step::Io { class, fault: Some(fault) }
+                Action::Io { class, fault: Some(fault) }
             }
-            Family::Room => {
+            ActionKind::SetFreeSpace => {
                 let bytes = (!self.disk.one_in(3)).then(|| self.disk.below(6_000) as u32);
-                Step::Room { bytes }
+                Action::SetFreeSpace { bytes }
             }
-            Family::Snapshot => Step::Snapshot,
-            Family::Probe => self.probe(),
-            Family::Crash => Step::Crash { loss: self.loss() },
-            Family::Kill => Step::Crash { loss: Loss::Nothing },
-            Family::Close => Step::Close,
-            client => self.clients.step(client, world),
+            ActionKind::Snapshot => Action::Snapshot,
+            ActionKind::Probe => self.probe(),
+            ActionKind::Crash => Action::Crash { loss: self.loss() },
+            ActionKind::Kill => Action::Crash { loss: Loss::Nothing },
+            ActionKind::Close => Action::Close,
+            client => self.clients.action(client, world),
         }
     }
 
-    /// The broker is down, or its log has failed.
-    fn recovery<F: Faults>(&mut self, world: &World<F>) -> Step {
+    /// The next action while the broker is down or its log has failed.
+    fn recovery<F: Faults>(&mut self, world: &World<F>) -> Action {
         if world.broker().is_some() {
-            // It still answers, if only to refuse.
-            return match self.power.below(4) {
-                0 => self.clients.step(Family::Produce, world),
-                1 => Step::Io { class: JobClass::Log, fault: None },
-                2 => Step::Crash { loss: Loss::Nothing },
-                _ => Step::Crash { loss: self.loss() },
+            // A broker with a failed log still refuses requests.
+            return match self.crash_source.below(4) {
+                0 => self.clients.action(ActionKind::Produce, world),
+                1 => Action::Io { class: JobClass::Log, fault: None },
+                2 => Action::Crash { loss: Loss::Nothing },
+                _ => Action::Crash { loss: self.loss() },
             };
         }
-        if self.weights.is_on(Family::BootAndCrash) && self.power.one_in(3) {
-            return Step::BootAndCrash { after: self.power.below(9) as u8, loss: self.loss() };
+        if self.weights.is_on(ActionKind::BootAndCrash) && self.crash_source.one_in(3) {
+            return Action::BootAndCrash { after: self.crash_source.below(9) as u8, loss: self.loss() };
         }
-        match self.power.below(8) {
-            0 => Step::Pass { ms: self.power.below(5_000) as u32 },
-            1 if self.weights.is_on(Family::Room) => Step::Room { bytes: None },
-            2 if self.weights.is_on(Family::Crash) => Step::Crash { loss: self.loss() },
-            _ => Step::Boot,
+        match self.crash_source.below(8) {
+            0 => Action::AdvanceTime { ms: self.crash_source.below(5_000) as u32 },
+            1 if self.weights.is_on(ActionKind::SetFreeSpace) => Action::SetFreeSpace { bytes: None },
+            2 if self.weights.is_on(ActionKind::Crash) => Action::Crash { loss: self.loss() },
+            _ => Action::Boot,
         }
     }
 
     fn loss(&mut self) -> Loss {
-        match self.power.below(4) {
+        match self.crash_source.below(4) {
             0 => Loss::All,
-            _ => Loss::Some { luck: self.power.below(1 << 20) as u32 },
+            _ => Loss::Partial { seed: self.crash_source.below(1 << 20) as u32 },
         }
     }
 
-    fn probe(&mut self) -> Step {
+    fn probe(&mut self) -> Action {
         let any = 1 << 30;
         let damage = match self.disk.below(6) {
             0 => Damage::Zero { sector: self.disk.below(any) as u32 },
@@ -176,12 +160,12 @@ impl Swarm {
         let loss = match self.disk.below(3) {
             0 => Loss::All,
             1 => Loss::Nothing,
-            _ => Loss::Some { luck: self.disk.below(1 << 20) as u32 },
+            _ => Loss::Partial { seed: self.disk.below(1 << 20) as u32 },
         };
-        Step::Probe { loss, damage }
+        Action::Probe { loss, damage }
     }
 
-    /// A little time, or as much as the broker waits for, or a little more.
+    /// A short time, the time until the next timeout, or a little more.
     fn span<F: Faults>(&mut self, world: &World<F>) -> u32 {
         let due = world.until_timeout().unwrap_or(10).min(30_000) as u32;
         match self.clock.below(8) {

@@ -1,12 +1,13 @@
-//! What happened, to be looked at: a life is told as a [story], and a story is [shown](page()) in one file that needs nothing
-//! else.
+//! The viewer: records a run as a [timeline] and writes it as a self-contained HTML [page](page()).
 
-mod change;
+mod data_folder;
+mod diff;
+mod format;
 mod page;
-mod record;
-mod sight;
-pub mod story;
-mod words;
+mod recorder;
+mod snapshot;
+pub mod timeline;
 
+pub use self::data_folder::{RecordFilter, TIMELINE_RECORDS_MAX, timeline_of_log};
 pub use self::page::page;
-pub use self::record::story_of;
+pub use self::recorder::timeline_of;

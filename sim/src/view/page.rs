@@ -1,24 +1,24 @@
-//! One HTML file with everything in it: the story, the look and the program that shows it.
+//! The page: one self-contained HTML file with the timeline, the style and the script.
 
-use super::story::Story;
+use super::timeline::Timeline;
 
 const HTML: &str = include_str!("page/page.html");
 const CSS: &str = include_str!("page/page.css");
-/// Its program, in the order in which it is read.
-const JS: &str =
-    concat!(include_str!("page/glyphs.js"), include_str!("page/timeline.js"), include_str!("page/page.js"));
+/// The script, in load order.
+const JS: &str = concat!(include_str!("page/glyphs.js"), include_str!("page/chart.js"), include_str!("page/page.js"));
 
-/// A page that shows the story. It needs no network and no other file, and whatever the story's texts say, they stay texts.
+/// The page of a timeline. It needs no network and no other file, and texts of the timeline are never interpreted as
+/// markup.
 #[must_use]
-pub fn page(story: &Story) -> String {
-    let json = serde_json::to_string(story).expect("names and numbers have a form in JSON");
-    // Nothing in the story may end the element it stands in.
+pub fn page(timeline: &Timeline) -> String {
+    let json = serde_json::to_string(timeline).expect("the value serializes to JSON");
+    // No text may close the script element.
     let json = json.replace('<', "\\u003c");
-    let title = escaped(&story.title);
+    let title = escaped(&timeline.title);
     let mut page = String::with_capacity(HTML.len() + CSS.len() + JS.len() + json.len());
     let mut rest = HTML;
-    for (mark, text) in [("{{title}}", title.as_str()), ("{{css}}", CSS), ("{{story}}", &json), ("{{js}}", JS)] {
-        let (before, after) = rest.split_once(mark).expect("the page has its marks, in this order");
+    for (placeholder, text) in [("{{title}}", title.as_str()), ("{{css}}", CSS), ("{{data}}", &json), ("{{js}}", JS)] {
+        let (before, after) = rest.split_once(placeholder).expect("the template has its placeholders, in this order");
         page.push_str(before);
         page.push_str(text);
         rest = after;
@@ -27,7 +27,7 @@ pub fn page(story: &Story) -> String {
     page
 }
 
-/// A text as it may stand in HTML.
+/// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,84 +1,83 @@
-//! The end of every run: faults stop, somebody consumes everything, and nothing may be left lying.
+//! The end of a run: faults stop, a last worker acks every message, and nothing may be left undelivered.
 
-use driftq_core::command::{Claim, OnDisconnect, Subscribe, TokenClaim};
+use driftq_core::command::{Ack, Claim, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
 use driftq_core::faults::Faults;
-use driftq_core::record::GroupStart;
 use driftq_core::state::group::Group;
 use driftq_core::state::partition::Partition;
 use driftq_core::state::topic::Topic;
-use driftq_core::types::{GroupName, Millis, PartitionId, Position, TopicName};
+use driftq_core::types::{GroupName, GroupStart, Millis, PartitionId, Position, TopicName};
 use driftq_core::{Command, Pipeline};
 
-use super::World;
-use super::edge::Asked;
+use super::network::ClientCommand;
+use super::state::World;
+use crate::actions::Loss;
 use crate::invariants::Verdict;
-use crate::invariants::liveness::{drains, never_spins};
-use crate::medium::Medium;
+use crate::invariants::liveness::{drains, timers_quiesce};
 use crate::names::Worker;
-use crate::steps::Loss;
+use crate::sim_storage::SimStorage;
 
-/// The worker that consumes what is left.
-const LAST: Worker = Worker(u8::MAX);
-/// How many times the clock is moved on to the next thing the broker waits for.
+/// The worker that consumes the rest.
+const LAST_WORKER: Worker = Worker(u8::MAX);
+/// How many times the clock advances to the next timeout.
 const ROUNDS: usize = 1_000;
-/// How long a broker without room in its log may keep still.
+/// How long a broker may stay idle while its log has no space.
 const STALL_MS: u64 = 100;
-/// How long a full disk may keep the broker waiting before it looks again.
-const PATIENCE_MS: u64 = 11_000;
+/// How long a broker waits after a full disk before it tries again.
+const DISK_FULL_RETRY_MS: u64 = 11_000;
 
-impl<F: Faults, M: Medium> World<F, M> {
-    /// Everything is delivered and acked; then a last restart.
+impl<F: Faults, S: SimStorage> World<F, S> {
+    /// Delivers and acks everything, then restarts once more.
     pub(super) fn drain(&mut self) -> Verdict {
-        self.disk.model_mut().set_room(None);
+        self.disk.model_mut().set_free_space(None);
         if !self.is_serving() {
             if self.broker.is_some() {
                 self.crash(Loss::All);
             }
             self.boot()?;
         }
-        self.rest()?;
-        for consumer in self.edge.streams() {
-            self.say(Command::Unsubscribe { consumer })?;
+        self.run_until_idle()?;
+        for consumer in self.network.streams() {
+            self.send_and_wait(Command::Unsubscribe(Unsubscribe { consumer }))?;
         }
-        // Whoever found the disk full looks again within this time.
-        self.pass(PATIENCE_MS);
-        self.rest()?;
+        // A broker that found the disk full tries again within this time.
+        self.advance_time(DISK_FULL_RETRY_MS);
+        self.run_until_idle()?;
         for _ in 0..ROUNDS {
             for (topic, group) in self.groups() {
-                self.work_off(&topic, &group)?;
+                self.drain_group(&topic, &group)?;
             }
-            if self.left_lying().is_empty() {
+            if self.undelivered().is_empty() {
                 break;
             }
         }
-        drains(&self.left_lying())?;
-        self.settled()?;
-        self.compare()?;
+        drains(&self.undelivered())?;
+        self.check_idle()?;
+        self.compare_with_log()?;
         self.crash(Loss::All);
         self.boot()?;
-        self.rest()
+        self.run_until_idle()
     }
 
-    /// Timers and I/O until there is nothing to do now.
-    fn rest(&mut self) -> Verdict {
+    /// Runs timers and I/O until nothing is due.
+    fn run_until_idle(&mut self) -> Verdict {
         for calls in 0.. {
-            self.settle()?;
+            self.flush_io()?;
             if self.until_timeout().is_none_or(|wait| wait > 0) {
                 break;
             }
-            never_spins(calls, self.clock())?;
+            timers_quiesce(calls, self.clock())?;
             self.wake()?;
         }
         Ok(())
     }
 
-    /// What can be delivered now is not left lying. For a world at rest.
-    pub(super) fn settled(&mut self) -> Verdict {
+    /// Checks that everything deliverable is delivered. For an idle world.
+    pub(super) fn check_idle(&mut self) -> Verdict {
         let Some(broker) = self.broker.as_ref().filter(|broker| broker.failure().is_none()) else { return Ok(()) };
         let soon = broker.broker().now().after(Millis(STALL_MS));
         match broker.poll_timeout() {
             Some(at) if at <= soon => Ok(()),
-            _ => self.observer.settled(broker),
+            _ => self.tracker.check_idle(broker),
         }
     }
 
@@ -87,74 +86,74 @@ impl<F: Faults, M: Medium> World<F, M> {
         topics.flat_map(|topic| topic.groups().map(|group| (topic.name().clone(), group.name().clone()))).collect()
     }
 
-    /// The last worker consumes all that one group is to do. One group after the other: there may be room for one stream.
-    fn work_off(&mut self, topic: &TopicName, group: &GroupName) -> Verdict {
-        self.say(Command::Resume { topic: topic.clone(), group: group.clone() })?;
-        let asked = Subscribe {
+    /// The last worker acks all messages of one group. Groups take turns, since there may be space for one stream only.
+    fn drain_group(&mut self, topic: &TopicName, group: &GroupName) -> Verdict {
+        self.send_and_wait(Command::Resume(Resume { topic: topic.clone(), group: group.clone() }))?;
+        let subscribe = Subscribe {
             topic: topic.clone(),
             group: group.clone(),
-            owner: LAST.name(),
+            owner: LAST_WORKER.name(),
             lease: None,
             prefetch: 100,
             deliveries_max: None,
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
         };
-        self.ask(Asked { command: Command::Subscribe(asked), worker: Some(LAST) })?;
+        self.handle(ClientCommand { command: Command::Subscribe(subscribe), worker: Some(LAST_WORKER) })?;
         for _ in 0..ROUNDS {
-            self.rest()?;
-            while self.edge.unread(LAST) > 0 {
-                self.read(LAST, 1);
+            self.run_until_idle()?;
+            while self.network.unread(LAST_WORKER) > 0 {
+                self.read(LAST_WORKER, 1);
                 self.ack_newest()?;
             }
-            self.rest()?;
-            if self.undone(topic, group) == 0 {
+            self.run_until_idle()?;
+            if self.unacked(topic, group) == 0 {
                 break;
             }
             let wait = self.until_timeout().unwrap_or(1);
-            self.pass(wait.max(1));
+            self.advance_time(wait.max(1));
         }
-        match self.edge.stream_of(LAST) {
-            Some(consumer) => self.say(Command::Unsubscribe { consumer }),
+        match self.network.stream_of(LAST_WORKER) {
+            Some(consumer) => self.send_and_wait(Command::Unsubscribe(Unsubscribe { consumer })),
             None => Ok(()),
         }
     }
 
     fn ack_newest(&mut self) -> Verdict {
-        let Some(held) = self.edge.read_by(LAST).next().cloned() else { return Ok(()) };
-        self.say(Command::Ack(Claim {
+        let Some(held) = self.network.read_by(LAST_WORKER).next().cloned() else { return Ok(()) };
+        self.send_and_wait(Command::Ack(Ack(Claim {
             topic: held.topic.name(),
             group: held.group.name(),
             partition: held.partition,
             offset: held.offset,
             owner: held.owner,
             token: TokenClaim::Shown(held.token),
-        }))
+        })))
     }
 
-    fn say(&mut self, command: Command) -> Verdict {
-        self.ask(Asked { command, worker: None })?;
-        self.rest()
+    fn send_and_wait(&mut self, command: Command) -> Verdict {
+        self.handle(ClientCommand { command, worker: None })?;
+        self.run_until_idle()
     }
 
-    /// How many messages the group is not done with.
-    fn undone(&self, topic: &TopicName, group: &GroupName) -> u64 {
+    /// The number of messages the group has not acked.
+    fn unacked(&self, topic: &TopicName, group: &GroupName) -> u64 {
         let topic = self.broker.as_ref().and_then(|broker| broker.state().topic_named(topic));
         let Some(topic) = topic else { return 0 };
         let partitions = topic.group_named(group).into_iter().flat_map(Group::partitions);
-        partitions.map(|(id, progress)| progress.done().undone_before(end(topic, id))).sum()
+        partitions.map(|(id, progress)| progress.acked().unacked_before(end(topic, id))).sum()
     }
 
-    /// What no group is done with yet, each with the reason.
-    fn left_lying(&self) -> Vec<String> {
+    /// All unacked messages, with the reason.
+    fn undelivered(&self) -> Vec<String> {
         let Some(broker) = &self.broker else { return vec!["the broker is not running".to_owned()] };
         let mut left = Vec::new();
         for topic in broker.state().topics() {
             for group in topic.groups() {
                 for (id, progress) in group.partitions() {
-                    let undone = progress.done().undone_before(end(topic, id));
-                    if undone > 0 {
-                        left.push(self.why(broker, topic.name(), group.name(), id, undone));
+                    let unacked = progress.acked().unacked_before(end(topic, id));
+                    if unacked > 0 {
+                        left.push(self.describe_unacked(broker, topic.name(), group.name(), id, unacked));
                     }
                 }
             }
@@ -162,13 +161,13 @@ impl<F: Faults, M: Medium> World<F, M> {
         left
     }
 
-    fn why(
+    fn describe_unacked(
         &self,
         broker: &Pipeline<F>,
         topic: &TopicName,
         group: &GroupName,
         partition: PartitionId,
-        undone: u64,
+        unacked: u64,
     ) -> String {
         let wakes = broker.poll_timeout().map_or("never".to_owned(), |at| at.to_string());
         let topic_state = broker.state().topic_named(topic);
@@ -176,7 +175,7 @@ impl<F: Faults, M: Medium> World<F, M> {
         let in_flight = progress.map_or(0, driftq_core::state::group::Progress::in_flight);
         let waiting = progress.map_or(0, driftq_core::state::group::Progress::waiting);
         format!(
-            "{undone} of {topic}/{partition} for {group}: {in_flight} held, {waiting} waiting; the broker wakes at {wakes}"
+            "{unacked} of {topic}/{partition} for {group}: {in_flight} in flight, {waiting} waiting; the next timeout is at {wakes}"
         )
     }
 }

@@ -1,73 +1,73 @@
-//! Where two lives meet: a number for everything that the future of a world depends on.
+//! Fingerprints: a 128-bit hash of everything that the future behaviour of a world depends on.
 //!
-//! Two worlds with one fingerprint have the same futures: whatever is done to both, the same comes out, and the same checks
-//! pass. So whoever has gone every way from the one need not go any from the other. Everything is in it that a step or a check
-//! ever reads: the broker, its writer and its chores, I/O under way, the clock, the clients, the log, the naive model and the
-//! observer's books. What is left out, and why that is sound:
+//! Two worlds with the same fingerprint behave the same: the same actions give the same outputs and the same verdicts,
+//! so exhaustive search explores only one of them. The fingerprint covers everything that an action or a check reads:
+//! the broker, its log writer and maintenance, pending I/O, the clock, the clients, the shadow log, the oracle and the
+//! tracker. It leaves out, for these reasons:
 //!
-//! - **What is only counted**: the tally, the rare situations, the digest chain. No check reads them but the comparison of the
-//!   whole log every 4,096 events, and nobody who uses fingerprints lives so long.
-//! - **What durable bytes say**, since only a start reads them: in their place stands the state that the records in them come to.
-//!   That a start makes that state of them is a promise, and whoever uses fingerprints must have it checked whenever more has
-//!   become durable, *before* the world is taken for one that was seen.
-//! - **Where the log stands.** A place in the log counts from what is durable: in it, or so far beyond. How long files are and what
-//!   their frames are sealed with is left out, as is what a torn tail left behind in a segment that is closed. So no segment may
-//!   be full, no snapshot due for its bytes, and no disk short of room. None of this holds of a world that seeks, whose observer
-//!   compares places that are durable.
-//! - **How many calls there were.** Tickets count back from the next one.
-//! - **The values of messages**, but for their lengths: one name, one message.
+//! - **Counters, coverage and the digest chain.** Only the comparison of the whole log every 4,096 events reads them,
+//!   and exhaustive search stays below that.
+//! - **Durable bytes.** Only recovery reads them. The state after the durable records stands for them. That recovery
+//!   arrives at this state is an invariant, which the search must check whenever more has become durable, *before* it
+//!   takes the world for a known one.
+//! - **Absolute log positions.** LSNs count from the durable one. File lengths, checksums and the remains of a torn
+//!   tail in a closed segment are left out, so no segment may be full, no snapshot due by size and no disk short of
+//!   space. None of this holds for a world that seeks, whose tracker compares durable positions.
+//! - **The number of calls.** Tickets count back from the next one.
+//! - **Message values**, except for their lengths: a name stands for one message.
 
 use std::fmt::{self, Write as _};
 
 use driftq_core::faults::Faults;
 
-use super::World;
+use super::state::World;
 
-/// What a world comes down to: see [`World::fingerprint`].
+/// The fingerprint of a world, see [`World::fingerprint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub u128);
 
 impl<F: Faults> World<F> {
-    /// Forgets how it came about, as far as that can no longer make a difference, so that worlds do not differ by it. What comes
-    /// out of it stays the same.
-    pub fn forget(&mut self) {
+    /// Forgets the part of its history that can no longer matter, so that worlds do not differ by it. Behaviour does
+    /// not change.
+    pub fn forget_history(&mut self) {
         if let Some(oracle) = &mut self.oracle {
-            oracle.set_down(self.shadow.records());
+            oracle.checkpoint(self.shadow.records());
         }
     }
 
-    /// A number for everything that its future depends on. `paper` is room to write in, whose content is lost.
+    /// The fingerprint. `buffer` is scratch space.
     ///
-    /// Two worlds are sure to meet only if both [forget](Self::forget) after every step.
+    /// Equivalent worlds are recognised only if both [forget their history](Self::forget_history) after every action.
     #[must_use]
-    pub fn fingerprint(&self, paper: &mut Vec<u8>) -> Fingerprint {
-        paper.clear();
+    pub fn fingerprint(&self, buffer: &mut Vec<u8>) -> Fingerprint {
+        buffer.clear();
         let mut canonical =
-            Outline { paper, durable: self.shadow.durable().0, ticket: self.next_ticket.0, next: Next::Any };
-        self.canonical(&mut canonical).expect("there is always room on the paper");
-        Fingerprint::of(paper)
+            CanonicalWriter { buffer, durable: self.shadow.durable().0, ticket: self.next_ticket.0, next: Next::Any };
+        self.canonical(&mut canonical).expect("writing to a vector does not fail");
+        Fingerprint::of(buffer)
     }
 
-    fn canonical(&self, out: &mut Outline<'_>) -> fmt::Result {
+    fn canonical(&self, out: &mut CanonicalWriter<'_>) -> fmt::Result {
         let Self {
             setup: _,
             faults: _,
+            unseen: _,
             disk,
             broker,
-            lanes,
+            jobs,
             now,
             skew,
             latest,
-            edge,
-            heard: _,
+            network,
+            tap_events: _,
             shadow,
             oracle,
-            observer,
+            tracker,
             chain: _,
-            tally: _,
-            sometimes: _,
-            died,
-            compared: _,
+            counters: _,
+            coverage: _,
+            crashed_broker,
+            comparisons: _,
             records_before: _,
             next_ticket,
             failed_from,
@@ -78,13 +78,13 @@ impl<F: Faults> World<F> {
             broker.canonical(out)?;
         }
         out.part()?;
-        for class in lanes {
+        for class in jobs {
             if let Some(running) = class {
                 running.canonical(out)?;
             }
             out.part()?;
         }
-        edge.canonical(out)?;
+        network.canonical(out)?;
         out.part()?;
         shadow.canonical(out)?;
         out.part()?;
@@ -92,25 +92,25 @@ impl<F: Faults> World<F> {
             oracle.canonical(out)?;
         }
         out.part()?;
-        observer.canonical(out)?;
+        tracker.canonical(out)?;
         out.part()?;
-        write!(out, "{now} {skew} {latest:?} {died:?} {next_ticket:?} {failed_from:?}")
+        write!(out, "{now} {skew} {latest:?} {crashed_broker:?} {next_ticket:?} {failed_from:?}")
     }
 }
 
-/// Takes what is written and puts it on paper, places in the log and tickets counted from where they matter.
-struct Outline<'a> {
-    paper: &'a mut Vec<u8>,
+/// Collects the canonical encoding, with LSNs and tickets made relative.
+struct CanonicalWriter<'a> {
+    buffer: &'a mut Vec<u8>,
     durable: u64,
     ticket: u64,
     next: Next,
 }
 
-/// What may come next.
+/// What the next piece may be.
 #[derive(Clone, Copy)]
 enum Next {
     Any,
-    /// The bracket of something that is counted, and then its number.
+    /// The parenthesis of a counted type, and then its number.
     Bracket(Counted),
     Number(Counted),
 }
@@ -121,16 +121,16 @@ enum Counted {
     Ticket,
 }
 
-impl Outline<'_> {
-    /// One part ends and another begins.
+impl CanonicalWriter<'_> {
+    /// Separates two parts.
     fn part(&mut self) -> fmt::Result {
         self.write_str("\n")
     }
 }
 
-impl fmt::Write for Outline<'_> {
+impl fmt::Write for CanonicalWriter<'_> {
     fn write_str(&mut self, piece: &str) -> fmt::Result {
-        // A number type writes its name, a bracket, its digits and a bracket, each by itself.
+        // Debug of a newtype writes its name, a parenthesis, the digits and a parenthesis, each by itself.
         let next = std::mem::replace(&mut self.next, Next::Any);
         match (next, piece) {
             (_, "Lsn") => self.next = Next::Bracket(Counted::Lsn),
@@ -142,13 +142,13 @@ impl fmt::Write for Outline<'_> {
                         Counted::Lsn => number.saturating_sub(self.durable),
                         Counted::Ticket => self.ticket.wrapping_sub(number),
                     };
-                    self.paper.extend_from_slice(&number.to_le_bytes());
+                    self.buffer.extend_from_slice(&number.to_le_bytes());
                     return Ok(());
                 }
             }
             _ => {}
         }
-        self.paper.extend_from_slice(piece.as_bytes());
+        self.buffer.extend_from_slice(piece.as_bytes());
         Ok(())
     }
 }
@@ -161,11 +161,11 @@ impl Fingerprint {
         };
         let (mut first, mut second) = (0x9e37_79b9_7f4a_7c15_u64 ^ bytes.len() as u64, 0xd1b5_4a32_d192_ed03_u64);
         for chunk in bytes.chunks(16) {
-            let mut words = [0; 16];
-            words[..chunk.len()].copy_from_slice(chunk);
-            let all = u128::from_le_bytes(words);
+            let mut padded = [0; 16];
+            padded[..chunk.len()].copy_from_slice(chunk);
+            let all = u128::from_le_bytes(padded);
             let (low, high) = (all as u64, (all >> 64) as u64);
-            // Two that share nothing but the bytes, each of which goes into both.
+            // Two independent hashes; every byte goes into both.
             first = fold(first ^ low, high ^ 0xa076_1d64_78bd_642f).wrapping_add(low.rotate_left(32));
             second = fold(second ^ high, low ^ 0xe703_7ed1_a0b4_28db).wrapping_add(high.rotate_left(17));
         }
@@ -173,7 +173,7 @@ impl Fingerprint {
         Self(u128::from(mixed(first)) << 64 | u128::from(mixed(second ^ first.rotate_left(29))))
     }
 
-    /// Takes in something that is remembered beside the world.
+    /// Adds state that is kept outside the world.
     #[must_use]
     pub fn with(self, more: u64) -> Self {
         let mut bytes = [0; 24];
@@ -189,57 +189,83 @@ mod tests {
     use driftq_core::types::{Ticket, Timestamp};
 
     use super::*;
+    use crate::actions::{Action, DeliveryRef, JobClass, Loss, NewMessage, Request, Subscription};
     use crate::names::{Group, Message, Topic, Worker};
     use crate::setup::Setup;
-    use crate::steps::{Ask, JobClass, Loss, Made, Right, Step, Stream};
     use crate::world::Checks;
 
     type Quiet = World<NoFaults>;
 
-    fn taking(world: &Quiet, steps: &[Step]) -> Quiet {
+    fn after(world: &Quiet, actions: &[Action]) -> Quiet {
         let mut world = world.clone();
-        for step in steps {
-            world.take(step).expect("no promise is broken");
-            world.forget();
+        for action in actions {
+            world.apply(action).expect("no violation");
+            world.forget_history();
         }
         world
     }
 
-    fn print(world: &Quiet) -> Fingerprint {
+    fn fingerprint_of(world: &Quiet) -> Fingerprint {
         world.fingerprint(&mut Vec::new())
     }
 
-    fn produce(nth: u8) -> Step {
-        Step::Ask(Ask::Produce(Made { message: Message(u32::from(nth)), size: nth, ..Made::default() }))
+    fn produce(nth: u8) -> Action {
+        Action::Request(Request::Produce(NewMessage {
+            message: Message(u32::from(nth)),
+            size: nth,
+            ..NewMessage::default()
+        }))
     }
 
-    fn right(nth: u8) -> Right {
-        Right { worker: Worker(nth), message: Message(u32::from(nth)), ..Right::default() }
+    fn delivery_ref(nth: u8) -> DeliveryRef {
+        DeliveryRef { worker: Worker(nth), message: Message(u32::from(nth)), ..DeliveryRef::default() }
     }
 
     /// Two workers have read one message each.
     fn busy() -> Quiet {
-        let topic = Topic::live(0);
-        let create = Ask::Create { topic, partitions: None, keep_ms: None, keep_bytes: None };
+        let topic = Topic::new(0);
+        let create = Request::CreateTopic { topic, partitions: None, keep_ms: None, keep_bytes: None };
         let subscribe = |nth| {
             let worker = Worker(nth);
             let (group, owner) = (Group(0), worker);
-            Step::Ask(Ask::Subscribe(Stream { worker, topic, group, owner, prefetch: 1, ..Stream::default() }))
+            Action::Request(Request::Subscribe(Subscription {
+                worker,
+                topic,
+                group,
+                owner,
+                prefetch: 1,
+                ..Subscription::default()
+            }))
         };
-        let read = |nth| Step::Read { worker: Worker(nth), count: 1 };
-        let world = World::new(&Setup::default(), NoFaults, Checks::default()).expect("it starts");
-        let steps =
-            [Step::Ask(create), subscribe(0), subscribe(1), produce(0), produce(1), Step::Settle, read(0), read(1)];
-        taking(&world, &steps)
+        let read = |nth| Action::Read { worker: Worker(nth), count: 1 };
+        let world = World::new(&Setup::default(), NoFaults, Checks::default()).expect("the broker starts");
+        let actions = [
+            Action::Request(create),
+            subscribe(0),
+            subscribe(1),
+            produce(0),
+            produce(1),
+            Action::FlushIo,
+            read(0),
+            read(1),
+        ];
+        after(&world, &actions)
     }
 
     #[test]
-    fn two_worlds_that_differ_in_one_part_only_have_different_fingerprints() {
+    fn worlds_that_differ_in_one_part_have_different_fingerprints() {
         let one = busy();
-        let log = Step::Io { class: JobClass::Log, fault: None };
-        let nack = Step::Ask(Ask::Nack { right: right(1), reason: 1, delay_ms: None });
-        let steps = [Step::Pass { ms: 7 }, Step::Ask(Ask::Ack(right(0))), log.clone(), log.clone(), nack, log];
-        let other = taking(&one, &steps);
+        let log = Action::Io { class: JobClass::Log, fault: None };
+        let nack = Action::Request(Request::Nack { delivery: delivery_ref(1), reason: 1, delay_ms: None });
+        let actions = [
+            Action::AdvanceTime { ms: 7 },
+            Action::Request(Request::Ack(delivery_ref(0))),
+            log.clone(),
+            log.clone(),
+            nack,
+            log,
+        ];
+        let other = after(&one, &actions);
         let with = |change: &dyn Fn(&mut Quiet)| {
             let mut world = one.clone();
             change(&mut world);
@@ -249,19 +275,19 @@ mod tests {
             with(&|world| world.disk = other.disk.clone()),
             with(&|world| world.broker = other.broker.clone()),
             with(&|world| world.broker = None),
-            with(&|world| world.lanes = other.lanes.clone()),
+            with(&|world| world.jobs = other.jobs.clone()),
             with(&|world| world.now = other.now),
             with(&|world| world.skew = 1),
             with(&|world| world.latest = Timestamp(world.latest.0 + 1)),
-            with(&|world| world.edge = taking(&one, &[Step::Crash { loss: Loss::All }]).edge),
+            with(&|world| world.network = after(&one, &[Action::Crash { loss: Loss::All }]).network),
             with(&|world| world.shadow = other.shadow.clone()),
             with(&|world| world.oracle = other.oracle.clone()),
             with(&|world| world.oracle = None),
-            with(&|world| world.observer = other.observer.clone()),
-            with(&|world| world.died = taking(&one, &[Step::Crash { loss: Loss::All }]).died),
+            with(&|world| world.tracker = other.tracker.clone()),
+            with(&|world| world.crashed_broker = after(&one, &[Action::Crash { loss: Loss::All }]).crashed_broker),
             with(&|world| world.failed_from = Some(Ticket(0))),
         ];
-        let mut prints: Vec<_> = changed.iter().chain([&one, &other]).map(print).collect();
+        let mut prints: Vec<_> = changed.iter().chain([&one, &other]).map(fingerprint_of).collect();
         let count = prints.len();
         prints.sort_unstable();
         prints.dedup();
@@ -269,28 +295,36 @@ mod tests {
     }
 
     #[test]
-    fn ways_that_meet_have_one_fingerprint_and_what_was_only_asked_is_forgotten() {
+    fn equivalent_histories_have_one_fingerprint() {
         let one = busy();
-        let (first, second) = (Step::Ask(Ask::Ack(right(0))), Step::Ask(Ask::Ack(right(1))));
-        let settle = Step::Settle;
-        let forth = taking(&one, &[first.clone(), settle.clone(), second.clone(), settle.clone()]);
-        let back = taking(&one, &[second, settle.clone(), first.clone(), settle.clone()]);
-        assert_eq!(print(&forth), print(&back), "what they say is durable, and comes to the same");
-        let late = taking(&forth, &[first, settle]);
-        assert_eq!(print(&forth), print(&late), "a word that is worth nothing was answered");
-        let waiting = taking(&one, &[produce(2), Step::Ask(Ask::Topics)]);
-        assert_ne!(print(&taking(&one, &[produce(2)])), print(&waiting), "an answer is still to come");
+        let (first, second) =
+            (Action::Request(Request::Ack(delivery_ref(0))), Action::Request(Request::Ack(delivery_ref(1))));
+        let settle = Action::FlushIo;
+        let forth = after(&one, &[first.clone(), settle.clone(), second.clone(), settle.clone()]);
+        let back = after(&one, &[second, settle.clone(), first.clone(), settle.clone()]);
+        assert_eq!(fingerprint_of(&forth), fingerprint_of(&back), "both acks are durable, in either order");
+        let late = after(&forth, &[first, settle]);
+        assert_eq!(fingerprint_of(&forth), fingerprint_of(&late), "a repeated ack changed nothing");
+        let waiting = after(&one, &[produce(2), Action::Request(Request::ListTopics)]);
+        assert_ne!(fingerprint_of(&after(&one, &[produce(2)])), fingerprint_of(&waiting), "a reply is pending");
     }
 
     #[test]
-    fn what_is_durable_counts_by_what_it_comes_to_and_what_is_not_by_what_it_says() {
+    fn durable_records_count_by_their_state_and_others_by_content() {
         let one = busy();
-        let extend = |ms| Step::Ask(Ask::Extend { right: right(0), lease_ms: Some(ms) });
-        let settle = Step::Settle;
+        let extend = |ms| Action::Request(Request::Extend { delivery: delivery_ref(0), lease_ms: Some(ms) });
+        let settle = Action::FlushIo;
         let (long, longer) = (extend(5_000), extend(6_000));
-        let straight = taking(&one, std::slice::from_ref(&longer));
-        let detour = taking(&one, &[long, longer]);
-        assert_ne!(print(&straight), print(&detour), "a crash between the two would show");
-        assert_eq!(print(&taking(&straight, std::slice::from_ref(&settle))), print(&taking(&detour, &[settle])));
+        let straight = after(&one, std::slice::from_ref(&longer));
+        let detour = after(&one, &[long, longer]);
+        assert_ne!(
+            fingerprint_of(&straight),
+            fingerprint_of(&detour),
+            "a crash between the two extends exposes the difference"
+        );
+        assert_eq!(
+            fingerprint_of(&after(&straight, std::slice::from_ref(&settle))),
+            fingerprint_of(&after(&detour, &[settle]))
+        );
     }
 }

@@ -1,142 +1,122 @@
-//! The driver's part: performing what the pipeline asks for, one piece at a time.
+//! The driver: performs the I/O jobs of the pipeline, one operation at a time.
 
-use std::fmt;
-
+use driftq_core::JobClass as CoreJobClass;
 use driftq_core::faults::Faults;
-use driftq_core::log::{FileId, IoOp as Piece, StorageFault};
+use driftq_core::log::{FileId, IoOp, StorageFault};
 use driftq_core::record::Event;
-use driftq_core::{Job, JobClass as CoreLane};
 
-use super::{LOG_ID, World, met};
-use crate::invariants::liveness::work_ends;
-use crate::invariants::places::skipped_is_done;
+use super::coverage;
+use super::job::RunningJob;
+use super::state::World;
+use crate::actions::{IoFault, JobClass};
+use crate::coverage::Point;
+use crate::invariants::lifecycle::skipped_is_acked;
+use crate::invariants::liveness::io_quiesces;
 use crate::invariants::{Verdict, Violation};
-use crate::medium::Medium;
-use crate::sometimes::Point;
-use crate::steps::{IoFault, JobClass};
-
-/// A job under way.
-#[derive(Clone, Debug)]
-pub(super) struct Running {
-    job: Job,
-    /// The piece to do next.
-    next: usize,
-}
-
-impl Running {
-    /// Writes down what is to be done and how far it is, for [a fingerprint](super::Fingerprint).
-    pub(super) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        let Self { job, next } = self;
-        write!(out, "{next} ")?;
-        job.canonical(LOG_ID, out)
-    }
-
-    /// The last piece that was done, if any.
-    pub(super) fn last_done(&self) -> Option<&Piece> {
-        self.job.ops().get(self.next.checked_sub(1)?)
-    }
-
-    /// The piece that would be done next.
-    pub(super) fn next_piece(&self) -> Option<&Piece> {
-        self.job.ops().get(self.next)
-    }
-}
+use crate::sim_storage::SimStorage;
 
 impl JobClass {
-    const fn core(self) -> CoreLane {
+    const fn core(self) -> CoreJobClass {
         match self {
-            Self::Log => CoreLane::Log,
-            Self::Background => CoreLane::Background,
+            Self::Log => CoreJobClass::Log,
+            Self::Background => CoreJobClass::Background,
         }
     }
 }
 
-impl<F: Faults, M: Medium> World<F, M> {
-    /// The next piece of I/O of the class, beginning a job where none is under way.
+impl<F: Faults, S: SimStorage> World<F, S> {
+    /// Performs the next operation of the class and starts a job if none is in progress.
     pub(super) fn io(&mut self, class: JobClass, fault: Option<IoFault>) -> Verdict {
-        self.piece(class, fault)?;
+        self.op(class, fault)?;
         Ok(())
     }
 
-    /// All I/O there is.
-    pub(super) fn settle(&mut self) -> Verdict {
-        let mut pieces = 0;
-        while self.piece(JobClass::Log, None)? || self.piece(JobClass::Background, None)? {
-            pieces += 1;
-            work_ends(pieces)?;
+    /// Performs all pending I/O.
+    pub(super) fn flush_io(&mut self) -> Verdict {
+        let mut ops = 0;
+        while self.op(JobClass::Log, None)? || self.op(JobClass::Background, None)? {
+            ops += 1;
+            io_quiesces(ops)?;
         }
         self.collect()
     }
 
-    /// Does one piece; false if there is none to do.
-    fn piece(&mut self, class: JobClass, fault: Option<IoFault>) -> Result<bool, Violation> {
+    /// Performs one operation; `false` if there is none.
+    fn op(&mut self, class: JobClass, fault: Option<IoFault>) -> Result<bool, Violation> {
         let now = self.clock();
         let Some(broker) = &mut self.broker else { return Ok(false) };
-        let mut running = match self.lanes[class as usize].take() {
+        let mut running = match self.jobs[class as usize].take() {
             Some(running) => running,
             None => match broker.poll_job(class.core()) {
-                Some(job) => Running { job, next: 0 },
+                Some(job) => RunningJob { job, next: 0 },
                 None => return Ok(false),
             },
         };
-        self.tally.events += 1;
-        let result = match running.next_piece() {
-            Some(piece) => {
+        self.counters.events += 1;
+        let result = match running.next_op() {
+            Some(op) => {
                 self.disk.model_mut().set_fault(fault);
-                let result = piece.perform(&mut self.disk);
+                let result = op.perform(&mut self.faults.storage(&mut self.disk));
                 self.disk.model_mut().set_fault(None);
                 running.next += 1;
                 result
             }
             None => Ok(()),
         };
-        self.note(&running, &result)?;
+        self.record_op(&running, &result)?;
         let Some(broker) = &mut self.broker else { return Ok(false) };
         if result.is_err() || running.next >= running.job.ops().len() {
             let full = matches!(result, Err(StorageFault::Full)) && class == JobClass::Background;
             if result.is_err() && !full && self.failed_from.is_none() {
-                // Whatever the broker makes of it.
+                // Whatever the broker does about it.
                 self.failed_from = Some(self.next_ticket);
             }
-            broker.complete(now, running.job, result);
+            let disk = &mut self.disk;
+            let sync_again = || {
+                let mut syncs = running.job.ops().iter().filter(|op| matches!(op, IoOp::Sync { .. }));
+                syncs.try_for_each(|sync| sync.perform(disk))
+            };
+            let reported = self.faults.job_result(result, sync_again);
+            broker.complete(now, running.job, reported);
             if let Some(oracle) = &mut self.oracle {
                 oracle.durable(self.shadow.records());
             }
             self.collect()?;
         } else {
-            self.lanes[class as usize] = Some(running);
+            self.jobs[class as usize] = Some(running);
         }
         Ok(true)
     }
 
-    /// Takes note of what has reached the disk.
-    fn note(&mut self, running: &Running, result: &Result<(), StorageFault>) -> Verdict {
-        let Some(piece) = running.last_done() else { return Ok(()) };
-        match (piece, result) {
-            (Piece::Append { file, at, bytes }, Ok(())) => {
+    /// Records what has reached the disk.
+    fn record_op(&mut self, running: &RunningJob, result: &Result<(), StorageFault>) -> Verdict {
+        let Some(op) = running.last_done() else { return Ok(()) };
+        match (op, result) {
+            (IoOp::Append { file, at, bytes }, Ok(())) => {
                 self.chain.mix(at.position ^ (bytes.len() as u64) << 32);
                 for record in self.shadow.appended(*file, at.position, bytes) {
-                    met::record(&mut self.sometimes, self.broker.as_ref(), record);
-                    self.tally.count(&record.event);
+                    coverage::record(&mut self.coverage, self.broker.as_ref(), record);
+                    self.counters.count(&record.event);
                     if let (Event::Skipped { message_ref }, Some(broker)) = (&record.event, &self.broker) {
-                        skipped_is_done(broker.state(), message_ref)?;
+                        skipped_is_acked(broker.state(), message_ref)?;
                     }
                 }
                 let deciding = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
-                self.sometimes.hit_if(deciding && self.lanes[0].is_some(), Point::ManyBatches);
+                self.coverage.hit_if(deciding && self.jobs[0].is_some(), Point::OverlappingBatches);
             }
-            (Piece::Sync { .. } | Piece::SyncFolder, Ok(())) => self.shadow.settle(self.disk.model()),
-            (Piece::Remove { file: FileId::Segment(_) }, Ok(())) => self.sometimes.hit(Point::SegmentsRemoved),
-            (Piece::Sync { .. } | Piece::SyncFolder, Err(StorageFault::Io(_))) => {
-                self.sometimes.hit(Point::SyncFailed);
+            (IoOp::Sync { .. } | IoOp::SyncFolder, Ok(())) => self.shadow.advance_durable(self.disk.model()),
+            (IoOp::Remove { file: FileId::Segment(_) }, Ok(())) => self.coverage.hit(Point::SegmentsRemoved),
+            (IoOp::Sync { .. } | IoOp::SyncFolder, Err(StorageFault::Io(_))) => {
+                self.coverage.hit(Point::SyncFailed);
             }
-            (Piece::Append { file, at, bytes }, Err(StorageFault::Io(_))) => {
-                // Whatever of it was written is there to be found. The file is zeros ahead, and so may the rest have been.
+            (IoOp::Append { file, at, bytes }, Err(StorageFault::Io(_))) => {
+                // A partial write is readable. Behind it the preallocated file is zero, and so may the lost part have
+                // been.
                 let written = self.disk.model().bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));
                 let mut found = written.unwrap_or_default().to_vec();
                 found.resize(bytes.len(), 0);
                 self.shadow.appended(*file, at.position, &found).for_each(drop);
-                self.sometimes.hit(Point::WriteFailed);
+                self.coverage.hit(Point::WriteFailed);
             }
             _ => {}
         }

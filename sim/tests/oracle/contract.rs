@@ -1,23 +1,22 @@
-//! What the oracle promises to whoever asks it, one small story each.
+//! The interface of the oracle, by small examples.
 
-use driftq_core::command::{OnDisconnect, Produce, Subscribe};
-use driftq_core::record::{GroupStart, Retention};
+use driftq_core::command::{CreateTopic, OnDisconnect, Produce, Subscribe};
 use driftq_core::reply::{Produced, RouterUse};
-use driftq_core::types::*;
+use driftq_core::types::{GroupStart, Retention, *};
 use driftq_core::{Command, Output, Refusal, Reply};
 use driftq_sim::oracle::Oracle;
 
 const NOW: Timestamp = Timestamp(1_000);
 
 fn orders() -> TopicName {
-    TopicName::new("orders").expect("a name")
+    TopicName::new("orders").expect("valid name")
 }
 
 fn subscribe() -> Command {
     Command::Subscribe(Subscribe {
         topic: orders(),
-        group: GroupName::new("kitchen").expect("a name"),
-        owner: OwnerName::new("cook").expect("a name"),
+        group: GroupName::new("kitchen").expect("valid name"),
+        owner: OwnerName::new("cook").expect("valid name"),
         lease: Some(Millis(50)),
         prefetch: 4,
         deliveries_max: None,
@@ -32,79 +31,80 @@ fn produce() -> Command {
 
 fn produced(ticket: u64, offset: u64) -> Output {
     let (partition, offset) = (PartitionId(0), Offset(offset));
-    let reply = Reply::Produced(Produced { partition, offset, duplicate: false, router: RouterUse::NotAsked });
+    let reply = Reply::Produced(Produced { partition, offset, duplicate: false, router: RouterUse::NoDecision });
     Output::Reply { ticket: Ticket(ticket), result: Ok(reply) }
 }
 
-/// Started, with a topic and a stream and its group: three records, all heard of.
+/// Started, with a topic, a group and a stream: three records, all replies compared.
 fn started() -> Oracle {
     let mut oracle = Oracle::new(&Limits::production());
     oracle.boot(NOW);
-    let create = Command::CreateTopic { name: orders(), partitions: None, retention: Retention::default() };
+    let create =
+        Command::CreateTopic(CreateTopic { name: orders(), partitions: None, retention: Retention::default() });
     oracle.command(NOW, Ticket(0), &create);
     oracle.command(NOW, Ticket(1), &subscribe());
     for (ticket, reply) in
         [Reply::TopicCreated { partitions: 1 }, Reply::Subscribed { consumer: ConsumerId(1) }].into_iter().enumerate()
     {
         let output = Output::Reply { ticket: Ticket(ticket as u64), result: Ok(reply) };
-        oracle.judge(&output).expect("the next output");
+        oracle.compare(&output).expect("the next output");
     }
     assert_eq!((oracle.records(), oracle.pending()), (3, 0));
     oracle
 }
 
 #[test]
-fn an_output_that_is_not_the_next_one_is_named_beside_the_one_that_is() {
+fn mismatch_names_the_expected_and_the_actual_output() {
     let mut oracle = started();
     oracle.command(NOW, Ticket(2), &produce());
-    assert_eq!((oracle.records(), oracle.pending()), (5, 2), "a reply and a delivery, a record each");
-    let mismatch = oracle.judge(&produced(2, 7)).expect_err("another offset");
+    assert_eq!((oracle.records(), oracle.pending()), (5, 2), "a reply and a delivery, one record each");
+    let mismatch = oracle.compare(&produced(2, 7)).expect_err("another offset");
     assert!(mismatch.expected.contains("offset: Offset(0)"), "{mismatch}");
     assert!(mismatch.found.contains("offset: Offset(7)"), "{mismatch}");
 }
 
 #[test]
-fn an_output_beyond_the_last_is_one_too_many() {
+fn unexpected_output_is_a_mismatch() {
     let mut oracle = started();
-    let mismatch = oracle.judge(&produced(2, 0)).expect_err("nothing was asked");
+    let mismatch = oracle.compare(&produced(2, 0)).expect_err("no command is pending");
     assert_eq!(mismatch.expected, "nothing");
 }
 
 #[test]
-fn a_crash_keeps_the_first_records_of_a_command_and_takes_back_the_rest() {
+fn crash_keeps_a_prefix_of_the_records_of_a_command() {
     for (survived, next_offset, attempts) in [(3, 0, None), (4, 1, Some(1)), (5, 1, None)] {
         let mut oracle = started();
         oracle.command(NOW, Ticket(2), &produce());
         oracle.crash(survived);
-        assert_eq!((oracle.records(), oracle.pending()), (survived, 0), "what was to be said is forgotten");
+        assert_eq!((oracle.records(), oracle.pending()), (survived, 0), "expected outputs are dropped");
         oracle.boot(NOW);
         oracle.command(NOW, Ticket(0), &subscribe());
-        // The lease of a delivery that survived still runs.
+        // The lease of a surviving delivery still runs.
         assert_eq!(oracle.pending(), 1 + usize::from(attempts.is_some()), "{survived} records survived");
         let consumer = ConsumerId(1);
         let output = Output::Reply { ticket: Ticket(0), result: Ok(Reply::Subscribed { consumer }) };
-        oracle.judge(&output).expect("streams are counted anew");
+        oracle.compare(&output).expect("stream ids restart");
         let mut oracle = oracle.clone();
         oracle.crash(oracle.records());
         oracle.boot(NOW);
         oracle.command(NOW, Ticket(0), &produce());
-        oracle.judge(&produced(0, next_offset)).expect("the next offset follows from what survived");
+        oracle.compare(&produced(0, next_offset)).expect("the next offset follows from the surviving records");
     }
 }
 
 #[test]
-fn a_closed_broker_refuses_and_does_nothing_by_itself() {
+fn closed_broker_refuses_commands_and_ignores_timeouts() {
     let mut oracle = started();
     oracle.close();
     oracle.command(NOW, Ticket(2), &produce());
     oracle.timeout(Timestamp(9_000));
-    oracle.judge(&Output::Reply { ticket: Ticket(2), result: Err(Refusal::ShuttingDown) }).expect("a refusal");
+    oracle.compare(&Output::Reply { ticket: Ticket(2), result: Err(Refusal::ShuttingDown) }).expect("a refusal");
     assert_eq!((oracle.records(), oracle.pending()), (3, 0));
 }
 
 #[test]
-#[should_panic(expected = "what is durable survives")]
-fn a_crash_that_takes_what_was_durable_is_no_crash_the_oracle_can_follow() {
+#[should_panic(expected = "durable records survive a crash")]
+fn crash_that_loses_durable_records_panics() {
     let mut oracle = started();
     for ticket in 2..100 {
         oracle.command(NOW, Ticket(ticket), &produce());

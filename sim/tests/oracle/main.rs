@@ -1,8 +1,7 @@
-//! The oracle against the real broker: thousands of drawn sequences on which they must agree, and planted bugs on which they
-//! must not.
+//! The oracle against the real broker: generated workloads on which they agree, and planted bugs on which they do not.
 
 mod contract;
-mod draw;
+mod generate;
 mod speed;
 mod world;
 
@@ -10,45 +9,45 @@ use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 
 use self::world::World;
 
-/// Runs the sequence of a seed; the complaint, if there is one.
+/// Runs the workload of a seed; the difference, if there is one.
 fn run<F: Faults>(seed: u64, faults: F) -> Result<(), String> {
     let mut world = World::new(seed, faults)?;
     world.begin()?;
-    for _ in 0..world.steps {
-        world.step()?;
+    for _ in 0..world.actions {
+        world.act()?;
     }
-    world.finish()
+    world.end()
 }
 
 fn all_agree(seeds: std::ops::Range<u64>) {
     for seed in seeds {
-        if let Err(complaint) = run(seed, NoFaults) {
-            panic!("seed {seed}: {complaint}");
+        if let Err(difference) = run(seed, NoFaults) {
+            panic!("seed {seed}: {difference}");
         }
     }
 }
 
-/// How many seeds it takes, and what is said then.
+/// The number of seeds needed, and the difference.
 fn seeds_to_detect(fault: Fault, most: u64) -> (u64, String) {
     let seen = (0..most).find_map(|seed| Some((seed + 1, run(seed, Planted(fault)).err()?)));
-    seen.unwrap_or_else(|| panic!("{fault:?} went unseen for {most} seeds"))
+    seen.unwrap_or_else(|| panic!("{fault:?} is not detected within {most} seeds"))
 }
 
 #[test]
-fn the_broker_says_what_the_oracle_expects() {
+fn broker_matches_the_oracle() {
     all_agree(0..1_000);
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn the_broker_says_what_the_oracle_expects_for_a_long_time() {
+fn broker_matches_the_oracle_for_a_long_time() {
     let number = |name, usual| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
     let from = number("FROM", 0);
     all_agree(from..from + number("SEEDS", 200_000));
 }
 
 #[test]
-fn planted_bugs_are_seen() {
+fn planted_bugs_are_detected() {
     for fault in [
         Fault::HighestAckWatermark,
         Fault::SkipTokenCheck,
@@ -59,7 +58,7 @@ fn planted_bugs_are_seen() {
         Fault::AttemptsForgottenOnReplay,
         Fault::DedupeDroppedOnReplay,
     ] {
-        let (seeds, complaint) = seeds_to_detect(fault, 200);
-        println!("{fault:?}, seed {seeds}: {complaint}");
+        let (seeds, difference) = seeds_to_detect(fault, 200);
+        println!("{fault:?}, seed {seeds}: {difference}");
     }
 }

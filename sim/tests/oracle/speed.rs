@@ -1,4 +1,4 @@
-//! How fast the oracle alone is.
+//! The speed of the oracle alone.
 
 use std::time::Instant;
 
@@ -7,31 +7,34 @@ use driftq_sim::oracle::Oracle;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use super::draw::Habits;
-use super::world::{Told, World};
+use super::generate::Workload;
+use super::world::{OracleInput, World};
 
-/// What the oracle is told in a world, and a fresh oracle to tell it.
-fn tape(mut world: World<NoFaults>) -> (Oracle, Vec<Told>) {
-    let fresh = Oracle::new(world.limits());
-    world.tape = Some(vec![world.first()]);
-    world.begin().expect("agrees");
-    for _ in 0..world.steps {
-        world.step().expect("agrees");
+/// A new oracle, and its inputs in a world.
+fn record(mut world: World<NoFaults>) -> (Oracle, Vec<OracleInput>) {
+    let oracle = Oracle::new(world.limits());
+    world.inputs = Some(vec![world.first()]);
+    world.begin().expect("no mismatch");
+    for _ in 0..world.actions {
+        world.act().expect("no mismatch");
     }
-    (fresh, world.tape.take().expect("was put in"))
+    (oracle, world.inputs.take().expect("the inputs are recorded"))
 }
 
-#[allow(clippy::disallowed_methods, reason = "this is about real time")]
-fn measure(what: &str, tapes: &[(Oracle, Vec<Told>)], rounds: usize) {
-    let count = |is: fn(&Told) -> bool| tapes.iter().flat_map(|(_, told)| told).filter(|told| is(told)).count();
-    let inputs = count(|told| matches!(told, Told::Command(..) | Told::Timeout(_) | Told::Boot(_)));
-    let outputs = count(|told| matches!(told, Told::Heard(_)));
-    let crashes = count(|told| matches!(told, Told::Crash(_)));
+#[allow(clippy::disallowed_methods, reason = "measures wall-clock time")]
+fn measure(what: &str, recordings: &[(Oracle, Vec<OracleInput>)], rounds: usize) {
+    let count = |is: fn(&OracleInput) -> bool| {
+        recordings.iter().flat_map(|(_, inputs)| inputs).filter(|input| is(input)).count()
+    };
+    let inputs =
+        count(|input| matches!(input, OracleInput::Command(..) | OracleInput::Timeout(_) | OracleInput::Boot(_)));
+    let outputs = count(|input| matches!(input, OracleInput::Output(_)));
+    let crashes = count(|input| matches!(input, OracleInput::Crash(_)));
     let start = Instant::now();
     for _ in 0..rounds {
-        for (fresh, told) in tapes {
-            let mut oracle = fresh.clone();
-            told.iter().try_for_each(|told| told.tell(&mut oracle)).expect("agrees");
+        for (oracle, inputs) in recordings {
+            let mut oracle = oracle.clone();
+            inputs.iter().try_for_each(|input| input.feed(&mut oracle)).expect("no mismatch");
         }
     }
     let rate = (inputs * rounds) as f64 / start.elapsed().as_secs_f64();
@@ -41,12 +44,12 @@ fn measure(what: &str, tapes: &[(Oracle, Vec<Told>)], rounds: usize) {
 #[test]
 #[ignore = "measures; run it alone and optimised"]
 fn inputs_per_second() {
-    let drawn: Vec<_> = (0..400).map(|seed| tape(World::new(seed, NoFaults).expect("starts"))).collect();
-    measure("drawn worlds", &drawn, 20);
+    let generated: Vec<_> = (0..400).map(|seed| record(World::new(seed, NoFaults).expect("no mismatch"))).collect();
+    measure("generated workloads", &generated, 20);
     let crowded = |seed| {
-        let (habits, limits) = Habits::crowded();
-        World::of(ChaCha8Rng::seed_from_u64(seed), habits, limits, 2_000, NoFaults).expect("starts")
+        let (workload, limits) = Workload::crowded();
+        World::of(ChaCha8Rng::seed_from_u64(seed), workload, limits, 2_000, NoFaults).expect("no mismatch")
     };
-    let crowded: Vec<_> = (0..10).map(|seed| tape(crowded(seed))).collect();
-    measure("crowded worlds", &crowded, 20);
+    let crowded: Vec<_> = (0..10).map(|seed| record(crowded(seed))).collect();
+    measure("crowded workloads", &crowded, 20);
 }

@@ -1,5 +1,8 @@
-//! A real broker on a disk in memory, and the oracle beside it.
+//! A real broker on an in-memory disk, and the oracle beside it.
 
+use driftq_core::OpenOptions;
+
+use driftq_core::command::{DescribeTopic, ListTopics};
 use std::fmt::Debug;
 
 use driftq_core::command::Subscribe;
@@ -14,11 +17,11 @@ use driftq_sim::oracle::Oracle;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::draw::Habits;
+use super::generate::Workload;
 
 const START: Timestamp = Timestamp(1_000_000);
 
-/// A delivery as a worker remembers it.
+/// A delivery that a worker keeps.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) topic: TopicName,
@@ -27,20 +30,20 @@ pub(crate) struct Held {
     pub(crate) delivery: Delivery,
 }
 
-/// Something the oracle was told, to be told again.
+/// An input of the oracle, recorded for replay.
 #[derive(Clone, Debug)]
-pub(crate) enum Told {
+pub(crate) enum OracleInput {
     Boot(Timestamp),
     Command(Timestamp, Ticket, Command),
     Timeout(Timestamp),
     Close,
     Durable(u64),
     Crash(u64),
-    Heard(Output),
+    Output(Output),
 }
 
-impl Told {
-    pub(crate) fn tell(&self, oracle: &mut Oracle) -> Result<(), String> {
+impl OracleInput {
+    pub(crate) fn feed(&self, oracle: &mut Oracle) -> Result<(), String> {
         match self {
             Self::Boot(now) => oracle.boot(*now),
             Self::Command(now, ticket, command) => oracle.command(*now, *ticket, command),
@@ -48,38 +51,38 @@ impl Told {
             Self::Close => oracle.close(),
             Self::Durable(records) => oracle.durable(*records),
             Self::Crash(survived) => oracle.crash(*survived),
-            Self::Heard(output) => oracle.judge(output).map_err(|mismatch| mismatch.to_string())?,
+            Self::Output(output) => oracle.compare(output).map_err(|mismatch| mismatch.to_string())?,
         }
         Ok(())
     }
 }
 
-/// Everything.
+/// The world.
 pub(crate) struct World<F: Faults> {
     pub(crate) rng: ChaCha8Rng,
-    pub(crate) habits: Habits,
-    pub(crate) steps: u32,
+    pub(crate) workload: Workload,
+    pub(crate) actions: u32,
     pub(crate) now: Timestamp,
     pub(crate) held: Vec<Held>,
     pub(crate) streams: Vec<(ConsumerId, Subscribe)>,
     pub(crate) next_number: u64,
-    /// All that the oracle was told, where it is kept.
-    pub(crate) tape: Option<Vec<Told>>,
+    /// All inputs of the oracle, if recorded.
+    pub(crate) inputs: Option<Vec<OracleInput>>,
     storage: MemoryStorage,
     pipeline: Pipeline<F>,
     oracle: Oracle,
     config: PipelineConfig,
     faults: F,
     subscribing: Vec<(Ticket, Subscribe)>,
-    /// The broker's last position after each input, and how many records that was.
+    /// The last LSN after each input, and the number of records then.
     ends: Vec<(Lsn, u64)>,
-    undriven: u32,
+    undriven_actions: u32,
 }
 
-/// Keeps some of what was not synced.
-struct Partly<'a>(&'a mut ChaCha8Rng, u32);
+/// Keeps a part of the unsynced data.
+struct PartialLoss<'a>(&'a mut ChaCha8Rng, u32);
 
-impl CrashPlan for Partly<'_> {
+impl CrashPlan for PartialLoss<'_> {
     fn keep_change(&mut self, _: FolderChange) -> bool {
         self.0.random_range(0..4) < self.1
     }
@@ -97,7 +100,7 @@ impl CrashPlan for Partly<'_> {
     }
 }
 
-/// The positions of the records behind the snapshot, if one was used.
+/// The LSNs of the records behind the snapshot, if one was used.
 #[derive(Default)]
 struct Count(Vec<Lsn>);
 
@@ -120,15 +123,15 @@ impl Replay for Count {
 impl<F: Faults> World<F> {
     pub(crate) fn new(seed: u64, faults: F) -> Result<Self, String> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let (habits, limits, steps) = Habits::draw(&mut rng);
-        Self::of(rng, habits, limits, steps, faults)
+        let (workload, limits, actions) = Workload::draw(&mut rng);
+        Self::of(rng, workload, limits, actions, faults)
     }
 
     pub(crate) fn of(
         mut rng: ChaCha8Rng,
-        habits: Habits,
+        workload: Workload,
         limits: Limits,
-        steps: u32,
+        actions: u32,
         faults: F,
     ) -> Result<Self, String> {
         let oracle = Oracle::new(&limits);
@@ -141,19 +144,24 @@ impl<F: Faults> World<F> {
         };
         let mut storage = MemoryStorage::new();
         let log = LogId([7; 16]);
-        let (pipeline, _) = Pipeline::open(&mut storage, config.clone(), Some(log), START, faults).expect("opens");
-        let (held, streams, subscribing, undriven, now) = (vec![], vec![], vec![], 0, START);
+        let (pipeline, _) = OpenOptions::new()
+            .config(PipelineConfig { limits: faults.limits(config.limits.clone()), ..config.clone() })
+            .create(log)
+            .faults(faults)
+            .open(&mut storage, START)
+            .expect("opens");
+        let (held, streams, subscribing, undriven_actions, now) = (vec![], vec![], vec![], 0, START);
         let ends = vec![(Lsn(0), 0)];
         let next_number = 0;
         let mut world = Self {
             rng,
-            habits,
-            steps,
+            workload,
+            actions,
             now,
             held,
             streams,
             next_number,
-            tape: None,
+            inputs: None,
             storage,
             pipeline,
             oracle,
@@ -161,10 +169,10 @@ impl<F: Faults> World<F> {
             faults,
             subscribing,
             ends,
-            undriven,
+            undriven_actions,
         };
-        world.tell(Told::Boot(START))?;
-        world.ended()?;
+        world.feed(OracleInput::Boot(START))?;
+        world.check_records()?;
         Ok(world)
     }
 
@@ -172,74 +180,74 @@ impl<F: Faults> World<F> {
         &self.config.limits
     }
 
-    /// What the oracle was told before anything else.
-    pub(crate) fn first(&self) -> Told {
-        Told::Boot(START)
+    /// The first input of the oracle.
+    pub(crate) fn first(&self) -> OracleInput {
+        OracleInput::Boot(START)
     }
 
-    /// The topics there usually are, and a stream.
+    /// Creates the usual topics and a stream.
     pub(crate) fn begin(&mut self) -> Result<(), String> {
-        for command in self.draw_beginning() {
+        for command in self.draw_setup() {
             self.send(command)?;
         }
         Ok(())
     }
 
-    /// One thing happens.
-    pub(crate) fn step(&mut self) -> Result<(), String> {
-        let (crash, disk, time) = (self.habits.crash, self.habits.disk, self.habits.time);
+    /// One action.
+    pub(crate) fn act(&mut self) -> Result<(), String> {
+        let (crash, disk, time) = (self.workload.crash, self.workload.disk, self.workload.time);
         match self.rng.random_range(0..1_000) {
             at if at < crash => self.crash()?,
-            at if at < crash + disk => self.fiddle_with_disk()?,
-            at if at < crash + disk + time => self.let_time_pass()?,
+            at if at < crash + disk => self.drive_disk()?,
+            at if at < crash + disk + time => self.advance_time()?,
             _ => {
                 let command = self.draw_command();
                 self.send(command)?;
             }
         }
-        self.undriven = self.undriven.saturating_sub(1);
-        if self.undriven == 0 { self.settle() } else { self.listen() }
+        self.undriven_actions = self.undriven_actions.saturating_sub(1);
+        if self.undriven_actions == 0 { self.run_until_idle() } else { self.collect_outputs() }
     }
 
-    /// Whatever is still under way comes to its end.
-    pub(crate) fn finish(&mut self) -> Result<(), String> {
-        self.settle()?;
+    /// Ends the run.
+    pub(crate) fn end(&mut self) -> Result<(), String> {
+        self.run_until_idle()?;
         let topics: Vec<_> = self.pipeline.state().topics().map(|topic| topic.name().clone()).collect();
-        self.send(Command::ListTopics)?;
+        self.send(Command::ListTopics(ListTopics))?;
         for name in topics {
-            self.send(Command::DescribeTopic { name })?;
+            self.send(Command::DescribeTopic(DescribeTopic { name }))?;
         }
-        self.settle()?;
+        self.run_until_idle()?;
         self.crash()?;
-        self.settle()
+        self.run_until_idle()
     }
 
     fn send(&mut self, command: Command) -> Result<(), String> {
         let back = if self.rng.random_bool(0.02) { self.rng.random_range(0..300) } else { 0 };
         let now = Timestamp(self.now.0 - back);
-        self.say(|| format!("{now}: {command:?}"));
+        self.log(|| format!("{now}: {command:?}"));
         let ticket = self.pipeline.handle(now, command.clone());
-        self.tell(Told::Command(now, ticket, command.clone()))?;
-        if let Command::Subscribe(asked) = command {
-            self.subscribing.push((ticket, asked));
+        self.feed(OracleInput::Command(now, ticket, command.clone()))?;
+        if let Command::Subscribe(subscribe) = command {
+            self.subscribing.push((ticket, subscribe));
         }
-        self.ended()
+        self.check_records()
     }
 
     fn timeout(&mut self) -> Result<(), String> {
         let now = self.now;
-        self.say(|| format!("{now}: timeout"));
+        self.log(|| format!("{now}: timeout"));
         self.pipeline.handle_timeout(self.now);
-        self.tell(Told::Timeout(self.now))?;
-        self.ended()
+        self.feed(OracleInput::Timeout(self.now))?;
+        self.check_records()
     }
 
-    /// An input is over: both must have written as much.
-    fn ended(&mut self) -> Result<(), String> {
-        let (lsn, records) = *self.ends.last().expect("there is a first");
+    /// After an input: both must have written the same number of records.
+    fn check_records(&mut self) -> Result<(), String> {
+        let (lsn, records) = *self.ends.last().expect("never empty");
         let (lsn_now, records_now) = (self.pipeline.broker().appended(), self.oracle.records());
         let (frames, written) = (lsn_now.0 - lsn.0, records_now - records);
-        // A synced mark is a frame, too.
+        // A synced mark is a frame as well.
         if frames < written || (written == 0) != (frames == 0) {
             return Err(format!("{written} records expected, {frames} frames written"));
         }
@@ -247,29 +255,33 @@ impl<F: Faults> World<F> {
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<(), String> {
+    fn run_until_idle(&mut self) -> Result<(), String> {
         for _ in 0..1_000 {
             self.pipeline.drive(self.now, &mut self.storage);
             assert!(self.pipeline.failure().is_none(), "the disk is sound");
-            self.listen()?;
+            self.collect_outputs()?;
             if self.oracle.pending() > 0 {
-                return Err(format!("{} outputs did not come", self.oracle.pending()));
+                return Err(format!("{} expected outputs are missing", self.oracle.pending()));
             }
             if self.pipeline.poll_timeout().is_none_or(|at| at > self.now) {
                 return Ok(());
             }
             self.timeout()?;
         }
-        Err("the broker has always something to do".to_owned())
+        Err("the broker does not become idle".to_owned())
     }
 
-    fn listen(&mut self) -> Result<(), String> {
+    fn collect_outputs(&mut self) -> Result<(), String> {
         while let Some(output) = self.pipeline.poll_output() {
-            self.tell(Told::Heard(output.clone()))?;
-            self.say(|| format!("    {output:?}"));
+            self.feed(OracleInput::Output(output.clone()))?;
+            self.log(|| format!("    {output:?}"));
             match output {
                 Output::Reply { ticket, result: Ok(Reply::Subscribed { consumer }) } => {
-                    let at = self.subscribing.iter().position(|(asked, _)| *asked == ticket).expect("was asked for");
+                    let at = self
+                        .subscribing
+                        .iter()
+                        .position(|(pending, _)| *pending == ticket)
+                        .expect("a pending subscribe");
                     self.streams.push((consumer, self.subscribing.remove(at).1));
                 }
                 Output::Deliver { consumer, delivery } => {
@@ -284,12 +296,12 @@ impl<F: Faults> World<F> {
         let durable = self.pipeline.broker().durable();
         let at = self.ends.partition_point(|(lsn, _)| *lsn <= durable);
         if at > 0 {
-            self.tell(Told::Durable(self.ends[at - 1].1))?;
+            self.feed(OracleInput::Durable(self.ends[at - 1].1))?;
         }
         Ok(())
     }
 
-    fn let_time_pass(&mut self) -> Result<(), String> {
+    fn advance_time(&mut self) -> Result<(), String> {
         let longest = [60, 60, 60, 60, 60, 300, 300, 300, 300, 6_000][self.rng.random_range(0..10)];
         let span = Millis(self.rng.random_range(0..longest));
         let end = self.now.after(span);
@@ -299,9 +311,9 @@ impl<F: Faults> World<F> {
                 self.now = self.now.max(at);
                 self.timeout()?;
                 calls += 1;
-                // A log that is never written runs out of room, and the oracle knows nothing of that.
-                if self.undriven == 0 || calls % 200 == 0 {
-                    self.settle()?;
+                // A log that is never written runs out of space, which the oracle does not model.
+                if self.undriven_actions == 0 || calls % 200 == 0 {
+                    self.run_until_idle()?;
                 }
             }
         }
@@ -309,7 +321,7 @@ impl<F: Faults> World<F> {
         if self.rng.random_bool(0.5) { self.timeout() } else { Ok(()) }
     }
 
-    fn fiddle_with_disk(&mut self) -> Result<(), String> {
+    fn drive_disk(&mut self) -> Result<(), String> {
         match self.rng.random_range(0..10) {
             0 => self.pipeline.request_snapshot(),
             1..=3 => {
@@ -319,35 +331,38 @@ impl<F: Faults> World<F> {
                     self.pipeline.complete(self.now, job, result);
                 }
             }
-            _ => self.undriven = self.rng.random_range(1..30),
+            _ => self.undriven_actions = self.rng.random_range(1..30),
         }
-        self.listen()
+        self.collect_outputs()
     }
 
     fn crash(&mut self) -> Result<(), String> {
         match self.rng.random_range(0..6) {
-            // In the midst of a job.
+            // In the middle of a job.
             0 => {
                 if let Some(job) = self.pipeline.poll_job(JobClass::Log) {
-                    let steps = self.rng.random_range(0..=job.ops().len());
-                    for step in &job.ops()[..steps] {
-                        step.perform(&mut self.storage).expect("the disk is sound");
+                    let count = self.rng.random_range(0..=job.ops().len());
+                    for op in &job.ops()[..count] {
+                        op.perform(&mut self.storage).expect("the disk is sound");
                     }
                 }
             }
             1 => {
                 self.pipeline.close();
-                self.tell(Told::Close)?;
-                self.send(Command::ListTopics)?;
+                self.feed(OracleInput::Close)?;
+                self.send(Command::ListTopics(ListTopics))?;
                 self.timeout()?;
                 self.pipeline.drive(self.now, &mut self.storage);
-                self.listen()?;
+                self.collect_outputs()?;
             }
             _ => {}
         }
         let keep = self.rng.random_range(0..=4);
-        let storage =
-            if keep == 0 { self.storage.crash() } else { self.storage.crash_with(&mut Partly(&mut self.rng, keep)) };
+        let storage = if keep == 0 {
+            self.storage.crash()
+        } else {
+            self.storage.crash_with(&mut PartialLoss(&mut self.rng, keep))
+        };
         self.storage = storage;
         let mut count = Count::default();
         let recovered = recover(&mut self.storage, None, &mut count).expect("a crash alone damages nothing");
@@ -355,39 +370,41 @@ impl<F: Faults> World<F> {
         let at = self.ends.partition_point(|(lsn, _)| *lsn <= before);
         let survived = self.ends[at - 1].1 + count.0.len() as u64;
         let of = self.oracle.records();
-        self.say(|| format!("crash, {survived} records of {of} survive"));
+        self.log(|| format!("crash, {survived} records of {of} survive"));
         if survived > of {
             return Err(format!("{survived} records survived of {of}"));
         }
-        self.tell(Told::Crash(survived))?;
+        self.feed(OracleInput::Crash(survived))?;
         if self.rng.random_bool(0.5) {
             self.now = self.now.after(Millis(self.rng.random_range(0..200)));
         }
-        // The new process may have a clock that lags behind the old one's.
+        // The clock of the new process may lag behind.
         let back = if self.rng.random_bool(0.2) { self.rng.random_range(0..300) } else { 0 };
         let now = Timestamp(self.now.0 - back);
-        let opened = Pipeline::open(&mut self.storage, self.config.clone(), None, now, self.faults);
+        let limits = self.faults.limits(self.config.limits.clone());
+        let config = PipelineConfig { limits, ..self.config.clone() };
+        let opened = OpenOptions::new().config(config).faults(self.faults).open(&mut self.storage, now);
         self.pipeline = opened.map_err(|error| error.to_string())?.0;
         self.ends.retain(|(_, records)| *records <= survived);
         self.streams.clear();
         self.subscribing.clear();
-        self.undriven = 0;
-        self.tell(Told::Boot(now))?;
-        // What was written and lost has left its numbers unused or not; the count goes on from the boot record.
+        self.undriven_actions = 0;
+        self.feed(OracleInput::Boot(now))?;
+        // Whether lost records left gaps in the LSNs is open, so the count continues from the boot record.
         self.ends.push((self.pipeline.broker().appended(), self.oracle.records()));
         Ok(())
     }
 
-    fn tell(&mut self, what: Told) -> Result<(), String> {
-        what.tell(&mut self.oracle)?;
-        if let Some(tape) = &mut self.tape {
-            tape.push(what);
+    fn feed(&mut self, what: OracleInput) -> Result<(), String> {
+        what.feed(&mut self.oracle)?;
+        if let Some(inputs) = &mut self.inputs {
+            inputs.push(what);
         }
         Ok(())
     }
 
-    fn say(&self, what: impl FnOnce() -> String) {
-        if std::env::var_os("TELL").is_some() {
+    fn log(&self, what: impl FnOnce() -> String) {
+        if std::env::var_os("VERBOSE").is_some() {
             println!("{}", what());
         }
     }

@@ -1,5 +1,5 @@
-//! The page in a real browser: keys, pointer, filters and themes are tried by `selftest.js`, which is put into the page's copy and
-//! writes down what it saw. Where there is no Chromium, a line says what was not tried.
+//! The page in a real browser: `selftest.js` is injected into a copy of the page, exercises keys, pointer, filters and
+//! themes, and writes its results into the document. Without Chromium the tests print that they were skipped.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use driftq_sim::view::story::Story;
-use driftq_sim::view::{page, story_of};
+use driftq_sim::view::timeline::Timeline;
+use driftq_sim::view::{page, timeline_of};
 use serde::Deserialize;
 
-use crate::{eight_steps, long_trace};
+use crate::{eight_actions, long_trace};
 
-/// What `selftest.js` writes for each thing it tries.
+/// One result of `selftest.js`.
 #[derive(Debug, Deserialize)]
-struct Tried {
+struct CheckResult {
     what: String,
     good: bool,
     seen: serde_json::Value,
@@ -24,13 +24,15 @@ struct Tried {
 struct Browser(PathBuf);
 
 impl Browser {
-    /// The first that is there and starts.
+    /// The first browser that starts.
     fn find() -> Option<Self> {
         let named = std::env::var_os("CHROME").map(PathBuf::from);
         let usual = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"].map(PathBuf::from);
         named.into_iter().chain(usual).map(Self).find(|browser| {
-            let asked = Command::new(&browser.0).arg("--version").stderr(Stdio::null()).output();
-            asked.is_ok_and(|said| said.status.success() && String::from_utf8_lossy(&said.stdout).contains("Chrom"))
+            let version = Command::new(&browser.0).arg("--version").stderr(Stdio::null()).output();
+            version.is_ok_and(|output| {
+                output.status.success() && String::from_utf8_lossy(&output.stdout).contains("Chrom")
+            })
         })
     }
 
@@ -42,34 +44,34 @@ impl Browser {
             .arg(format!("--user-data-dir={}", folder.join("profile").display()))
             .args(args)
             .arg(format!("file://{}", file.display()))
-            .stdout(std::fs::File::create(folder.join("out")).expect("a file for what it prints"))
+            .stdout(std::fs::File::create(folder.join("out")).expect("a file for its output"))
             .stderr(Stdio::null())
             .spawn()
             .expect("the browser starts")
     }
 
-    /// Opens a page and gives what the browser prints.
+    /// Opens a page and returns the browser's output.
     fn run(&self, folder: &Path, args: &[&str], file: &Path) -> String {
         let mut child = self.start(folder, args, file);
         let begun = Instant::now();
         while child.try_wait().expect("the browser can be waited for").is_none() {
             if begun.elapsed() > Duration::from_secs(90) {
                 let _ = child.kill();
-                panic!("the browser does not end with {}", file.display());
+                panic!("the browser does not exit for {}", file.display());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        std::fs::read_to_string(folder.join("out")).expect("what it printed")
+        std::fs::read_to_string(folder.join("out")).expect("its output")
     }
 }
 
-/// The browser. Where there is none, one line says what is skipped, even to whoever does not ask for the output of tests that pass.
+/// The browser. If there is none, a line on standard error says what is skipped.
 fn browser() -> Option<&'static Browser> {
     static FOUND: OnceLock<Option<Browser>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
         let found = Browser::find();
         if found.is_none() {
-            let why = "as there is no Chromium; install it, or name one in CHROME";
+            let why = "because there is no Chromium; install it, or set CHROME";
             let _ = writeln!(std::io::stderr(), "skipped: the viewer's page in a real browser, {why}");
         }
         found
@@ -80,45 +82,45 @@ fn browser() -> Option<&'static Browser> {
 fn folder(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("viewer").join(name);
     let _ = std::fs::remove_dir_all(&path);
-    std::fs::create_dir_all(&path).expect("a folder for the test");
+    std::fs::create_dir_all(&path).expect("a directory for the test");
     path
 }
 
-/// Puts the tests of that name into a copy of the page and gives what they saw.
-fn tried(browser: &Browser, name: &str, story: &Story, args: &[&str]) -> Vec<Tried> {
+/// Injects the tests of that name into a copy of the page and returns their results.
+fn results(browser: &Browser, name: &str, timeline: &Timeline, args: &[&str]) -> Vec<CheckResult> {
     let folder = folder(name);
     let file = folder.join("page.html");
     let test = format!("<script>{}\nselftest({name:?});</script></body>", include_str!("selftest.js"));
-    let page = page(story).replacen("</body>", &test, 1);
-    std::fs::write(&file, page).expect("the page can be written");
+    let page = page(timeline).replacen("</body>", &test, 1);
+    std::fs::write(&file, page).expect("the page is written");
     let dumped = browser.run(&folder, &[args, &["--dump-dom"]].concat(), &file);
-    let (_, rest) = dumped.split_once(r#"<pre id="seen">"#).expect("the page has written down what it saw");
-    let (text, _) = rest.split_once("</pre>").expect("all of it");
+    let (_, rest) = dumped.split_once(r#"<pre id="seen">"#).expect("the page contains the results");
+    let (text, _) = rest.split_once("</pre>").expect("the results are complete");
     let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-fn all_good(tried: &[Tried], at_least: usize) {
-    let bad: Vec<&Tried> = tried.iter().filter(|tried| !tried.good).collect();
+fn all_good(results: &[CheckResult], at_least: usize) {
+    let bad: Vec<&CheckResult> = results.iter().filter(|results| !results.good).collect();
     assert!(bad.is_empty(), "{bad:#?}");
-    assert!(tried.len() >= at_least, "only {} things were tried: {tried:#?}", tried.len());
+    assert!(results.len() >= at_least, "only {} checks ran: {results:#?}", results.len());
 }
 
 #[test]
-fn keys_pointer_filters_and_themes_do_what_they_say() {
+fn keys_pointer_filters_and_themes_work() {
     let Some(browser) = browser() else { return };
-    let tried = tried(browser, "short", &eight_steps(), &["--virtual-time-budget=20000"]);
-    all_good(&tried, 30);
+    let results = results(browser, "short", &eight_actions(), &["--virtual-time-budget=20000"]);
+    all_good(&results, 30);
 }
 
 #[test]
-fn five_thousand_steps_are_smooth_and_take_no_more_of_a_page_than_eight() {
+fn page_of_five_thousand_actions_stays_small_and_responsive() {
     let Some(browser) = browser() else { return };
-    let tried = tried(browser, "long", &story_of(&long_trace(5_000), None), &[]);
-    for figure in tried.iter().filter(|tried| tried.what.starts_with("figure: ")) {
+    let results = results(browser, "long", &timeline_of(&long_trace(5_000), None), &[]);
+    for figure in results.iter().filter(|results| results.what.starts_with("figure: ")) {
         println!("{}: {}", figure.what, figure.seen);
     }
-    all_good(&tried, 8);
+    all_good(&results, 8);
 }
 
 /// Width and height, if it is a PNG.
@@ -129,14 +131,14 @@ fn size(png: &[u8]) -> Option<(u32, u32)> {
 }
 
 #[test]
-fn a_picture_can_be_taken_of_it() {
+fn screenshot_of_the_page_has_content() {
     let Some(browser) = browser() else { return };
     let folder = folder("picture");
     let (file, picture) = (folder.join("page.html"), folder.join("page.png"));
-    std::fs::write(&file, page(&eight_steps())).expect("the page can be written");
+    std::fs::write(&file, page(&eight_actions())).expect("the page is written");
     let args = [format!("--screenshot={}", picture.display()), "--virtual-time-budget=3000".to_owned()];
     browser.run(&folder, &args.each_ref().map(String::as_str), &file);
-    let png = std::fs::read(&picture).expect("a picture was taken");
+    let png = std::fs::read(&picture).expect("a screenshot was taken");
     assert_eq!(size(&png), Some((1_400, 900)));
-    assert!(png.len() > 40_000, "a picture of something: {} bytes", png.len());
+    assert!(png.len() > 40_000, "an empty screenshot: {} bytes", png.len());
 }

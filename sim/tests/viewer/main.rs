@@ -1,8 +1,8 @@
-//! A life told as a story, the page that shows it, and that page in a real browser.
+//! Timelines of runs, the page that shows them, and that page in a real browser.
 
 mod browser;
 mod pages;
-mod stories;
+mod timelines;
 
 use std::path::Path;
 
@@ -10,47 +10,47 @@ use driftq_core::faults::NoFaults;
 use driftq_sim::regression;
 use driftq_sim::swarm::{Profile, Swarm};
 use driftq_sim::trace::Trace;
-use driftq_sim::view::story::{Explained, Story};
-use driftq_sim::view::story_of;
+use driftq_sim::view::timeline::{Explained, Timeline};
+use driftq_sim::view::timeline_of;
 use driftq_sim::world::{Checks, World};
 
-/// Every kept trace, by its file's name.
+/// All kept traces, by file name.
 fn kept() -> Vec<(String, Trace)> {
-    regression::kept(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/regressions")))
+    regression::load(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/regressions")))
         .expect("the traces are part of the crate")
 }
 
 fn kept_as(name: &str) -> Trace {
     let found = kept().into_iter().find(|(kept, _)| kept == name);
-    found.unwrap_or_else(|| panic!("{name} is kept")).1
+    found.unwrap_or_else(|| panic!("{name} is not kept")).1
 }
 
-/// The story in eight steps that the picture in `docs/` shows, and how it came to it.
-fn eight_steps() -> Story {
+/// The timeline of eight actions that the screenshot in `docs/` shows, with its explanation.
+fn eight_actions() -> Timeline {
     let trace = kept_as("mutant-skip-token-check");
-    let mut story = story_of(&trace, trace.head.mutant);
-    story.title = "mutant-skip-token-check".to_owned();
+    let mut timeline = timeline_of(&trace, trace.header.mutant);
+    timeline.title = "mutant-skip-token-check".to_owned();
     let shares = [0.08, 0.17, 0.22, 0.47, 0.64, 0.75, 0.73, 0.88, 1.0];
-    story.explained = Some(Explained {
+    timeline.explained = Some(Explained {
         curve: shares.into_iter().enumerate().collect(),
         inevitable: Some(8),
         slice: (1..=8).collect(),
     });
-    story
+    timeline
 }
 
-/// A life of that many steps, longer than those that seeds draw.
-fn long_trace(steps: usize) -> Trace {
+/// A trace of that many actions, longer than those of seeds.
+fn long_trace(actions: usize) -> Trace {
     let mut swarm = Swarm::new(12, Profile::Default);
     let setup = swarm.setup().clone();
-    let mut world = World::new(&setup, NoFaults, Checks { oracle: false }).expect("a world begins");
+    let mut world = World::new(&setup, NoFaults, Checks { oracle: false }).expect("the broker starts");
     let mut trace = kept_as("mutant-skip-token-check");
-    (trace.head.mutant, trace.head.violates, trace.head.about, trace.head.setup) = (None, None, None, setup);
-    trace.steps.clear();
-    for _ in 0..steps {
-        let step = swarm.next(&world);
-        world.take(&step).expect("no promise is broken");
-        trace.steps.push(step);
+    (trace.header.mutant, trace.header.violates, trace.header.about, trace.header.setup) = (None, None, None, setup);
+    trace.actions.clear();
+    for _ in 0..actions {
+        let action = swarm.next(&world);
+        world.apply(&action).expect("no violation");
+        trace.actions.push(action);
     }
     trace
 }

@@ -1,58 +1,59 @@
 //! The page as a file.
 
-use driftq_sim::view::story::{Lane, LaneKind, Story};
-use driftq_sim::view::{page, story_of};
+use driftq_sim::view::timeline::{Timeline, Track, TrackKind};
+use driftq_sim::view::{page, timeline_of};
 
-use crate::{eight_steps, kept};
+use crate::{eight_actions, kept};
 
-/// What stands in the page as the story's JSON.
-fn story_in(page: &str) -> serde_json::Value {
-    let (_, rest) = page.split_once(r#"<script type="application/json" id="story">"#).expect("the story's element");
-    let (json, _) = rest.split_once("</script>").expect("its end");
-    serde_json::from_str(json).expect("it is JSON")
+/// The timeline's JSON in a page.
+fn timeline_in(page: &str) -> serde_json::Value {
+    let (_, rest) =
+        page.split_once(r#"<script type="application/json" id="timeline-data">"#).expect("the data element");
+    let (json, _) = rest.split_once("</script>").expect("the end of the element");
+    serde_json::from_str(json).expect("valid JSON")
 }
 
 #[test]
-fn a_page_needs_nothing_but_itself() {
+fn page_is_self_contained() {
     for (name, trace) in kept() {
-        let page = page(&story_of(&trace, trace.head.mutant));
+        let page = page(&timeline_of(&trace, trace.header.mutant));
         for elsewhere in
             ["http://", "https://", "src=", "href=", "@import", "url(", "fetch(", "XMLHttpRequest", "import("]
         {
-            assert!(!page.contains(elsewhere), "{name} asks for something with {elsewhere}");
+            assert!(!page.contains(elsewhere), "{name} loads something with {elsewhere}");
         }
-        assert!(page.contains("default-src 'none'"), "{name}: the browser is told so, too");
+        assert!(page.contains("default-src 'none'"), "{name}: the content security policy forbids it, too");
     }
 }
 
 #[test]
-fn the_story_in_a_page_is_the_story() {
-    let story = eight_steps();
-    let told = serde_json::to_value(&story).expect("a story has a form in JSON");
-    assert_eq!(story_in(&page(&story)), told);
+fn page_contains_the_timeline() {
+    let timeline = eight_actions();
+    let expected = serde_json::to_value(&timeline).expect("the timeline serializes to JSON");
+    assert_eq!(timeline_in(&page(&timeline)), expected);
 }
 
 #[test]
-fn whatever_names_say_they_stay_texts() {
+fn hostile_texts_are_not_interpreted_as_markup() {
     let hostile = "</script><script>document.title='taken'</script><!--<img src=x onerror=alert(1)>{{js}}&\u{2028}";
-    let mut story = Story { title: hostile.to_owned(), about: hostile.to_owned(), ..eight_steps() };
-    story.facts.push((hostile.to_owned(), hostile.to_owned()));
-    story.lanes.push(Lane { kind: LaneKind::Worker, name: hostile.to_owned() });
-    for moment in &mut story.moments {
-        moment.label = hostile.to_owned();
-        moment.diff.push(hostile.to_owned());
-        moment.messages.push(hostile.to_owned());
+    let mut timeline = Timeline { title: hostile.to_owned(), about: hostile.to_owned(), ..eight_actions() };
+    timeline.facts.push((hostile.to_owned(), hostile.to_owned()));
+    timeline.tracks.push(Track { kind: TrackKind::Worker, name: hostile.to_owned() });
+    for step in &mut timeline.steps {
+        step.label = hostile.to_owned();
+        step.diff.push(hostile.to_owned());
+        step.messages.push(hostile.to_owned());
     }
-    let shown = page(&story);
-    let usual = page(&eight_steps());
+    let shown = page(&timeline);
+    let usual = page(&eight_actions());
     assert_eq!(shown.matches("<script").count(), usual.matches("<script").count());
     assert_eq!(shown.matches("</script").count(), usual.matches("</script").count());
-    assert!(!shown.contains("<img") && !shown.contains("<!--"), "nothing of it is markup");
-    assert_eq!(story_in(&shown), serde_json::to_value(&story).expect("a story has a form in JSON"));
+    assert!(!shown.contains("<img") && !shown.contains("<!--"), "no markup");
+    assert_eq!(timeline_in(&shown), serde_json::to_value(&timeline).expect("the timeline serializes to JSON"));
 }
 
 #[test]
-fn a_story_in_which_nothing_happens_has_a_page() {
-    let shown = page(&Story::default());
-    assert_eq!(story_in(&shown)["moments"], serde_json::json!([]));
+fn empty_timeline_has_a_page() {
+    let shown = page(&Timeline::default());
+    assert_eq!(timeline_in(&shown)["steps"], serde_json::json!([]));
 }

@@ -1,8 +1,7 @@
-//! `canary`: the broker on a disk that says "synced" and is not.
+//! `canary`: the broker on a storage whose `sync` does nothing.
 //!
-//! It is `driftqd` in everything else: the same settings, the same server, the same core. It must lose acknowledged messages when
-//! the power goes, and whoever claims to notice such a loss must convict it. It is a program of its own so that no setting
-//! of `driftqd` can ever switch syncing off.
+//! In everything else it is `driftqd`: the same settings, server and core. It must lose acknowledged messages in a power loss, and a test
+//! that claims to detect such losses must detect these. It is a separate program so that no setting of `driftqd` can disable syncing.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -13,7 +12,7 @@ use driftq_files::FileStorage;
 use driftq_server::config::{Flags, Settings, init_logging};
 use driftq_server::serve;
 
-/// The broker on a disk that does not sync, for proofs that must notice. Takes the flags of driftqd.
+/// The broker without syncing, for tests that must detect the loss. Takes the flags of driftqd.
 #[derive(Debug, Parser)]
 #[command(name = "canary")]
 struct Cli {
@@ -24,8 +23,8 @@ struct Cli {
 fn main() -> ExitCode {
     let started = Settings::load(&Cli::parse().flags).map_err(|error| error.to_string()).and_then(|settings| {
         init_logging(&settings.log).map_err(|error| error.to_string())?;
-        eprintln!("canary: nothing that is acknowledged here is safe");
-        serve::run_over(settings, Unsynced).map_err(|error| error.to_string())
+        eprintln!("canary: acknowledged messages are not durable here");
+        serve::run_with_storage(settings, Unsynced).map_err(|error| error.to_string())
     });
     started.unwrap_or_else(|error| {
         eprintln!("canary: {error}");
@@ -33,7 +32,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Real files, but for the one promise that matters.
+/// Real files without syncing.
 struct Unsynced(FileStorage);
 
 impl Storage for Unsynced {

@@ -1,69 +1,74 @@
-//! What a case holds in its hands: requests, names of its own, and workers that consume.
+//! What cases use: requests, unique names, and workers that consume.
 //!
-//! Everything here is lenient: a probe takes a topic that was created with 200 as well as one created with 201. Being strict is for the
-//! one case whose clause it is; so a server with one flaw fails in one place and not in all of them.
+//! Everything here is lenient: it accepts a topic created with 200 as well as with 201. Only the case of a clause is strict about it, so
+//! that a server with one defect fails one case and not all of them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::run::Seat;
-use super::verdict::{Verdict, ensure, fail, glimpse, not_applicable, shorten};
-use crate::http::{Reply, Request, Server, Stream, is_silence};
+use super::restart::RestartTicket;
+use super::verdict::{Verdict, brief, ensure, fail, not_applicable, shorten};
+use crate::http::{Client, Reply, Request, Stream, is_timeout};
 
-/// A lease that does not end while a case runs.
+/// A lease that does not expire during a case.
 pub(super) const LONG_MS: u64 = 20_000;
-/// A lease in which a worker acks even on a machine that is busy with other things, and whose end can still be waited for.
+/// A lease long enough to ack in time on a busy machine, and short enough to wait for its expiry.
 pub(super) const MEDIUM_MS: u64 = 1_500;
-/// Longer than a medium lease lasts.
-pub(super) const PAST_MEDIUM: Duration = Duration::from_millis(2_000);
-/// A lease whose end a case waits for.
+/// Longer than a medium lease.
+pub(super) const AFTER_MEDIUM: Duration = Duration::from_millis(2_000);
+/// A lease whose expiry a case waits for.
 pub(super) const SHORT_MS: u64 = 500;
-/// How long nothing must come where nothing may come.
-pub(super) const QUIET: Duration = Duration::from_millis(600);
+/// How long to wait where nothing may be delivered.
+pub(super) const SILENCE: Duration = Duration::from_millis(600);
 
-/// A server, seen by one case.
+/// A server as one case uses it.
 #[derive(Debug)]
 pub struct Probe<'a> {
-    server: Server,
-    patience: Duration,
+    client: Client,
+    timeout: Duration,
     prefix: String,
     names: AtomicU32,
-    seat: Option<&'a Seat<'a>>,
+    ticket: Option<&'a RestartTicket<'a>>,
 }
 
 impl<'a> Probe<'a> {
-    /// A probe whose names all begin with `prefix`.
-    pub(super) fn new(server: Server, patience: Duration, prefix: String, seat: Option<&'a Seat<'a>>) -> Self {
-        Self { server, patience, prefix, names: AtomicU32::new(0), seat }
+    /// A probe whose names begin with `prefix`.
+    pub(super) fn new(
+        client: Client,
+        timeout: Duration,
+        prefix: String,
+        ticket: Option<&'a RestartTicket<'a>>,
+    ) -> Self {
+        Self { client, timeout, prefix, names: AtomicU32::new(0), ticket }
     }
 
-    /// How long something that must come is waited for.
-    pub(super) fn patience(&self) -> Duration {
-        self.patience
+    /// How long a response or delivery that must arrive may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
-    /// A name that nobody has used.
+    /// An unused name.
     pub(super) fn name(&self, what: &str) -> String {
         format!("{}-{what}{}", self.prefix, self.names.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A name that no other case uses, the same each time.
+    /// A name that no other case uses, the same for every call.
     pub(super) fn fixed(&self, what: &str) -> String {
         format!("{}-{what}", self.prefix)
     }
 
-    /// Restarts the server, its data kept, together with every other case that waits for that.
+    /// Restarts the server without losing its data, together with all other cases that need a restart.
     pub(super) fn restart(&self) -> Result<(), Verdict> {
-        let seat = self.seat.ok_or_else(|| not_applicable("needs --restart"))?;
-        seat.restart().map_err(|error| fail("the server to come back", error))
+        let ticket = self.ticket.ok_or_else(|| not_applicable("needs --restart"))?;
+        ticket.restart().map_err(|error| fail("the server to restart", error))
     }
 
-    /// Any request.
+    /// A request with any method.
     pub(super) fn call(&self, method: &str, target: &str, body: &str) -> Result<Reply, Verdict> {
         let json: &[(&str, &str)] = if body.is_empty() { &[] } else { &[("Content-Type", "application/json")] };
-        Ok(self.server.call(&Request { method, target, headers: json, body })?)
+        Ok(self.client.call(&Request { method, target, headers: json, body })?)
     }
 
     /// A `GET`.
@@ -76,16 +81,16 @@ impl<'a> Probe<'a> {
         self.call("POST", target, &body.to_string())
     }
 
-    /// A `POST` without a body, everything in the query.
+    /// A `POST` with a query and no body.
     pub(super) fn query(&self, target: &str) -> Result<Reply, Verdict> {
         self.call("POST", target, "")
     }
 
-    /// A new topic.
+    /// Creates a topic.
     pub(super) fn topic(&self, partitions: u32) -> Result<String, Verdict> {
         let name = self.name("t");
         let reply = self.post("/v1/topics", &json!({ "name": name, "partitions": partitions }))?;
-        ensure(matches!(reply.status, 200..=299), "a topic to be created", glimpse(&reply))?;
+        ensure(matches!(reply.status, 200..=299), "the topic to be created", brief(&reply))?;
         Ok(name)
     }
 
@@ -93,64 +98,64 @@ impl<'a> Probe<'a> {
     pub(super) fn topics(&self) -> Result<Vec<String>, Verdict> {
         let reply = self.get("/v1/topics")?;
         let listed = reply.json();
-        let names = listed["topics"].as_array().ok_or_else(|| fail("a list of topics", glimpse(&reply)))?;
+        let names = listed["topics"].as_array().ok_or_else(|| fail("a list of topics", brief(&reply)))?;
         Ok(names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
     }
 
-    /// A message without key and envelope.
+    /// Produces a message without key and envelope.
     pub(super) fn produce(&self, topic: &str, value: &str) -> Result<(), Verdict> {
         self.produce_body(&json!({ "topic": topic, "value": value }))
     }
 
-    /// A message with an envelope.
+    /// Produces a message with an envelope.
     pub(super) fn produce_with(&self, topic: &str, value: &str, envelope: &Value) -> Result<(), Verdict> {
         self.produce_body(&json!({ "topic": topic, "value": value, "envelope": envelope }))
     }
 
-    /// A message to a partition.
+    /// Produces a message to a partition.
     pub(super) fn produce_to(&self, topic: &str, partition: u32, value: &str) -> Result<(), Verdict> {
         self.produce_with(topic, value, &json!({ "partition_override": partition }))
     }
 
-    /// A message, which must be taken.
+    /// Produces a message, which must succeed.
     pub(super) fn produce_body(&self, body: &Value) -> Result<(), Verdict> {
         let reply = self.post("/v1/produce", body)?;
-        ensure(matches!(reply.status, 200..=299), format!("{body} to be produced"), glimpse(&reply))
+        ensure(matches!(reply.status, 200..=299), format!("{body} to be produced"), brief(&reply))
     }
 
-    /// A worker of a group, its stream open.
+    /// A worker of a group with an open stream.
     pub(super) fn worker(&self, topic: &str, group: &str, lease_ms: u64) -> Result<Worker<'_>, Verdict> {
         let owner = self.name("w");
         let query = format!("/v1/consume?topic={topic}&group={group}&owner={owner}&lease_ms={lease_ms}");
-        self.worker_of(&Request::get(&query), topic, group, &owner)
+        self.worker_with(&Request::get(&query), topic, group, &owner)
     }
 
-    /// A worker that asks for its stream in words of its own.
-    pub(super) fn worker_of(
+    /// A worker whose stream is opened by a given request.
+    pub(super) fn worker_with(
         &self,
         request: &Request<'_>,
         topic: &str,
         group: &str,
         owner: &str,
     ) -> Result<Worker<'_>, Verdict> {
-        let stream = self.server.stream(request)?;
-        ensure(stream.head.status == 200, "a stream", glimpse(&stream.head))?;
+        let stream = self.client.stream(request)?;
+        ensure(stream.head.status == 200, "a stream", brief(&stream.head))?;
         let (topic, group, owner) = (topic.to_owned(), group.to_owned(), owner.to_owned());
         Ok(Worker { probe: self, stream, topic, group, owner })
     }
 
-    /// The status with which a stream begins, or with which it is refused.
+    /// The status of the response to a consume.
     pub(super) fn stream_status(&self, target: &str) -> Result<u16, Verdict> {
-        Ok(self.server.stream(&Request::get(target))?.head.status)
+        Ok(self.client.stream(&Request::get(target))?.head.status)
     }
 
-    /// The same for parameters in a body.
-    pub(super) fn stream_status_of(&self, target: &str, body: &str) -> Result<u16, Verdict> {
+    /// The status of the response to a consume with its parameters in a body.
+    pub(super) fn stream_status_with_body(&self, target: &str, body: &str) -> Result<u16, Verdict> {
         let headers = &[("Content-Type", "application/json")];
-        Ok(self.server.stream(&Request { method: "GET", target, headers, body })?.head.status)
+        Ok(self.client.stream(&Request { method: "GET", target, headers, body })?.head.status)
     }
 
-    /// What a group's next delivery is, taken by a worker that goes away again and leaves its lease behind.
+    /// A group's next delivery. The worker disconnects and keeps its lease.
     pub(super) fn take(&self, topic: &str, group: &str, lease_ms: u64) -> Result<(Item, Claim), Verdict> {
         let mut worker = self.worker(topic, group, lease_ms)?;
         let item = worker.next()?;
@@ -158,23 +163,23 @@ impl<'a> Probe<'a> {
         Ok((item, claim))
     }
 
-    /// Everything that a group's worker is handed until nothing more comes; all of it acked.
+    /// Consumes and acks everything a group has.
     pub(super) fn drain(&self, topic: &str, group: &str) -> Result<Vec<Item>, Verdict> {
         let mut worker = self.worker(topic, group, LONG_MS)?;
         let mut items = Vec::new();
-        while let Some(item) = worker.wait(QUIET)? {
+        while let Some(item) = worker.wait(SILENCE)? {
             worker.ack(&item)?;
             items.push(item);
         }
         Ok(items)
     }
 
-    /// An ack.
+    /// Acks.
     pub(super) fn ack(&self, claim: &Claim) -> Result<Reply, Verdict> {
         self.post("/v1/ack", &claim.json())
     }
 
-    /// A nack.
+    /// Nacks.
     pub(super) fn nack(&self, claim: &Claim, reason: &str) -> Result<Reply, Verdict> {
         let mut body = claim.json();
         body["reason"] = json!(reason);
@@ -182,7 +187,7 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// What a delivery is settled with.
+/// The arguments with which a delivery is settled.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     pub(super) topic: String,
@@ -204,7 +209,7 @@ impl Claim {
         format!("topic={topic}&group={group}&partition={partition}&offset={offset}&owner={owner}")
     }
 
-    /// The same, by somebody else.
+    /// The same claim by another owner.
     pub(super) fn by(&self, owner: &str) -> Self {
         Self { owner: owner.to_owned(), ..self.clone() }
     }
@@ -219,9 +224,9 @@ pub(super) struct Item {
     pub(super) key: String,
     pub(super) value: String,
     pub(super) last_error: String,
-    /// The whole line.
+    /// The line.
     pub(super) json: Value,
-    /// When it was read.
+    /// When it was received.
     pub(super) at: Instant,
 }
 
@@ -247,7 +252,7 @@ impl Item {
     }
 }
 
-/// A consumer with its stream.
+/// A consumer with an open stream.
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     probe: &'a Probe<'a>,
@@ -258,48 +263,48 @@ pub(super) struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// The next delivery, which must come.
+    /// The next delivery, which must arrive.
     pub(super) fn next(&mut self) -> Result<Item, Verdict> {
-        let patience = self.probe.patience;
-        self.wait(patience)?.ok_or_else(|| fail("a delivery", format!("none within {} ms", patience.as_millis())))
+        let timeout = self.probe.timeout;
+        self.wait(timeout)?.ok_or_else(|| fail("a delivery", format!("none within {} ms", timeout.as_millis())))
     }
 
-    /// The next delivery, if one comes in time.
+    /// The next delivery, if it arrives in time.
     pub(super) fn wait(&mut self, limit: Duration) -> Result<Option<Item>, Verdict> {
-        let give_up = Instant::now() + limit;
+        let deadline = Instant::now() + limit;
         loop {
-            let left = give_up.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(None);
             }
-            let line = self.stream.connection().set_patience(left).and_then(|()| self.stream.line());
-            match line {
+            self.stream.set_timeout(left);
+            match self.stream.line() {
                 Ok(Some(line)) if line.trim().is_empty() => {}
                 Ok(Some(line)) => {
                     let json = serde_json::from_str(&line).map_err(|_| fail("a line of JSON", shorten(&line)))?;
                     return Ok(Some(Item::of(json)));
                 }
                 Ok(None) => return Err(fail("an open stream", "its end")),
-                Err(error) if is_silence(&error) => return Ok(None),
+                Err(error) if is_timeout(&error) => return Ok(None),
                 Err(error) => return Err(fail("an open stream", error)),
             }
         }
     }
 
-    /// So many deliveries, which must come.
+    /// This many deliveries, which must arrive.
     pub(super) fn take(&mut self, count: usize) -> Result<Vec<Item>, Verdict> {
         (0..count).map(|_| self.next()).collect()
     }
 
-    /// Nothing may come for so long.
-    pub(super) fn quiet(&mut self, limit: Duration, because: &str) -> Result<(), Verdict> {
+    /// Fails with `expected` if there is a delivery within the limit.
+    pub(super) fn expect_nothing(&mut self, limit: Duration, expected: &str) -> Result<(), Verdict> {
         match self.wait(limit)? {
             None => Ok(()),
-            Some(item) => Err(fail(because, shorten(&format!("{}", item.json)))),
+            Some(item) => Err(fail(expected, shorten(&format!("{}", item.json)))),
         }
     }
 
-    /// What the delivery is settled with.
+    /// The claim of a delivery.
     pub(super) fn claim(&self, item: &Item) -> Claim {
         Claim {
             topic: self.topic.clone(),
@@ -310,15 +315,15 @@ impl Worker<'_> {
         }
     }
 
-    /// An ack, which must be taken.
+    /// Acks, which must succeed.
     pub(super) fn ack(&self, item: &Item) -> Result<(), Verdict> {
         let reply = self.probe.ack(&self.claim(item))?;
-        ensure(matches!(reply.status, 200..=299), "an ack to be taken", glimpse(&reply))
+        ensure(matches!(reply.status, 200..=299), "the ack to succeed", brief(&reply))
     }
 
-    /// A nack, which must be taken.
+    /// Nacks, which must succeed.
     pub(super) fn nack(&self, item: &Item, reason: &str) -> Result<(), Verdict> {
         let reply = self.probe.nack(&self.claim(item), reason)?;
-        ensure(matches!(reply.status, 200..=299), "a nack to be taken", glimpse(&reply))
+        ensure(matches!(reply.status, 200..=299), "the nack to succeed", brief(&reply))
     }
 }

@@ -1,77 +1,78 @@
-//! What a run came to: a table for people, JSON for programs.
+//! The report of a run, as text and as JSON.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Case, Outcome, Verdict};
+use super::case::Case;
+use super::verdict::{Verdict, VerdictKind};
 
-/// A case and what it came to.
+/// A case and its verdict.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The case.
     pub case: Case,
-    /// What it came to.
+    /// Its verdict.
     pub verdict: Verdict,
 }
 
-/// What a run came to, case by case in the order of the specification.
+/// The verdicts of a run, in the order of the specification.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The server.
     pub url: String,
     /// How long the run took.
     pub took: Duration,
-    /// Every case that was asked for.
+    /// All selected cases.
     pub entries: Vec<Entry>,
 }
 
 impl Report {
-    /// How many cases came to an outcome.
+    /// How many cases have a kind of verdict.
     #[must_use]
-    pub fn count(&self, outcome: Outcome) -> usize {
-        self.entries.iter().filter(|entry| entry.verdict.outcome == outcome).count()
+    pub fn count(&self, kind: VerdictKind) -> usize {
+        self.entries.iter().filter(|entry| entry.verdict.kind == kind).count()
     }
 
-    /// The names of the cases that came to an outcome.
+    /// The names of the cases with a kind of verdict.
     #[must_use]
-    pub fn names(&self, outcome: Outcome) -> Vec<&'static str> {
-        let of_it = self.entries.iter().filter(|entry| entry.verdict.outcome == outcome);
-        of_it.map(|entry| entry.case.name).collect()
+    pub fn names(&self, kind: VerdictKind) -> Vec<&'static str> {
+        let entries = self.entries.iter().filter(|entry| entry.verdict.kind == kind);
+        entries.map(|entry| entry.case.name).collect()
     }
 
-    /// Counts and time in one line.
+    /// Counts and time as one line of text.
     #[must_use]
     pub fn summary(&self) -> String {
-        let counts = Outcome::ALL.map(|outcome| format!("{} {}", self.count(outcome), outcome.words()));
+        let counts = VerdictKind::ALL.map(|kind| format!("{} {}", self.count(kind), kind.as_str()));
         let cases = self.entries.len();
         format!("{cases} cases against {} in {:.1} s: {}", self.url, self.took.as_secs_f64(), counts.join(", "))
     }
 
-    /// The report for programs.
+    /// The report as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
-        let count = |outcome| self.count(outcome);
+        let count = |kind| self.count(kind);
         let cases = self.entries.iter().map(|Entry { case, verdict }| {
             json!({
                 "section": case.section, "clause": case.clause, "name": case.name,
-                "result": verdict.outcome.words(), "seen": verdict.seen,
+                "result": verdict.kind.as_str(), "seen": verdict.seen,
             })
         });
         json!({
             "url": self.url,
             "took_ms": self.took.as_millis() as u64,
             "counts": {
-                "pass": count(Outcome::Pass), "fail": count(Outcome::Fail),
-                "deviates on purpose": count(Outcome::Deviates), "not applicable": count(Outcome::NotApplicable),
+                "pass": count(VerdictKind::Pass), "fail": count(VerdictKind::Fail),
+                "deviates on purpose": count(VerdictKind::Deviates), "not applicable": count(VerdictKind::NotApplicable),
             },
             "cases": cases.collect::<Vec<_>>(),
         })
     }
 }
 
-/// The table for people: a heading for each section, a line for each clause, and below it what was seen, where that says more.
+/// A heading per section, a line per clause, and below it what was observed.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut section = "";
@@ -80,8 +81,8 @@ impl fmt::Display for Report {
                 section = case.section;
                 writeln!(f, "\n{section}")?;
             }
-            let words = verdict.outcome.words();
-            writeln!(f, "  {words:<19}  {}  [{}]", case.clause, case.name)?;
+            let kind = verdict.kind.as_str();
+            writeln!(f, "  {kind:<19}  {}  [{}]", case.clause, case.name)?;
             if !verdict.seen.is_empty() {
                 writeln!(f, "  {:<19}  - {}", "", verdict.seen)?;
             }

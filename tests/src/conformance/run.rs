@@ -1,47 +1,50 @@
-//! Runs cases against a server: most of them side by side, since most of them wait for a lease to end.
+//! Runs cases against a server, many at a time, since most of them wait for a lease to expire.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::case::{Case, Needs};
+use super::cases::cases;
+use super::probe::Probe;
 use super::report::{Entry, Report};
+use super::restart::{RestartBarrier, RestartTicket};
 use super::verdict::{Finding, fail, not_applicable};
-use super::{Case, Needs, Probe, cases};
-use crate::http::{Request, Server};
+use crate::http::{Client, Request};
 
-/// A restarted server that does not answer after this long has not come back.
-const BACK_WITHIN: Duration = Duration::from_secs(60);
-const BACK_POLL: Duration = Duration::from_millis(20);
+/// How long a restarted server may take to respond.
+const RESTART_WITHIN: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
 
-/// Restarts the server under test, its data kept; returns when a new one has been started.
+/// Restarts the server under test without losing its data; returns when the new process was started.
 pub type Restart = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// What is run, and against whom.
+/// Which cases are run, against which server.
 pub struct Options {
     /// The server: `http://host:port`.
     pub url: String,
-    /// How the server is restarted; without it the cases that need that are not applicable.
+    /// How the server is restarted; without it the cases that need a restart are not applicable.
     pub restart: Option<Restart>,
-    /// Only cases whose name or section contains this, in whatever case.
+    /// Only cases whose name or section contains this, ignoring case.
     pub only: Option<String>,
-    /// How many cases run side by side.
+    /// How many cases run at a time.
     pub jobs: usize,
-    /// How long something that must come is waited for.
-    pub patience: Duration,
+    /// How long a response or delivery that must arrive may take.
+    pub timeout: Duration,
 }
 
 impl Options {
-    /// Everything, against the server at `url`, without a restart.
+    /// All cases, against the server at `url`, without a restart.
     #[must_use]
-    pub fn at(url: &str) -> Self {
-        Self { url: url.to_owned(), restart: None, only: None, jobs: 24, patience: Duration::from_secs(5) }
+    pub fn new(url: &str) -> Self {
+        Self { url: url.to_owned(), restart: None, only: None, jobs: 24, timeout: Duration::from_secs(5) }
     }
 
-    /// The cases that are asked for.
+    /// The selected cases.
     #[must_use]
-    pub fn chosen(&self) -> Vec<Case> {
+    pub fn selected(&self) -> Vec<Case> {
         let only = self.only.as_deref().unwrap_or_default().to_lowercase();
         let wanted = |text: &str| text.to_lowercase().contains(&only);
         cases().into_iter().filter(|case| wanted(case.name) || wanted(case.section)).collect()
@@ -57,37 +60,37 @@ impl fmt::Debug for Options {
 /// Why no case was run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The URL is not one.
+    /// The URL is not valid.
     #[error("{0}")]
     Url(String),
-    /// Nobody answers there.
-    #[error("{url} does not answer: {error}")]
+    /// The server does not respond.
+    #[error("{url} does not respond: {error}")]
     Unreachable {
-        /// The server that was asked for.
+        /// The server.
         url: String,
-        /// What happened instead of an answer.
+        /// Why.
         error: String,
     },
-    /// There is nothing to run.
+    /// No case is selected.
     #[error("no case has {0:?} in its name or section; --list shows them all")]
-    NothingChosen(String),
+    NothingSelected(String),
 }
 
-/// Runs the chosen cases; `done` is told of each as it ends.
+/// Runs the selected cases and calls `done` as each ends.
 ///
 /// # Errors
-/// If there is no server, or no case.
+/// If there is no server, or no case is selected.
 pub fn run(options: &Options, done: &(dyn Fn(&Entry) + Sync)) -> Result<Report, RunError> {
     let began = Instant::now();
-    let server = Server::at(&options.url, options.patience).map_err(RunError::Url)?;
-    if let Err(error) = server.call(&Request::get("/v1/healthz")) {
+    let client = Client::from_url(&options.url, options.timeout).map_err(RunError::Url)?;
+    if let Err(error) = client.call(&Request::get("/v1/healthz")) {
         return Err(RunError::Unreachable { url: options.url.clone(), error: error.to_string() });
     }
-    let chosen = options.chosen();
-    if chosen.is_empty() {
-        return Err(RunError::NothingChosen(options.only.clone().unwrap_or_default()));
+    let selected = options.selected();
+    if selected.is_empty() {
+        return Err(RunError::NothingSelected(options.only.clone().unwrap_or_default()));
     }
-    let runner = Runner { options, server, run_id: run_id(), done, chosen: &chosen, entries: Mutex::default() };
+    let runner = Runner { options, client, run_id: run_id(), done, selected: &selected, entries: Mutex::default() };
     runner.run_without_restart();
     runner.run_with_restart();
     let mut entries = locked(&runner.entries).split_off(0);
@@ -96,7 +99,7 @@ pub fn run(options: &Options, done: &(dyn Fn(&Entry) + Sync)) -> Result<Report, 
     Ok(Report { url: options.url.clone(), took: began.elapsed(), entries })
 }
 
-/// A text that no other run has had on this machine, and hardly on another.
+/// An identifier that is unique on this machine, and practically unique elsewhere.
 fn run_id() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("{:x}{:x}", std::process::id(), since.as_micros() & 0xff_ffff_ffff)
@@ -104,16 +107,16 @@ fn run_id() -> String {
 
 struct Runner<'a> {
     options: &'a Options,
-    server: Server,
+    client: Client,
     run_id: String,
     done: &'a (dyn Fn(&Entry) + Sync),
-    chosen: &'a [Case],
+    selected: &'a [Case],
     entries: Mutex<Vec<(usize, Entry)>>,
 }
 
 impl Runner<'_> {
     fn indices(&self, needs: Needs) -> Vec<usize> {
-        (0..self.chosen.len()).filter(|&index| self.chosen[index].needs == needs).collect()
+        (0..self.selected.len()).filter(|&index| self.selected[index].needs == needs).collect()
     }
 
     fn run_without_restart(&self) {
@@ -130,138 +133,67 @@ impl Runner<'_> {
         });
     }
 
-    /// All at once, since all of them wait for the same restart.
+    /// Runs all of them at once, since they share one restart.
     fn run_with_restart(&self) {
         let indices = self.indices(Needs::Restart);
         let Some(restart) = &self.options.restart else {
             for index in indices {
-                self.tell(index, Err(not_applicable("needs --restart")));
+                self.report(index, Err(not_applicable("needs --restart")));
             }
             return;
         };
-        if self.keeps_nothing() {
+        if self.is_volatile() {
             for index in indices {
-                self.tell(index, Err(not_applicable("the server says wal_enabled: false, so nothing survives")));
+                self.report(index, Err(not_applicable("the server reports wal_enabled: false, so nothing survives")));
             }
             return;
         }
-        let meeting = Meeting::of(indices.len(), || {
+        let barrier = RestartBarrier::new(indices.len(), || {
             restart()?;
-            self.wait_until_back()
+            self.wait_for_restart()
         });
         std::thread::scope(|scope| {
             for index in indices {
-                let meeting = &meeting;
-                scope.spawn(move || {
-                    let seat = Seat { meeting, used: AtomicBool::new(false) };
-                    self.run_case(index, Some(&seat));
-                });
+                let barrier = &barrier;
+                scope.spawn(move || self.run_case(index, Some(&barrier.ticket())));
             }
         });
     }
 
-    fn keeps_nothing(&self) -> bool {
-        let version = self.server.call(&Request::get("/v1/version"));
+    fn is_volatile(&self) -> bool {
+        let version = self.client.call(&Request::get("/v1/version"));
         version.is_ok_and(|version| version.json()["wal_enabled"] == false)
     }
 
-    fn wait_until_back(&self) -> Result<(), String> {
-        let give_up = Instant::now() + BACK_WITHIN;
+    fn wait_for_restart(&self) -> Result<(), String> {
+        let deadline = Instant::now() + RESTART_WITHIN;
         loop {
-            let seen = match self.server.call(&Request::get("/v1/topics")) {
+            let seen = match self.client.call(&Request::get("/v1/topics")) {
                 Ok(reply) if reply.status == 200 => return Ok(()),
                 Ok(reply) => format!("{} to GET /v1/topics", reply.status),
                 Err(error) => error.to_string(),
             };
-            if Instant::now() > give_up {
-                return Err(format!("{seen}, {} s after the restart", BACK_WITHIN.as_secs()));
+            if Instant::now() > deadline {
+                return Err(format!("{seen}, {} s after the restart", RESTART_WITHIN.as_secs()));
             }
-            std::thread::sleep(BACK_POLL);
+            std::thread::sleep(POLL);
         }
     }
 
-    fn run_case(&self, index: usize, seat: Option<&Seat<'_>>) {
+    fn run_case(&self, index: usize, ticket: Option<&RestartTicket<'_>>) {
         let prefix = format!("cf-{}-{index}", self.run_id);
-        let probe = Probe::new(self.server.clone(), self.options.patience, prefix, seat);
-        let run = self.chosen[index].run;
-        // A case that breaks is a finding too, and must not keep the others from theirs.
+        let probe = Probe::new(self.client.clone(), self.options.timeout, prefix, ticket);
+        let run = self.selected[index].run;
+        // A panic is the verdict of its case and must not affect the others.
         let finding = catch_unwind(AssertUnwindSafe(|| run(&probe)));
-        self.tell(index, finding.unwrap_or_else(|_| Err(fail("a case that ends", "one that panicked"))));
+        self.report(index, finding.unwrap_or_else(|_| Err(fail("the case to complete", "a panic"))));
     }
 
-    fn tell(&self, index: usize, finding: Finding) {
+    fn report(&self, index: usize, finding: Finding) {
         let verdict = finding.unwrap_or_else(|early| early);
-        let entry = Entry { case: self.chosen[index], verdict };
+        let entry = Entry { case: self.selected[index], verdict };
         (self.done)(&entry);
         locked(&self.entries).push((index, entry));
-    }
-}
-
-/// Where cases wait for each other, so that one restart serves them all.
-struct Meeting<'a> {
-    restart: Box<dyn Fn() -> Result<(), String> + Sync + 'a>,
-    state: Mutex<Gathering>,
-    changed: Condvar,
-}
-
-struct Gathering {
-    /// Cases that have neither arrived nor ended.
-    awaited: usize,
-    /// Set once the restart is over.
-    restarted: Option<Result<(), String>>,
-}
-
-impl<'a> Meeting<'a> {
-    fn of(awaited: usize, restart: impl Fn() -> Result<(), String> + Sync + 'a) -> Self {
-        let state = Mutex::new(Gathering { awaited, restarted: None });
-        Self { restart: Box::new(restart), state, changed: Condvar::new() }
-    }
-
-    /// One less to wait for; whoever comes last restarts the server for all.
-    fn count_down(&self) -> MutexGuard<'_, Gathering> {
-        let mut state = locked(&self.state);
-        state.awaited -= 1;
-        if state.awaited == 0 {
-            state.restarted = Some((self.restart)());
-            self.changed.notify_all();
-        }
-        state
-    }
-}
-
-/// A case's place at the meeting. One that ends without having asked for the restart is not waited for.
-pub(super) struct Seat<'a> {
-    meeting: &'a Meeting<'a>,
-    used: AtomicBool,
-}
-
-impl Seat<'_> {
-    /// Waits until everybody is here and the server has been restarted.
-    pub(super) fn restart(&self) -> Result<(), String> {
-        if self.used.swap(true, Ordering::Relaxed) {
-            return Err("a second restart, which no case may ask for".to_owned());
-        }
-        let mut state = self.meeting.count_down();
-        loop {
-            if let Some(restarted) = &state.restarted {
-                return restarted.clone();
-            }
-            state = self.meeting.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-impl Drop for Seat<'_> {
-    fn drop(&mut self) {
-        if !self.used.load(Ordering::Relaxed) {
-            drop(self.meeting.count_down());
-        }
-    }
-}
-
-impl fmt::Debug for Seat<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("used", &self.used).finish_non_exhaustive()
     }
 }
 

@@ -1,30 +1,30 @@
-//! What a case comes to.
+//! The verdict of a case.
 
 use crate::http::{CallError, Reply};
 
-/// How long a glimpse of an answer may be.
+/// The longest observation in a verdict.
 const SEEN_CHARS_MAX: usize = 200;
 
-/// How a clause stands.
+/// The kind of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
-    /// The server does what the specification says.
+pub enum VerdictKind {
+    /// The server behaves as specified.
     Pass,
     /// It does not.
     Fail,
-    /// It does what our documents say instead, each of them a strengthening.
+    /// It behaves as DriftQ documents, which is stricter.
     Deviates,
-    /// It cannot be seen here, and the verdict says why.
+    /// The clause cannot be observed; the verdict says why.
     NotApplicable,
 }
 
-impl Outcome {
-    /// All of them, in the order in which they are counted.
+impl VerdictKind {
+    /// All kinds, in the order of reports.
     pub const ALL: [Self; 4] = [Self::Pass, Self::Fail, Self::Deviates, Self::NotApplicable];
 
-    /// The outcome in words, as reports show it.
+    /// The kind as reports show it.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",
             Self::Fail => "fail",
@@ -34,39 +34,39 @@ impl Outcome {
     }
 }
 
-/// What a case saw, and what that means.
+/// What a case observed, and whether that is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// How the clause stands.
-    pub outcome: Outcome,
-    /// What was seen, in a few words; where it failed, what was expected too.
+    /// The kind.
+    pub kind: VerdictKind,
+    /// What was observed; for a failure also what was expected.
     pub seen: String,
 }
 
-/// How a case ends: at its last line, or early, because it has seen enough.
+/// How a case ends: at its last line, or early.
 pub type Finding = Result<Verdict, Verdict>;
 
 /// The clause holds.
 pub(super) fn pass(seen: impl Into<String>) -> Finding {
-    Ok(Verdict { outcome: Outcome::Pass, seen: seen.into() })
+    Ok(Verdict { kind: VerdictKind::Pass, seen: seen.into() })
 }
 
-/// The server does what our documents say instead; `decision` names which.
+/// The server behaves as DriftQ documents instead; `decision` names where.
 pub(super) fn deviates(seen: impl std::fmt::Display, decision: &str) -> Finding {
-    Ok(Verdict { outcome: Outcome::Deviates, seen: format!("{seen} ({decision})") })
+    Ok(Verdict { kind: VerdictKind::Deviates, seen: format!("{seen} ({decision})") })
 }
 
 /// The clause does not hold.
 pub(super) fn fail(expected: impl std::fmt::Display, seen: impl std::fmt::Display) -> Verdict {
-    Verdict { outcome: Outcome::Fail, seen: format!("expected {expected}, saw {seen}") }
+    Verdict { kind: VerdictKind::Fail, seen: format!("expected {expected}, saw {seen}") }
 }
 
-/// The clause cannot be seen here.
+/// The clause cannot be observed.
 pub(super) fn not_applicable(why: impl Into<String>) -> Verdict {
-    Verdict { outcome: Outcome::NotApplicable, seen: why.into() }
+    Verdict { kind: VerdictKind::NotApplicable, seen: why.into() }
 }
 
-/// Ends a case that saw something else than it must.
+/// Fails the case unless the condition holds.
 pub(super) fn ensure(
     holds: bool,
     expected: impl std::fmt::Display,
@@ -75,19 +75,19 @@ pub(super) fn ensure(
     if holds { Ok(()) } else { Err(fail(expected, seen)) }
 }
 
-/// Ends a case whose answer has another status than it must.
-pub(super) fn ensure_status(reply: &Reply, status: u16, asked: &str) -> Result<(), Verdict> {
-    ensure(reply.status == status, format!("{status} to {asked}"), glimpse(reply))
+/// Fails the case unless the response has this status.
+pub(super) fn ensure_status(reply: &Reply, status: u16, request: &str) -> Result<(), Verdict> {
+    ensure(reply.status == status, format!("{status} to {request}"), brief(reply))
 }
 
-/// An answer in a few words.
-pub(super) fn glimpse(reply: &Reply) -> String {
+/// A response in one line.
+pub(super) fn brief(reply: &Reply) -> String {
     shorten(&format!("{} {}", reply.status, reply.body.trim()))
 }
 
-/// A text on one line, and not too long.
+/// A text in one line of limited length.
 pub(super) fn shorten(text: &str) -> String {
-    let line: String = text.chars().map(|sign| if sign.is_control() { ' ' } else { sign }).collect();
+    let line: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
     let line = line.trim();
     match line.char_indices().nth(SEEN_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &line[..end]),
@@ -97,6 +97,6 @@ pub(super) fn shorten(text: &str) -> String {
 
 impl From<CallError> for Verdict {
     fn from(error: CallError) -> Self {
-        fail("an answer", error)
+        fail("a response", error)
     }
 }

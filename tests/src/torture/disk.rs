@@ -1,6 +1,6 @@
-//! Disks of our own, which can be filled, and whose power can be cut.
+//! Disks on loop devices or in memory, which can be filled, and whose power can be cut.
 //!
-//! A disk is taken off when its guard goes, whatever happened; its loop device goes with it.
+//! A disk is unmounted, and its loop device released, when it is dropped.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::tools::{self, Missing};
 
-/// A file system whose power can be cut.
+/// A file system that supports shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
     /// ext4.
@@ -38,7 +38,7 @@ impl FileSystem {
         }
     }
 
-    /// XFS wants 300 MiB at the least; the file has holes.
+    /// XFS requires at least 300 MiB. The image is sparse.
     const fn image_bytes(self) -> u64 {
         match self {
             Self::Ext4 => 96 << 20,
@@ -46,7 +46,7 @@ impl FileSystem {
         }
     }
 
-    /// What is missing on this machine to have one.
+    /// What is missing on this machine to use it.
     #[must_use]
     pub fn missing(self) -> Missing {
         tools::missing_for_power(self.mkfs())
@@ -62,10 +62,10 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A new disk with an empty file system, in a file in `folder`, mounted below it.
+    /// A disk with an empty file system, in an image file in `folder`, mounted below it.
     ///
     /// # Errors
-    /// What the tools say.
+    /// If a tool fails.
     pub fn with(file_system: FileSystem, folder: &Path) -> Result<Self, String> {
         let image = folder.join(format!("{}.img", file_system.name()));
         File::create_new(&image)
@@ -77,10 +77,10 @@ impl Disk {
         Ok(disk)
     }
 
-    /// A disk of that many bytes in memory.
+    /// A tmpfs of this size.
     ///
     /// # Errors
-    /// What `mount` says.
+    /// If `mount` fails.
     pub fn in_memory(bytes: u64, folder: &Path) -> Result<Self, String> {
         let folder = mount_point(folder)?;
         let size = format!("size={bytes}");
@@ -94,49 +94,49 @@ impl Disk {
         &self.folder
     }
 
-    /// Gives a disk in memory another size.
+    /// Changes the size of a tmpfs.
     ///
     /// # Errors
-    /// What `mount` says.
+    /// If `mount` fails.
     pub fn resize(&self, bytes: u64) -> Result<(), String> {
         tools::run(Command::new("mount").args(["-o", &format!("remount,size={bytes}")]).arg(&self.folder))
     }
 
-    /// Cuts the power: from here on nothing reaches the medium, not even what the file system's journal had in memory.
+    /// Cuts the power: nothing reaches the medium any more, not even the journal in memory.
     ///
     /// # Errors
-    /// What `xfs_io` says, which can do that to ext4 as well.
+    /// If `xfs_io` fails, which supports ext4 as well.
     pub fn cut_power(&self) -> Result<(), String> {
-        // Its `shutdown` is the ioctl 0x8004587d with the value 2: "going down", without flushing the log.
+        // Its `shutdown` is the ioctl 0x8004587d (GOINGDOWN) with the value 2, without flushing the journal.
         tools::run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&self.folder))
     }
 
-    /// Takes the disk off and puts it on again, as after a power loss: the file system replays what its journal has.
+    /// Unmounts and mounts the disk, as after a power loss: the file system replays its journal.
     ///
     /// # Errors
-    /// What `umount` and `mount` say.
+    /// If `umount` or `mount` fails.
     pub fn remount(&mut self) -> Result<(), String> {
         self.unmount()?;
         self.mount()
     }
 
     fn mount(&mut self) -> Result<(), String> {
-        let Some(image) = &self.image else { return Err("a disk in memory does not come back".to_owned()) };
+        let Some(image) = &self.image else { return Err("a tmpfs cannot be mounted again".to_owned()) };
         tools::run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(&self.folder))?;
         self.mounted = true;
         Ok(())
     }
 
-    /// A process that was just killed may hold a file a moment longer.
+    /// Retries, since a process that was just killed may hold a file a little longer.
     fn unmount(&mut self) -> Result<(), String> {
-        let give_up = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             match tools::run(Command::new("umount").arg(&self.folder)) {
                 Ok(()) => {
                     self.mounted = false;
                     return Ok(());
                 }
-                Err(error) if Instant::now() >= give_up => return Err(error),
+                Err(error) if Instant::now() >= deadline => return Err(error),
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         }
@@ -146,7 +146,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.mounted && tools::run(Command::new("umount").arg(&self.folder)).is_err() {
-            // Lazily: whatever still holds it open is about to end. There is nobody to tell if even that fails.
+            // Lazily: what still holds it open is about to exit. A failure cannot be reported from here.
             let _ = tools::run(Command::new("umount").arg("-l").arg(&self.folder));
         }
     }

@@ -1,20 +1,19 @@
-//! Ctrl-C, made polite: whoever drives a run looks here between two steps and gives up in good order, so that every guard that ends a
-//! process or takes a disk off does its work.
+//! SIGINT, SIGTERM and SIGHUP as a flag that is checked between steps, so that all guards that kill processes and unmount disks run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-static ASKED: AtomicBool = AtomicBool::new(false);
+static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// What a run that was broken off by a signal ends with.
+/// The error of a run that was ended by a signal.
 pub const INTERRUPTED: &str = "interrupted";
 
-/// Begins to listen for SIGINT, SIGTERM and SIGHUP, on a thread of its own.
+/// Begins to listen for SIGINT, SIGTERM and SIGHUP on a separate thread.
 ///
 /// # Errors
-/// If the system gives no thread or no signals.
+/// If the thread or the signal handlers cannot be created.
 pub fn listen() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let wait = async {
@@ -26,28 +25,34 @@ pub fn listen() -> std::io::Result<()> {
             _ = terminate.recv() => {}
             _ = hangup.recv() => {}
         }
-        ASKED.store(true, Ordering::Relaxed);
+        REQUESTED.store(true, Ordering::Relaxed);
         Ok::<_, std::io::Error>(())
     };
     std::thread::Builder::new().name("interrupt".into()).spawn(move || runtime.block_on(wait)).map(drop)
 }
 
-/// Whether somebody asked for the end.
+/// Whether a signal was received.
 #[must_use]
-pub fn asked() -> bool {
-    ASKED.load(Ordering::Relaxed)
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::Relaxed)
 }
 
-/// Waits, unless the end is asked for meanwhile.
+/// Fails if a signal was received.
 ///
 /// # Errors
 /// [`INTERRUPTED`].
-pub fn pause(time: Duration) -> Result<(), String> {
+pub fn check() -> Result<(), String> {
+    if requested() { Err(INTERRUPTED.to_owned()) } else { Ok(()) }
+}
+
+/// Sleeps.
+///
+/// # Errors
+/// [`INTERRUPTED`], if a signal is received meanwhile.
+pub fn sleep(time: Duration) -> Result<(), String> {
     let end = Instant::now() + time;
     loop {
-        if asked() {
-            return Err(INTERRUPTED.to_owned());
-        }
+        check()?;
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(());
@@ -56,17 +61,17 @@ pub fn pause(time: Duration) -> Result<(), String> {
     }
 }
 
-/// Waits for something to be so.
+/// Waits until a condition holds.
 ///
 /// # Errors
-/// [`INTERRUPTED`], or what was waited for if it did not come in time.
-pub fn await_that(what: &str, limit: Duration, mut so: impl FnMut() -> bool) -> Result<(), String> {
+/// [`INTERRUPTED`], or `what` if it does not hold in time.
+pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) -> Result<(), String> {
     let end = Instant::now() + limit;
-    while !so() {
+    while !condition() {
         if Instant::now() >= end {
             return Err(format!("{what}: not within {limit:?}"));
         }
-        pause(Duration::from_millis(5))?;
+        sleep(Duration::from_millis(5))?;
     }
     Ok(())
 }

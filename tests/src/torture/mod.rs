@@ -1,20 +1,20 @@
-//! Torture: the real broker is killed, cut off from its disk, lied to about the time, and has its system calls fail, while clients
-//! work with it; and everything they were told is held against what the broker promises.
+//! Torture: injects faults into a real broker process while clients use it, and verifies everything the clients observed.
 //!
-//! A [`stage`] has a server and a history. The [`workload`] makes calls, each written down by the [`recorder`] before it leaves. The
-//! [`faults`] say what is done to the server meanwhile. In the end the server is healed, restarted and [drained](drain), twice, and
-//! the [`judge`] has the history checked and the log replayed. `docs/reliability.md` has the commands and the figures.
+//! A [`scenario`] has a server and a history. The [`workload`] makes calls, each recorded by the [`recorder`] before it is sent. The
+//! [`faults`] kill the server, cut the power of its disk, make its system calls fail, or change its clock. At the end the server is
+//! restarted and [drained](drain) twice, the history is checked and the log replayed: the [`verdict`]. `docs/reliability.md` has the
+//! commands and the figures.
 
 pub mod client;
-pub mod dice;
 pub mod disk;
 pub mod drain;
 pub mod faults;
 pub mod interrupt;
-pub mod judge;
-pub mod meddler;
 pub mod recorder;
-pub mod stage;
+pub mod rng;
+pub mod scenario;
+pub mod syscall_injector;
 pub mod table;
 pub mod tools;
+pub mod verdict;
 pub mod workload;

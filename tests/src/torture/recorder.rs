@@ -1,7 +1,7 @@
-//! The one who writes the history down.
+//! Records the history.
 //!
-//! A line is one JSON object and one `write` to the file, so that a driver that dies leaves whole lines and every call it had made.
-//! `docs/histories.md` says what they mean.
+//! A line is one JSON object, written with one `write`, so that a driver that is killed leaves complete lines and every call it made.
+//! `docs/histories.md` defines the format.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,23 +9,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use driftq_sim::history::{Entry, Phase};
+use driftq_history::{Entry, Phase};
 use serde_json::{Value, json};
 
-/// What was counted while writing.
+/// Counters of a history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls that clients made.
     pub calls: u64,
-    /// Those that were answered with success.
+    /// Calls that succeeded.
     pub acked: u64,
-    /// Messages that streams handed over.
+    /// Messages delivered by streams.
     pub deliveries: u64,
-    /// Those of them that were of dead letters.
+    /// Deliveries of dead letters.
     pub dead: u64,
 }
 
-/// Writes a history. Threads share it.
+/// Writes a history. Shared by threads.
 #[derive(Debug)]
 pub struct Recorder {
     path: PathBuf,
@@ -40,10 +40,10 @@ struct Lines {
 }
 
 impl Recorder {
-    /// Begins a new history.
+    /// Begins a history.
     ///
     /// # Errors
-    /// If the file cannot be made.
+    /// If the file exists or cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
         let lines = Lines { file: File::create_new(path)?, seq: 0, counts: Counts::default() };
         Ok(Self { path: path.to_owned(), lines: Mutex::new(lines) })
@@ -55,31 +55,30 @@ impl Recorder {
         &self.path
     }
 
-    /// How many lines there are.
+    /// The number of lines.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.lock().seq
     }
 
-    /// Whether there is nothing yet.
+    /// Whether there is no line yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.lock().counts
     }
 
-    /// Writes a line and hands it to the system before returning.
+    /// Writes a line. It is in the file when this returns.
     ///
     /// # Panics
-    /// If the line cannot be written: what is not in the history cannot be judged, and nobody may go on as if it were.
-    pub fn write(&self, who: (&str, u64), op: &str, phase: Phase, args: &Value, result: Value) {
+    /// If the line cannot be written: a call that is not in the history cannot be verified.
+    pub fn write(&self, (client, incarnation): (&str, u64), op: &str, phase: Phase, args: &Value, result: Value) {
         let t = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
-        let (client, incarnation) = who;
         let mut lines = self.lock();
         let entry = Entry {
             seq: lines.seq,
@@ -91,14 +90,14 @@ impl Recorder {
             args: args.clone(),
             result,
         };
-        let mut line = serde_json::to_vec(&entry).expect("an entry is JSON");
+        let mut line = serde_json::to_vec(&entry).expect("entries serialize");
         line.push(b'\n');
-        lines.file.write_all(&line).expect("the history can be written");
+        lines.file.write_all(&line).expect("the history is writable");
         lines.seq += 1;
         lines.counts.count(&entry);
     }
 
-    /// Writes what the driver did to the server.
+    /// Records an action of the driver on the server.
     pub fn driver(&self, op: &str, args: &Value) {
         self.write((DRIVER, 0), op, Phase::Ok, args, json!({}));
     }
@@ -108,7 +107,7 @@ impl Recorder {
     }
 }
 
-/// The client that stands for whoever runs the show.
+/// The client name of the driver.
 pub const DRIVER: &str = "driver";
 
 impl Counts {
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_in_the_file_before_the_recorder_returns() {
+    fn line_is_in_file_when_write_returns() {
         let folder = tempfile::tempdir().expect("a folder");
         let recorder = Recorder::create(&folder.path().join("history")).expect("made");
         recorder.write(("c", 0), "produce", Phase::Invoke, &json!({"topic": "t", "value": "v"}), Value::Null);
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_many_threads_are_whole_and_rise() {
+    fn lines_of_concurrent_threads_are_complete_and_ordered() {
         let folder = tempfile::tempdir().expect("a folder");
         let recorder = Recorder::create(&folder.path().join("history")).expect("made");
         std::thread::scope(|scope| {
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_history_is_never_written_over() {
+    fn existing_history_is_not_overwritten() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("history");
         std::fs::write(&path, "something").expect("written");

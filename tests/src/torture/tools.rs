@@ -1,53 +1,51 @@
-//! What of the machine a torture needs, and words for what is missing.
+//! The tools and rights that faults need, and why a fault is skipped without them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Why something cannot be tried here, if it cannot; one line that says what is missing.
+/// Why something cannot be tried on this machine, if it cannot.
 pub type Missing = Option<String>;
 
-/// What it takes to see system calls fail.
+/// What is missing to inject into system calls.
 #[must_use]
 pub fn missing_for_syscalls() -> Missing {
-    has("strace", &["-V"]).then_some(()).map_or_else(|| Some("there is no strace".to_owned()), |()| None)
+    (!runs("strace", "-V")).then(|| "there is no strace".to_owned())
 }
 
-/// What it takes to make disks of our own.
+/// What is missing to mount disks.
 #[must_use]
 pub fn missing_for_mounts() -> Missing {
     if !rustix::process::geteuid().is_root() {
-        return Some("it takes root to mount a disk".to_owned());
+        return Some("mounting a disk requires root".to_owned());
     }
-    if !Path::new("/dev/loop-control").exists() {
-        return Some("there are no loop devices".to_owned());
-    }
-    None
+    (!Path::new("/dev/loop-control").exists()).then(|| "there are no loop devices".to_owned())
 }
 
-/// What it takes to cut the power of a disk with this file system.
+/// What is missing to cut the power of a disk with this file system.
 #[must_use]
 pub fn missing_for_power(mkfs: &str) -> Missing {
-    let tool = [(mkfs, "-V"), ("xfs_io", "-V")].into_iter().find(|(tool, flag)| !has(tool, &[flag]));
-    missing_for_mounts().or_else(|| tool.map(|(tool, _)| format!("there is no {tool}")))
+    let tool = [mkfs, "xfs_io"].into_iter().find(|tool| !runs(tool, "-V"));
+    missing_for_mounts().or_else(|| tool.map(|tool| format!("there is no {tool}")))
 }
 
-/// The library that lies about the time.
+/// The library that fakes the wall clock.
 #[must_use]
-pub fn lying_clock() -> Option<PathBuf> {
+pub fn faketime_library() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).find(|library| library.exists())
 }
 
-fn has(tool: &str, flags: &[&str]) -> bool {
-    let found =
-        Command::new(tool).args(flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+/// Whether a tool can be run with this flag.
+#[must_use]
+pub fn runs(tool: &str, flag: &str) -> bool {
+    let found = Command::new(tool).arg(flag).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     found.is_ok_and(|status| status.success())
 }
 
-/// Runs a tool to its end.
+/// Runs a tool and waits for it.
 ///
 /// # Errors
-/// What it said, if it did not succeed.
+/// Its standard error, if it does not succeed.
 pub fn run(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{name} cannot be run: {error}"))?;

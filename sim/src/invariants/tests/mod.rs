@@ -1,6 +1,6 @@
-//! A check that was never seen to fail is not trusted: every law here fails once.
+//! A check that was never seen to fail is not trusted: every invariant is violated by a test.
 
-pub(super) mod forge;
+pub(super) mod fixtures;
 mod planted;
 
 use std::fs;
@@ -9,30 +9,37 @@ use std::path::Path;
 use super::ALL;
 
 #[test]
-fn laws_stand_in_order_and_no_name_or_sentence_stands_twice() {
-    assert!(ALL.is_sorted_by_key(|law| law.number));
-    for (nth, law) in ALL.iter().enumerate() {
-        assert!(ALL[..nth].iter().all(|other| other.name != law.name && other.sentence != law.sentence), "{law}");
+fn catalog_is_sorted_and_names_and_sentences_are_unique() {
+    assert!(ALL.is_sorted_by_key(|invariant| invariant.number));
+    for (nth, invariant) in ALL.iter().enumerate() {
+        assert!(
+            ALL[..nth].iter().all(|other| other.name != invariant.name && other.sentence != invariant.sentence),
+            "{invariant}"
+        );
     }
 }
 
 #[test]
-fn every_law_is_checked_by_a_function_of_its_name() {
+fn every_invariant_is_checked_by_a_function_of_its_name() {
     let mut sources = String::new();
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut sources);
-    for law in ALL {
-        let named = [format!("fn {}(", law.name), format!("fn {}<", law.name)];
-        assert!(named.iter().any(|named| sources.contains(named)), "nothing is named {}", law.name);
+    for invariant in ALL {
+        let deliveries = [format!("fn {}(", invariant.name), format!("fn {}<", invariant.name)];
+        assert!(
+            deliveries.iter().any(|deliveries| sources.contains(deliveries)),
+            "no function is named {}",
+            invariant.name
+        );
     }
 }
 
 fn read(folder: &Path, all: &mut String) {
-    for entry in fs::read_dir(folder).expect("the sources are there") {
-        let path = entry.expect("the sources are there").path();
+    for entry in fs::read_dir(folder).expect("the sources are readable") {
+        let path = entry.expect("the sources are readable").path();
         if path.is_dir() {
             read(&path, all);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            all.push_str(&fs::read_to_string(&path).expect("sources are text"));
+            all.push_str(&fs::read_to_string(&path).expect("the sources are text"));
         }
     }
 }

@@ -1,20 +1,20 @@
 "use strict";
-// The signs. Each has a shape of its own, so that no colour is needed to tell them apart.
+// The symbols. They differ in shape, not only in colour.
 
 const GLYPHS = {
-  call: ["a call", "ink"], sent: ["sent, not arrived", "soft"], duplicate: ["the same call again", "warn"], produce: ["produced", "accent"],
-  delivery: ["read by a worker", "accent"], ack: ["done", "good"], nack: ["failed", "warn"], dead: ["dead", "bad"],
-  effect: ["an effect", "effect"], time: ["time", "soft"], clock_jump: ["the clock leaps", "bad"], io: ["written, synced", "ink"],
-  io_fault: ["I/O fails", "bad"], torn: ["torn write", "bad"], snapshot: ["snapshot", "ink"], crash: ["crash", "bad"],
-  boot: ["start", "good"], probe: ["what if", "soft"], other: ["anything else", "soft"],
+  call: ["request", "ink"], sent: ["sent, not arrived", "soft"], duplicate: ["repeated request", "warn"], produce: ["produce", "accent"],
+  delivery: ["delivery", "accent"], ack: ["ack", "good"], nack: ["nack", "warn"], dead: ["dead-lettered", "bad"],
+  effect: ["effect", "effect"], time: ["time", "soft"], clock_jump: ["clock jump", "bad"], io: ["I/O", "ink"],
+  io_fault: ["I/O failure", "bad"], torn: ["torn write", "bad"], snapshot: ["snapshot", "ink"], crash: ["crash", "bad"],
+  boot: ["start", "good"], probe: ["probe", "soft"], other: ["other", "soft"],
 };
-// What Shift and an arrow stop at, the gravest first; a crowded picture shows these before all others.
-const GRAVE = ["crash", "torn", "io_fault", "clock_jump", "dead", "duplicate"];
+// Where Shift and an arrow key stop, the most severe first. A crowded chart shows these before all others.
+const SEVERE = ["crash", "torn", "io_fault", "clock_jump", "dead", "duplicate"];
 const ENDS = {
-  open: "still held", acked: "done", nacked: "failed", expired: "ran out", released: "given back", dead: "dead", undone: "undone by a crash", taken: "taken away",
+  open: "running", acked: "acked", nacked: "nacked", expired: "expired", released: "released", dead: "dead-lettered", undone: "undone by a crash", taken: "ended by seek or deletion",
 };
 
-/// Draws a sign of about 2r by 2r around (x, y).
+/// Draws a symbol of about 2r by 2r around (x, y).
 function drawGlyph(c, kind, x, y, r, color, face) {
   c.save();
   c.translate(x, y);
@@ -48,7 +48,7 @@ function drawGlyph(c, kind, x, y, r, color, face) {
   c.restore();
 }
 
-/// The sign that tells how a lease ended, at its right end.
+/// The symbol at the right end of a lease: how it ended.
 function drawEnd(c, end, x, y, r) {
   c.save();
   c.translate(x, y);

@@ -1,21 +1,21 @@
-//! `conformance`: every clause of the DriftQ v1 specification that can be seen over HTTP, asked of a server at a URL.
+//! `conformance`: checks a server against every clause of the DriftQ v1 specification that is observable over HTTP.
 //!
-//! The suite itself is [`driftq_tests::conformance`]; here are its command line, its progress bar and its exit codes.
+//! The suite itself is [`driftq_tests::conformance`].
 
 mod cli;
 
-use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::Parser;
-use driftq_tests::conformance::{Options, Outcome, Report, Restart, run};
-use indicatif::{ProgressBar, ProgressStyle};
+use driftq_tests::conformance::{Options, Report, Restart, VerdictKind, run};
+use driftq_tests::progress::Progress;
 
 use crate::cli::Cli;
 
-/// The command line is wrong, or nobody answers: nothing has been tested.
+/// The command line is wrong or the server does not respond: nothing was checked.
 const NOT_RUN: u8 = 2;
 
 fn main() -> ExitCode {
@@ -30,28 +30,28 @@ fn main() -> ExitCode {
 }
 
 fn act(cli: Cli) -> Result<ExitCode, Box<dyn std::error::Error>> {
-    let mut options = Options::at(cli.url.as_deref().unwrap_or_default());
+    let mut options = Options::new(cli.url.as_deref().unwrap_or_default());
     options.only = cli.only;
     options.jobs = usize::from(cli.jobs);
-    options.patience = Duration::from_millis(cli.timeout_ms);
+    options.timeout = Duration::from_millis(cli.timeout_ms);
     options.restart = cli.restart.map(restart_by);
     if cli.list {
         list(&options)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let bar = progress(options.chosen().len());
+    let progress = Progress::bar("", options.selected().len() as u64);
     let report = run(&options, &|entry| {
-        bar.set_message(entry.case.name);
-        bar.inc(1);
+        progress.message(entry.case.name);
+        progress.step();
     });
-    bar.finish_and_clear();
+    drop(progress);
     let report = report?;
-    show(&report, cli.json.as_deref())?;
-    Ok(if report.count(Outcome::Fail) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    print(&report, cli.json.as_deref())?;
+    Ok(if report.count(VerdictKind::Fail) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The table on standard output, unless the JSON takes its place.
-fn show(report: &Report, json: Option<&Path>) -> io::Result<()> {
+/// Prints the table, or the JSON if that goes to standard output.
+fn print(report: &Report, json: Option<&Path>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if json == Some(Path::new("-")) {
         return writeln!(out, "{:#}", report.json());
@@ -66,7 +66,7 @@ fn show(report: &Report, json: Option<&Path>) -> io::Result<()> {
 fn list(options: &Options) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut section = "";
-    for case in options.chosen() {
+    for case in options.selected() {
         if case.section != section {
             section = case.section;
             writeln!(out, "\n{section}")?;
@@ -76,31 +76,19 @@ fn list(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// A bar on standard error, for a person who watches; nothing where nobody does.
-fn progress(cases: usize) -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(cases as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} ({elapsed}) {msg}") {
-        bar.set_style(style);
-    }
-    bar
-}
-
-/// Runs a command of the user's. What it says goes to a file: a server that it leaves behind would hold a pipe open for ever.
+/// Runs the user's restart command. Its output goes to a file: a server that it starts in the background would keep a pipe open.
 fn restart_by(command: String) -> Restart {
     Box::new(move || {
-        let mut said = tempfile::tempfile().map_err(|error| error.to_string())?;
-        let handle = || said.try_clone().map_err(|error| error.to_string());
+        let mut output = tempfile::tempfile().map_err(|error| error.to_string())?;
+        let handle = || output.try_clone().map_err(|error| error.to_string());
         let mut shell = Command::new("sh");
         shell.args(["-c", &command]).stdin(Stdio::null()).stdout(handle()?).stderr(handle()?);
         let status = shell.status().map_err(|error| format!("sh cannot be run: {error}"))?;
         if status.success() {
             return Ok(());
         }
-        said.seek(SeekFrom::Start(0)).map_err(|error| error.to_string())?;
-        let text = io::read_to_string(said).unwrap_or_default();
-        Err(format!("the restart command ended with {status}: {}", text.trim()))
+        output.seek(SeekFrom::Start(0)).map_err(|error| error.to_string())?;
+        let text = io::read_to_string(output).unwrap_or_default();
+        Err(format!("the restart command exited with {status}: {}", text.trim()))
     })
 }

@@ -1,19 +1,20 @@
 //! v1.1: producer backpressure, and the limits of "Current implementation defaults".
 //!
-//! Nobody tells us a server's limits, so they are looked for where the specification's defaults would be. A server with larger
-//! ones is asked for nothing: its cases are not applicable.
+//! A server's limits are unknown, so the specification's defaults are tried. With larger limits the cases are not applicable.
 
 use serde_json::json;
 
-use super::{Case, Probe, Verdict, case, fill};
-use crate::conformance::verdict::{Finding, deviates, ensure, fail, glimpse, not_applicable, pass};
+use super::expect::fill_partition;
+use crate::conformance::case::{Case, case};
+use crate::conformance::probe::Probe;
+use crate::conformance::verdict::{Finding, Verdict, brief, deviates, ensure, fail, not_applicable, pass};
 use crate::http::Reply;
 
 const BACKPRESSURE: &str = "v1.1 Producer backpressure";
 const DEFAULTS: &str = "Current implementation defaults";
 
-/// Messages after which we no longer look for a limit.
-const LOOKED_FOR: usize = 5;
+/// Messages after which a limit is no longer looked for.
+const TRIED_MAX: usize = 5;
 
 pub(super) const CASES: &[Case] = &[
     case(BACKPRESSURE, "overload_status", "a produce beyond a partition's message limit is rejected with 429", status),
@@ -26,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(BACKPRESSURE, "overload_not_enqueued", "a rejected message is not enqueued", not_enqueued),
     case(BACKPRESSURE, "overload_per_partition", "the limits are each partition's own", per_partition),
-    case(BACKPRESSURE, "overload_ends", "what has been acked makes room again", ends),
+    case(BACKPRESSURE, "overload_ends", "acked messages free capacity", ends),
     case(
         BACKPRESSURE,
         "overload_bytes",
@@ -44,20 +45,22 @@ pub(super) const CASES: &[Case] = &[
     case(DEFAULTS, "default_idempotency_ttl", "the idempotency TTL is 10 minutes", default_ttl),
 ];
 
-/// The answer of a full partition; how many messages it holds.
+/// The response of a full partition, and how many messages it holds.
 fn overloaded(probe: &Probe<'_>, topic: &str) -> Result<(Reply, usize), Verdict> {
-    let taken = fill(probe, topic, LOOKED_FOR)?;
-    if taken == LOOKED_FOR {
-        return Err(not_applicable(format!("a partition takes {taken} messages and more: larger limits than v1's")));
+    let accepted = fill_partition(probe, topic, TRIED_MAX)?;
+    if accepted == TRIED_MAX {
+        return Err(not_applicable(format!(
+            "a partition accepts {accepted} messages or more: larger limits than v1's"
+        )));
     }
     let reply = probe.post("/v1/produce", &json!({ "topic": topic, "value": "x" }))?;
-    ensure(reply.status == 429, "429 again from a full partition", glimpse(&reply))?;
-    Ok((reply, taken))
+    ensure(reply.status == 429, "429 again from a full partition", brief(&reply))?;
+    Ok((reply, accepted))
 }
 
 fn status(probe: &Probe<'_>) -> Finding {
-    let (reply, taken) = overloaded(probe, &probe.topic(1)?)?;
-    pass(format!("{taken} taken, then {}", reply.status))
+    let (reply, accepted) = overloaded(probe, &probe.topic(1)?)?;
+    pass(format!("{accepted} accepted, then {}", reply.status))
 }
 
 fn retry_after(probe: &Probe<'_>) -> Finding {
@@ -71,24 +74,24 @@ fn body(probe: &Probe<'_>) -> Finding {
     let (reply, _) = overloaded(probe, &probe.topic(1)?)?;
     let json = reply.json();
     let named = json["error"] == "RESOURCE_EXHAUSTED" && json["reason"] == "overloaded";
-    let told = json["message"].is_string() && json["retry_after_ms"].is_u64();
-    ensure(named && told, "RESOURCE_EXHAUSTED, a message, overloaded, retry_after_ms", glimpse(&reply))?;
-    pass(glimpse(&reply))
+    let detailed = json["message"].is_string() && json["retry_after_ms"].is_u64();
+    ensure(named && detailed, "RESOURCE_EXHAUSTED, a message, overloaded, retry_after_ms", brief(&reply))?;
+    pass(brief(&reply))
 }
 
 fn not_enqueued(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    let (_, taken) = overloaded(probe, &topic)?;
+    let (_, accepted) = overloaded(probe, &topic)?;
     let items = probe.drain(&topic, "g")?;
-    ensure(items.len() == taken, format!("{taken} messages"), format!("{} of them", items.len()))?;
-    pass(format!("{taken} taken, {taken} delivered"))
+    ensure(items.len() == accepted, format!("{accepted} messages"), format!("{} of them", items.len()))?;
+    pass(format!("{accepted} accepted, {accepted} delivered"))
 }
 
 fn per_partition(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(2)?;
     overloaded(probe, &topic)?;
     probe.produce_to(&topic, 1, "v")?;
-    pass("partition 0 is full, partition 1 takes a message")
+    pass("partition 0 is full, partition 1 accepts a message")
 }
 
 fn ends(probe: &Probe<'_>) -> Finding {
@@ -97,9 +100,9 @@ fn ends(probe: &Probe<'_>) -> Finding {
     probe.drain(&topic, "g")?;
     let reply = probe.post("/v1/produce", &json!({ "topic": topic, "value": "x" }))?;
     match reply.status {
-        200 => pass("a message is taken after the acks"),
-        429 => Err(not_applicable("acks do not empty this buffer, and the specification does not say what does")),
-        _ => Err(fail("200 or 429", glimpse(&reply))),
+        200 => pass("a message is accepted after the acks"),
+        429 => Err(not_applicable("acks free no capacity here, and the specification does not require it")),
+        _ => Err(fail("200 or 429", brief(&reply))),
     }
 }
 
@@ -109,40 +112,40 @@ fn bytes_beyond(probe: &Probe<'_>) -> Result<Reply, Verdict> {
     probe.produce_body(&json!({ "topic": topic, "key": "1234", "value": "12345678" }))?;
     let reply = probe.post("/v1/produce", &json!({ "topic": topic, "key": "1234", "value": "12345" }))?;
     if reply.status == 200 {
-        return Err(not_applicable("a partition takes 21 bytes and more: larger limits than v1's"));
+        return Err(not_applicable("a partition accepts 21 bytes or more: larger limits than v1's"));
     }
     Ok(reply)
 }
 
 fn bytes(probe: &Probe<'_>) -> Finding {
     let reply = bytes_beyond(probe)?;
-    ensure(reply.status == 429, "429", glimpse(&reply))?;
-    pass(glimpse(&reply))
+    ensure(reply.status == 429, "429", brief(&reply))?;
+    pass(brief(&reply))
 }
 
 fn lone_message(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     let reply = probe.post("/v1/produce", &json!({ "topic": topic, "value": "123456789012345678901" }))?;
     match reply.status {
-        429 => pass(glimpse(&reply)),
-        413 => deviates("413", "no waiting helps, so it is not called overload: docs/http.md"),
-        200 => Err(not_applicable("a partition takes 21 bytes and more: larger limits than v1's")),
-        _ => Err(fail("429", glimpse(&reply))),
+        429 => pass(brief(&reply)),
+        413 => deviates("413", "a retry cannot succeed, so it is not overload: docs/http.md"),
+        200 => Err(not_applicable("a partition accepts 21 bytes or more: larger limits than v1's")),
+        _ => Err(fail("429", brief(&reply))),
     }
 }
 
 fn default_messages(probe: &Probe<'_>) -> Finding {
-    let (_, taken) = overloaded(probe, &probe.topic(1)?)?;
-    if taken == 2 { pass("the third is refused") } else { Err(not_applicable(format!("{taken} are configured"))) }
+    let (_, accepted) = overloaded(probe, &probe.topic(1)?)?;
+    if accepted == 2 { pass("the third is refused") } else { Err(not_applicable(format!("{accepted} are configured"))) }
 }
 
 fn default_bytes(probe: &Probe<'_>) -> Finding {
     bytes_beyond(probe)?;
     let topic = probe.topic(1)?;
     probe.produce(&topic, "12345678901234567890")?;
-    pass("20 bytes are taken, 21 are not")
+    pass("20 bytes are accepted, 21 are not")
 }
 
 fn default_ttl(_: &Probe<'_>) -> Finding {
-    Err(not_applicable("it would take ten minutes to see"))
+    Err(not_applicable("observing it takes ten minutes"))
 }

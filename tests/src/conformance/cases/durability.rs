@@ -1,68 +1,63 @@
-//! v1.3: what a restart keeps. Every case here takes part in the same restart.
+//! v1.3: what survives a restart. All cases share one restart.
 
 use serde_json::json;
 
-use super::{Case, Probe, durable};
-use crate::conformance::probe::{LONG_MS, QUIET, SHORT_MS};
-use crate::conformance::verdict::{Finding, deviates, ensure, fail, glimpse, pass};
+use crate::conformance::case::{Case, durable};
+use crate::conformance::probe::{LONG_MS, Probe, SHORT_MS, SILENCE};
+use crate::conformance::verdict::{Finding, brief, deviates, ensure, fail, pass};
 
 const PRODUCE: &str = "v1.3 Produce durability";
 const ACKS: &str = "v1.3 Ack and offset durability";
 const REPLAY: &str = "v1.3 Replay";
-const NOT_PROMISED: &str = "v1.3 Not promised to survive";
+const MAY_BE_LOST: &str = "v1.3 May be lost on restart";
 
 pub(super) const CASES: &[Case] = &[
     durable(
         PRODUCE,
         "restart_keeps_messages",
-        "produced messages survive a restart with place, key and value",
+        "produced messages survive a restart with partition, offset, key and value",
         keeps_messages,
     ),
     durable(PRODUCE, "restart_keeps_envelopes", "envelope fields survive a restart", keeps_envelopes),
     durable(
         PRODUCE,
         "restart_delivers_what_was_in_flight",
-        "a message that was delivered and not acked comes again after a restart",
-        in_flight_comes_again,
+        "a message that was delivered and not acked is redelivered after a restart",
+        in_flight_is_redelivered,
     ),
-    durable(ACKS, "restart_keeps_acks", "an acked message does not come back after a restart", keeps_acks),
-    durable(ACKS, "restart_keeps_offsets_per_group", "each group's offsets survive by themselves", offsets_per_group),
+    durable(ACKS, "restart_keeps_acks", "an acked message is not redelivered after a restart", keeps_acks),
+    durable(ACKS, "restart_keeps_offsets_per_group", "each group's offsets survive independently", offsets_per_group),
     durable(
         ACKS,
         "restart_keeps_offsets_per_partition",
-        "each partition's offsets survive by themselves",
+        "each partition's offsets survive independently",
         offsets_per_partition,
     ),
     durable(
         ACKS,
         "restart_ack_above_a_gap",
-        "the last acked offset survives: what is below it is done",
+        "the last acked offset survives: lower offsets are finished",
         ack_above_a_gap,
     ),
     durable(
         ACKS,
-        "restart_exhausted_stays_done",
+        "restart_exhausted_stays_finished",
         "a message given up at max_attempts does not resurrect on restart",
         exhausted_stays_done,
     ),
     durable(REPLAY, "restart_keeps_topics", "topics that have messages survive", keeps_topics),
     durable(REPLAY, "restart_keeps_order", "a partition's messages are in offset order after a restart", keeps_order),
-    durable(REPLAY, "restart_offsets_go_on", "offsets go on above those replayed", offsets_go_on),
+    durable(REPLAY, "restart_offsets_go_on", "new offsets are above those replayed", offsets_go_on),
     durable(REPLAY, "restart_resumes_dispatch", "new messages are delivered after a restart", resumes_dispatch),
     durable(
-        NOT_PROMISED,
+        MAY_BE_LOST,
         "restart_empty_partitions",
         "partitions that never had a message may be forgotten",
         empty_partitions,
     ),
-    durable(NOT_PROMISED, "restart_attempts", "attempts may start again", attempts),
-    durable(NOT_PROMISED, "restart_last_error", "last_error is lost on restart", last_error),
-    durable(
-        NOT_PROMISED,
-        "restart_producer_idempotency",
-        "the idempotency registry is in memory",
-        producer_idempotency,
-    ),
+    durable(MAY_BE_LOST, "restart_attempts", "attempts may start again", attempts),
+    durable(MAY_BE_LOST, "restart_last_error", "last_error is lost on restart", last_error),
+    durable(MAY_BE_LOST, "restart_producer_idempotency", "the idempotency registry is in memory", producer_idempotency),
 ];
 
 fn keeps_messages(probe: &Probe<'_>) -> Finding {
@@ -73,7 +68,7 @@ fn keeps_messages(probe: &Probe<'_>) -> Finding {
         probe.produce_body(&json!({ "topic": topic, "key": key, "value": value, "envelope": envelope }))?;
         sent.push((partition, key.to_owned(), value.to_owned()));
     }
-    // The offsets, learnt by a group of its own.
+    // A separate group observes the offsets.
     let mut before: Vec<_> = probe
         .worker(&topic, "before", LONG_MS)?
         .take(2)?
@@ -84,11 +79,11 @@ fn keeps_messages(probe: &Probe<'_>) -> Finding {
     probe.restart()?;
     let mut items = probe.worker(&topic, "g", LONG_MS)?.take(2)?;
     items.sort_unstable_by_key(|item| (item.partition, item.offset));
-    let places: Vec<_> = items.iter().map(|item| (item.partition, item.offset)).collect();
-    ensure(places == before, format!("places {before:?}"), format!("{places:?}"))?;
+    let positions: Vec<_> = items.iter().map(|item| (item.partition, item.offset)).collect();
+    ensure(positions == before, format!("partitions and offsets {before:?}"), format!("{positions:?}"))?;
     let seen: Vec<_> = items.into_iter().map(|item| (item.partition, item.key, item.value)).collect();
     ensure(seen == sent, format!("{sent:?}"), format!("{seen:?}"))?;
-    pass("both, in their places")
+    pass("both, at their offsets")
 }
 
 fn keeps_envelopes(probe: &Probe<'_>) -> Finding {
@@ -107,14 +102,14 @@ fn keeps_envelopes(probe: &Probe<'_>) -> Finding {
     pass("every field")
 }
 
-fn in_flight_comes_again(probe: &Probe<'_>) -> Finding {
+fn in_flight_is_redelivered(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     probe.produce(&topic, "v")?;
     let (first, _) = probe.take(&topic, "g", SHORT_MS)?;
     probe.restart()?;
     let (again, _) = probe.take(&topic, "g", LONG_MS)?;
     ensure(again.offset == first.offset, "the same message", &again.json)?;
-    pass("it came again")
+    pass("it was redelivered")
 }
 
 fn keeps_acks(probe: &Probe<'_>) -> Finding {
@@ -129,10 +124,10 @@ fn keeps_acks(probe: &Probe<'_>) -> Finding {
     probe.restart()?;
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     let next = worker.next()?;
-    ensure(next.offset > first.offset, "the open message alone", format!("offset {} again", next.offset))?;
+    ensure(next.offset > first.offset, "the unacked message alone", format!("offset {} again", next.offset))?;
     worker.ack(&next)?;
-    worker.quiet(QUIET, "no acked message")?;
-    pass("the acked one is over, the open one came")
+    worker.expect_nothing(SILENCE, "no acked message")?;
+    pass("only the unacked one was delivered")
 }
 
 fn offsets_per_group(probe: &Probe<'_>) -> Finding {
@@ -144,8 +139,8 @@ fn offsets_per_group(probe: &Probe<'_>) -> Finding {
     probe.restart()?;
     let (again, _) = probe.take(&topic, "open", LONG_MS)?;
     ensure(again.offset == other.offset, "the message in the group that had not acked it", &again.json)?;
-    probe.worker(&topic, "done", LONG_MS)?.quiet(QUIET, "nothing for the group that had")?;
-    pass("over for the one group, open for the other")
+    probe.worker(&topic, "done", LONG_MS)?.expect_nothing(SILENCE, "nothing for the group that had")?;
+    pass("finished for one group, pending for the other")
 }
 
 fn offsets_per_partition(probe: &Probe<'_>) -> Finding {
@@ -162,8 +157,8 @@ fn offsets_per_partition(probe: &Probe<'_>) -> Finding {
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     let again = worker.next()?;
     ensure(again.partition != acked.partition, "the other partition's message", &again.json)?;
-    worker.quiet(QUIET, "nothing of the acked partition")?;
-    pass("over in the one partition, open in the other")
+    worker.expect_nothing(SILENCE, "nothing of the acked partition")?;
+    pass("finished in one partition, pending in the other")
 }
 
 fn ack_above_a_gap(probe: &Probe<'_>) -> Finding {
@@ -177,11 +172,14 @@ fn ack_above_a_gap(probe: &Probe<'_>) -> Finding {
     drop(worker);
     probe.restart()?;
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
-    match worker.wait(probe.patience().min(std::time::Duration::from_secs(3)))? {
-        None => pass("the lower, unacked message is gone, as the highest acked offset has it"),
+    match worker.wait(probe.timeout().min(std::time::Duration::from_secs(3)))? {
+        None => pass("the lower, unacked message is finished, as the highest acked offset implies"),
         Some(again) if again.offset == items[0].offset => {
-            worker.quiet(QUIET, "the acked message to stay done")?;
-            deviates("the lower, unacked message came again", "an acked floor and the acks above it: docs/semantics.md")
+            worker.expect_nothing(SILENCE, "the acked message to stay finished")?;
+            deviates(
+                "the lower, unacked message was redelivered",
+                "an acked floor and the acks above it: docs/semantics.md",
+            )
         }
         Some(again) => Err(fail("the lower message, or none", &again.json)),
     }
@@ -191,12 +189,12 @@ fn exhausted_stays_done(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     probe.produce_with(&topic, "v", &json!({ "retry_policy": { "max_attempts": 1 } }))?;
     let (_, claim) = probe.take(&topic, "g", LONG_MS)?;
-    probe.nack(&claim, "no use")?;
-    // Time for a broker that looks at its retries only now and then.
+    probe.nack(&claim, "permanent failure")?;
+    // Some brokers process retries periodically.
     std::thread::sleep(std::time::Duration::from_millis(600));
     probe.restart()?;
-    probe.worker(&topic, "g", LONG_MS)?.quiet(QUIET, "no resurrection of what was given up")?;
-    pass("it stays done")
+    probe.worker(&topic, "g", LONG_MS)?.expect_nothing(SILENCE, "no redelivery of the exhausted message")?;
+    pass("it stays finished")
 }
 
 fn keeps_topics(probe: &Probe<'_>) -> Finding {
@@ -205,7 +203,7 @@ fn keeps_topics(probe: &Probe<'_>) -> Finding {
     probe.restart()?;
     ensure(probe.topics()?.contains(&topic), "the topic in the list", "a list without it")?;
     probe.produce_to(&topic, 1, "w")?;
-    pass("it is listed, and takes a message in partition 1")
+    pass("it is listed, and accepts a message in partition 1")
 }
 
 fn keeps_order(probe: &Probe<'_>) -> Finding {
@@ -217,8 +215,8 @@ fn keeps_order(probe: &Probe<'_>) -> Finding {
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     let items = worker.take(4)?;
     for (partition, expected) in [(0, ["v0", "v2"]), (1, ["v1", "v3"])] {
-        let of_it = items.iter().filter(|item| item.partition == partition);
-        let values: Vec<&str> = of_it.map(|item| item.value.as_str()).collect();
+        let in_partition = items.iter().filter(|item| item.partition == partition);
+        let values: Vec<&str> = in_partition.map(|item| item.value.as_str()).collect();
         ensure(values == expected, format!("{expected:?} in partition {partition}"), format!("{values:?}"))?;
     }
     pass("2 messages in each of 2 partitions, in order")
@@ -247,7 +245,7 @@ fn resumes_dispatch(probe: &Probe<'_>) -> Finding {
     let item = worker.next()?;
     ensure(item.value == "b", "the new message", &item.json)?;
     worker.ack(&item)?;
-    pass("a new message came to an open stream")
+    pass("a new message was delivered to an open stream")
 }
 
 fn empty_partitions(probe: &Probe<'_>) -> Finding {
@@ -257,8 +255,8 @@ fn empty_partitions(probe: &Probe<'_>) -> Finding {
     let reply = probe.post("/v1/produce", &body)?;
     match reply.status {
         200 => deviates("an empty topic kept its 3 partitions", "topics are in the log: docs/semantics.md"),
-        400..=499 => pass("they were forgotten"),
-        _ => Err(fail("the partition, or a refusal", glimpse(&reply))),
+        400..=499 => pass("they were lost"),
+        _ => Err(fail("the partition, or a refusal", brief(&reply))),
     }
 }
 
@@ -278,14 +276,14 @@ fn attempts(probe: &Probe<'_>) -> Finding {
 fn last_error(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     probe.produce(&topic, "v")?;
-    // Short, for it may be handed to the stream that has just gone.
+    // A short lease: the message may be delivered to the stream that was just closed.
     let (_, claim) = probe.take(&topic, "g", SHORT_MS)?;
-    probe.nack(&claim, "cold oven")?;
+    probe.nack(&claim, "timeout")?;
     probe.restart()?;
     let (again, _) = probe.take(&topic, "g", LONG_MS)?;
     match again.last_error.as_str() {
         "" | "ack_timeout" => pass("it is lost"),
-        "cold oven" => deviates("it is kept", "last_error survives a restart: docs/semantics.md"),
+        "timeout" => deviates("it is kept", "last_error survives a restart: docs/semantics.md"),
         _ => Err(fail("no last_error, or the nack's reason", &again.json)),
     }
 }
@@ -296,7 +294,7 @@ fn producer_idempotency(probe: &Probe<'_>) -> Finding {
     probe.produce_with(&topic, "a", &envelope)?;
     probe.restart()?;
     let reply = probe.post("/v1/produce", &json!({ "topic": topic, "value": "b", "envelope": envelope }))?;
-    ensure(matches!(reply.status, 200 | 409), "200 or 409", glimpse(&reply))?;
+    ensure(matches!(reply.status, 200 | 409), "200 or 409", brief(&reply))?;
     match probe.drain(&topic, "g")?.len() {
         2 => pass("the key is forgotten: two messages"),
         1 => deviates("still one message", "produced keys are in the log: docs/semantics.md"),

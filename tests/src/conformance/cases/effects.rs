@@ -1,13 +1,13 @@
 //! v1.6, both documents: the idempotency store as a worker uses it.
 //!
-//! The specifications have workers ask a store and do not say how it is reached over HTTP; our `/v1/idempotency` is one way. A server that has no such
-//! routes is not asked for them.
+//! The specifications require a store and do not define its HTTP routes; `/v1/idempotency` is DriftQ's. For a server without these routes the
+//! cases are not applicable.
 
 use serde_json::{Value, json};
 
-use super::{Case, Probe, Verdict, case, durable};
-use crate::conformance::probe::{LONG_MS, MEDIUM_MS, PAST_MEDIUM, SHORT_MS};
-use crate::conformance::verdict::{Finding, deviates, ensure, fail, glimpse, not_applicable, pass};
+use crate::conformance::case::{Case, case, durable};
+use crate::conformance::probe::{AFTER_MEDIUM, LONG_MS, MEDIUM_MS, Probe, SHORT_MS};
+use crate::conformance::verdict::{Finding, Verdict, brief, deviates, ensure, fail, not_applicable, pass};
 use crate::http::Reply;
 
 const WORKER: &str = "v1.6 Consumer-side idempotency";
@@ -16,17 +16,17 @@ const STORED: &str = "v1.6 semantics: what is stored";
 const SCOPE: &str = "v1.6 semantics: identity of an effect";
 
 pub(super) const CASES: &[Case] = &[
-    case(WORKER, "effect_new_executes", "a worker that asks for an unknown effect is told to execute it", new_executes),
+    case(WORKER, "effect_new_executes", "a begin of an unknown effect is granted", new_executes),
     case(
         WORKER,
         "effect_success_replays",
-        "an effect that succeeded is not executed again: its result is handed back",
+        "an effect that succeeded is not executed again: its result is returned",
         success_replays,
     ),
     case(
         WORKER,
         "effect_in_progress",
-        "an effect in progress elsewhere is told as such, to be tried again",
+        "a begin of an effect in progress elsewhere is refused with a time to retry",
         in_progress,
     ),
     case(
@@ -84,22 +84,22 @@ impl<'a> Effect<'a> {
         body
     }
 
-    /// Asks; a server without a store ends the case here.
+    /// Begins; without a store the case is not applicable.
     fn begin(&self) -> Result<Reply, Verdict> {
         let body = self.with(json!({ "owner": "w", "lease_ms": LONG_MS }));
         let reply = self.probe.post("/v1/idempotency/begin", &body)?;
         match reply.status {
             404 | 405 | 501 => {
-                Err(not_applicable("no idempotency store over HTTP, and the specification promises none"))
+                Err(not_applicable("no idempotency store over HTTP, which the specification does not require"))
             }
             _ => Ok(reply),
         }
     }
 
-    /// Asks, and must be told to execute; the token of the grant.
+    /// Begins, which must be granted. Returns the token.
     fn granted(&self) -> Result<String, Verdict> {
         let reply = self.begin()?;
-        ensure(reply.json()["decision"] == "EXECUTE", "EXECUTE", glimpse(&reply))?;
+        ensure(reply.json()["decision"] == "EXECUTE", "EXECUTE", brief(&reply))?;
         Ok(reply.json()["lease_token"].as_str().unwrap_or_default().to_owned())
     }
 
@@ -107,14 +107,14 @@ impl<'a> Effect<'a> {
         let mut body = self.with(outcome);
         body["lease_token"] = json!(token);
         let reply = self.probe.post("/v1/idempotency/finish", &body)?;
-        ensure(reply.status == 200, "200 to a finish", glimpse(&reply))
+        ensure(reply.status == 200, "200 to a finish", brief(&reply))
     }
 
-    /// What is stored; the scope must be the tenant's.
+    /// The stored record of an effect with tenant scope.
     fn stored(&self) -> Result<Value, Verdict> {
         let query = format!("/v1/idempotency?tenant_id={}&kind=tenant&key={}", self.tenant, self.key);
         let reply = self.probe.get(&query)?;
-        ensure(reply.status == 200, "200 with the record", glimpse(&reply))?;
+        ensure(reply.status == 200, "200 with the record", brief(&reply))?;
         Ok(reply.json())
     }
 }
@@ -123,7 +123,7 @@ fn new_executes(probe: &Probe<'_>) -> Finding {
     let reply = Effect::of_tenant(probe).begin()?;
     let json = reply.json();
     let granted = reply.status == 200 && json["decision"] == "EXECUTE" && json["lease_token"].is_string();
-    ensure(granted, "200 EXECUTE with a token", glimpse(&reply))?;
+    ensure(granted, "200 EXECUTE with a token", brief(&reply))?;
     pass("EXECUTE")
 }
 
@@ -135,7 +135,7 @@ fn success_replays(probe: &Probe<'_>) -> Finding {
         let reply = effect.begin()?;
         let json = reply.json();
         let replayed = reply.status == 200 && json["decision"] == "REPLAY" && json["result"] == result;
-        ensure(replayed, format!("REPLAY with {result}"), glimpse(&reply))?;
+        ensure(replayed, format!("REPLAY with {result}"), brief(&reply))?;
     }
     pass("REPLAY with the stored result")
 }
@@ -144,11 +144,11 @@ fn in_progress(probe: &Probe<'_>) -> Finding {
     let effect = Effect::of_tenant(probe);
     effect.granted()?;
     let reply = effect.begin()?;
-    let told = reply.status == 409 && reply.json()["decision"] == "IN_PROGRESS";
-    ensure(told, "409 IN_PROGRESS", glimpse(&reply))?;
+    let in_progress = reply.status == 409 && reply.json()["decision"] == "IN_PROGRESS";
+    ensure(in_progress, "409 IN_PROGRESS", brief(&reply))?;
     let retry = reply.header("retry-after").is_some() && reply.json()["retry_after_ms"].is_u64();
-    ensure(retry, "Retry-After and retry_after_ms", glimpse(&reply))?;
-    pass(glimpse(&reply))
+    ensure(retry, "Retry-After and retry_after_ms", brief(&reply))?;
+    pass(brief(&reply))
 }
 
 fn duplicate_delivery(probe: &Probe<'_>) -> Finding {
@@ -161,13 +161,13 @@ fn duplicate_delivery(probe: &Probe<'_>) -> Finding {
     probe.take(&topic, "g", SHORT_MS)?;
     let effect = Effect::of_group(probe, &topic, "g");
     effect.finish(&effect.granted()?, json!({ "status": "SUCCEEDED", "result": "done" }))?;
-    // The worker dies before its ack; the message comes again.
+    // The worker fails before its ack; the message is redelivered.
     let mut worker = probe.worker(&topic, "g", MEDIUM_MS)?;
     let again = worker.next()?;
     let reply = effect.begin()?;
-    ensure(reply.json()["decision"] == "REPLAY", "REPLAY", glimpse(&reply))?;
+    ensure(reply.json()["decision"] == "REPLAY", "REPLAY", brief(&reply))?;
     worker.ack(&again)?;
-    worker.quiet(PAST_MEDIUM, "no delivery after the ack")?;
+    worker.expect_nothing(AFTER_MEDIUM, "no delivery after the ack")?;
     pass(format!("attempt {}: REPLAY, acked", again.attempts))
 }
 
@@ -190,7 +190,7 @@ fn identity_is_the_topics(probe: &Probe<'_>) -> Finding {
             "EXECUTE in the other group",
             "the group is part of the identity, so each runs its own: docs/http.md",
         ),
-        _ => Err(fail("REPLAY", glimpse(&reply))),
+        _ => Err(fail("REPLAY", brief(&reply))),
     }
 }
 
@@ -210,7 +210,7 @@ fn states(probe: &Probe<'_>) -> Finding {
 
 fn failed_retries(probe: &Probe<'_>) -> Finding {
     let effect = Effect::of_tenant(probe);
-    effect.finish(&effect.granted()?, json!({ "status": "FAILED_RETRYABLE", "last_error": "cold" }))?;
+    effect.finish(&effect.granted()?, json!({ "status": "FAILED_RETRYABLE", "last_error": "busy" }))?;
     let token = effect.granted()?;
     let status = effect.stored()?["status_v1"].clone();
     ensure(status == "PENDING", "PENDING again", &status)?;
@@ -223,7 +223,7 @@ fn last_error(probe: &Probe<'_>) -> Finding {
     effect.finish(&effect.granted()?, json!({ "status": "FAILED_RETRYABLE", "last_error": "no network" }))?;
     let stored = effect.stored()?;
     ensure(stored["last_error"] == "no network", "last_error \"no network\"", &stored)?;
-    pass("it is kept")
+    pass("it is stored")
 }
 
 fn stored_fields(probe: &Probe<'_>) -> Finding {
@@ -243,9 +243,9 @@ fn updated_at(probe: &Probe<'_>) -> Finding {
     std::thread::sleep(std::time::Duration::from_millis(20));
     effect.finish(&token, json!({ "status": "SUCCEEDED" }))?;
     let ended = effect.stored()?["updated_at"].as_str().unwrap_or_default().to_owned();
-    // Timestamps of one form and zone, in the order of their texts.
+    // Timestamps of the same format and zone compare as text.
     let timely = begun.len() >= 20 && begun.contains('T') && begun < ended;
-    ensure(timely, "a timestamp that moves with the record", format!("{begun:?}, then {ended:?}"))?;
+    ensure(timely, "a timestamp that changes with the record", format!("{begun:?}, then {ended:?}"))?;
     pass(format!("{begun}, then {ended}"))
 }
 
@@ -255,7 +255,7 @@ fn tenant_and_key(probe: &Probe<'_>) -> Finding {
     one.granted()?;
     other.granted()?;
     let reply = one.begin()?;
-    ensure(reply.status == 409, "the first tenant's in progress", glimpse(&reply))?;
+    ensure(reply.status == 409, "the first tenant's in progress", brief(&reply))?;
     pass("EXECUTE for both tenants")
 }
 
@@ -264,7 +264,7 @@ fn empty_tenant(probe: &Probe<'_>) -> Finding {
     let named = Effect { tenant: "default".to_owned(), key: empty.key.clone(), ..Effect::of_tenant(probe) };
     empty.finish(&empty.granted()?, json!({ "status": "SUCCEEDED" }))?;
     let reply = named.begin()?;
-    ensure(reply.json()["decision"] == "REPLAY", "REPLAY for \"default\"", glimpse(&reply))?;
+    ensure(reply.json()["decision"] == "REPLAY", "REPLAY for \"default\"", brief(&reply))?;
     pass("the same effect")
 }
 
@@ -274,7 +274,7 @@ fn empty_key(probe: &Probe<'_>) -> Finding {
         let reply = effect.begin()?;
         let json = reply.json();
         let granted = json["decision"] == "EXECUTE" && json["idempotent"] == false;
-        ensure(granted, "EXECUTE, not idempotent", glimpse(&reply))?;
+        ensure(granted, "EXECUTE, not idempotent", brief(&reply))?;
     }
     pass("EXECUTE each time")
 }
@@ -285,10 +285,10 @@ fn restart_effects(probe: &Probe<'_>) -> Finding {
     probe.restart()?;
     let reply = effect.begin()?;
     match reply.json()["decision"].as_str() {
-        Some("EXECUTE") => pass("it was forgotten"),
+        Some("EXECUTE") => pass("it was lost"),
         Some("REPLAY") if reply.json()["result"] == 7 => {
             deviates("REPLAY with its result", "effects are in the log: docs/semantics.md")
         }
-        _ => Err(fail("EXECUTE, or REPLAY with the result", glimpse(&reply))),
+        _ => Err(fail("EXECUTE, or REPLAY with the result", brief(&reply))),
     }
 }

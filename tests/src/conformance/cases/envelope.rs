@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, Probe, Verdict, case, ensure_refused};
-use crate::conformance::probe::{Item, LONG_MS, QUIET};
-use crate::conformance::verdict::{Finding, deviates, ensure, fail, glimpse, pass};
+use super::expect::ensure_refused;
+use crate::conformance::case::{Case, case};
+use crate::conformance::probe::{Item, LONG_MS, Probe, SILENCE};
+use crate::conformance::verdict::{Finding, Verdict, brief, deviates, ensure, fail, pass};
 
 const FIELDS: &str = "v1.4 Envelope fields";
 const ROUTING: &str = "v1.4 Routing controls";
@@ -33,23 +34,23 @@ pub(super) const CASES: &[Case] = &[
     case(FIELDS, "envelope_on_redelivery", "a redelivery has the envelope too", on_redelivery),
     case(FIELDS, "envelope_leaves_payload", "the envelope does not change the payload", leaves_payload),
     case(ROUTING, "target_topic_routes", "target_topic sends a message to that topic instead", target_topic_routes),
-    case(ROUTING, "target_topic_with_override", "partition_override counts in the target topic", target_with_override),
-    case(ROUTING, "target_topic_answer", "a routed produce is answered 200 like any other", target_answer),
+    case(ROUTING, "target_topic_with_override", "partition_override applies to the target topic", target_with_override),
+    case(ROUTING, "target_topic_answer", "a routed produce gets 200 like any other", target_answer),
     case(POLICY, "deadline_expired", "a produce whose deadline has passed is rejected", deadline_expired),
-    case(POLICY, "deadline_future", "a produce whose deadline is to come is taken", deadline_future),
+    case(POLICY, "deadline_future", "a produce whose deadline is in the future is accepted", deadline_future),
     case(POLICY, "labels", "labels are not accepted over HTTP", labels),
     case(POLICY, "dlq_on_input", "an envelope's dlq is not accepted over HTTP", dlq_on_input),
 ];
 
-/// What comes of an envelope of a message in a topic of three partitions.
-fn through(probe: &Probe<'_>, topic: &str, envelope: &Value) -> Result<Item, Verdict> {
+/// Produces a message with an envelope and returns its delivery.
+fn deliver_with(probe: &Probe<'_>, topic: &str, envelope: &Value) -> Result<Item, Verdict> {
     probe.produce_with(topic, "v", envelope)?;
     Ok(probe.take(topic, "g", LONG_MS)?.0)
 }
 
 fn round_trip(probe: &Probe<'_>, envelope: &Value) -> Finding {
     let topic = probe.topic(3)?;
-    let item = through(probe, &topic, envelope)?;
+    let item = deliver_with(probe, &topic, envelope)?;
     for (name, value) in envelope.as_object().into_iter().flatten() {
         ensure(item.envelope()[name] == *value, format!("{name} {value}"), item.envelope())?;
     }
@@ -70,7 +71,7 @@ fn idempotency_key(probe: &Probe<'_>) -> Finding {
 
 fn target_topic_field(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    let item = through(probe, &topic, &json!({ "target_topic": topic }))?;
+    let item = deliver_with(probe, &topic, &json!({ "target_topic": topic }))?;
     ensure(item.envelope()["target_topic"] == topic, format!("target_topic {topic}"), item.envelope())?;
     pass("target_topic as sent")
 }
@@ -104,7 +105,7 @@ fn whole(probe: &Probe<'_>) -> Finding {
         "deadline": "2199-12-21T12:00:00Z",
         "retry_policy": { "max_attempts": 5, "backoff_ms": 250, "max_backoff_ms": 5000 },
     });
-    let item = through(probe, &topic, &envelope)?;
+    let item = deliver_with(probe, &topic, &envelope)?;
     ensure(*item.envelope() == envelope, &envelope, item.envelope())?;
     pass("all nine fields, and no other")
 }
@@ -128,36 +129,36 @@ fn leaves_payload(probe: &Probe<'_>) -> Finding {
     probe.produce_body(&json!({ "topic": topic, "key": key, "value": value, "envelope": envelope }))?;
     let (item, _) = probe.take(&topic, "g", LONG_MS)?;
     ensure((item.key.as_str(), item.value.as_str()) == (key, value), format!("{key:?} and {value:?}"), &item.json)?;
-    pass("quotes, tabs, backslashes and a crab came through")
+    pass("quotes, tabs, backslashes and an emoji are unchanged")
 }
 
 fn target_topic_routes(probe: &Probe<'_>) -> Finding {
-    let (asked, target) = (probe.topic(1)?, probe.topic(1)?);
-    let mut other = probe.worker(&asked, "g", LONG_MS)?;
-    probe.produce_with(&asked, "v", &json!({ "target_topic": target }))?;
+    let (requested, target) = (probe.topic(1)?, probe.topic(1)?);
+    let mut other = probe.worker(&requested, "g", LONG_MS)?;
+    probe.produce_with(&requested, "v", &json!({ "target_topic": target }))?;
     let (item, _) = probe.take(&target, "g", LONG_MS)?;
     ensure(item.value == "v", "the message in the target topic", &item.json)?;
-    other.quiet(QUIET, "nothing in the topic that was asked for")?;
+    other.expect_nothing(SILENCE, "nothing in the requested topic")?;
     pass("in the target topic, and only there")
 }
 
 fn target_with_override(probe: &Probe<'_>) -> Finding {
-    let (asked, target) = (probe.topic(1)?, probe.topic(3)?);
-    probe.produce_with(&asked, "v", &json!({ "target_topic": target, "partition_override": 2 }))?;
+    let (requested, target) = (probe.topic(1)?, probe.topic(3)?);
+    probe.produce_with(&requested, "v", &json!({ "target_topic": target, "partition_override": 2 }))?;
     let (item, _) = probe.take(&target, "g", LONG_MS)?;
     ensure(item.partition == 2, "partition 2 of the target", item.partition)?;
-    pass("partition 2 of 3, though the topic asked for has 1")
+    pass("partition 2 of 3, though the requested topic has 1")
 }
 
 fn target_answer(probe: &Probe<'_>) -> Finding {
-    let (asked, target) = (probe.topic(1)?, probe.topic(1)?);
-    let body = json!({ "topic": asked, "value": "v", "envelope": { "target_topic": target } });
+    let (requested, target) = (probe.topic(1)?, probe.topic(1)?);
+    let body = json!({ "topic": requested, "value": "v", "envelope": { "target_topic": target } });
     let reply = probe.post("/v1/produce", &body)?;
     let json = reply.json();
     let topic = &json["topic"];
-    let told = reply.status == 200 && json["status"] == "produced" && (*topic == asked || *topic == target);
-    ensure(told, "200 with status produced and a topic", glimpse(&reply))?;
-    pass(if *topic == asked { "it names the topic asked for" } else { "it names the target" })
+    let named = reply.status == 200 && json["status"] == "produced" && (*topic == requested || *topic == target);
+    ensure(named, "200 with status produced and a topic", brief(&reply))?;
+    pass(if *topic == requested { "it names the requested topic" } else { "it names the target" })
 }
 
 fn deadline_expired(probe: &Probe<'_>) -> Finding {
@@ -167,13 +168,13 @@ fn deadline_expired(probe: &Probe<'_>) -> Finding {
     ensure_refused(&reply, "a deadline in 2020")?;
     let items = probe.drain(&topic, "g")?;
     ensure(items.is_empty(), "no message from a rejected produce", format!("{} of them", items.len()))?;
-    pass(glimpse(&reply))
+    pass(brief(&reply))
 }
 
 fn deadline_future(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    through(probe, &topic, &json!({ "deadline": "2199-12-21T12:00:00Z" }))?;
-    pass("taken, and delivered")
+    deliver_with(probe, &topic, &json!({ "deadline": "2199-12-21T12:00:00Z" }))?;
+    pass("accepted and delivered")
 }
 
 fn labels(probe: &Probe<'_>) -> Finding {
@@ -186,9 +187,9 @@ fn labels(probe: &Probe<'_>) -> Finding {
         200 => {
             let (item, _) = probe.take(&topic, "g", LONG_MS)?;
             ensure(item.envelope()["labels"] == labels, "400, or the labels delivered", item.envelope())?;
-            deviates("labels are taken and delivered", "labels accepted: docs/http.md")
+            deviates("labels are accepted and delivered", "labels accepted: docs/http.md")
         }
-        _ => Err(fail("400", glimpse(&reply))),
+        _ => Err(fail("400", brief(&reply))),
     }
 }
 
@@ -196,6 +197,6 @@ fn dlq_on_input(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     let dlq = json!({ "original_topic": "x" });
     let reply = probe.post("/v1/produce", &json!({ "topic": topic, "value": "v", "envelope": { "dlq": dlq } }))?;
-    ensure(reply.status == 400, "400", glimpse(&reply))?;
+    ensure(reply.status == 400, "400", brief(&reply))?;
     pass("400")
 }

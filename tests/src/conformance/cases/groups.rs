@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Case, Probe, Verdict, case};
-use crate::conformance::probe::{Item, LONG_MS, QUIET, SHORT_MS, Worker};
-use crate::conformance::verdict::{Finding, ensure, fail, pass};
+use crate::conformance::case::{Case, case};
+use crate::conformance::probe::{Item, LONG_MS, Probe, SHORT_MS, SILENCE, Worker};
+use crate::conformance::verdict::{Finding, Verdict, ensure, fail, pass};
 
 const GROUPS: &str = "v1.1 Consumer groups and dispatch";
 
@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = &[
         concurrent_consumers,
     ),
     case(GROUPS, "groups_each_get_everything", "each group gets every message", each_group_gets_everything),
-    case(GROUPS, "groups_have_own_offsets", "an ack of one group moves no other group", own_offsets),
+    case(GROUPS, "groups_have_own_offsets", "an ack of one group affects no other group", own_offsets),
     case(
         GROUPS,
         "group_starts_with_nothing_acked",
@@ -39,28 +39,28 @@ pub(super) const CASES: &[Case] = &[
     case(
         GROUPS,
         "basic_consume_and_ack",
-        "produce, consume, ack: the message is delivered once and progress is kept",
+        "produce, consume, ack: the message is delivered once and progress is stored",
         basic_flow,
     ),
 ];
 
-/// The next delivery to any of these workers, and to whom it went.
+/// The next delivery to any of these workers, and the index of the worker.
 fn next_of(probe: &Probe<'_>, workers: &mut [Worker<'_>]) -> Result<(usize, Item), Verdict> {
-    let give_up = Instant::now() + probe.patience();
-    while Instant::now() < give_up {
+    let deadline = Instant::now() + probe.timeout();
+    while Instant::now() < deadline {
         for (index, worker) in workers.iter_mut().enumerate() {
             if let Some(item) = worker.wait(Duration::from_millis(10))? {
                 return Ok((index, item));
             }
         }
     }
-    Err(fail("a delivery to one of them", "none"))
+    Err(fail("a delivery to one of the workers", "none"))
 }
 
-/// Two workers of one group, both known to the broker.
+/// Two workers of one group, both registered at the broker.
 fn pair<'a>(probe: &'a Probe<'a>, topic: &str) -> Result<Vec<Worker<'a>>, Verdict> {
     let workers = vec![probe.worker(topic, "g", LONG_MS)?, probe.worker(topic, "g", LONG_MS)?];
-    // A stream's head may leave before the broker counts on its consumer.
+    // The head of a stream may arrive before its consumer is registered.
     std::thread::sleep(Duration::from_millis(100));
     Ok(workers)
 }
@@ -71,17 +71,17 @@ fn no_broadcast(probe: &Probe<'_>) -> Finding {
     for partition in 0..4 {
         probe.produce_to(&topic, partition, "v")?;
     }
-    let mut places = Vec::new();
+    let mut positions = Vec::new();
     for _ in 0..4 {
         let (_, item) = next_of(probe, &mut workers)?;
-        places.push((item.partition, item.offset));
+        positions.push((item.partition, item.offset));
     }
     for worker in &mut workers {
-        worker.quiet(QUIET, "no delivery to a second consumer")?;
+        worker.expect_nothing(SILENCE, "no delivery to a second consumer")?;
     }
-    places.sort_unstable();
-    places.dedup();
-    ensure(places.len() == 4, "4 different messages", format!("{places:?}"))?;
+    positions.sort_unstable();
+    positions.dedup();
+    ensure(positions.len() == 4, "4 different messages", format!("{positions:?}"))?;
     pass("4 messages, 4 deliveries to 2 consumers")
 }
 
@@ -102,14 +102,14 @@ fn round_robin(probe: &Probe<'_>) -> Finding {
 
 fn concurrent_consumers(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(2)?;
-    // Short leases: what is handed to the one that has just gone comes again soon.
-    let (mut gone, mut left) = (probe.worker(&topic, "g", SHORT_MS)?, probe.worker(&topic, "g", SHORT_MS)?);
-    gone.quiet(Duration::from_millis(50), "nothing before a produce")?;
-    drop(gone);
+    // Short leases: a message delivered to the closed stream is redelivered soon.
+    let (mut closed, mut open) = (probe.worker(&topic, "g", SHORT_MS)?, probe.worker(&topic, "g", SHORT_MS)?);
+    closed.expect_nothing(Duration::from_millis(50), "nothing before a produce")?;
+    drop(closed);
     probe.produce(&topic, "v")?;
-    let item = left.next()?;
-    left.ack(&item)?;
-    pass("two at once, and the one that stayed got the message")
+    let item = open.next()?;
+    open.ack(&item)?;
+    pass("two at once, and the remaining one got the message")
 }
 
 fn each_group_gets_everything(probe: &Probe<'_>) -> Finding {
@@ -118,12 +118,12 @@ fn each_group_gets_everything(probe: &Probe<'_>) -> Finding {
     for partition in 0..2 {
         probe.produce_to(&topic, partition, "v")?;
     }
-    let places = |items: Vec<Item>| {
-        let mut places: Vec<_> = items.iter().map(|item| (item.partition, item.offset)).collect();
-        places.sort_unstable();
-        places
+    let positions = |items: Vec<Item>| {
+        let mut positions: Vec<_> = items.iter().map(|item| (item.partition, item.offset)).collect();
+        positions.sort_unstable();
+        positions
     };
-    let (one, two) = (places(one.take(2)?), places(two.take(2)?));
+    let (one, two) = (positions(one.take(2)?), positions(two.take(2)?));
     ensure(one == two && one[0] != one[1], "the same two messages in both groups", format!("{one:?} and {two:?}"))?;
     pass("2 messages in each of 2 groups")
 }
@@ -136,18 +136,18 @@ fn own_offsets(probe: &Probe<'_>) -> Finding {
     one.ack(&first)?;
     let second = two.next()?;
     ensure(second.attempts == 1, "attempt 1 in the other group", &second.json)?;
-    // Its own claim is still good, whatever the other group has acked.
+    // Its claim is valid although the other group has acked.
     two.nack(&second, "not yet")?;
     let again = two.next()?;
-    ensure(again.offset == first.offset, "the message to be open in the other group", &again.json)?;
+    ensure(again.offset == first.offset, "the message to be pending in the other group", &again.json)?;
     two.ack(&again)?;
-    pass("acked in one group, open in the other")
+    pass("acked in one group, pending in the other")
 }
 
 fn starts_with_nothing_acked(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
-    // A group that was there before keeps what it has not acked, so that nothing is trimmed for being done.
-    let held = probe.worker(&topic, "keeper", LONG_MS)?;
+    // An earlier group that has not acked keeps the message from being trimmed.
+    let held = probe.worker(&topic, "earlier", LONG_MS)?;
     probe.produce(&topic, "v")?;
     let (item, _) = probe.take(&topic, "late", LONG_MS)?;
     drop(held);
@@ -174,6 +174,6 @@ fn basic_flow(probe: &Probe<'_>) -> Finding {
     worker.ack(&item)?;
     drop(worker);
     let mut next = probe.worker(&topic, "g", LONG_MS)?;
-    next.quiet(QUIET, "an acked message to be over for its group")?;
-    pass("delivered, acked, and over")
+    next.expect_nothing(SILENCE, "an acked message to be finished for its group")?;
+    pass("delivered, acked and finished")
 }

@@ -1,10 +1,11 @@
-//! HTTP API Reference: health, version, topics, and what all errors have in common.
+//! HTTP API Reference: health, version, topics, and the form of errors.
 
 use serde_json::{Value, json};
 
-use super::{Case, Probe, Verdict, case, ensure_fields, ensure_refused};
-use crate::conformance::probe::LONG_MS;
-use crate::conformance::verdict::{Finding, ensure, ensure_status, glimpse, pass};
+use super::expect::{ensure_fields, ensure_refused};
+use crate::conformance::case::{Case, case};
+use crate::conformance::probe::{LONG_MS, Probe};
+use crate::conformance::verdict::{Finding, Verdict, brief, ensure, ensure_status, pass};
 use crate::http::Reply;
 
 const HEALTH: &str = "HTTP API: health and version";
@@ -12,21 +13,21 @@ const TOPICS: &str = "HTTP API: topics";
 const ERRORS: &str = "HTTP API: errors and routes";
 
 pub(super) const CASES: &[Case] = &[
-    case(HEALTH, "healthz", "GET /v1/healthz answers 200 {\"status\":\"ok\"}", healthz),
-    case(HEALTH, "version", "GET /v1/version answers 200 with version, commit and wal_enabled", version),
+    case(HEALTH, "healthz", "GET /v1/healthz returns 200 {\"status\":\"ok\"}", healthz),
+    case(HEALTH, "version", "GET /v1/version returns 200 with version, commit and wal_enabled", version),
     case(
         TOPICS,
         "create_topic_by_json",
-        "POST /v1/topics with a JSON body answers 201 with status, name and partitions",
+        "POST /v1/topics with a JSON body returns 201 with status, name and partitions",
         create_by_json,
     ),
     case(
         TOPICS,
         "create_topic_by_query",
-        "POST /v1/topics?name=&partitions= answers 201 with status, name and partitions",
+        "POST /v1/topics?name=&partitions= returns 201 with status, name and partitions",
         create_by_query,
     ),
-    case(TOPICS, "list_topics", "GET /v1/topics answers 200 with the names as a list of strings", list),
+    case(TOPICS, "list_topics", "GET /v1/topics returns 200 with the names as a list of strings", list),
     case(
         TOPICS,
         "create_topic_without_a_name",
@@ -41,11 +42,11 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(ERRORS, "error_shape", "an error is {\"error\": CODE, \"message\": text}", error_shape),
     case(ERRORS, "malformed_json", "a body that is not JSON is refused with 400", malformed_json),
-    case(ERRORS, "method_not_allowed", "a route that does not know the method answers 405", method_not_allowed),
+    case(ERRORS, "method_not_allowed", "a route returns 405 for a method it does not support", method_not_allowed),
     case(
         ERRORS,
         "method_not_allowed_allow",
-        "405 answers have an Allow header that names the route's methods",
+        "405 responses have an Allow header with the route's methods",
         allow_header,
     ),
     case(ERRORS, "unversioned_reads", "GET routes without /v1 are blocked", unversioned_reads),
@@ -56,7 +57,7 @@ fn healthz(probe: &Probe<'_>) -> Finding {
     let reply = probe.get("/v1/healthz")?;
     ensure_status(&reply, 200, "GET /v1/healthz")?;
     ensure_fields(&reply, &json!({ "status": "ok" }))?;
-    pass(glimpse(&reply))
+    pass(brief(&reply))
 }
 
 fn version(probe: &Probe<'_>) -> Finding {
@@ -64,8 +65,8 @@ fn version(probe: &Probe<'_>) -> Finding {
     ensure_status(&reply, 200, "GET /v1/version")?;
     let json = reply.json();
     let shaped = json["version"].is_string() && json["commit"].is_string() && json["wal_enabled"].is_boolean();
-    ensure(shaped, "version and commit as texts, wal_enabled as a boolean", glimpse(&reply))?;
-    pass(glimpse(&reply))
+    ensure(shaped, "version and commit as strings, wal_enabled as a boolean", brief(&reply))?;
+    pass(brief(&reply))
 }
 
 fn created(reply: &Reply, name: &str) -> Finding {
@@ -90,7 +91,7 @@ fn list(probe: &Probe<'_>) -> Finding {
     ensure_status(&reply, 200, "GET /v1/topics")?;
     let json = reply.json();
     let listed = json["topics"].as_array().cloned().unwrap_or_default();
-    ensure(!listed.is_empty() && listed.iter().all(Value::is_string), "a list of strings", glimpse(&reply))?;
+    ensure(!listed.is_empty() && listed.iter().all(Value::is_string), "a list of strings", brief(&reply))?;
     for name in &names {
         let times = listed.iter().filter(|listed| *listed == name).count();
         ensure(times == 1, "each topic once", format!("{name} {times} times"))?;
@@ -108,7 +109,7 @@ fn create_unknown_field(probe: &Probe<'_>) -> Finding {
     let name = probe.name("t");
     let reply = probe.post("/v1/topics", &json!({ "name": name, "partitions": 1, "colour": "red" }))?;
     ensure_status(&reply, 400, "an unknown field")?;
-    ensure(!probe.topics()?.contains(&name), "no topic made by a refused request", "one")?;
+    ensure(!probe.topics()?.contains(&name), "no topic created by a refused request", "one")?;
     pass("400, and no topic")
 }
 
@@ -120,15 +121,15 @@ fn error_shape(probe: &Probe<'_>) -> Finding {
         probe.post("/v1/topics", &json!({}))?,
         probe.query("/v1/produce")?,
         probe.get("/v1/consume")?,
-        probe.ack(&claim.by("stranger"))?,
+        probe.ack(&claim.by("other-owner"))?,
     ];
     for reply in &replies {
-        ensure_refused(reply, "a wrong request")?;
+        ensure_refused(reply, "an invalid request")?;
         let json = reply.json();
         let code = json["error"].as_str().unwrap_or_default();
-        let code_like = !code.is_empty() && code.chars().all(|sign| sign.is_ascii_uppercase() || sign == '_');
-        let told = json["message"].as_str().is_some_and(|message| !message.is_empty());
-        ensure(code_like && told, "{\"error\": CODE, \"message\": text}", glimpse(reply))?;
+        let code_like = !code.is_empty() && code.chars().all(|char| char.is_ascii_uppercase() || char == '_');
+        let described = json["message"].as_str().is_some_and(|message| !message.is_empty());
+        ensure(code_like && described, "{\"error\": CODE, \"message\": text}", brief(reply))?;
     }
     pass(format!("{} errors of that shape", replies.len()))
 }
@@ -142,8 +143,8 @@ fn malformed_json(probe: &Probe<'_>) -> Finding {
     pass("400 on every route")
 }
 
-/// A method that each route does not know, and those it does.
-const WRONG: [(&str, &str, &[&str]); 8] = [
+/// Methods that routes do not support, and those they do.
+const UNSUPPORTED: [(&str, &str, &[&str]); 8] = [
     ("DELETE", "/v1/healthz", &["GET"]),
     ("POST", "/v1/healthz", &["GET"]),
     ("POST", "/v1/version", &["GET"]),
@@ -155,16 +156,16 @@ const WRONG: [(&str, &str, &[&str]); 8] = [
 ];
 
 fn method_not_allowed(probe: &Probe<'_>) -> Finding {
-    for (method, route, _) in WRONG {
+    for (method, route, _) in UNSUPPORTED {
         ensure_status(&probe.call(method, route, "")?, 405, &format!("{method} {route}"))?;
     }
     pass("405 on every route")
 }
 
 fn allow_header(probe: &Probe<'_>) -> Finding {
-    for (method, route, allowed) in WRONG {
+    for (method, route, allowed) in UNSUPPORTED {
         let reply = probe.call(method, route, "")?;
-        ensure(reply.status >= 400, format!("{method} {route} to be refused"), glimpse(&reply))?;
+        ensure(reply.status >= 400, format!("{method} {route} to be refused"), brief(&reply))?;
         let header = reply.header("allow").unwrap_or("no Allow header");
         let named: Vec<&str> = header.split(',').map(str::trim).collect();
         let complete = allowed.iter().all(|method| named.contains(method)) && !named.contains(&method);
@@ -191,8 +192,8 @@ fn unversioned_writes(probe: &Probe<'_>) -> Finding {
     for route in ["/ack", "/nack"] {
         refused(&probe.post(route, &claim)?, route)?;
     }
-    ensure(!probe.topics()?.contains(&name), "no topic made by a blocked route", "one")?;
+    ensure(!probe.topics()?.contains(&name), "no topic created by a blocked route", "one")?;
     let items = probe.drain(&topic, "g")?;
-    ensure(items.is_empty(), "no message made by a blocked route", format!("{} of them", items.len()))?;
+    ensure(items.is_empty(), "no message produced by a blocked route", format!("{} of them", items.len()))?;
     pass("none is served")
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Case, Probe, Verdict, case};
-use crate::conformance::probe::{Claim, LONG_MS, SHORT_MS};
-use crate::conformance::verdict::{Finding, ensure, ensure_status, fail, glimpse, pass};
+use crate::conformance::case::{Case, case};
+use crate::conformance::probe::{Claim, LONG_MS, Probe, SHORT_MS};
+use crate::conformance::verdict::{Finding, Verdict, brief, ensure, ensure_status, fail, pass};
 use crate::http::{Reply, Request};
 
 const CONSUME: &str = "HTTP API: consume";
@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
         "an item has partition, offset, attempts, key, value and last_error",
         item_shape,
     ),
-    case(CONSUME, "consume_by_json", "GET /v1/consume takes its parameters from a JSON body too", by_json),
+    case(CONSUME, "consume_by_json", "GET /v1/consume accepts its parameters in a JSON body", by_json),
     case(
         CONSUME,
         "consume_missing_parameters",
@@ -35,12 +35,12 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(CONSUME, "consume_default_lease", "without lease_ms a lease lasts 2000 ms", default_lease),
     case(CONSUME, "consume_lease_ms", "lease_ms sets how long a lease lasts", lease_ms),
-    case(SETTLE, "ack_by_json", "POST /v1/ack with a JSON body answers 204 without a body", ack_by_json),
-    case(SETTLE, "ack_by_query", "POST /v1/ack with a query answers 204 without a body", ack_by_query),
+    case(SETTLE, "ack_by_json", "POST /v1/ack with a JSON body returns 204 without a body", ack_by_json),
+    case(SETTLE, "ack_by_query", "POST /v1/ack with a query returns 204 without a body", ack_by_query),
     case(
         SETTLE,
         "ack_not_owner",
-        "an ack by another owner answers 409 {\"error\":\"FAILED_PRECONDITION\",\"message\":\"not owner\"}",
+        "an ack by another owner returns 409 {\"error\":\"FAILED_PRECONDITION\",\"message\":\"not owner\"}",
         ack_not_owner,
     ),
     case(
@@ -52,12 +52,12 @@ pub(super) const CASES: &[Case] = &[
     case(SETTLE, "ack_undelivered", "an ack of a message that was never delivered is refused", ack_undelivered),
     case(SETTLE, "ack_missing_parameters", "an ack that lacks a parameter is refused with 400", ack_missing_parameters),
     case(SETTLE, "ack_unknown_field", "an ack with an unknown field is refused with 400", ack_unknown_field),
-    case(SETTLE, "nack_by_json", "POST /v1/nack with a JSON body answers 204 without a body", nack_by_json),
-    case(SETTLE, "nack_by_query", "POST /v1/nack with a query answers 204 without a body", nack_by_query),
+    case(SETTLE, "nack_by_json", "POST /v1/nack with a JSON body returns 204 without a body", nack_by_json),
+    case(SETTLE, "nack_by_query", "POST /v1/nack with a query returns 204 without a body", nack_by_query),
     case(
         SETTLE,
         "nack_not_owner",
-        "a nack by another owner answers 409 {\"error\":\"FAILED_PRECONDITION\",\"message\":\"not owner\"}",
+        "a nack by another owner returns 409 {\"error\":\"FAILED_PRECONDITION\",\"message\":\"not owner\"}",
         nack_not_owner,
     ),
     case(
@@ -89,7 +89,7 @@ fn item_shape(probe: &Probe<'_>) -> Finding {
     for (name, value) in [("key", "k"), ("value", "v")] {
         ensure(json[name] == value, format!("{name} {value:?}"), json)?;
     }
-    // Go leaves out empty texts where it is told to; either says that there was no error.
+    // An absent field means the same as an empty one.
     ensure(json["last_error"] == "" || json["last_error"].is_null(), "an empty last_error", json)?;
     pass("every field")
 }
@@ -101,10 +101,10 @@ fn by_json(probe: &Probe<'_>) -> Finding {
     let body = json!({ "topic": topic, "group": "g", "owner": owner, "lease_ms": LONG_MS }).to_string();
     let headers = [("Content-Type", "application/json")];
     let request = Request { method: "GET", target: "/v1/consume", headers: &headers, body: &body };
-    let mut worker = probe.worker_of(&request, &topic, "g", &owner)?;
+    let mut worker = probe.worker_with(&request, &topic, "g", &owner)?;
     let item = worker.next()?;
     worker.ack(&item)?;
-    pass("a stream, and its message")
+    pass("a stream with the message")
 }
 
 fn missing_parameters(probe: &Probe<'_>) -> Finding {
@@ -113,7 +113,7 @@ fn missing_parameters(probe: &Probe<'_>) -> Finding {
     for (missing, _) in all {
         let rest = all.iter().filter(|(name, _)| *name != missing);
         let query: Vec<String> = rest.map(|(name, value)| format!("{name}={value}")).collect();
-        // Asked as a stream: whoever answers with one must not keep us waiting for its end.
+        // As a stream, so that a server that opens one does not keep the case waiting for its end.
         let status = probe.stream_status(&format!("/v1/consume?{}", query.join("&")))?;
         ensure(status == 400, format!("400 to a consume without {missing}"), status)?;
     }
@@ -123,45 +123,45 @@ fn missing_parameters(probe: &Probe<'_>) -> Finding {
 fn consume_unknown_field(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     let body = json!({ "topic": topic, "group": "g", "owner": "w", "colour": "red" });
-    let status = probe.stream_status_of("/v1/consume", &body.to_string())?;
+    let status = probe.stream_status_with_body("/v1/consume", &body.to_string())?;
     ensure(status == 400, "400 to an unknown field", status)?;
     pass("400")
 }
 
-/// How long the lease of a first delivery lasted, measured from outside.
-fn lease_seen(probe: &Probe<'_>, lease: &str) -> Result<Duration, Verdict> {
+/// The observed duration of the lease of a first delivery.
+fn observed_lease(probe: &Probe<'_>, lease: &str) -> Result<Duration, Verdict> {
     let topic = probe.topic(1)?;
     probe.produce(&topic, "v")?;
     let query = format!("/v1/consume?topic={topic}&group=g&owner=w{lease}");
-    let mut worker = probe.worker_of(&Request::get(&query), &topic, "g", "w")?;
+    let mut worker = probe.worker_with(&Request::get(&query), &topic, "g", "w")?;
     let (first, second) = (worker.next()?, worker.next()?);
     worker.ack(&second)?;
     Ok(second.at - first.at)
 }
 
 fn default_lease(probe: &Probe<'_>) -> Finding {
-    let seen = lease_seen(probe, "")?.as_millis();
+    let seen = observed_lease(probe, "")?.as_millis();
     ensure((1_800..4_000).contains(&seen), "a redelivery after some 2000 ms", format!("one after {seen} ms"))?;
     pass(format!("redelivered after {seen} ms"))
 }
 
 fn lease_ms(probe: &Probe<'_>) -> Finding {
-    // Longer than the default: a server that is busy is late, but never early.
-    let seen = lease_seen(probe, "&lease_ms=3200")?.as_millis();
+    // Longer than the default: a busy server may be late, but never early.
+    let seen = observed_lease(probe, "&lease_ms=3200")?.as_millis();
     ensure(seen >= 2_900, "no redelivery before 3200 ms", format!("one after {seen} ms"))?;
     pass(format!("redelivered after {seen} ms"))
 }
 
-/// A delivery in the hands of a worker that has gone.
+/// The claim of a delivery whose worker has disconnected.
 fn delivered(probe: &Probe<'_>) -> Result<Claim, Verdict> {
     let topic = probe.topic(1)?;
     probe.produce(&topic, "v")?;
     Ok(probe.take(&topic, "g", LONG_MS)?.1)
 }
 
-fn no_content(reply: &Reply, asked: &str) -> Finding {
-    ensure_status(reply, 204, asked)?;
-    ensure(reply.body.is_empty(), "no body", glimpse(reply))?;
+fn no_content(reply: &Reply, request: &str) -> Finding {
+    ensure_status(reply, 204, request)?;
+    ensure(reply.body.is_empty(), "no body", brief(reply))?;
     pass("204")
 }
 
@@ -184,22 +184,22 @@ fn nack_by_query(probe: &Probe<'_>) -> Finding {
 }
 
 fn not_owner(reply: &Reply) -> Finding {
-    ensure_status(reply, 409, "somebody else's word")?;
+    ensure_status(reply, 409, "a claim by another owner")?;
     let expected = json!({ "error": "FAILED_PRECONDITION", "message": "not owner" });
-    ensure(reply.json() == expected, expected, glimpse(reply))?;
-    pass(glimpse(reply))
+    ensure(reply.json() == expected, expected, brief(reply))?;
+    pass(brief(reply))
 }
 
 fn ack_not_owner(probe: &Probe<'_>) -> Finding {
     let claim = delivered(probe)?;
-    let reply = probe.ack(&claim.by("stranger"))?;
+    let reply = probe.ack(&claim.by("other-owner"))?;
     probe.ack(&claim)?;
     not_owner(&reply)
 }
 
 fn nack_not_owner(probe: &Probe<'_>) -> Finding {
     let claim = delivered(probe)?;
-    let reply = probe.nack(&claim.by("stranger"), "mine")?;
+    let reply = probe.nack(&claim.by("other-owner"), "mine")?;
     probe.ack(&claim)?;
     not_owner(&reply)
 }
@@ -209,12 +209,12 @@ fn ack_not_owner_changes_nothing(probe: &Probe<'_>) -> Finding {
     probe.produce(&topic, "v")?;
     let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
     let first = worker.next()?;
-    probe.ack(&worker.claim(&first).by("stranger"))?;
-    let again = worker.wait(probe.patience())?;
-    let again = again.ok_or_else(|| fail("the message to come again", "nothing: a stranger has acked it"))?;
+    probe.ack(&worker.claim(&first).by("other-owner"))?;
+    let again = worker.wait(probe.timeout())?;
+    let again = again.ok_or_else(|| fail("a redelivery", "none: another owner's ack was accepted"))?;
     ensure(again.offset == first.offset, "the same message", &again.json)?;
     worker.ack(&again)?;
-    pass("it came again, and its owner acked it")
+    pass("it was redelivered, and its owner acked it")
 }
 
 fn ack_undelivered(probe: &Probe<'_>) -> Finding {
@@ -223,16 +223,16 @@ fn ack_undelivered(probe: &Probe<'_>) -> Finding {
     let (item, claim) = probe.take(&topic, "g", LONG_MS)?;
     let reply = probe.ack(&Claim { offset: item.offset + 1, ..claim.clone() })?;
     probe.ack(&claim)?;
-    ensure((400..500).contains(&reply.status), "an ack of what was never delivered to be refused", glimpse(&reply))?;
-    pass(glimpse(&reply))
+    ensure((400..500).contains(&reply.status), "an ack of an undelivered message to be refused", brief(&reply))?;
+    pass(brief(&reply))
 }
 
-/// Leaves out one parameter after the other, in the body and in the query.
-fn lacking_each(probe: &Probe<'_>, route: &str) -> Finding {
+/// Omits one parameter after the other, in the body and in the query.
+fn without_each_parameter(probe: &Probe<'_>, route: &str) -> Finding {
     let claim = delivered(probe)?;
-    let whole = claim.json();
+    let complete = claim.json();
     for missing in ["topic", "group", "partition", "offset", "owner"] {
-        let fields = whole.as_object().into_iter().flatten().filter(|(name, _)| *name != missing);
+        let fields = complete.as_object().into_iter().flatten().filter(|(name, _)| *name != missing);
         let body: Value = Value::Object(fields.map(|(name, value)| (name.clone(), value.clone())).collect());
         ensure_status(&probe.post(route, &body)?, 400, &format!("{route} without {missing}"))?;
         let query = claim.query();
@@ -245,11 +245,11 @@ fn lacking_each(probe: &Probe<'_>, route: &str) -> Finding {
 }
 
 fn ack_missing_parameters(probe: &Probe<'_>) -> Finding {
-    lacking_each(probe, "/v1/ack")
+    without_each_parameter(probe, "/v1/ack")
 }
 
 fn nack_missing_parameters(probe: &Probe<'_>) -> Finding {
-    lacking_each(probe, "/v1/nack")
+    without_each_parameter(probe, "/v1/nack")
 }
 
 fn unknown_field(probe: &Probe<'_>, route: &str) -> Finding {
@@ -259,7 +259,7 @@ fn unknown_field(probe: &Probe<'_>, route: &str) -> Finding {
     let reply = probe.post(route, &body)?;
     probe.ack(&claim)?;
     ensure_status(&reply, 400, "an unknown field")?;
-    pass(glimpse(&reply))
+    pass(brief(&reply))
 }
 
 fn ack_unknown_field(probe: &Probe<'_>) -> Finding {

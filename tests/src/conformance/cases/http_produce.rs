@@ -2,9 +2,10 @@
 
 use serde_json::json;
 
-use super::{Case, Probe, case, ensure_fields};
-use crate::conformance::probe::LONG_MS;
-use crate::conformance::verdict::{Finding, ensure, ensure_status, glimpse, pass};
+use super::expect::ensure_fields;
+use crate::conformance::case::{Case, case};
+use crate::conformance::probe::{LONG_MS, Probe};
+use crate::conformance::verdict::{Finding, brief, ensure, ensure_status, pass};
 
 const PRODUCE: &str = "HTTP API: produce";
 
@@ -12,19 +13,24 @@ pub(super) const CASES: &[Case] = &[
     case(
         PRODUCE,
         "produce_by_json",
-        "POST /v1/produce with a JSON body answers 200 {\"status\":\"produced\",\"topic\"}",
+        "POST /v1/produce with a JSON body returns 200 {\"status\":\"produced\",\"topic\"}",
         by_json,
     ),
     case(PRODUCE, "produce_by_query", "POST /v1/produce?topic=&key=&value= does the same", by_query),
-    case(PRODUCE, "produce_query_envelope", "the query's envelope fields arrive in the envelope", query_envelope),
+    case(
+        PRODUCE,
+        "produce_query_envelope",
+        "envelope fields of the query are delivered in the envelope",
+        query_envelope,
+    ),
     case(
         PRODUCE,
         "produce_query_retry_policy",
         "retry_max_attempts, retry_backoff_ms and retry_max_backoff_ms make a retry policy",
         query_retry_policy,
     ),
-    case(PRODUCE, "produce_alias_tenant", "tenant stands for tenant_id in a query", alias_tenant),
-    case(PRODUCE, "produce_alias_idem_key", "idem_key stands for idempotency_key in a query", alias_idem_key),
+    case(PRODUCE, "produce_alias_tenant", "tenant is an alias of tenant_id in a query", alias_tenant),
+    case(PRODUCE, "produce_alias_idem_key", "idem_key is an alias of idempotency_key in a query", alias_idem_key),
     case(PRODUCE, "produce_without_a_topic", "a produce without a topic is refused with 400", without_topic),
     case(PRODUCE, "produce_without_a_value", "a produce without a value is refused with 400", without_value),
     case(PRODUCE, "produce_unknown_field", "a produce with an unknown field is refused with 400", unknown_field),
@@ -106,12 +112,12 @@ fn alias_idem_key(probe: &Probe<'_>) -> Finding {
 }
 
 fn alias(probe: &Probe<'_>, alias: &str, name: &str) -> Finding {
-    let (topic, told) = (probe.topic(1)?, probe.fixed("told"));
-    let reply = probe.query(&format!("/v1/produce?topic={topic}&value=v&{alias}={told}"))?;
+    let (topic, value) = (probe.topic(1)?, probe.fixed("value"));
+    let reply = probe.query(&format!("/v1/produce?topic={topic}&value=v&{alias}={value}"))?;
     ensure_status(&reply, 200, &format!("a produce with {alias}"))?;
     let (item, _) = probe.take(&topic, "g", LONG_MS)?;
-    ensure(item.envelope()[name] == told, format!("{name} {told}"), item.envelope())?;
-    pass(format!("it arrives as {name}"))
+    ensure(item.envelope()[name] == value, format!("{name} {value}"), item.envelope())?;
+    pass(format!("it is delivered as {name}"))
 }
 
 fn without_topic(probe: &Probe<'_>) -> Finding {
@@ -153,5 +159,5 @@ fn malformed_deadline(probe: &Probe<'_>) -> Finding {
     ensure_status(&reply, 400, "a deadline of \"next tuesday\"")?;
     let reply = probe.query(&format!("/v1/produce?topic={topic}&value=v&deadline=tuesday"))?;
     ensure_status(&reply, 400, "a deadline of \"tuesday\" in the query")?;
-    pass(glimpse(&reply))
+    pass(brief(&reply))
 }

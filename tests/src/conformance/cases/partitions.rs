@@ -1,12 +1,13 @@
-//! v1.2: partitions, how one is chosen, and order within it.
+//! v1.2: partitions, their selection, and order within them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{Case, Probe, Verdict, case, ensure_refused};
-use crate::conformance::probe::{LONG_MS, QUIET, Worker};
-use crate::conformance::verdict::{Finding, ensure, fail, glimpse, pass};
+use super::expect::ensure_refused;
+use crate::conformance::case::{Case, case};
+use crate::conformance::probe::{LONG_MS, Probe, SILENCE, Worker};
+use crate::conformance::verdict::{Finding, Verdict, brief, ensure, fail, pass};
 
 const TOPICS: &str = "v1.2 Partitions of a topic";
 const SELECTION: &str = "v1.2 Partition selection";
@@ -35,24 +36,24 @@ pub(super) const CASES: &[Case] = &[
     case(SELECTION, "partition_of_empty_key", "an empty key goes to partition 0", of_empty_key),
     case(
         ORDER,
-        "delivery_carries_its_place",
+        "delivery_has_partition_and_offset",
         "partition and offset are delivered with every message",
-        carries_its_place,
+        has_partition_and_offset,
     ),
     case(ORDER, "order_within_a_partition", "a partition's messages are delivered in offset order", order_within),
     case(ORDER, "order_of_a_key", "messages of one key are delivered in the order of their produces", order_of_a_key),
     case(ORDER, "dispatch_from_all_partitions", "a consumer gets the messages of all partitions", from_all),
 ];
 
-/// A topic and its only worker, which shows where messages go.
-struct Sorter<'a> {
+/// A topic and its only worker, which observes the partitions of messages.
+struct PartitionObserver<'a> {
     probe: &'a Probe<'a>,
     topic: String,
     worker: Worker<'a>,
 }
 
-impl<'a> Sorter<'a> {
-    fn of(probe: &'a Probe<'a>, partitions: u32) -> Result<Self, Verdict> {
+impl<'a> PartitionObserver<'a> {
+    fn new(probe: &'a Probe<'a>, partitions: u32) -> Result<Self, Verdict> {
         let topic = probe.topic(partitions)?;
         let worker = probe.worker(&topic, "g", LONG_MS)?;
         Ok(Self { probe, topic, worker })
@@ -69,9 +70,9 @@ impl<'a> Sorter<'a> {
 }
 
 fn all_usable(probe: &Probe<'_>) -> Finding {
-    let mut sorter = Sorter::of(probe, 3)?;
+    let mut observer = PartitionObserver::new(probe, 3)?;
     for partition in 0..3 {
-        let seen = sorter.partition_of("", &json!({ "partition_override": partition }))?;
+        let seen = observer.partition_of("", &json!({ "partition_override": partition }))?;
         ensure(seen == partition, format!("partition {partition}"), seen)?;
     }
     pass("0, 1 and 2")
@@ -81,11 +82,11 @@ fn at_least_one(probe: &Probe<'_>) -> Finding {
     for partitions in [0, -1] {
         let name = probe.name("t");
         let reply = probe.post("/v1/topics", &json!({ "name": name, "partitions": partitions }))?;
-        let made = reply.status == 201 && reply.json()["partitions"].as_i64().is_some_and(|made| made >= 1);
+        let created = reply.status == 201 && reply.json()["partitions"].as_i64().is_some_and(|count| count >= 1);
         let refused = (400..500).contains(&reply.status);
-        ensure(made || refused, format!("{partitions} refused, or taken for 1"), glimpse(&reply))?;
+        ensure(created || refused, format!("{partitions} refused, or treated as 1"), brief(&reply))?;
     }
-    pass("0 and -1 are refused, or taken for 1")
+    pass("0 and -1 are refused, or treated as 1")
 }
 
 fn exactly_one(probe: &Probe<'_>) -> Finding {
@@ -97,10 +98,10 @@ fn exactly_one(probe: &Probe<'_>) -> Finding {
 }
 
 fn override_wins(probe: &Probe<'_>) -> Finding {
-    let mut sorter = Sorter::of(probe, 3)?;
-    let by_key = sorter.partition_of("user:1", &json!({}))?;
+    let mut observer = PartitionObserver::new(probe, 3)?;
+    let by_key = observer.partition_of("user:1", &json!({}))?;
     let other = (by_key + 1) % 3;
-    let seen = sorter.partition_of("user:1", &json!({ "partition_override": other }))?;
+    let seen = observer.partition_of("user:1", &json!({ "partition_override": other }))?;
     ensure(seen == other, format!("partition {other}"), seen)?;
     pass(format!("by its key {by_key}, by its override {other}"))
 }
@@ -112,7 +113,7 @@ fn out_of_range(probe: &Probe<'_>, partition: i64) -> Finding {
     ensure_refused(&reply, &format!("partition {partition} of 2"))?;
     let items = probe.drain(&topic, "g")?;
     ensure(items.is_empty(), "no message from a failed produce", format!("{} of them", items.len()))?;
-    pass(glimpse(&reply))
+    pass(brief(&reply))
 }
 
 fn override_too_large(probe: &Probe<'_>) -> Finding {
@@ -127,15 +128,15 @@ const KEYS: [&str; 6] = ["user:1", "user:2", "b", "ключ", "order-7", "x"];
 
 fn by_key_is_stable(probe: &Probe<'_>) -> Finding {
     for key in KEYS {
-        let mut sorter = Sorter::of(probe, 8)?;
-        let two = [sorter.partition_of(key, &json!({}))?, sorter.partition_of(key, &json!({}))?];
+        let mut observer = PartitionObserver::new(probe, 8)?;
+        let two = [observer.partition_of(key, &json!({}))?, observer.partition_of(key, &json!({}))?];
         ensure(two[0] == two[1], format!("one partition for {key:?}"), format!("{two:?}"))?;
     }
     pass(format!("{} keys, twice each", KEYS.len()))
 }
 
 fn by_key_per_count(probe: &Probe<'_>) -> Finding {
-    let (mut one, mut other) = (Sorter::of(probe, 8)?, Sorter::of(probe, 8)?);
+    let (mut one, mut other) = (PartitionObserver::new(probe, 8)?, PartitionObserver::new(probe, 8)?);
     for key in KEYS {
         let two = [one.partition_of(key, &json!({}))?, other.partition_of(key, &json!({}))?];
         ensure(two[0] == two[1], format!("one partition for {key:?} in both topics"), format!("{two:?}"))?;
@@ -148,7 +149,7 @@ fn by_key_spreads(probe: &Probe<'_>) -> Finding {
     for index in 0..12 {
         let reply =
             probe.post("/v1/produce", &json!({ "topic": topic, "key": format!("key-{index}"), "value": "v" }))?;
-        ensure(matches!(reply.status, 200 | 429), "200, or 429 where keys meet", glimpse(&reply))?;
+        ensure(matches!(reply.status, 200 | 429), "200, or 429 for keys of the same partition", brief(&reply))?;
     }
     let items = probe.drain(&topic, "g")?;
     let used: BTreeSet<i64> = items.iter().map(|item| item.partition).collect();
@@ -157,24 +158,24 @@ fn by_key_spreads(probe: &Probe<'_>) -> Finding {
 }
 
 fn of_empty_key(probe: &Probe<'_>) -> Finding {
-    let seen = Sorter::of(probe, 5)?.partition_of("", &json!({}))?;
+    let seen = PartitionObserver::new(probe, 5)?.partition_of("", &json!({}))?;
     ensure(seen == 0, "partition 0", seen)?;
     pass("partition 0")
 }
 
-fn carries_its_place(probe: &Probe<'_>) -> Finding {
+fn has_partition_and_offset(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(3)?;
     for partition in 0..3 {
         probe.produce_to(&topic, partition, "v")?;
     }
     for item in probe.worker(&topic, "g", LONG_MS)?.take(3)? {
-        let placed = item.json["partition"].is_u64() && item.json["offset"].is_u64();
-        ensure(placed, "partition and offset as numbers", &item.json)?;
+        let positioned = item.json["partition"].is_u64() && item.json["offset"].is_u64();
+        ensure(positioned, "partition and offset as numbers", &item.json)?;
     }
     pass("with each of 3 messages")
 }
 
-/// Produces up to eight messages to each of two partitions and holds that first deliveries come in order.
+/// Produces up to eight messages to each of two partitions; first deliveries must be in order.
 fn order_within(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(2)?;
     let mut sent: BTreeMap<i64, Vec<String>> = BTreeMap::new();
@@ -185,14 +186,14 @@ fn order_within(probe: &Probe<'_>) -> Finding {
         match reply.status {
             200 => sent.entry(partition).or_default().push(value),
             429 => break,
-            _ => return Err(fail("200 or 429", glimpse(&reply))),
+            _ => return Err(fail("200 or 429", brief(&reply))),
         }
     }
     let mut seen: BTreeMap<i64, Vec<String>> = BTreeMap::new();
     let mut last = BTreeMap::new();
     for item in probe.drain(&topic, "g")? {
         let before = last.insert(item.partition, item.offset);
-        ensure(before.is_none_or(|before| before < item.offset), "rising offsets", &item.json)?;
+        ensure(before.is_none_or(|before| before < item.offset), "increasing offsets", &item.json)?;
         seen.entry(item.partition).or_default().push(item.value);
     }
     ensure(seen == sent, format!("{sent:?}"), format!("{seen:?}"))?;
@@ -216,7 +217,7 @@ fn from_all(probe: &Probe<'_>) -> Finding {
     }
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     let partitions: BTreeSet<i64> = worker.take(6)?.iter().map(|item| item.partition).collect();
-    worker.quiet(QUIET, "6 deliveries for 6 messages")?;
+    worker.expect_nothing(SILENCE, "6 deliveries for 6 messages")?;
     ensure(partitions.len() == 6, "6 partitions", format!("{partitions:?}"))?;
     pass("6 messages from 6 partitions, none acked")
 }

@@ -1,7 +1,7 @@
 //! v1.1: ack timeout and redelivery; v1.6: owners, leases and `last_error`.
 
-use super::{Case, Probe, case};
-use crate::conformance::probe::{Item, LONG_MS, MEDIUM_MS, PAST_MEDIUM, SHORT_MS};
+use crate::conformance::case::{Case, case};
+use crate::conformance::probe::{AFTER_MEDIUM, Item, LONG_MS, MEDIUM_MS, Probe, SHORT_MS};
 use crate::conformance::verdict::{Finding, ensure, ensure_status, fail, pass};
 
 const TIMEOUT: &str = "v1.1 Ack timeout and redelivery";
@@ -18,12 +18,17 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(TIMEOUT, "attempts_increase", "attempts increases with each delivery attempt", attempts_increase),
     case(TIMEOUT, "redelivery_to_another", "a redelivery may go to another consumer of the group", to_another),
-    case(TIMEOUT, "redelivery_in_time", "a redelivery comes soon after the lease's end (tick: 250 ms)", in_time),
+    case(TIMEOUT, "redelivery_in_time", "a redelivery follows soon after the lease expires (tick: 250 ms)", in_time),
     case(TIMEOUT, "redelivery_then_ack", "an ack after a redelivery stops the retries", then_ack),
-    case(TIMEOUT, "redelivery_is_the_same_message", "a redelivery has the same place, key and value", same_message),
+    case(
+        TIMEOUT,
+        "redelivery_is_the_same_message",
+        "a redelivery has the same partition, offset, key and value",
+        same_message,
+    ),
 ];
 
-/// What v1.6 adds.
+/// Cases of v1.6.
 pub(super) const CASES_V1_6: &[Case] = &[
     case(
         OWNERS,
@@ -31,7 +36,7 @@ pub(super) const CASES_V1_6: &[Case] = &[
         "after a redelivery to another owner the old owner's ack is 409",
         old_owner,
     ),
-    case(OWNERS, "new_owner_after_redelivery", "after a redelivery the new owner's ack is taken", new_owner),
+    case(OWNERS, "new_owner_after_redelivery", "after a redelivery the new owner's ack succeeds", new_owner),
     case(LAST_ERROR, "last_error_empty_at_first", "last_error is empty at the first delivery", empty_at_first),
     case(LAST_ERROR, "last_error_of_a_nack", "a nack's reason is last_error at the next delivery", of_a_nack),
     case(LAST_ERROR, "last_error_of_the_latest_nack", "last_error is the latest reason", of_the_latest_nack),
@@ -44,7 +49,7 @@ pub(super) const CASES_V1_6: &[Case] = &[
     case(
         LAST_ERROR,
         "last_error_timeout_after_nack",
-        "a timeout does not replace a reason that was given",
+        "a timeout does not replace the reason of a nack",
         timeout_after_nack,
     ),
 ];
@@ -77,8 +82,8 @@ fn attempts_increase(probe: &Probe<'_>) -> Finding {
     let third = worker.next()?;
     worker.ack(&third)?;
     let attempts = [first, second, third].map(|item| item.attempts);
-    let rising = attempts[1] == attempts[0] + 1 && attempts[2] == attempts[1] + 1;
-    ensure(rising, "attempts that rise by one", format!("{attempts:?}"))?;
+    let increasing = attempts[1] == attempts[0] + 1 && attempts[2] == attempts[1] + 1;
+    ensure(increasing, "attempts that increase by one", format!("{attempts:?}"))?;
     pass(format!("{attempts:?}, by a timeout and by a nack"))
 }
 
@@ -100,8 +105,8 @@ fn in_time(probe: &Probe<'_>) -> Finding {
     let (first, second) = (worker.next()?, worker.next()?);
     worker.ack(&second)?;
     let seen = (second.at - first.at).as_millis();
-    // A tick, and a second for a machine that is busy with other things.
-    ensure((1_800..3_250).contains(&seen), "it again within a tick of 2000 ms", format!("it after {seen} ms"))?;
+    // A tick, and a second for a busy machine.
+    ensure((1_800..3_250).contains(&seen), "a redelivery within a tick of 2000 ms", format!("one after {seen} ms"))?;
     pass(format!("a lease of 2000 ms, again after {seen} ms"))
 }
 
@@ -112,8 +117,8 @@ fn then_ack(probe: &Probe<'_>) -> Finding {
     let mut worker = probe.worker(&topic, "g", MEDIUM_MS)?;
     let again = worker.next()?;
     worker.ack(&again)?;
-    worker.quiet(PAST_MEDIUM, "no delivery after the ack")?;
-    pass("attempt 2 was acked, and no more came")
+    worker.expect_nothing(AFTER_MEDIUM, "no delivery after the ack")?;
+    pass("attempt 2 was acked, and none followed")
 }
 
 fn same_message(probe: &Probe<'_>) -> Finding {
@@ -124,9 +129,9 @@ fn same_message(probe: &Probe<'_>) -> Finding {
     worker.nack(&first, "again")?;
     let second = worker.next()?;
     worker.ack(&second)?;
-    let place = |item: &Item| (item.partition, item.offset, item.key.clone(), item.value.clone());
-    ensure(place(&first) == place(&second), &first.json, &second.json)?;
-    pass("the same place, key and value")
+    let identity = |item: &Item| (item.partition, item.offset, item.key.clone(), item.value.clone());
+    ensure(identity(&first) == identity(&second), &first.json, &second.json)?;
+    pass("the same partition, offset, key and value")
 }
 
 fn old_owner(probe: &Probe<'_>) -> Finding {
@@ -202,10 +207,10 @@ fn timeout_after_nack(probe: &Probe<'_>) -> Finding {
     probe.produce(&topic, "v")?;
     let mut worker = probe.worker(&topic, "g", MEDIUM_MS)?;
     let first = worker.next()?;
-    worker.nack(&first, "oven is cold")?;
+    worker.nack(&first, "upstream timeout")?;
     worker.next()?;
     let third = worker.next()?;
     worker.ack(&third)?;
-    ensure(third.last_error == "oven is cold", "last_error \"oven is cold\"", &third.json)?;
-    pass("the reason stayed")
+    ensure(third.last_error == "upstream timeout", "last_error \"oven is cold\"", &third.json)?;
+    pass("the reason is unchanged")
 }

@@ -1,12 +1,12 @@
-//! v1.6: retries, retry policies, and what happens at their end.
+//! v1.6: retries, retry policies, and exhausted attempts.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Case, Probe, Verdict, case};
-use crate::conformance::probe::{Item, LONG_MS, SHORT_MS};
-use crate::conformance::verdict::{Finding, deviates, ensure, pass};
+use crate::conformance::case::{Case, case};
+use crate::conformance::probe::{Item, LONG_MS, Probe, SHORT_MS};
+use crate::conformance::verdict::{Finding, Verdict, deviates, ensure, pass};
 
 const RETRIES: &str = "v1.6 Retries and redelivery";
 
@@ -33,16 +33,16 @@ pub(super) const CASES: &[Case] = &[
         limits_timeouts,
     ),
     case(RETRIES, "max_attempts_reached", "at max_attempts the message is dropped", reached),
-    case(RETRIES, "max_attempts_advances", "at max_attempts the group goes on with the next message", advances),
+    case(RETRIES, "max_attempts_advances", "at max_attempts the group continues with the next message", advances),
     case(
         RETRIES,
         "failure_then_success",
-        "failure, then success: attempts rise, last_error is told, retries stop at the ack",
+        "failure, then success: attempts increase, last_error is delivered, retries stop at the ack",
         failure_then_success,
     ),
 ];
 
-/// How long a retry took to come after its nack.
+/// The delay from a nack to its retry.
 fn delay_of(probe: &Probe<'_>, policy: &Value) -> Result<(Item, u128), Verdict> {
     let topic = probe.topic(1)?;
     probe.produce_with(&topic, "v", &json!({ "retry_policy": policy }))?;
@@ -80,7 +80,7 @@ fn without_policy(probe: &Probe<'_>) -> Finding {
 
 fn backoff(probe: &Probe<'_>) -> Finding {
     let (_, delay) = delay_of(probe, &json!({ "max_attempts": 5, "backoff_ms": 1200, "max_backoff_ms": 1200 }))?;
-    // Half of it may be jitter.
+    // Up to half of it may be jitter.
     ensure(delay >= 550, "a delay of some 1200 ms", format!("one of {delay} ms"))?;
     pass(format!("backoff_ms 1200, again after {delay} ms"))
 }
@@ -102,7 +102,7 @@ fn limits_nacks(probe: &Probe<'_>) -> Finding {
         let item = worker.next()?;
         worker.nack(&item, reason)?;
     }
-    worker.quiet(Duration::from_millis(1_200), "no third delivery")?;
+    worker.expect_nothing(Duration::from_millis(1_200), "no third delivery")?;
     pass("2 deliveries of at most 2")
 }
 
@@ -111,7 +111,7 @@ fn limits_timeouts(probe: &Probe<'_>) -> Finding {
     probe.produce_with(&topic, "v", &policy(2))?;
     let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
     worker.take(2)?;
-    worker.quiet(Duration::from_millis(2 * SHORT_MS + 1_000), "no third delivery")?;
+    worker.expect_nothing(Duration::from_millis(2 * SHORT_MS + 1_000), "no third delivery")?;
     pass("2 deliveries of at most 2")
 }
 
@@ -120,15 +120,15 @@ fn reached(probe: &Probe<'_>) -> Finding {
     probe.produce_with(&topic, "v", &policy(1))?;
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     let item = worker.next()?;
-    worker.nack(&item, "no use")?;
-    worker.quiet(Duration::from_millis(800), "no delivery beyond max_attempts")?;
+    worker.nack(&item, "permanent failure")?;
+    worker.expect_nothing(Duration::from_millis(800), "no delivery beyond max_attempts")?;
     if probe.topics()?.contains(&format!("dlq.{topic}")) {
         return deviates(
             "it is in dlq.<topic>",
-            "a dead letter instead of a loss, as planned there: docs/semantics.md",
+            "a dead letter instead of a loss, as the specification plans: docs/semantics.md",
         );
     }
-    pass("it is gone")
+    pass("it is dropped")
 }
 
 fn advances(probe: &Probe<'_>) -> Finding {
@@ -137,12 +137,12 @@ fn advances(probe: &Probe<'_>) -> Finding {
     probe.produce(&topic, "b")?;
     let mut worker = probe.worker(&topic, "g", LONG_MS)?;
     let first = worker.next()?;
-    worker.nack(&first, "no use")?;
+    worker.nack(&first, "permanent failure")?;
     let next = worker.next()?;
     ensure(next.value == "b", "the next message", &next.json)?;
     worker.ack(&next)?;
-    worker.quiet(Duration::from_millis(600), "both to be over")?;
-    pass("the next one came, and both are over")
+    worker.expect_nothing(Duration::from_millis(600), "both to be finished")?;
+    pass("the next one was delivered, and both are finished")
 }
 
 fn failure_then_success(probe: &Probe<'_>) -> Finding {
@@ -154,6 +154,6 @@ fn failure_then_success(probe: &Probe<'_>) -> Finding {
     let second = worker.next()?;
     ensure(second.attempts > first.attempts, "a later attempt", &second.json)?;
     worker.ack(&second)?;
-    worker.quiet(Duration::from_millis(600), "no retry after the ack")?;
-    pass(format!("attempt {} was acked, and no more came", second.attempts))
+    worker.expect_nothing(Duration::from_millis(600), "no retry after the ack")?;
+    pass(format!("attempt {} was acked, and none followed", second.attempts))
 }

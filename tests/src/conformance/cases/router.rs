@@ -1,10 +1,10 @@
-//! v1.5: the router hook. A router is configured on the server's side, so from outside only its absence can be seen for certain.
+//! v1.5: the router hook. A router is configured at the server, so over HTTP only its absence can be observed with certainty.
 
 use serde_json::json;
 
-use super::{Case, Probe, Verdict, case};
-use crate::conformance::probe::{Item, LONG_MS};
-use crate::conformance::verdict::{Finding, ensure, not_applicable, pass};
+use crate::conformance::case::{Case, case};
+use crate::conformance::probe::{Item, LONG_MS, Probe};
+use crate::conformance::verdict::{Finding, Verdict, ensure, not_applicable, pass};
 
 const UNCHANGED: &str = "v1.5 Without a router";
 const ROUTED: &str = "v1.5 With a router";
@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     case(ROUTED, "router_metadata_survives", "routing metadata survives a restart", needs_router),
 ];
 
-/// A delivery that no router has touched.
+/// A delivery without routing metadata.
 fn unrouted(probe: &Probe<'_>, topic: &str) -> Result<Item, Verdict> {
     let (item, _) = probe.take(topic, "g", LONG_MS)?;
     match &item.json["routing"] {
@@ -58,14 +58,14 @@ fn own_topic(probe: &Probe<'_>) -> Finding {
 }
 
 fn envelope_wins(probe: &Probe<'_>) -> Finding {
-    let (asked, target) = (probe.topic(1)?, probe.topic(3)?);
+    let (requested, target) = (probe.topic(1)?, probe.topic(3)?);
     let envelope = json!({ "target_topic": target, "partition_override": 1 });
-    probe.produce_body(&json!({ "topic": asked, "key": "user:2", "value": "v", "envelope": envelope }))?;
+    probe.produce_body(&json!({ "topic": requested, "key": "user:2", "value": "v", "envelope": envelope }))?;
     let item = unrouted(probe, &target)?;
     ensure(item.partition == 1, "partition 1", &item.json)?;
     pass("the envelope's topic and partition")
 }
 
 fn needs_router(_: &Probe<'_>) -> Finding {
-    Err(not_applicable("needs a router on the server's side"))
+    Err(not_applicable("needs a router at the server"))
 }

@@ -1,37 +1,34 @@
-//! Whoever claims to notice a loss must notice this one: the same power loss under a broker that does not sync.
+//! The canary: the same power loss under a broker that does not sync, which must be detected.
 
-use super::power::on_a_disk;
-use super::{Tick, timed};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::crashes::in_histories;
+use super::power::cut_power_under_load;
+use super::support::OnFault;
 use crate::torture::disk::FileSystem;
-use crate::torture::judge::{Row, Verdict};
-use crate::torture::stage::Rig;
+use crate::torture::scenario::Options;
+use crate::torture::verdict::{FaultSummary, Verdict};
 
-/// Cuts the power of the canary so often, each time on a new disk, and counts how often it is convicted: by its history, or because
-/// it does not even start again.
+/// Cuts the power of the canary's disk `runs` times, each time on a new disk, and counts how often that is detected: by its history, or
+/// because it does not start again.
 ///
 /// # Errors
-/// For what is the driver's own fault.
-pub fn canary(rig: &Rig, runs: u64, tick: Tick<'_>) -> Result<Row, String> {
+/// If the driver itself fails.
+pub fn canary(options: &Options, runs: u64, on_fault: OnFault<'_>) -> Result<FaultSummary, String> {
     let fault = "the canary's power loss";
     let usable: Vec<FileSystem> = FileSystem::ALL.into_iter().filter(|kind| kind.missing().is_none()).collect();
     if usable.is_empty() {
-        return Ok(Row::skipped(fault, FileSystem::Ext4.missing().unwrap_or_default()));
+        return Ok(FaultSummary::skipped(fault, FileSystem::Ext4.missing().unwrap_or_default()));
     }
-    timed(fault, |row| {
-        let mut convicted = 0;
-        for run in 0..runs {
-            let file_system = usable[(run % usable.len() as u64) as usize];
-            // What it loses is wanted, and not kept.
-            let rig = Rig { keep: None, ..rig.clone() };
-            let (_, verdict) = on_a_disk(&rig, &rig.canary, file_system, (run, 1), tick)?;
-            convicted += u64::from(!verdict.is_innocent());
-            let Verdict { counts, lost, resurrected, stale_acks, repeated_attempts, other, .. } = verdict;
-            row.add(
-                1,
-                Verdict { counts, lost, resurrected, stale_acks, repeated_attempts, other, ..Verdict::default() },
-            );
-        }
-        row.convicted = Some(convicted);
-        Ok(())
-    })
+    // Its losses are expected, so its files are not kept.
+    let options = Options { keep: None, ..options.clone() };
+    let detected = AtomicU64::new(0);
+    let mut summary = in_histories(fault, runs, 1, |round, count| {
+        let file_system = usable[(round % usable.len() as u64) as usize];
+        let (runs, verdict) = cut_power_under_load(&options, &options.canary, file_system, (round, count), on_fault)?;
+        detected.fetch_add(u64::from(!verdict.passed()), Ordering::Relaxed);
+        Ok((runs, Verdict { violations: Vec::new(), notes: Vec::new(), ..verdict }))
+    })?;
+    summary.detected = Some(detected.into_inner());
+    Ok(summary)
 }

@@ -1,82 +1,45 @@
-//! A server that sleeps longer than its leases, and a second one that wants to share its folder.
+//! A server that is paused for longer than its leases.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use serde_json::json;
+use super::support::{OnFault, timed, under_load};
+use crate::torture::interrupt::sleep;
+use crate::torture::scenario::{LogMode, Options, Scenario};
+use crate::torture::verdict::FaultSummary;
+use crate::torture::workload::{Load, REDELIVERY_MS_MAX};
 
-use super::{Tick, conclude, timed, while_working};
-use crate::daemon::{Daemon, free_addr};
-use crate::torture::interrupt::pause;
-use crate::torture::judge::Row;
-use crate::torture::stage::{Log, Rig, Stage};
-use crate::torture::workload::{AWAY_MS_MAX, Load};
-
-/// Stops the server so often with SIGSTOP, each time for longer than any lease. Whoever held one is late then, and must be fenced.
+/// Pauses the server with SIGSTOP, each time for longer than any lease. Workers that held a lease are late then and must be fenced.
 ///
 /// # Errors
-/// For what is the driver's own fault.
-pub fn paused_server(rig: &Rig, pauses: u64, tick: Tick<'_>) -> Result<Row, String> {
-    timed("paused past its leases", |row| {
-        let mut stage = Stage::new(rig, &rig.driftqd, Log::Whole)?;
-        let (mut done, mut fenced) = (0, 0);
-        let harmed = (|| {
-            stage.start()?;
-            stage.furnish()?;
-            let work = stage.work(Load::default(), "w", rig.seed)?;
-            while_working(work, |work| {
+/// If the driver itself fails.
+pub fn pauses(options: &Options, pauses: u64, on_fault: OnFault<'_>) -> Result<FaultSummary, String> {
+    timed("paused past its leases", |summary| {
+        let mut scenario = Scenario::new(options, &options.driftqd, LogMode::Complete)?;
+        let (mut runs, mut fenced) = (0, 0);
+        let injected = (|| {
+            scenario.start_with_topics()?;
+            let workload = scenario.start_workload(Load::default(), "w", options.seed)?;
+            under_load(workload, |workload| {
                 for _ in 0..pauses {
-                    pause(Duration::from_millis(250))?;
-                    stage.pause()?;
-                    pause(Duration::from_millis(AWAY_MS_MAX + 150))?;
-                    stage.resume()?;
-                    done += 1;
-                    tick();
+                    sleep(Duration::from_millis(250))?;
+                    scenario.pause()?;
+                    sleep(Duration::from_millis(REDELIVERY_MS_MAX + 150))?;
+                    scenario.resume()?;
+                    runs += 1;
+                    on_fault();
                 }
-                // Those who are late say so.
-                pause(Duration::from_millis(AWAY_MS_MAX + 300))?;
-                fenced = work.shared().fenced.load(Ordering::Relaxed);
+                // Time for the late acks.
+                sleep(Duration::from_millis(REDELIVERY_MS_MAX + 300))?;
+                fenced = workload.shared().fenced.load(Ordering::Relaxed);
                 Ok(())
             })
         })();
-        let mut verdict = conclude(stage, harmed)?;
+        let mut verdict = scenario.finish(injected)?;
         if fenced == 0 {
-            verdict.accuse("nobody was late and fenced: either the leases never end, or this tries nothing".to_owned());
+            verdict.add_violation("no late ack was fenced: leases never expire, or no ack was late".to_owned());
         }
-        row.add(done, verdict);
-        Ok(())
-    })
-}
-
-/// Starts a second server on the folder of one that works.
-///
-/// # Errors
-/// For what is the driver's own fault.
-pub fn second_server(rig: &Rig, tick: Tick<'_>) -> Result<Row, String> {
-    timed("two servers, one folder", |row| {
-        let mut stage = Stage::new(rig, &rig.driftqd, Log::Whole)?;
-        let mut complaint = None;
-        let harmed = (|| {
-            stage.start()?;
-            stage.furnish()?;
-            let work = stage.work(Load::default(), "w", rig.seed)?;
-            while_working(work, |_| {
-                pause(Duration::from_millis(200))?;
-                stage.recorder().driver("fault", &json!({ "second": "server" }));
-                let addr = free_addr().map_err(|error| error.to_string())?;
-                let log = stage.home().join("second.log");
-                match Daemon::start(stage.recipe(), stage.data(), addr, &log) {
-                    Ok(_) => complaint = Some("a second server started on the same folder".to_owned()),
-                    Err(why) if why.contains("in use") => {}
-                    Err(why) => complaint = Some(format!("a second server was not refused by name: {why}")),
-                }
-                pause(Duration::from_millis(200))
-            })
-        })();
-        let mut verdict = conclude(stage, harmed)?;
-        complaint.into_iter().for_each(|complaint| verdict.accuse(complaint));
-        row.add(1, verdict);
-        tick();
+        summary.add(runs, verdict);
         Ok(())
     })
 }

@@ -1,69 +1,46 @@
-//! The power goes: what had not reached the medium is gone.
+//! Power losses: what had not reached the medium is lost.
 
 use std::path::Path;
 
-use super::{Tick, conclude, shares, timed, while_working};
-use crate::torture::dice::Dice;
+use super::crashes::{Crashes, crash_under_load, in_histories};
+use super::support::OnFault;
 use crate::torture::disk::{Disk, FileSystem};
-use crate::torture::interrupt::pause;
-use crate::torture::judge::{Row, Verdict};
-use crate::torture::stage::{Log, Rig, Stage};
-use crate::torture::workload::Load;
+use crate::torture::scenario::{LogMode, Options, Scenario};
+use crate::torture::verdict::{FaultSummary, Verdict};
 
-/// As many power losses are one history, on one disk.
+/// The most power losses of one history, on one disk.
 const LOSSES_PER_HISTORY: u64 = 10;
-/// One power loss in so many comes while the log is being read; never the first, which finds work done.
-const DURING_START: u64 = 6;
 
-/// Cuts the power of a disk with that file system so often, each time while everybody works.
+/// Cuts the power of a disk with this file system, each time under load.
 ///
 /// # Errors
-/// For what is the driver's own fault.
-pub fn power(rig: &Rig, file_system: FileSystem, losses: u64, tick: Tick<'_>) -> Result<Row, String> {
+/// If the driver itself fails.
+pub fn power(
+    options: &Options,
+    file_system: FileSystem,
+    losses: u64,
+    on_fault: OnFault<'_>,
+) -> Result<FaultSummary, String> {
     let fault = format!("power loss, {}", file_system.name());
-    if let Some(why) = file_system.missing() {
-        return Ok(Row::skipped(fault, why));
+    if let Some(reason) = file_system.missing() {
+        return Ok(FaultSummary::skipped(fault, reason));
     }
-    timed(&fault, |row| {
-        for (round, share) in (0..).zip(shares(losses, LOSSES_PER_HISTORY)) {
-            let (done, verdict) = on_a_disk(rig, &rig.driftqd, file_system, (round, share), tick)?;
-            row.add(done, verdict);
-        }
-        Ok(())
+    in_histories(&fault, losses, LOSSES_PER_HISTORY, |round, count| {
+        cut_power_under_load(options, &options.driftqd, file_system, (round, count), on_fault)
     })
 }
 
-/// One history of `losses` power losses of `program`, and how many there were.
-pub(super) fn on_a_disk(
-    rig: &Rig,
+/// One history with `count` power losses of `program`. Returns how many there were.
+pub(super) fn cut_power_under_load(
+    options: &Options,
     program: &Path,
     file_system: FileSystem,
-    (round, losses): (u64, u64),
-    tick: Tick<'_>,
+    (round, count): (u64, u64),
+    on_fault: OnFault<'_>,
 ) -> Result<(u64, Verdict), String> {
-    let mut stage = Stage::on_disk(rig, program, Log::of_round(round), |home| Disk::with(file_system, home))?;
-    let mut dice = Dice::new(rig.seed + round, 2);
-    let mut done = 0;
-    let harmed = (|| {
-        stage.start()?;
-        stage.furnish()?;
-        stage.stop()?;
-        let work = stage.work(Load::default(), "w", rig.seed + round)?;
-        while_working(work, |_| {
-            for _ in 0..losses {
-                if done > 0 && dice.once_in(DURING_START) {
-                    stage.launch()?;
-                    pause(dice.millis(0, 40))?;
-                } else {
-                    stage.start()?;
-                    pause(dice.millis(60, 350))?;
-                }
-                stage.cut_power()?;
-                done += 1;
-                tick();
-            }
-            stage.start()
-        })
-    })();
-    Ok((done, conclude(stage, harmed)?))
+    let mount = |home: &Path| Disk::with(file_system, home);
+    let scenario = Scenario::on_disk(options, program, LogMode::of_round(round), mount)?;
+    // Before the first power loss there is nothing to recover.
+    let crashes = Crashes { round, count, rng_stream: 2, running_ms: 60..350, first_during_start: false };
+    crash_under_load(scenario, options, &crashes, Scenario::cut_power, on_fault)
 }

@@ -1,0 +1,396 @@
+//! A sorted copy-on-write map: a clone shares all entries, and a write to either copy then copies one chunk of entries.
+//!
+//! A snapshot is a clone, read while the broker continues. A clone costs one reference count per chunk of up to
+//! [`CHUNK`] entries; afterwards each chunk that is written to is copied once per clone that still shares it.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{VecDeque, vec_deque};
+use std::sync::Arc;
+use std::{fmt, mem};
+
+mod chunk;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use chunk::{CHUNK, Chunk};
+
+use super::shared::unshared;
+
+/// A chunk with fewer entries than this is merged with a neighbour if both are small.
+const SPARSE: usize = CHUNK / 4;
+
+/// The most entries of a merged chunk: half full, so that the next insert does not split it again.
+const MERGED_MAX: usize = CHUNK / 2;
+
+/// The list of chunks does not shrink below this capacity.
+const SLOTS_KEPT: usize = 16;
+
+/// An emptied map keeps its last chunk if its capacity is at most this.
+const CAPACITY_KEPT: usize = 8;
+
+/// A sorted map with cheap clones.
+///
+/// Lookups are O(log n). So are inserts and removals, except that adding or removing a chunk in the middle moves up to
+/// n / [`CHUNK`] slots, about once per [`CHUNK`] / 4 writes. Queue operations, appending past the last key and removing
+/// the first entry, move nothing. A clone is O(n / [`CHUNK`]).
+///
+/// A clone and its original do not affect each other. Two maps are equal if their entries are.
+#[derive(Clone)]
+pub struct CowMap<K, V> {
+    /// No chunk is empty, except for the only one of an empty map: without it a queue that runs empty between any two
+    /// messages would allocate for each.
+    slots: VecDeque<Slot<K, V>>,
+    len: usize,
+}
+
+/// A chunk and a lower bound of its keys.
+///
+/// `first` is above every key of the chunk before. It need not be a key of the map: removing a chunk's first entry does
+/// not change it.
+#[derive(Clone)]
+struct Slot<K, V> {
+    first: K,
+    chunk: Arc<Chunk<K, V>>,
+}
+
+impl<K, V> CowMap<K, V> {
+    /// An empty map. Allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { slots: VecDeque::new(), len: 0 }
+    }
+
+    /// The number of entries.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the map is empty.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The entry with the smallest key.
+    #[must_use]
+    pub fn first(&self) -> Option<(&K, &V)> {
+        self.slots.front()?.chunk.entry(0)
+    }
+
+    /// The entry with the greatest key.
+    #[must_use]
+    pub fn last(&self) -> Option<(&K, &V)> {
+        self.slots.back()?.chunk.last()
+    }
+
+    /// All entries in ascending order.
+    #[must_use]
+    pub fn iter(&self) -> Iter<'_, K, V> {
+        self.iter_from(0, 0)
+    }
+
+    /// The chunks of the map in ascending order, none empty.
+    ///
+    /// Reads a clone piece by piece: once a chunk is dropped, the original map writes to it without copying.
+    pub fn into_chunks(mut self) -> impl ExactSizeIterator<Item = Arc<Chunk<K, V>>> + Clone
+    where
+        K: Clone,
+        V: Clone,
+    {
+        if self.is_empty() {
+            self.slots.clear();
+        }
+        self.slots.into_iter().map(|slot| slot.chunk)
+    }
+
+    /// The first entry for which `order` returns `Equal`.
+    ///
+    /// `order` compares an entry with the target, as in `entry.cmp(target)`, and must be monotonic in the key. It may
+    /// use the value, if the value is monotonic in the key.
+    pub fn find_by(&self, order: impl FnMut(&K, &V) -> Ordering) -> Option<(&K, &V)> {
+        let (index, at) = self.locate_by(order)?;
+        self.slots[index].chunk.entry(at)
+    }
+
+    /// The first entry for which `holds` is true; `holds` must be false up to some key and true from there on.
+    pub fn first_where(&self, mut holds: impl FnMut(&K, &V) -> bool) -> Option<(&K, &V)> {
+        let fails_in_all = |slot: &Slot<K, V>| slot.chunk.last().is_some_and(|(key, value)| !holds(key, value));
+        let chunk = &self.slots.get(self.slots.partition_point(fails_in_all))?.chunk;
+        chunk.entry(chunk.partition_point(|key, value| !holds(key, value)))
+    }
+
+    /// The entries from index `at` of slot `index` on; both can be one past the end.
+    fn iter_from(&self, index: usize, at: usize) -> Iter<'_, K, V> {
+        let mut slots = self.slots.range(index..);
+        let entries = slots.next().map(|slot| slot.chunk.entries.range(at..)).unwrap_or_default();
+        Iter { slots, entries }
+    }
+
+    fn locate_by(&self, mut order: impl FnMut(&K, &V) -> Ordering) -> Option<(usize, usize)> {
+        let mut all_less = |slot: &Slot<K, V>| slot.chunk.last().is_some_and(|(key, value)| order(key, value).is_lt());
+        // Queues search near their front.
+        let index = if self.slots.front().is_some_and(|slot| !all_less(slot)) {
+            0
+        } else {
+            self.slots.partition_point(all_less)
+        };
+        let at = self.slots.get(index)?.chunk.search_by(order)?;
+        Some((index, at))
+    }
+}
+
+impl<K: Ord, V> CowMap<K, V> {
+    /// The value at `key`.
+    #[must_use]
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let chunk = self.chunk_of(key)?;
+        let at = chunk.search(key).ok()?;
+        Some(&chunk.entries[at].1)
+    }
+
+    /// Whether there is an entry with `key`.
+    #[must_use]
+    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.chunk_of(key).is_some_and(|chunk| chunk.search(key).is_ok())
+    }
+
+    /// The entries at and above `key` in ascending order.
+    #[must_use]
+    pub fn range_from(&self, key: &K) -> Iter<'_, K, V> {
+        match self.slot_of(key) {
+            None => self.iter(),
+            Some(index) => {
+                let (Ok(at) | Err(at)) = self.slots[index].chunk.search(key);
+                self.iter_from(index, at)
+            }
+        }
+    }
+
+    /// The entry with the greatest key below `key`.
+    #[must_use]
+    pub fn last_below(&self, key: &K) -> Option<(&K, &V)> {
+        let index = self.slot_of(key)?;
+        let (Ok(end) | Err(end)) = self.slots[index].chunk.search(key);
+        self.last_of(index, end)
+    }
+
+    /// The entry with the greatest key at or below `key`.
+    #[must_use]
+    pub fn at_or_below(&self, key: &K) -> Option<(&K, &V)> {
+        let index = self.slot_of(key)?;
+        let end = self.slots[index].chunk.search(key).map_or_else(|at| at, |at| at + 1);
+        self.last_of(index, end)
+    }
+
+    /// The last entry before `end` in slot `index`, or the last of the slot before it.
+    fn last_of(&self, index: usize, end: usize) -> Option<(&K, &V)> {
+        match end.checked_sub(1) {
+            Some(at) => self.slots[index].chunk.entry(at),
+            None => self.slots[index.checked_sub(1)?].chunk.last(),
+        }
+    }
+
+    /// The only slot whose chunk can contain `key`; `None` if `key` is below the first slot's bound.
+    fn slot_of<Q: Ord + ?Sized>(&self, key: &Q) -> Option<usize>
+    where
+        K: Borrow<Q>,
+    {
+        let last = self.slots.len().checked_sub(1)?;
+        if self.slots[last].first.borrow() <= key {
+            return Some(last);
+        }
+        self.slots.partition_point(|slot| slot.first.borrow() <= key).checked_sub(1)
+    }
+
+    /// The chunk of [`slot_of`](Self::slot_of).
+    fn chunk_of<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&Chunk<K, V>>
+    where
+        K: Borrow<Q>,
+    {
+        match self.slots.back() {
+            Some(last) if last.first.borrow() <= key => Some(&last.chunk),
+            _ => self.slot_of(key).map(|index| &*self.slots[index].chunk),
+        }
+    }
+
+    fn locate<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(usize, usize)>
+    where
+        K: Borrow<Q>,
+    {
+        let index = self.slot_of(key)?;
+        let at = self.slots[index].chunk.search(key).ok()?;
+        Some((index, at))
+    }
+}
+
+impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
+    /// Mutable access to the value at `key`. Copies nothing if there is none.
+    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        let (index, at) = self.locate(key)?;
+        Some(&mut Arc::make_mut(&mut self.slots[index].chunk).entries[at].1)
+    }
+
+    /// Sets the value at `key` and returns the previous one. An equal key in the map is kept.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let index = match self.slot_of(&key) {
+            Some(index) => index,
+            None if self.slots.is_empty() => {
+                self.slots.reserve_exact(1);
+                self.slots.push_back(Slot { first: key.clone(), chunk: Chunk::of_one(key, value, 1) });
+                self.len = 1;
+                return None;
+            }
+            None => {
+                self.slots[0].first = key.clone();
+                0
+            }
+        };
+        let chunk = &mut self.slots[index].chunk;
+        let past_the_end = chunk.last().is_none_or(|(last, _)| *last < key);
+        match if past_the_end { Err(chunk.len()) } else { chunk.search(&key) } {
+            Ok(at) => return Some(mem::replace(&mut unshared(chunk).entries[at].1, value)),
+            Err(at) if !chunk.is_full() => unshared(chunk).insert(at, key, value),
+            Err(at) => self.insert_into_full(index, at, key, value),
+        }
+        self.len += 1;
+        None
+    }
+
+    /// Removes the entry at `key` and returns its value.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let (index, at) = self.locate(key)?;
+        Some(self.remove_at(index, at).1)
+    }
+
+    /// Removes and returns the entry with the smallest key.
+    pub fn pop_first(&mut self) -> Option<(K, V)> {
+        if self.is_empty() {
+            return None;
+        }
+        Some(self.remove_at(0, 0))
+    }
+
+    /// Inserts at `at` of the full chunk `index`.
+    ///
+    /// Past the last key of the map it starts a new chunk, so that ascending keys leave full chunks. Past the last key
+    /// of another chunk it splits off a quarter, since more ascending keys are likely. Elsewhere it splits in half.
+    fn insert_into_full(&mut self, index: usize, at: usize, key: K, value: V) {
+        if at == CHUNK && index + 1 == self.slots.len() {
+            self.slots.push_back(Slot { first: key.clone(), chunk: Chunk::of_one(key, value, SPARSE) });
+            return;
+        }
+        let kept = if at == CHUNK { CHUNK - SPARSE } else { CHUNK / 2 };
+        let lower = unshared(&mut self.slots[index].chunk);
+        let mut upper = Chunk { entries: lower.entries.split_off(kept) };
+        let first = upper.entries[0].0.clone();
+        if at <= kept {
+            lower.insert(at, key, value);
+        } else {
+            upper.insert(at - kept, key, value);
+        }
+        self.slots.insert(index + 1, Slot { first, chunk: Arc::new(upper) });
+    }
+
+    fn remove_at(&mut self, index: usize, at: usize) -> (K, V) {
+        let chunk = unshared(&mut self.slots[index].chunk);
+        let entry = chunk.remove(at);
+        self.len -= 1;
+        if chunk.len() < SPARSE {
+            self.merge_or_drop(index);
+        }
+        entry
+    }
+
+    /// Drops the sparse chunk of slot `index` if it is empty, or merges it with a neighbour if both are small. Hence no
+    /// two neighbours are sparse, and there are at most `len / 16 + 1` chunks.
+    fn merge_or_drop(&mut self, index: usize) {
+        let chunk = &self.slots[index].chunk;
+        let len = chunk.len();
+        if len == 0 {
+            if !self.is_empty() || chunk.entries.capacity() > CAPACITY_KEPT {
+                self.remove_slot(index);
+            }
+            return;
+        }
+        let fits = |other: usize| self.slots.get(other).is_some_and(|slot| slot.chunk.len() + len <= MERGED_MAX);
+        let lower = match index.checked_sub(1) {
+            Some(before) if fits(before) => before,
+            _ if fits(index + 1) => index,
+            _ => return,
+        };
+        let mut upper = Arc::unwrap_or_clone(self.remove_slot(lower + 1).chunk);
+        // Growth at most doubles a capacity below MERGED_MAX, so it stays within CHUNK.
+        unshared(&mut self.slots[lower].chunk).entries.append(&mut upper.entries);
+    }
+
+    fn remove_slot(&mut self, index: usize) -> Slot<K, V> {
+        let slot = self.slots.remove(index).expect("the index is in range");
+        let capacity = self.slots.capacity();
+        if capacity > SLOTS_KEPT && self.slots.len() < capacity / 4 {
+            self.slots.shrink_to(capacity / 2);
+        }
+        slot
+    }
+}
+
+/// An iterator over the entries of a [`CowMap`] in ascending order.
+pub struct Iter<'a, K, V> {
+    slots: vec_deque::Iter<'a, Slot<K, V>>,
+    entries: vec_deque::Iter<'a, (K, V)>,
+}
+
+impl<'a, K, V> Iterator for Iter<'a, K, V> {
+    type Item = (&'a K, &'a V);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((key, value)) = self.entries.next() {
+                return Some((key, value));
+            }
+            self.entries = self.slots.next()?.chunk.entries.iter();
+        }
+    }
+}
+
+impl<'a, K, V> IntoIterator for &'a CowMap<K, V> {
+    type Item = (&'a K, &'a V);
+    type IntoIter = Iter<'a, K, V>;
+
+    fn into_iter(self) -> Iter<'a, K, V> {
+        self.iter()
+    }
+}
+
+impl<K, V> Default for CowMap<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: PartialEq, V: PartialEq> PartialEq for CowMap<K, V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && self.iter().eq(other.iter())
+    }
+}
+
+impl<K: Eq, V: Eq> Eq for CowMap<K, V> {}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for CowMap<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self).finish()
+    }
+}

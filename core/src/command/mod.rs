@@ -1,0 +1,72 @@
+//! Commands: everything a client can request of the broker.
+//!
+//! Each command is a struct of its own that implements [`Request`](crate::Request) and so names the type of its reply; [`Command`] is
+//! the enum of all of them, which is what [`Pipeline::handle`](crate::Pipeline::handle) takes.
+
+mod admin;
+mod consume;
+mod effects;
+mod produce;
+mod settle;
+
+pub use self::admin::{
+    CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics, Pause, Peek, Redrive,
+    RedriveSelection, Resume, Seek, SeekTo,
+};
+pub use self::consume::{CloseStream, OnDisconnect, SetPrefetch, Subscribe, Unsubscribe};
+pub use self::effects::{Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, StoreCommand};
+pub use self::produce::Produce;
+pub use self::settle::{Ack, Complete, Extend, Nack, Release};
+pub use crate::types::{Claim, TokenClaim};
+
+/// One command. Every command gets exactly one [`Reply`](crate::Reply) or [`Refusal`](crate::Refusal); a refused
+/// command has changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Creates a topic, or confirms that it exists.
+    CreateTopic(CreateTopic),
+    /// Deletes a topic with its messages, groups and produce identities. Closes its streams.
+    DeleteTopic(DeleteTopic),
+    /// Lists all topics.
+    ListTopics(ListTopics),
+    /// Describes a topic, its partitions and its groups.
+    DescribeTopic(DescribeTopic),
+    /// Stores a message.
+    Produce(Box<Produce>),
+    /// Reads messages without consuming them.
+    Peek(Peek),
+    /// Connects a consumer to a group, which is created if it does not exist.
+    Subscribe(Subscribe),
+    /// Changes a consumer's prefetch; 0 stops its deliveries.
+    SetPrefetch(SetPrefetch),
+    /// Disconnects a consumer and applies its [`OnDisconnect`].
+    Unsubscribe(Unsubscribe),
+    /// Disconnects a consumer that received everything it requested; its leases keep running.
+    CloseStream(CloseStream),
+    /// Acknowledges a message.
+    Ack(Ack),
+    /// Reports that a message failed.
+    Nack(Nack),
+    /// Extends a lease.
+    Extend(Extend),
+    /// Returns a message to its queue without counting a failure.
+    Release(Release),
+    /// Acks a message, finishes its effect and produces the next step's messages, atomically.
+    Complete(Box<Complete>),
+    /// A command of the idempotency store.
+    Store(Box<StoreCommand>),
+    /// Creates a group.
+    CreateGroup(CreateGroup),
+    /// Deletes a group with its progress. Closes its streams and ends its leases.
+    DeleteGroup(DeleteGroup),
+    /// Lists a topic's groups.
+    ListGroups(ListGroups),
+    /// Sets a group's progress.
+    Seek(Seek),
+    /// Stops dispatch to a group until it is resumed.
+    Pause(Pause),
+    /// Resumes a paused group.
+    Resume(Resume),
+    /// Moves dead letters back to their topic, each for the group that failed it.
+    Redrive(Redrive),
+}

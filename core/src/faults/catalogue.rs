@@ -1,0 +1,93 @@
+//! The bugs that can be planted.
+
+macro_rules! faults {
+    ($($name:ident $code:literal: $description:literal,)*) => {
+        /// A bug that can be planted with [`Planted`](super::Planted).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Fault {
+            $(#[doc = $description] $name,)*
+        }
+
+        impl Fault {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// Its name on a command line and in traces.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $code,)*
+                }
+            }
+
+            /// What it does wrong.
+            #[must_use]
+            pub const fn description(self) -> &'static str {
+                match self {
+                    $(Self::$name => $description,)*
+                }
+            }
+        }
+    };
+}
+
+faults! {
+    ReleaseBeforeSync "release-before-sync": "Outputs leave before the log has synced the records they depend on.",
+    ReleaseRefusalsBeforeSync "release-refusals-before-sync": "Refusals leave before the log has synced the records they depend on.",
+    HighestAckWatermark "highest-ack-watermark": "An ack acknowledges every message at or below its offset.",
+    SkipTokenCheck "skip-token-check": "A lease token shown with a claim is not compared.",
+    TokensRestartOnBoot "tokens-restart-on-boot": "Every boot issues its lease tokens from the same starting point.",
+    OffsetReusedAfterCrash "offset-reused-after-crash": "A boot continues offsets from the newest message still stored.",
+    AttemptsForgottenOnReplay "attempts-forgotten-on-replay": "Replaying a delivery does not count the attempt.",
+    DedupeDroppedOnReplay "dedupe-dropped-on-replay": "Replaying a message does not restore its produce identity.",
+    DeadLetterWrittenTwice "dead-letter-written-twice": "A dead letter is stored twice.",
+    SourceNotFinishedOnDeadLetter "source-not-finished-on-dead-letter": "Dead-lettering a message does not finish it in its source topic.",
+    TrimOneTooMany "trim-one-too-many": "Trimming a message also removes the message after it.",
+    SnapshotMissesInFlight "snapshot-misses-in-flight": "A snapshot leaves out messages in flight.",
+    AppendAfterTornTail "append-after-torn-tail": "A boot appends after a torn tail as if it were intact.",
+    ApplyReadsClock "apply-reads-clock": "Applying a record reads a clock that has advanced when the record is replayed.",
+    BackoffIgnored "backoff-ignored": "A failed message is ready at once, whatever its retry policy says.",
+    ExpiredKeepsToken "expired-keeps-token": "A message redelivered after an expiry keeps its old lease token.",
+    DelayedDeliveredEarly "delayed-delivered-early": "A delayed message is ready from the start.",
+    PriorityBreaksOrder "priority-breaks-order": "Among messages of equal priority the newest is delivered first.",
+    PriorityIgnored "priority-ignored": "Priorities have no effect.",
+    CreditLeakedOnDisconnect "credit-leaked-on-disconnect": "A disconnected consumer's leases are charged to another consumer's credit.",
+    RoundRobinSkipsLast "round-robin-skips-last": "The last consumer of a group never gets a turn.",
+    SeekKeepsAcked "seek-keeps-acked": "A seek does not redeliver acked messages.",
+    DeletedGroupCounted "deleted-group-counted": "Messages pending only in a deleted group still count as backlog.",
+    RedriveLosesOrigin "redrive-loses-origin": "A redriven message does not name its origin.",
+    RedriveSeenByAll "redrive-seen-by-all": "A redriven message is visible to every group.",
+    DuplicateTakenAsNew "duplicate-taken-as-new": "A second produce of an identity is stored again.",
+    ExtendAfterExpiry "extend-after-expiry": "An expired lease can be extended.",
+    ReleaseCountsAsFailure "release-counts-as-failure": "A release counts as a failure.",
+    ExpiryOverwritesReason "expiry-overwrites-reason": "An expiry overwrites the reason given by a nack.",
+    PauseIgnored "pause-ignored": "A paused group is dispatched to.",
+    DeadlineIgnored "deadline-ignored": "A message past its deadline is delivered.",
+    RetentionIgnoresAge "retention-ignores-age": "Acked messages older than the retention age are kept.",
+    BodyTruncated "body-truncated": "A stored message loses its last byte.",
+    AckNotKept "ack-not-kept": "An ack is confirmed and not recorded.",
+    HiddenState "hidden-state": "A retry delay depends on how many decisions the process made before.",
+    StuckAfterExpiry "stuck-after-expiry": "A message whose lease expired is never redelivered.",
+    FinishIgnoresToken "finish-ignores-token": "An effect can be finished with any token.",
+    TakeoverKeepsToken "takeover-keeps-token": "An effect that is taken over keeps its old token.",
+    HashNotCompared "hash-not-compared": "A different request under the same key is accepted.",
+    EffectLostOnReplay "effect-lost-on-replay": "Replaying a grant does not restore the effect.",
+    BeginAfterSuccessExecutes "begin-after-success-executes": "An effect that succeeded is granted again.",
+    CompleteWithoutAck "complete-without-ack": "Completing a step does not ack its message.",
+    CompleteWithoutProduce "complete-without-produce": "Completing a step stores none of its messages.",
+    TtlFromBegin "ttl-from-begin": "An effect's window starts at the grant instead of the finish.",
+    SkipWithoutFinish "skip-without-finish": "A message of a committed identity is skipped and never acked.",
+    InFlightOffByOne "in-flight-off-by-one": "The in-flight limit admits one message too many.",
+    BackpressureIgnoresBytes "backpressure-ignores-bytes": "A partition's bytes are not limited.",
+    PrefetchOffByOne "prefetch-off-by-one": "A consumer is sent one message more than its prefetch.",
+    GroupCreatedByFailedAck "group-created-by-failed-ack": "An ack for an unknown group creates the group.",
+    QuotaEvictsLive "quota-evicts-live": "A tenant at its quota loses its oldest effect to a new one.",
+    LeaseShorterThanTold "lease-shorter-than-told": "A worker is told a later end of its lease than the recorded one.",
+    SyncRetriedAfterFailure "sync-retried-after-failure": "A failed sync is retried and its success is trusted.",
+    FailureIgnored "failure-ignored": "A failed write is reported as a success.",
+    SegmentRemovedEarly "segment-removed-early": "Closed segments are removed before the snapshot that replaces them is durable.",
+    SnapshotRenamedBeforeSync "snapshot-renamed-before-sync": "A snapshot gets its final name before it is synced.",
+    RotTakenForTornTail "rot-taken-for-torn-tail": "Damage to synced data is cut off like a torn tail.",
+    TornTailTakenForRot "torn-tail-taken-for-rot": "A torn tail is refused like damage.",
+}

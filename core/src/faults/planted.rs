@@ -1,0 +1,275 @@
+//! One planted bug: the seams it overrides.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::seams::Seams;
+use super::storage::TamperedStorage;
+use super::{Fault, records};
+use crate::collections::shared::unshared;
+use crate::command::{Ack, Begin, Command, CreateGroup, Forget, StoreCommand, Subscribe, TokenClaim};
+use crate::index::{Index, Next};
+use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
+use crate::record::{Event, Record};
+use crate::reply::Output;
+use crate::state::topic::Topic;
+use crate::state::view::View;
+use crate::state::{Contradiction, EffectTable, State};
+use crate::types::{
+    Body, Boot, ConsumerId, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupStart, LeaseToken,
+    Limits, Lsn, MessageRef, Millis, Position, Timestamp,
+};
+
+/// A broker with exactly one bug.
+#[derive(Clone, Copy, Debug)]
+pub struct Planted(pub Fault);
+
+/// The state that [`Fault::HiddenState`] keeps outside the state machine.
+static HIDDEN: AtomicU64 = AtomicU64::new(0);
+
+impl Planted {
+    /// The delay that replaces the `delay` after a failure.
+    fn retry_delay(self, delay: Millis) -> Millis {
+        match self.0 {
+            Fault::BackoffIgnored => Millis(0),
+            Fault::HiddenState => Millis(delay.0 + HIDDEN.fetch_add(1, Ordering::Relaxed) % 3),
+            _ => delay,
+        }
+    }
+}
+
+impl Seams for Planted {
+    fn decided(&self, state: &State, now: Timestamp, event: Event) -> Option<Event> {
+        let delayed = |not_before: Timestamp| now.after(self.retry_delay(not_before.since(now)));
+        Some(match (self.0, event) {
+            (Fault::AckNotKept, Event::Acked { .. }) => return None,
+            (Fault::TokensRestartOnBoot, Event::Booted { .. }) if state.boot() > Boot(0) => return None,
+            (Fault::ExtendAfterExpiry, Event::Extended { message_ref, .. })
+                if !delivery(state, &message_ref).is_some_and(|delivery| delivery.is_leased(now)) =>
+            {
+                return None;
+            }
+            (Fault::BackoffIgnored | Fault::HiddenState, Event::Nacked { message_ref, reason, not_before }) => {
+                Event::Nacked { message_ref, reason, not_before: delayed(not_before) }
+            }
+            (Fault::BackoffIgnored | Fault::HiddenState, Event::Expired { message_ref, not_before }) => {
+                Event::Expired { message_ref, not_before: delayed(not_before) }
+            }
+            (Fault::BodyTruncated, Event::Produced { topic, partition, offset, body, dedupe }) => {
+                Event::Produced { topic, partition, offset, body: truncated(&body), dedupe }
+            }
+            (Fault::ExpiredKeepsToken, Event::Delivered { message_ref, token, owner, until }) => {
+                let failed = |delivery: &&DeliveryState| delivery.failures > 0 && delivery.token.boot == state.boot();
+                let kept = delivery(state, &message_ref).filter(failed).map(|delivery| delivery.token);
+                Event::Delivered { message_ref, token: kept.unwrap_or(token), owner, until }
+            }
+            (Fault::LeaseShorterThanTold, Event::Delivered { message_ref, token, owner, until }) => {
+                let until = now.after(Millis(until.since(now).0 / 2));
+                Event::Delivered { message_ref, token, owner, until }
+            }
+            (_, event) => event,
+        })
+    }
+
+    fn apply(&self, state: &mut State, record: &Record) -> Result<(), Contradiction> {
+        records::apply(self.0, state, record)
+    }
+
+    fn replay(&self, state: &mut State, record: &Record) -> Result<(), Contradiction> {
+        records::replay(self.0, state, record)
+    }
+
+    fn apply_indexed(&self, state: &mut State, index: &mut Index, record: &Record) -> Result<(), Contradiction> {
+        if !matches!((self.0, &record.event), (Fault::CompleteWithoutAck, Event::Completed(_))) {
+            index.before(state, record);
+        }
+        self.apply(state, record)?;
+        if !matches!((self.0, &record.event), (Fault::StuckAfterExpiry, Event::Expired { .. })) {
+            index.after(state, record);
+        }
+        if self.0 == Fault::RetentionIgnoresAge {
+            let partitions = state.topics().flat_map(|topic| topic.partitions().map(|(id, _)| (topic.id(), id)));
+            partitions.for_each(|(topic, partition)| index.timers.set_retention(topic, partition, None));
+        }
+        Ok(())
+    }
+
+    fn is_releasable(&self, output: &Output, decided_at: Lsn, durable: Lsn) -> bool {
+        let early = match self.0 {
+            Fault::ReleaseBeforeSync => true,
+            Fault::ReleaseRefusalsBeforeSync => matches!(output, Output::Reply { result: Err(_), .. }),
+            _ => false,
+        };
+        early || decided_at <= durable
+    }
+
+    fn next_dispatch(
+        &self,
+        index: &mut Index,
+        topic: &Topic,
+        group: GroupId,
+        in_flight_max: u32,
+        now: Timestamp,
+    ) -> Option<Next> {
+        match self.0 {
+            Fault::PriorityBreaksOrder => {
+                let mut next = index.next(topic, group, in_flight_max)?;
+                next.message_ref.position = newest_like(topic, &next.message_ref, now);
+                Some(next)
+            }
+            Fault::PauseIgnored => {
+                let mut topic = topic.clone();
+                topic.group_mut(group)?.paused = false;
+                index.next(&topic, group, in_flight_max)
+            }
+            Fault::RoundRobinSkipsLast => {
+                let members: BTreeSet<_> = index.members(topic.id(), group).collect();
+                let last = *members.last()?;
+                if members.len() == 1 {
+                    return index.next(topic, group, in_flight_max);
+                }
+                let prefetch = index.consumers[&last].prefetch;
+                index.set_prefetch(last, 0);
+                let next = index.next(topic, group, in_flight_max);
+                index.set_prefetch(last, prefetch);
+                next
+            }
+            _ => index.next(topic, group, in_flight_max),
+        }
+    }
+
+    fn disconnect(&self, index: &mut Index, consumer: ConsumerId) {
+        let gone = index.consumers.get(&consumer).cloned();
+        index.leave(consumer);
+        let Some(gone) = gone.filter(|_| self.0 == Fault::CreditLeakedOnDisconnect) else { return };
+        let heir = index.members(gone.topic, gone.group).next();
+        if let Some(other) = heir.and_then(|heir| index.consumers.get_mut(&heir)) {
+            other.live += gone.live;
+        }
+        heir.into_iter().for_each(|heir| index.refresh_credit(heir));
+    }
+
+    fn lease_token_matches(&self, delivery: &DeliveryState, shown: LeaseToken) -> bool {
+        self.0 == Fault::SkipTokenCheck || delivery.token == shown
+    }
+
+    fn is_extendable(&self, delivery: &DeliveryState, now: Timestamp) -> bool {
+        self.0 == Fault::ExtendAfterExpiry || delivery.is_leased(now)
+    }
+
+    fn effect_token_matches(&self, effect: &Effect, shown: TokenClaim) -> bool {
+        let matches = matches!(shown, TokenClaim::Shown(token) if Some(token) == effect.token);
+        self.0 == Fault::FinishIgnoresToken || matches
+    }
+
+    fn can_finish(&self, effect: &Effect, status: EffectStatus) -> bool {
+        self.0 == Fault::FinishIgnoresToken || effect.can_finish(status)
+    }
+
+    fn is_replayed(&self, effect: &Effect) -> bool {
+        self.0 != Fault::BeginAfterSuccessExecutes && effect.status.is_final()
+    }
+
+    fn grant_token(&self, fresh: LeaseToken, effect: Option<&Effect>) -> LeaseToken {
+        let kept = effect.and_then(|effect| effect.token).filter(|_| self.0 == Fault::TakeoverKeepsToken);
+        kept.unwrap_or(fresh)
+    }
+
+    fn snapshot(&self, state: &State) -> View {
+        let mut state = state.clone();
+        if self.0 == Fault::SnapshotMissesInFlight {
+            let topics = state.topics.values_mut().map(unshared);
+            let groups = topics.flat_map(|topic| topic.groups.values_mut().map(unshared));
+            for progress in groups.flat_map(|group| group.partitions.iter_mut().map(unshared)) {
+                let leased =
+                    |(position, delivery): (Position, &DeliveryState)| delivery.leased_until().map(|_| position);
+                let leased: Vec<_> = progress.deliveries().filter_map(leased).collect();
+                leased.into_iter().for_each(|position| drop(progress.remove_delivery(position)));
+            }
+        }
+        state.view()
+    }
+
+    fn next_header(&self, recovered: &Recovered) -> SegmentHeader {
+        let mut header = recovered.next_header();
+        if self.0 == Fault::AppendAfterTornTail && recovered.has_torn_tail() {
+            header.previous_lsn = header.previous_lsn.next();
+        }
+        header
+    }
+
+    fn limits(&self, limits: Limits) -> Limits {
+        match self.0 {
+            Fault::InFlightOffByOne => Limits { in_flight_max: limits.in_flight_max + 1, ..limits },
+            Fault::BackpressureIgnoresBytes => Limits { partition_bytes_max: u64::MAX, ..limits },
+            _ => limits,
+        }
+    }
+
+    fn command(&self, state: &State, limits: &Limits, command: &mut Command) -> Option<Command> {
+        match (self.0, command) {
+            (Fault::PrefetchOffByOne, Command::Subscribe(Subscribe { prefetch, .. })) => *prefetch += 1,
+            (Fault::GroupCreatedByFailedAck, Command::Ack(Ack(claim))) => {
+                let (topic, group) = (claim.topic.clone(), claim.group.clone());
+                return Some(CreateGroup { topic, group, start: GroupStart::Earliest }.into());
+            }
+            (Fault::QuotaEvictsLive, Command::Store(asked)) => {
+                let StoreCommand::Begin(Begin { identity, .. }) = &**asked else { return None };
+                let store = state.store();
+                if store.get(identity).is_some() || store.len_of(identity.tenant()) < limits.effects_max {
+                    return None;
+                }
+                let keys = |(namespace, table): (EffectNamespace, &Arc<EffectTable>)| {
+                    table.effects().map(|(key, _)| namespace.identity(key)).collect::<Vec<_>>()
+                };
+                let oldest = store.tables().flat_map(keys).find(|other| other.tenant() == identity.tenant());
+                return oldest.map(|identity| Forget { identity }.into());
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn job_result(
+        &self,
+        result: Result<(), StorageFault>,
+        retry: impl FnOnce() -> Result<(), StorageFault>,
+    ) -> Result<(), StorageFault> {
+        match (self.0, result) {
+            (Fault::FailureIgnored, Err(_)) => Ok(()),
+            (Fault::SyncRetriedAfterFailure, Err(_)) => retry(),
+            (_, result) => result,
+        }
+    }
+
+    fn storage<'a, S: Storage + ?Sized>(&self, storage: &'a mut S) -> TamperedStorage<'a, S> {
+        TamperedStorage::new(storage, Some(self.0))
+    }
+}
+
+/// A body without its last byte.
+fn truncated(body: &Body) -> Body {
+    let value = body.value();
+    Body::pack(&body.metadata(), body.key(), &value[..value.len().saturating_sub(1).max(1)])
+}
+
+/// The newest message of the same priority that could be delivered as well.
+fn newest_like(topic: &Topic, message_ref: &MessageRef, now: Timestamp) -> Position {
+    let found = topic.partition(message_ref.partition).and_then(|partition| {
+        let progress = topic.group(message_ref.group)?.progress(message_ref.partition)?;
+        let priority = partition.message(message_ref.position)?.body.flags().priority;
+        let is_alike = |position: Position, body: &Body| {
+            let fresh = !progress.acked().contains(position) && progress.delivery(position).is_none();
+            let due = body.metadata().envelope.deliver_at.is_none_or(|at| at <= now);
+            fresh && due && body.flags().priority == priority
+        };
+        partition.messages().filter(|(position, message)| is_alike(*position, &message.body)).last()
+    });
+    found.map_or(message_ref.position, |(position, _)| position)
+}
+
+fn delivery<'a>(state: &'a State, message_ref: &MessageRef) -> Option<&'a DeliveryState> {
+    let group = state.topic(message_ref.topic)?.group(message_ref.group)?;
+    group.progress(message_ref.partition)?.delivery(message_ref.position)
+}

@@ -1,0 +1,261 @@
+//! Bugs of applying and replaying records.
+
+use super::Fault;
+use crate::collections::shared::unshared;
+use crate::record::{Completed, EffectBegun, Event, Image, Record};
+use crate::state::{Contradiction, State};
+use crate::types::message::{MessageFlags, Priority};
+use crate::types::{
+    Body, EffectStatus, LastError, LeaseToken, MessageRef, Metadata, Millis, PartitionId, Position, TopicId,
+};
+
+/// Applies `record` to `state` the way `fault` does it.
+pub(super) fn apply(fault: Fault, state: &mut State, record: &Record) -> Result<(), Contradiction> {
+    if let Some(event) = rewritten(fault, state, &record.event) {
+        return apply_event(fault, state, &Record { at: record.at, event });
+    }
+    apply_event(fault, state, record)
+}
+
+/// Replays `record` the way `fault` does it.
+pub(super) fn replay(fault: Fault, state: &mut State, record: &Record) -> Result<(), Contradiction> {
+    match (fault, &record.event) {
+        (Fault::ApplyReadsClock, _) => {
+            let late = record.at.max(state.clock()).after(Millis(1));
+            state.apply(&Record { at: late, event: record.event.clone() })
+        }
+        (Fault::AttemptsForgottenOnReplay, Event::Delivered { message_ref, .. }) => {
+            state.apply(record)?;
+            state.delivery_mut(message_ref)?.attempts -= 1;
+            Ok(())
+        }
+        (Fault::DedupeDroppedOnReplay, event) => match without_dedupe(event) {
+            Some(event) => state.apply(&Record { at: record.at, event }),
+            None => state.apply(record),
+        },
+        (Fault::EffectLostOnReplay, Event::EffectBegun(_)) => Ok(()),
+        (
+            Fault::EffectLostOnReplay,
+            Event::EffectFinished { .. }
+            | Event::EffectRenewed { .. }
+            | Event::EffectForgotten { .. }
+            | Event::EffectsExpired { .. },
+        ) => {
+            let _ = state.apply(record);
+            Ok(())
+        }
+        _ => apply(fault, state, record),
+    }
+}
+
+/// The event that is applied in place of the one in the log, where the bug changes it.
+fn rewritten(fault: Fault, state: &State, event: &Event) -> Option<Event> {
+    match (fault, event) {
+        (Fault::DuplicateTakenAsNew, event) => without_dedupe(event),
+        (Fault::DelayedDeliveredEarly, event) => with_flags(event, |flags| flags.has_delay = false),
+        (Fault::PriorityIgnored, event) => with_flags(event, |flags| flags.priority = Priority::default()),
+        (Fault::DeadlineIgnored, event) => with_flags(event, |flags| flags.has_deadline = false),
+        (Fault::HashNotCompared, Event::EffectBegun(begun)) => {
+            Some(Event::EffectBegun(Box::new(EffectBegun { request_hash: None, ..(**begun).clone() })))
+        }
+        (Fault::CompleteWithoutProduce, Event::Completed(step)) => {
+            let mut step = step.clone();
+            step.outputs.iter_mut().for_each(|output| output.stored = None);
+            Some(Event::Completed(step))
+        }
+        (Fault::SkipTokenCheck, Event::Completed(step)) => {
+            let token = newest_token(state, &step.message_ref)?;
+            Some(Event::Completed(Box::new(Completed { token, ..(**step).clone() })))
+        }
+        _ => None,
+    }
+}
+
+fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), Contradiction> {
+    let at = record.at.max(state.clock());
+    match (fault, &record.event) {
+        (Fault::OffsetReusedAfterCrash, Event::Booted { .. }) => {
+            state.apply(record)?;
+            forget_offsets(state);
+            Ok(())
+        }
+        (Fault::HighestAckWatermark, Event::Acked { message_ref, .. }) => {
+            state.apply(record)?;
+            finish_all_below(state, message_ref)
+        }
+        (Fault::TrimOneTooMany, Event::Acked { message_ref, .. }) => {
+            state.apply(record)?;
+            let partition = state.partition_mut(message_ref.topic, message_ref.partition)?;
+            if partition.message(message_ref.position).is_none() {
+                partition.take(message_ref.position.next());
+            }
+            Ok(())
+        }
+        (Fault::SkipWithoutFinish, Event::Skipped { .. }) => Ok(()),
+        (Fault::ExpiryOverwritesReason, Event::Expired { message_ref, .. }) => {
+            state.apply(record)?;
+            state.delivery_mut(message_ref)?.last_error = LastError::AckTimeout;
+            Ok(())
+        }
+        (Fault::ReleaseCountsAsFailure, Event::Released { message_ref }) => {
+            state.apply(record)?;
+            state.delivery_mut(message_ref)?.failures += 1;
+            Ok(())
+        }
+        (Fault::DeadLetterWrittenTwice, Event::DeadLettered { dead_topic, dead_partition, dead_offset, .. }) => {
+            state.apply(record)?;
+            let body = newest_body(state, *dead_topic, *dead_partition)?;
+            state.topic_mut(*dead_topic)?.store(*dead_partition, dead_offset.next(), at, body).map(drop)
+        }
+        (
+            Fault::SourceNotFinishedOnDeadLetter,
+            Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error },
+        ) => {
+            let dead = (*dead_topic, *dead_partition, *dead_offset);
+            state.store_dead_letter(message_ref, dead, (*reason, last_error), at)
+        }
+        (Fault::RedriveLosesOrigin, Event::Redriven { topic, partition, .. }) => {
+            state.apply(record)?;
+            let partition = state.partition_mut(*topic, *partition)?;
+            let newest = Position(partition.next_position().0 - 1);
+            if let Some(message) = partition.messages.get_mut(&newest) {
+                let meta = Metadata { redrive: None, ..message.body.metadata() };
+                message.body = message.body.with_metadata(&meta);
+            }
+            Ok(())
+        }
+        (
+            Fault::RedriveSeenByAll,
+            Event::Redriven { dead_topic, dead_partition, dead_position, topic, partition, offset, .. },
+        ) => {
+            let body = state.take_dead_letter(*dead_topic, *dead_partition, *dead_position, at)?;
+            state.topic_mut(*topic)?.store(*partition, *offset, at, body).map(drop)
+        }
+        (Fault::DeletedGroupCounted, Event::GroupDeleted { topic, group }) => {
+            let (topic_name, group_name) = {
+                let topic = state.topic_mut(*topic)?;
+                (topic.name().clone(), topic.group(*group).ok_or(Contradiction("no such group"))?.name().clone())
+            };
+            state.store.drop_table(&topic_name, &group_name);
+            state.topic_mut(*topic)?.remove_group(*group)
+        }
+        (Fault::SeekKeepsAcked, Event::GroupSought { topic, group, .. }) => {
+            let acked = acked_messages(state, *topic, |id| id == *group);
+            state.apply(record)?;
+            acked.iter().try_for_each(|message_ref| finish_if_pending(state, message_ref))
+        }
+        (Fault::TtlFromBegin, Event::EffectFinished { identity, .. }) => {
+            let begun_at = state.store.get(identity).map(|effect| effect.updated_at);
+            state.apply(record)?;
+            state.store.change(identity, |effect| {
+                effect.expires_at = effect.lifetime().after(begun_at.unwrap_or(at));
+            });
+            Ok(())
+        }
+        (Fault::TakeoverKeepsToken, Event::EffectBegun(begun)) => {
+            let fresh = LeaseToken { boot: state.boot(), counter: u64::MAX };
+            let event = Event::EffectBegun(Box::new(EffectBegun { token: fresh, ..(**begun).clone() }));
+            state.apply(&Record { at: record.at, event })?;
+            state.store.change(&begun.identity, |effect| effect.token = Some(begun.token));
+            Ok(())
+        }
+        (Fault::BeginAfterSuccessExecutes, Event::EffectBegun(begun)) => {
+            state.store.change(&begun.identity, |effect| {
+                if effect.status.is_final() {
+                    effect.status = EffectStatus::FailedRetryable;
+                }
+            });
+            state.apply(record)
+        }
+        (Fault::FinishIgnoresToken, Event::EffectFinished { identity, .. }) => {
+            state.store.change(identity, |effect| effect.status = EffectStatus::InProgress);
+            state.apply(record)
+        }
+        (Fault::CompleteWithoutAck, Event::Completed(step)) => {
+            state.store_step_outputs(step, at)?;
+            let offset = state.delivery_mut(&step.message_ref)?.offset;
+            // A second completion under the same token finds the first reply kept.
+            let _ = state.keep_completion(step, offset);
+            Ok(())
+        }
+        _ => state.apply(record),
+    }
+}
+
+/// The event without the window of its produce identity, if it has one.
+fn without_dedupe(event: &Event) -> Option<Event> {
+    let mut event = event.clone();
+    match &mut event {
+        Event::Produced { dedupe, .. } => *dedupe = None,
+        Event::Completed(step) => {
+            let stored = step.outputs.iter_mut().filter_map(|output| output.stored.as_mut());
+            stored.for_each(|stored| stored.dedupe = None);
+        }
+        _ => return None,
+    }
+    Some(event)
+}
+
+/// The event with the cached flags of its messages changed; the messages themselves stay as they are.
+fn with_flags(event: &Event, change: impl Fn(&mut MessageFlags)) -> Option<Event> {
+    let mut event = event.clone();
+    match &mut event {
+        Event::Produced { body, .. } | Event::Restored(Image::Message { body, .. }) => change(&mut body.flags),
+        Event::Completed(step) => {
+            let stored = step.outputs.iter_mut().filter_map(|output| output.stored.as_mut());
+            stored.for_each(|stored| change(&mut stored.body.flags));
+        }
+        _ => return None,
+    }
+    Some(event)
+}
+
+/// Every topic continues its offsets from the newest message it still stores.
+fn forget_offsets(state: &mut State) {
+    for topic in state.topics.values_mut().map(unshared) {
+        let stored = topic.partitions().filter_map(|(_, partition)| partition.messages().last());
+        topic.next_offset = stored.map(|(_, message)| message.offset.next()).max().unwrap_or_default();
+    }
+}
+
+fn finish_all_below(state: &mut State, message_ref: &MessageRef) -> Result<(), Contradiction> {
+    (0..message_ref.position.0)
+        .map(Position)
+        .try_for_each(|position| finish_if_pending(state, &MessageRef { position, ..*message_ref }))
+}
+
+fn finish_if_pending(state: &mut State, message_ref: &MessageRef) -> Result<(), Contradiction> {
+    let topic = state.topic(message_ref.topic).ok_or(Contradiction("no such topic"))?;
+    let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
+    let is_pending = progress.is_some_and(|progress| !progress.acked().contains(message_ref.position));
+    let is_stored = topic.partition(message_ref.partition).is_some_and(|it| it.message(message_ref.position).is_some());
+    if is_pending && is_stored { state.finish(message_ref) } else { Ok(()) }
+}
+
+/// Messages still stored that a group of `topic` has acked.
+fn acked_messages(state: &State, topic: TopicId, of: impl Fn(crate::types::GroupId) -> bool) -> Vec<MessageRef> {
+    let topic = state.topic(topic).into_iter();
+    let groups = topic.flat_map(|topic| topic.groups().map(move |group| (topic, group)));
+    let mut acked = Vec::new();
+    for (topic, group) in groups.filter(|(_, group)| of(group.id())) {
+        for (partition, progress) in group.partitions() {
+            let stored =
+                topic.partition(partition).into_iter().flat_map(super::super::state::partition::Partition::messages);
+            let done = stored.filter(|(position, _)| progress.acked().contains(*position));
+            let message_ref = |position| MessageRef { topic: topic.id(), group: group.id(), partition, position };
+            acked.extend(done.map(|(position, _)| message_ref(position)));
+        }
+    }
+    acked
+}
+
+fn newest_token(state: &State, message_ref: &MessageRef) -> Option<LeaseToken> {
+    let group = state.topic(message_ref.topic)?.group(message_ref.group)?;
+    group.progress(message_ref.partition)?.delivery(message_ref.position).map(|delivery| delivery.token)
+}
+
+fn newest_body(state: &State, topic: TopicId, partition: PartitionId) -> Result<Body, Contradiction> {
+    let partition = state.topic(topic).and_then(|topic| topic.partition(partition));
+    let newest = partition.and_then(|partition| partition.last_message());
+    newest.map(|(_, message)| message.body.clone()).ok_or(Contradiction("no such message"))
+}

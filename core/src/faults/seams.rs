@@ -1,0 +1,159 @@
+//! The seams themselves, each with the correct behaviour as its default body.
+
+use super::storage::TamperedStorage;
+use crate::command::{Command, TokenClaim};
+use crate::index::{Index, Next};
+use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
+use crate::record::{Event, Record};
+use crate::reply::Output;
+use crate::state::topic::Topic;
+use crate::state::view::View;
+use crate::state::{Contradiction, State};
+use crate::types::{ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, LeaseToken, Limits, Lsn, Timestamp};
+
+/// Where planted bugs enter. Every method is called from one function of production code.
+pub trait Seams: Copy {
+    /// The event to commit for a decision; `None` commits nothing.
+    #[inline(always)]
+    fn decided(&self, state: &State, now: Timestamp, event: Event) -> Option<Event> {
+        let _ = (state, now);
+        Some(event)
+    }
+
+    /// Applies a record that was just appended to the log.
+    ///
+    /// # Errors
+    /// [`Contradiction`] if the record cannot follow from the state.
+    #[inline(always)]
+    fn apply(&self, state: &mut State, record: &Record) -> Result<(), Contradiction> {
+        state.apply(record)
+    }
+
+    /// Applies a record read back from the log or from a snapshot.
+    ///
+    /// # Errors
+    /// [`Contradiction`] if the record cannot follow from the state.
+    #[inline(always)]
+    fn replay(&self, state: &mut State, record: &Record) -> Result<(), Contradiction> {
+        self.apply(state, record)
+    }
+
+    /// Applies a record and keeps the index in step with it.
+    ///
+    /// # Errors
+    /// [`Contradiction`] if the record cannot follow from the state.
+    #[inline(always)]
+    fn apply_indexed(&self, state: &mut State, index: &mut Index, record: &Record) -> Result<(), Contradiction> {
+        index.before(state, record);
+        self.apply(state, record)?;
+        index.after(state, record);
+        Ok(())
+    }
+
+    /// Whether an output that was decided at `decided_at` may leave when the log is synced through `durable`.
+    #[inline(always)]
+    fn is_releasable(&self, output: &Output, decided_at: Lsn, durable: Lsn) -> bool {
+        let _ = output;
+        decided_at <= durable
+    }
+
+    /// The next message to dispatch to a group.
+    #[inline(always)]
+    fn next_dispatch(
+        &self,
+        index: &mut Index,
+        topic: &Topic,
+        group: GroupId,
+        in_flight_max: u32,
+        now: Timestamp,
+    ) -> Option<Next> {
+        let _ = now;
+        index.next(topic, group, in_flight_max)
+    }
+
+    /// Disconnects a consumer.
+    #[inline(always)]
+    fn disconnect(&self, index: &mut Index, consumer: ConsumerId) {
+        index.leave(consumer);
+    }
+
+    /// Whether a lease token shown for a delivery is that delivery's own.
+    #[inline(always)]
+    fn lease_token_matches(&self, delivery: &DeliveryState, shown: LeaseToken) -> bool {
+        delivery.token == shown
+    }
+
+    /// Whether the lease of a delivery can be extended.
+    #[inline(always)]
+    fn is_extendable(&self, delivery: &DeliveryState, now: Timestamp) -> bool {
+        delivery.is_leased(now)
+    }
+
+    /// Whether a token shown for an effect is its newest grant's.
+    #[inline(always)]
+    fn effect_token_matches(&self, effect: &Effect, shown: TokenClaim) -> bool {
+        matches!(shown, TokenClaim::Shown(token) if Some(token) == effect.token)
+    }
+
+    /// Whether an effect as it stands can end with this status.
+    #[inline(always)]
+    fn can_finish(&self, effect: &Effect, status: EffectStatus) -> bool {
+        effect.can_finish(status)
+    }
+
+    /// Whether a begin of this effect is answered with its stored outcome.
+    #[inline(always)]
+    fn is_replayed(&self, effect: &Effect) -> bool {
+        effect.status.is_final()
+    }
+
+    /// The token of a grant, given a fresh one and the effect as it stands.
+    #[inline(always)]
+    fn grant_token(&self, fresh: LeaseToken, effect: Option<&Effect>) -> LeaseToken {
+        let _ = effect;
+        fresh
+    }
+
+    /// The state as a snapshot writes it.
+    #[inline(always)]
+    fn snapshot(&self, state: &State) -> View {
+        state.view()
+    }
+
+    /// The header of the segment that continues a recovered log.
+    #[inline(always)]
+    fn next_header(&self, recovered: &Recovered) -> SegmentHeader {
+        recovered.next_header()
+    }
+
+    // Around the broker: called by a simulator, never by production code.
+
+    /// The limits the broker runs with, given those it was configured with.
+    fn limits(&self, limits: Limits) -> Limits {
+        limits
+    }
+
+    /// Changes a command before the broker gets it; returns a command that the broker gets first.
+    fn command(&self, state: &State, limits: &Limits, command: &mut Command) -> Option<Command> {
+        let _ = (state, limits, command);
+        None
+    }
+
+    /// The result of a job as it is reported to the broker; `retry` syncs its files once more.
+    ///
+    /// # Errors
+    /// Of the job.
+    fn job_result(
+        &self,
+        result: Result<(), StorageFault>,
+        retry: impl FnOnce() -> Result<(), StorageFault>,
+    ) -> Result<(), StorageFault> {
+        let _ = retry;
+        result
+    }
+
+    /// The storage as the broker sees it.
+    fn storage<'a, S: Storage + ?Sized>(&self, storage: &'a mut S) -> TamperedStorage<'a, S> {
+        TamperedStorage::new(storage, None)
+    }
+}

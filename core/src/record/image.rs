@@ -1,0 +1,173 @@
+//! Images: the content of a snapshot.
+
+use crate::types::{
+    Body, Boot, Completion, DeliveryState, Effect, GroupId, GroupName, Identity, LeaseToken, MessageRef, Offset,
+    PartitionId, Position, Retention, Text, Timestamp, TopicId, TopicName,
+};
+
+/// A part of the state as a snapshot stores it. Applied in the order of the snapshot, the images rebuild the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Image {
+    /// The first image.
+    Origin {
+        /// The time of the last record.
+        clock: Timestamp,
+        /// The current boot.
+        boot: Boot,
+        /// The next topic's number.
+        next_topic: TopicId,
+    },
+    /// A topic.
+    Topic {
+        /// Its number.
+        topic: TopicId,
+        /// Its name.
+        name: TopicName,
+        /// Its partition count.
+        partitions: u32,
+        /// How long acked messages are retained.
+        retention: Retention,
+        /// The next message's offset.
+        next_offset: Offset,
+        /// The next group's number.
+        next_group: GroupId,
+    },
+    /// A partition that has stored a message.
+    Partition {
+        /// The topic.
+        topic: TopicId,
+        /// The partition.
+        partition: PartitionId,
+        /// The next message's position.
+        next_position: Position,
+        /// The newest message's offset.
+        last_offset: Option<Offset>,
+        /// All positions below are trimmed.
+        trimmed_floor: Position,
+        /// The offset just below the trimmed floor.
+        trimmed_floor_offset: Option<Offset>,
+    },
+    /// Trimmed positions above the trimmed floor.
+    TrimmedRun {
+        /// The topic.
+        topic: TopicId,
+        /// The partition.
+        partition: PartitionId,
+        /// The run.
+        run: RunImage,
+    },
+    /// A message.
+    Message {
+        /// The topic.
+        topic: TopicId,
+        /// The partition.
+        partition: PartitionId,
+        /// Its position.
+        position: Position,
+        /// Its offset.
+        offset: Offset,
+        /// When it was stored.
+        produced_at: Timestamp,
+        /// The number of groups that have acked it.
+        acked_in: u32,
+        /// Whether it is acked in every group and retained.
+        retained: bool,
+        /// The only group to which a redriven message is visible.
+        visible_to: Option<GroupId>,
+        /// Its bytes.
+        body: Body,
+    },
+    /// A group.
+    Group {
+        /// The topic.
+        topic: TopicId,
+        /// The group's number.
+        group: GroupId,
+        /// Its name.
+        name: GroupName,
+        /// Whether it is paused.
+        paused: bool,
+    },
+    /// A group's floor in a partition.
+    Floor {
+        /// The topic.
+        topic: TopicId,
+        /// The group.
+        group: GroupId,
+        /// The partition.
+        partition: PartitionId,
+        /// The first unacked position.
+        floor: Position,
+        /// The offset just below the floor.
+        floor_offset: Option<Offset>,
+    },
+    /// Acked positions above a group's floor.
+    AckedRun {
+        /// The topic.
+        topic: TopicId,
+        /// The group.
+        group: GroupId,
+        /// The partition.
+        partition: PartitionId,
+        /// The run.
+        run: RunImage,
+    },
+    /// A delivered, unacked message.
+    DeliveryState {
+        /// The message in its group.
+        message_ref: MessageRef,
+        /// Its delivery state.
+        delivery: DeliveryState,
+    },
+    /// A dedupe key.
+    DedupeEntry {
+        /// The topic that was produced to.
+        scope: TopicName,
+        /// The tenant.
+        tenant: Text,
+        /// The idempotency key.
+        key: Text,
+        /// The first message's partition.
+        partition: PartitionId,
+        /// The first message's offset.
+        offset: Offset,
+        /// The end of the window.
+        expires_at: Timestamp,
+    },
+    /// The messages that a group's last seek replays in a partition.
+    Replayed {
+        /// The topic.
+        topic: TopicId,
+        /// The group.
+        group: GroupId,
+        /// The partition.
+        partition: PartitionId,
+        /// Messages below are delivered even if their identity is committed.
+        below: Position,
+    },
+    /// An effect.
+    Effect {
+        /// Its identity.
+        identity: Identity,
+        /// The effect.
+        effect: Effect,
+    },
+    /// The stored reply of a completed step.
+    Completion {
+        /// The lease token under which the step was completed.
+        token: LeaseToken,
+        /// The reply.
+        completion: Completion,
+    },
+}
+
+/// A run of acked or trimmed positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunImage {
+    /// The first position.
+    pub start: Position,
+    /// The first position after the run.
+    pub end: Position,
+    /// The offset of the last message.
+    pub last_offset: Offset,
+}

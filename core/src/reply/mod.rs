@@ -1,0 +1,128 @@
+//! Outputs of the broker: replies, refusals and deliveries.
+
+mod delivery;
+mod describe;
+mod refusal;
+mod store;
+
+use std::sync::Arc;
+
+pub use self::delivery::Delivery;
+pub use self::describe::{Blocked, GroupInfo, PartitionInfo, ProgressInfo, TopicInfo};
+pub use self::refusal::{Overload, Refusal};
+pub use self::store::StoreReply;
+pub use crate::types::StepOutput;
+
+use crate::types::{Body, ConsumerId, GroupName, Offset, PartitionId, Ticket, Timestamp, TopicName};
+
+/// An output of the broker. It leaves once every record it depends on is durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// The reply to a command.
+    Reply {
+        /// The command's ticket.
+        ticket: Ticket,
+        /// The reply or refusal.
+        result: Result<Reply, Refusal>,
+    },
+    /// A message for a consumer.
+    Deliver {
+        /// The consumer.
+        consumer: ConsumerId,
+        /// The message and its lease.
+        delivery: Box<Delivery>,
+    },
+    /// The broker disconnected a consumer.
+    Closed {
+        /// The consumer.
+        consumer: ConsumerId,
+        /// The cause.
+        cause: CloseCause,
+    },
+}
+
+/// Why the broker disconnected a consumer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseCause {
+    /// Its topic was deleted.
+    TopicDeleted,
+    /// Its group was deleted.
+    GroupDeleted,
+}
+
+/// The reply to a successful command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Success, no payload.
+    Success,
+    /// The topic exists.
+    TopicCreated {
+        /// Its partition count.
+        partitions: u32,
+    },
+    /// All topics in byte order.
+    Topics(Vec<TopicName>),
+    /// The description of a topic.
+    Topic(Box<TopicInfo>),
+    /// The message is stored.
+    Produced(Produced),
+    /// The messages read.
+    Peeked(Vec<Peeked>),
+    /// The consumer is connected.
+    Subscribed {
+        /// Its id, used in deliveries and in later commands.
+        consumer: ConsumerId,
+    },
+    /// The lease is extended.
+    Extended {
+        /// The new end of the lease.
+        lease_until: Timestamp,
+    },
+    /// The groups of a topic in byte order.
+    Groups(Vec<GroupName>),
+    /// Dead letters were redriven.
+    Redriven {
+        /// The number of dead letters.
+        count: u64,
+    },
+    /// The step is completed; these are the messages it produced.
+    Completed(Arc<[StepOutput]>),
+    /// The reply of the idempotency store.
+    Store(StoreReply),
+}
+
+/// Where a message was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Produced {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The offset.
+    pub offset: Offset,
+    /// Whether this is a duplicate: partition and offset are those of the first message, and nothing was stored.
+    pub duplicate: bool,
+    /// How the router's decision was used.
+    pub router: RouterUse,
+}
+
+/// How a router's decision was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RouterUse {
+    /// The produce came without a decision.
+    #[default]
+    NoDecision,
+    /// The decision was followed.
+    Followed,
+    /// The decision named a topic or partition that does not exist, and was ignored.
+    Ignored,
+}
+
+/// A message read without consuming it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peeked {
+    /// The offset.
+    pub offset: Offset,
+    /// When the message was stored.
+    pub produced_at: Timestamp,
+    /// The message.
+    pub body: Body,
+}

@@ -1,0 +1,151 @@
+//! Refusals.
+
+use crate::types::{EffectStatus, GroupName, Millis, NameError, PartitionId, TopicName};
+
+/// Why a command was refused. A refused command has changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The topic does not exist.
+    #[error("topic \"{0}\" does not exist")]
+    UnknownTopic(TopicName),
+    /// The topic has no such group.
+    #[error("group \"{0}\" does not exist")]
+    UnknownGroup(GroupName),
+    /// The consumer is not connected.
+    #[error("no such consumer")]
+    UnknownConsumer,
+    /// The topic exists with another partition count.
+    #[error("topic exists with {partitions} partitions")]
+    TopicExists {
+        /// Its partition count.
+        partitions: u32,
+    },
+    /// The topic has no such partition.
+    #[error("partition {partition} is out of range, the topic has {partitions}")]
+    PartitionOutOfRange {
+        /// The requested partition.
+        partition: PartitionId,
+        /// The topic's partition count.
+        partitions: u32,
+    },
+    /// A field has an invalid value.
+    #[error("{0}")]
+    Invalid(&'static str),
+    /// A name is invalid.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The message's deadline has passed.
+    #[error("deadline has passed")]
+    DeadlinePassed,
+    /// A field is too long.
+    #[error("{what} has {len} bytes, at most {max} are allowed")]
+    TooLarge {
+        /// The field.
+        what: &'static str,
+        /// Its length in bytes.
+        len: u64,
+        /// The limit in bytes.
+        max: u64,
+    },
+    /// A count is too high.
+    #[error("{len} {what} asked for, at most {max} are allowed")]
+    TooMany {
+        /// What is counted.
+        what: &'static str,
+        /// The requested count.
+        len: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// The caller is not the owner of the newest delivery.
+    #[error("not owner")]
+    NotOwner,
+    /// The token is not that of the newest delivery or grant, or its lease has ended.
+    #[error("stale lease")]
+    StaleLease,
+    /// The effect is leased to another worker.
+    #[error("the effect is in progress elsewhere")]
+    InProgress {
+        /// The time until the lease ends, unless it is renewed.
+        retry_after: Millis,
+    },
+    /// The request hash differs from that of the first request with this key.
+    #[error("the idempotency key was used for another request")]
+    HashMismatch,
+    /// The effect does not exist.
+    #[error("no such idempotency record")]
+    UnknownEffect,
+    /// The effect has ended with another outcome.
+    #[error("the effect has already ended with another outcome")]
+    OtherOutcome,
+    /// The effect has a final outcome or is leased.
+    #[error("the effect cannot be reacquired: {}", .status.as_str())]
+    NotRetryable {
+        /// Its status.
+        status: EffectStatus,
+    },
+    /// A limit is reached; retry later.
+    #[error("{}", .reason.as_str())]
+    Overloaded {
+        /// Which limit.
+        reason: Overload,
+        /// When to retry.
+        retry_after: Millis,
+    },
+    /// The log has no space left.
+    #[error("storage is full")]
+    StorageFull,
+    /// The broker is stopping.
+    #[error("the broker is shutting down")]
+    ShuttingDown,
+    /// The log has failed; only a restart continues.
+    #[error("the log has failed; restart the broker")]
+    LogFailed,
+}
+
+/// The limit behind a [`Refusal::Overloaded`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Overload {
+    /// Messages or bytes in the partition's backlog.
+    Backlog,
+    /// Messages or bytes in the backlog of the partition's dead letters.
+    DeadLetters,
+    /// Dedupe keys of the topic.
+    DedupeKeys,
+    /// Effects of the tenant.
+    Effects,
+    /// Topics, groups or consumers.
+    Objects,
+    /// The log's next segment is not ready yet.
+    Log,
+}
+
+impl Overload {
+    /// The code used in APIs and metrics.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Backlog => "overloaded",
+            Self::DeadLetters => "dlq_full",
+            Self::DedupeKeys => "dedupe_full",
+            Self::Effects => "quota",
+            Self::Objects => "too_many",
+            Self::Log => "log_busy",
+        }
+    }
+
+    /// A description for users.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Backlog => "partition buffer is full",
+            Self::DeadLetters => "the dead-letter partition is full",
+            Self::DedupeKeys => "too many idempotency keys are remembered",
+            Self::Effects => "the tenant has too many idempotency records",
+            Self::Objects => "too many topics, groups or consumers",
+            Self::Log => "the log is preparing room",
+        }
+    }
+}

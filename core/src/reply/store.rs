@@ -1,0 +1,37 @@
+//! Replies of the idempotency store.
+
+use crate::types::{Effect, EffectStatus, LeaseToken, Outcome, Text, Timestamp};
+
+/// The reply to a command of the idempotency store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreReply {
+    /// Execute the effect.
+    Execute {
+        /// How often it was granted, this grant included.
+        attempt: u32,
+        /// The token of the grant.
+        token: LeaseToken,
+        /// When the lease of the grant ends.
+        lease_until: Timestamp,
+        /// False for an empty key: nothing is stored, and nothing prevents a second execution.
+        idempotent: bool,
+    },
+    /// The effect has ended; this is its outcome.
+    Replay(Outcome),
+    /// The effect failed, or its lease expired; it can be reacquired.
+    Retryable {
+        /// How often it was granted.
+        attempt: u32,
+        /// Its status.
+        status: EffectStatus,
+        /// The error.
+        last_error: Text,
+    },
+    /// The lease is extended.
+    Renewed {
+        /// The new end of the lease.
+        lease_until: Timestamp,
+    },
+    /// The effect.
+    Effect(Box<Effect>),
+}

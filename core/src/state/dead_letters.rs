@@ -1,0 +1,140 @@
+//! What a record does to dead letters: the body a message has as one, and the body it has when it is made live again.
+
+use super::topic::Topic;
+use super::{Contradiction, State};
+use crate::types::{
+    Body, DeadLetter, DeadReason, KeptForRedrive, MessageRef, Metadata, Offset, PartitionId, Position, RedriveOrigin,
+    Retention, Text, Timestamp, TopicId,
+};
+
+impl State {
+    /// Stores a message as a dead letter; its source is left as it is.
+    pub(crate) fn store_dead_letter(
+        &mut self,
+        source: &MessageRef,
+        (dead_topic, partition, offset): (TopicId, PartitionId, Offset),
+        (reason, last_error): (DeadReason, &Text),
+        at: Timestamp,
+    ) -> Result<(), Contradiction> {
+        let body = self.dead_letter(source, reason, last_error, at)?;
+        self.unpin_effect(source);
+        self.make_dead_letter_topic(source, dead_topic)?;
+        self.topic_mut(dead_topic)?.store(partition, offset, at, body)?;
+        Ok(())
+    }
+
+    /// The topic that takes a topic's dead letters comes with the first of them.
+    pub(super) fn make_dead_letter_topic(
+        &mut self,
+        message_ref: &MessageRef,
+        dead_topic: TopicId,
+    ) -> Result<(), Contradiction> {
+        let source = self.topic(message_ref.topic).ok_or(Contradiction("no such topic"))?;
+        let name = source.dead_letter_name().ok_or(Contradiction("death of a dead letter"))?.clone();
+        if self.takes_dead_letters_of(source, dead_topic)? {
+            return Ok(());
+        }
+        let partitions = source.partition_count();
+        self.insert_topic(Topic::new(dead_topic, name, partitions, Retention::default()))
+    }
+
+    /// Whether `dead_topic` is there; it is a contradiction where it takes the dead letters of another topic.
+    pub(super) fn takes_dead_letters_of(&self, source: &Topic, dead_topic: TopicId) -> Result<bool, Contradiction> {
+        match self.topic(dead_topic) {
+            Some(dead) if source.dead_letter_name() != Some(&dead.name) => {
+                Err(Contradiction("dead letters of another topic"))
+            }
+            found => Ok(found.is_some()),
+        }
+    }
+
+    /// The body a message has as a dead letter.
+    pub(super) fn dead_letter(
+        &self,
+        message_ref: &MessageRef,
+        reason: DeadReason,
+        last_error: &Text,
+        at: Timestamp,
+    ) -> Result<Body, Contradiction> {
+        let topic = self.topic(message_ref.topic).ok_or(Contradiction("no such topic"))?;
+        let group = topic.group(message_ref.group).ok_or(Contradiction("no such group"))?;
+        let message =
+            topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
+        let message = message.ok_or(Contradiction("death of a message that is not there"))?;
+        let delivery =
+            group.progress(message_ref.partition).and_then(|progress| progress.delivery(message_ref.position));
+        let mut meta = message.body.metadata();
+        let envelope = &mut meta.envelope;
+        let kept = KeptForRedrive {
+            retry_policy: envelope.retry_policy.take(),
+            target_topic: envelope.target_topic.take(),
+            partition_override: envelope.partition_override.take(),
+            deadline: envelope.deadline.take(),
+        };
+        envelope.deliver_at = None;
+        meta.dead_letter = Some(Box::new(DeadLetter {
+            original_topic: topic.name.clone(),
+            original_partition: message_ref.partition,
+            original_offset: message.offset,
+            group: group.name.clone(),
+            attempts: delivery.map_or(0, |delivery| delivery.attempts),
+            last_error: last_error.clone(),
+            reason,
+            routed_at: at,
+            kept,
+        }));
+        Ok(message.body.with_metadata(&meta))
+    }
+
+    /// Removes a dead letter from every group of its topic and gives the body it has when made live again.
+    pub(crate) fn take_dead_letter(
+        &mut self,
+        dead_topic: TopicId,
+        partition: PartitionId,
+        position: Position,
+        at: Timestamp,
+    ) -> Result<Body, Contradiction> {
+        let topic = self.topic_mut(dead_topic)?;
+        let message = topic.partition(partition).and_then(|partition| partition.message(position));
+        let message = message.ok_or(Contradiction("redrive of a message that is not there"))?;
+        let (body, offset) = (revived(&message.body, message.offset, at)?, message.offset);
+        let undone: Vec<_> = topic
+            .groups
+            .values()
+            .filter(|group| group.progress(partition).is_some_and(|progress| !progress.acked.contains(position)))
+            .map(|group| group.id)
+            .collect();
+        if undone.is_empty() && !topic.groups.is_empty() {
+            return Err(Contradiction("redrive of a dead letter that is done"));
+        }
+        for group in undone {
+            let progress = topic.progress_mut(group, partition).expect("every group has every partition");
+            progress.remove_delivery(position);
+            progress.acked.insert(position, offset);
+        }
+        // Where nobody consumes the dead-letter topic nothing in it is ever done, and where done messages are retained a new
+        // group would find it again: this one item leaves in any case, without ever being retained, so that nothing that is
+        // makes room for it.
+        self.partition_mut(dead_topic, partition)?.take(position);
+        Ok(body)
+    }
+}
+
+/// A dead letter's body made live: what it had kept acts again, and it names where it comes from.
+fn revived(body: &Body, dead_letter_offset: Offset, at: Timestamp) -> Result<Body, Contradiction> {
+    let mut meta: Metadata = body.metadata();
+    let dead = meta.dead_letter.take().ok_or(Contradiction("redrive of a message that is no dead letter"))?;
+    let kept = dead.kept;
+    meta.envelope.retry_policy = kept.retry_policy;
+    meta.envelope.target_topic = kept.target_topic;
+    meta.envelope.partition_override = kept.partition_override;
+    // A deadline that has passed would only send it straight back.
+    meta.envelope.deadline = kept.deadline.filter(|deadline| deadline.at > at);
+    let before = meta.redrive.take();
+    meta.redrive = Some(RedriveOrigin {
+        count: before.map_or(0, |redrive| redrive.count).saturating_add(1),
+        dead_letter_offset,
+        original_offset: before.map_or(dead.original_offset, |redrive| redrive.original_offset),
+    });
+    Ok(body.with_metadata(&meta))
+}

@@ -1,0 +1,175 @@
+//! All tables together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::table::{EffectTable, count_down, count_up};
+use crate::collections::shared::unshared;
+use crate::types::{Effect, EffectNamespace, GroupName, Identity, IdentityKey, OwnerName, Scope, Text, TopicName};
+
+/// Every effect that is remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EffectStore {
+    shared: Arc<EffectTable>,
+    groups: BTreeMap<TopicName, BTreeMap<GroupName, Arc<EffectTable>>>,
+    tenants: BTreeMap<Text, u64>,
+    /// Names of owners seen lately: many effects are of few workers, and need not have a name each.
+    owners: BTreeSet<OwnerName>,
+    len: usize,
+}
+
+/// How many names of owners are kept to be shared.
+const OWNERS_MAX: usize = 1_024;
+
+impl EffectStore {
+    /// The effect of `identity`, whether or not it is past its window.
+    #[must_use]
+    pub fn get(&self, identity: &Identity) -> Option<&Effect> {
+        let table = match &identity.scope {
+            Scope::Consume { topic, group } => self.of_group(topic, group)?,
+            _ => &self.shared,
+        };
+        if table.is_empty() { None } else { table.get(identity.packed()) }
+    }
+
+    /// The effect of a group's work on a message of `tenant` and `key`.
+    #[must_use]
+    pub fn consumed(&self, topic: &TopicName, group: &GroupName, (tenant, key): (&str, &str)) -> Option<&Effect> {
+        self.of_group(topic, group)?.get(&IdentityKey::new(tenant, key))
+    }
+
+    /// The table of a namespace, if anything stands in it.
+    #[must_use]
+    pub fn table(&self, namespace: &EffectNamespace) -> Option<&EffectTable> {
+        match namespace {
+            EffectNamespace::Shared => Some(&self.shared).filter(|table| !table.is_empty()).map(|table| &**table),
+            EffectNamespace::Group(topic, group) => self.of_group(topic, group),
+        }
+    }
+
+    fn of_group(&self, topic: &TopicName, group: &GroupName) -> Option<&EffectTable> {
+        self.groups.get(topic)?.get(group).map(|table| &**table)
+    }
+
+    /// All tables in which something stands.
+    pub fn tables(&self) -> impl Iterator<Item = (EffectNamespace, &Arc<EffectTable>)> {
+        let shared = Some((EffectNamespace::Shared, &self.shared)).filter(|(_, table)| !table.is_empty());
+        let groups = self.groups.iter().flat_map(|(topic, groups)| {
+            groups.iter().map(|(group, table)| (EffectNamespace::Group(topic.clone(), group.clone()), table))
+        });
+        shared.into_iter().chain(groups)
+    }
+
+    /// The tables of a topic's groups.
+    pub(crate) fn tables_of(&self, topic: &TopicName) -> impl Iterator<Item = (EffectNamespace, &Arc<EffectTable>)> {
+        self.groups.get_key_value(topic).into_iter().flat_map(|(topic, groups)| {
+            groups.iter().map(|(group, table)| (EffectNamespace::Group(topic.clone(), group.clone()), table))
+        })
+    }
+
+    /// How many effects a tenant has, those past their window but not yet forgotten included.
+    #[must_use]
+    pub fn len_of(&self, tenant: &str) -> u64 {
+        self.tenants.get(tenant).copied().unwrap_or(0)
+    }
+
+    /// How many effects there are in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The same name, in memory that effects share where they can.
+    pub(crate) fn share_owner(&mut self, owner: &OwnerName) -> OwnerName {
+        if let Some(known) = self.owners.get(owner) {
+            return known.clone();
+        }
+        if self.owners.len() >= OWNERS_MAX {
+            self.owners.clear();
+        }
+        self.owners.insert(owner.clone());
+        owner.clone()
+    }
+
+    /// Adds an effect that is not there.
+    pub(crate) fn insert(&mut self, identity: &Identity, effect: Effect) {
+        let tenant = identity.tenant();
+        self.table_mut(&EffectNamespace::of(&identity.scope)).insert(identity.packed().clone(), tenant, effect);
+        count_up(&mut self.tenants, tenant);
+        self.len += 1;
+    }
+
+    /// Changes an effect; `None` if it is not there.
+    pub(crate) fn change<T>(&mut self, identity: &Identity, change: impl FnOnce(&mut Effect) -> T) -> Option<T> {
+        self.change_key(&EffectNamespace::of(&identity.scope), identity.packed(), change)
+    }
+
+    /// Forgets an effect.
+    pub(crate) fn remove(&mut self, identity: &Identity) -> Option<Effect> {
+        self.remove_key(&EffectNamespace::of(&identity.scope), identity.packed())
+    }
+
+    /// Changes the effect of `key` in `namespace`.
+    pub(crate) fn change_key<T>(
+        &mut self,
+        namespace: &EffectNamespace,
+        key: &IdentityKey,
+        change: impl FnOnce(&mut Effect) -> T,
+    ) -> Option<T> {
+        self.table(namespace)?;
+        self.table_mut(namespace).change(key, change)
+    }
+
+    /// Forgets the effect of `key` in `namespace`.
+    pub(crate) fn remove_key(&mut self, namespace: &EffectNamespace, key: &IdentityKey) -> Option<Effect> {
+        self.table(namespace)?.get(key)?;
+        let tenant = key.tenant();
+        let removed = self.table_mut(namespace).remove(key, tenant)?;
+        count_down(&mut self.tenants, tenant, 1);
+        self.len -= 1;
+        if let EffectNamespace::Group(topic, group) = namespace
+            && self.of_group(topic, group).is_some_and(EffectTable::is_empty)
+        {
+            self.drop_table(topic, group);
+        }
+        Some(removed)
+    }
+
+    /// Forgets everything of a topic.
+    pub(crate) fn drop_topic(&mut self, topic: &TopicName) {
+        let groups: Vec<_> = self.groups.get(topic).into_iter().flat_map(BTreeMap::keys).cloned().collect();
+        groups.iter().for_each(|group| self.drop_table(topic, group));
+    }
+
+    /// Forgets everything of a group.
+    pub(crate) fn drop_table(&mut self, topic: &TopicName, group: &GroupName) {
+        let Some(groups) = self.groups.get_mut(topic) else { return };
+        let Some(table) = groups.remove(group) else { return };
+        if groups.is_empty() {
+            self.groups.remove(topic);
+        }
+        self.len -= table.len();
+        for (tenant, count) in table.tenants() {
+            count_down(&mut self.tenants, tenant, count);
+        }
+    }
+
+    fn table_mut(&mut self, namespace: &EffectNamespace) -> &mut EffectTable {
+        unshared(match namespace {
+            EffectNamespace::Shared => &mut self.shared,
+            EffectNamespace::Group(topic, group) => {
+                if !self.groups.contains_key(topic) {
+                    self.groups.insert(topic.clone(), BTreeMap::new());
+                }
+                let groups = self.groups.get_mut(topic).expect("just made");
+                groups.entry(group.clone()).or_default()
+            }
+        })
+    }
+}

@@ -1,0 +1,277 @@
+//! An effect of the idempotency store: grant, outcome, lifetime.
+
+use std::sync::Arc;
+
+use crate::types::{LeaseToken, Millis, OwnerName, PartitionId, Position, Text, Timestamp};
+
+/// The status of an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EffectStatus {
+    /// Granted and not finished.
+    InProgress,
+    /// Succeeded: every later begin replays the result.
+    Succeeded,
+    /// Failed permanently: every later begin replays the failure.
+    FailedFinal,
+    /// Failed; may be granted again.
+    FailedRetryable,
+}
+
+impl EffectStatus {
+    /// All statuses.
+    pub const ALL: [Self; 4] = [Self::InProgress, Self::Succeeded, Self::FailedFinal, Self::FailedRetryable];
+
+    /// The code used in APIs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InProgress => "IN_PROGRESS",
+            Self::Succeeded => "SUCCEEDED",
+            Self::FailedFinal => "FAILED_FINAL",
+            Self::FailedRetryable => "FAILED_RETRYABLE",
+        }
+    }
+
+    /// The code used in version 1 of the API.
+    #[must_use]
+    pub const fn as_v1(self) -> &'static str {
+        match self {
+            Self::InProgress => "PENDING",
+            Self::Succeeded => "COMMITTED",
+            Self::FailedFinal | Self::FailedRetryable => "FAILED",
+        }
+    }
+
+    /// Whether the outcome is final: later begins replay it.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Succeeded | Self::FailedFinal)
+    }
+}
+
+/// How long an effect is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// This long after its finish, or after its lease expired without a finish.
+    Window(Millis),
+    /// Until this time, but never while it is leased.
+    Until(Timestamp),
+}
+
+impl Lifetime {
+    /// When an effect that ended at `end` expires.
+    #[must_use]
+    pub fn after(self, end: Timestamp) -> Timestamp {
+        match self {
+            Self::Window(window) => end.after(window),
+            Self::Until(time) => time.max(end),
+        }
+    }
+}
+
+/// How an effect ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Any status except [`EffectStatus::InProgress`].
+    pub status: EffectStatus,
+    /// A code chosen by the worker.
+    pub response_code: i64,
+    /// The result that later begins replay, as JSON text.
+    pub result: Option<Arc<str>>,
+    /// The error; empty if there is none.
+    pub last_error: Text,
+}
+
+/// One effect of the idempotency store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effect {
+    /// The status.
+    pub status: EffectStatus,
+    /// An ack or a complete has acked a message of this identity; further messages of it are skipped.
+    pub committed: bool,
+    /// A finish or a complete has recorded the outcome; false if only an ack has.
+    pub finished: bool,
+    /// How often the effect was granted.
+    pub attempt: u32,
+    /// The token of the newest grant; `None` if the effect was created by an ack.
+    pub token: Option<LeaseToken>,
+    /// When the lease of the newest grant ends.
+    pub lease_until: Timestamp,
+    /// The owner of the newest grant.
+    pub owner: Option<OwnerName>,
+    /// The result that later begins replay.
+    pub result: Option<Arc<str>>,
+    /// Rarely used fields.
+    pub details: Option<Box<Details>>,
+    /// How long the effect is remembered, unless [`Details::until`] is set.
+    pub window: Millis,
+    /// When the effect last changed.
+    pub updated_at: Timestamp,
+    /// When the effect expires, unless it is pinned by an unacked message.
+    pub expires_at: Timestamp,
+    /// The message the effect belongs to, if it is known.
+    pub pin: Option<Box<Pin>>,
+}
+
+/// Rarely used fields of an effect, boxed to keep the others small.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// The hash of the first request.
+    pub request_hash: Option<Text>,
+    /// A code chosen by the worker.
+    pub response_code: i64,
+    /// The error.
+    pub last_error: Text,
+    /// The end of a [`Lifetime::Until`].
+    pub until: Option<Timestamp>,
+}
+
+/// The message that pins an effect: while its group has not acked it, the effect does not expire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// The message's partition.
+    pub partition: PartitionId,
+    /// The message's position in the partition.
+    pub position: Position,
+    /// When to check again whether the message is acked; 0 until the effect's window has ended once.
+    pub look_at: Timestamp,
+}
+
+impl Effect {
+    /// Whether it can end with `status` now: it is in progress, or an ack alone made it succeed and a worker adds the
+    /// result.
+    #[must_use]
+    pub fn can_finish(&self, status: EffectStatus) -> bool {
+        let by_ack_alone = self.committed && !self.finished;
+        self.status == EffectStatus::InProgress || (by_ack_alone && status == EffectStatus::Succeeded)
+    }
+
+    /// An effect granted for the first time.
+    #[must_use]
+    pub fn granted(token: LeaseToken, owner: OwnerName, lease_until: Timestamp, at: Timestamp) -> Self {
+        Self {
+            status: EffectStatus::InProgress,
+            committed: false,
+            finished: false,
+            attempt: 1,
+            token: Some(token),
+            lease_until,
+            owner: Some(owner),
+            result: None,
+            details: None,
+            window: Millis(0),
+            updated_at: at,
+            expires_at: lease_until,
+            pin: None,
+        }
+    }
+
+    /// An effect created by an ack.
+    #[must_use]
+    pub fn acked(window: Millis, at: Timestamp) -> Self {
+        Self {
+            status: EffectStatus::Succeeded,
+            committed: true,
+            finished: false,
+            attempt: 0,
+            token: None,
+            lease_until: at,
+            owner: None,
+            result: None,
+            details: None,
+            window,
+            updated_at: at,
+            expires_at: at.after(window),
+            pin: None,
+        }
+    }
+
+    /// When to check whether the effect has expired.
+    #[must_use]
+    pub fn expiry_check_at(&self) -> Timestamp {
+        self.pin.as_ref().map_or(self.expires_at, |pin| pin.look_at.max(self.expires_at))
+    }
+
+    /// How long the effect is remembered.
+    #[must_use]
+    pub fn lifetime(&self) -> Lifetime {
+        match self.details.as_ref().and_then(|details| details.until) {
+            Some(until) => Lifetime::Until(until),
+            None => Lifetime::Window(self.window),
+        }
+    }
+
+    /// Whether the effect is in progress and its lease has not ended at `now`.
+    #[must_use]
+    pub fn is_leased(&self, now: Timestamp) -> bool {
+        self.status == EffectStatus::InProgress && now < self.lease_until
+    }
+
+    /// The hash of the first request, if one was given.
+    #[must_use]
+    pub fn request_hash(&self) -> Option<&str> {
+        self.details.as_ref()?.request_hash.as_deref()
+    }
+
+    /// The recorded outcome. Not final while the effect is in progress.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        let details = self.details.as_deref();
+        Outcome {
+            status: self.status,
+            response_code: details.map_or(0, |details| details.response_code),
+            result: self.result.clone(),
+            last_error: details.map(|details| details.last_error.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Records the outcome; the window starts at `at`.
+    pub(crate) fn finish(&mut self, outcome: &Outcome, at: Timestamp) {
+        self.status = outcome.status;
+        self.finished = true;
+        self.result = outcome.result.clone();
+        self.set_response(outcome.response_code, &outcome.last_error);
+        self.updated_at = at;
+        self.expires_at = self.lifetime().after(at);
+    }
+
+    /// Commits the effect: its message is acked.
+    ///
+    /// An effect past its window was retained only by its pin, which ends with the ack; it gets a new `window`, so that
+    /// the commit outlives its own record.
+    pub(crate) fn commit(&mut self, window: Millis, at: Timestamp) {
+        self.committed = true;
+        self.updated_at = at;
+        self.unpin();
+        if self.expires_at <= at {
+            self.expires_at = at.after(window);
+        }
+    }
+
+    /// The pinning message is acked: the effect expires at the end of its window.
+    pub(crate) fn unpin(&mut self) {
+        if let Some(pin) = &mut self.pin {
+            pin.look_at = Timestamp(0);
+        }
+    }
+
+    pub(crate) fn set_lifetime(&mut self, lifetime: Lifetime) {
+        match lifetime {
+            Lifetime::Window(window) => {
+                self.window = window;
+                if let Some(details) = &mut self.details {
+                    details.until = None;
+                }
+            }
+            Lifetime::Until(until) => self.details.get_or_insert_default().until = Some(until),
+        }
+    }
+
+    pub(crate) fn set_response(&mut self, response_code: i64, last_error: &str) {
+        if self.details.is_some() || response_code != 0 || !last_error.is_empty() {
+            let details = self.details.get_or_insert_default();
+            details.response_code = response_code;
+            details.last_error = last_error.into();
+        }
+    }
+}

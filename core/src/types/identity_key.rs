@@ -1,0 +1,62 @@
+//! Tenant and key packed into one sort key.
+
+use std::sync::Arc;
+
+use crate::wire::{Reader, join, varint};
+
+/// Tenant and key, ordered by a hash and then by the bytes.
+///
+/// The hash makes most comparisons one integer comparison; the bytes keep the order total if hashes collide, by accident
+/// or on purpose.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IdentityKey {
+    hash: u64,
+    bytes: Arc<[u8]>,
+}
+
+impl IdentityKey {
+    /// The key `key` of `tenant`.
+    #[must_use]
+    pub fn new(tenant: &str, key: &str) -> Self {
+        let (tenant_len, len) = varint(tenant.len() as u64);
+        Self::joined(&[&tenant_len[..len], tenant.as_bytes(), key.as_bytes()])
+    }
+
+    /// A key of concatenated `parts`: the tenant's length, the tenant, then an unambiguous encoding of the rest.
+    pub(crate) fn joined(parts: &[&[u8]]) -> Self {
+        Self::hashed(join(parts))
+    }
+
+    fn hashed(bytes: Arc<[u8]>) -> Self {
+        // Eight bytes at a time: every produce and delivery with a key computes this.
+        let (words, rest) = bytes.as_chunks();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let words = words.iter().chain([&last]).map(|word| u64::from_le_bytes(*word));
+        let hash = words.fold(bytes.len() as u64, |hash, word| {
+            let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            mixed ^ (mixed >> 32)
+        });
+        // The order depends on the high bits first.
+        let hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self { hash, bytes }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The tenant.
+    #[must_use]
+    pub fn tenant(&self) -> &str {
+        Reader::new(&self.bytes).text().expect("the tenant is the first field")
+    }
+
+    /// Tenant and key, of a key made by [`IdentityKey::new`].
+    #[must_use]
+    pub fn parts(&self) -> (&str, &str) {
+        let mut reader = Reader::new(&self.bytes);
+        let tenant = reader.text().expect("the tenant is the first field");
+        (tenant, std::str::from_utf8(reader.rest()).expect("the key is UTF-8"))
+    }
+}

@@ -1,0 +1,10 @@
+//! The log layer by itself: frames, files, damage and recovery. Payloads are opaque here.
+
+mod arbitrary;
+mod crash;
+mod damage;
+mod frame;
+mod recovery;
+mod snapshot;
+mod storage;
+mod support;

@@ -1,0 +1,136 @@
+//! The words of one command: positional words and `name=value` pairs. Each must be used.
+
+use std::collections::VecDeque;
+use std::str::FromStr;
+
+use driftq_core::types::{Millis, Timestamp};
+
+use super::units::{parse_duration, parse_time};
+
+/// The words of a command that were not used yet.
+#[derive(Debug)]
+pub struct Args {
+    start: Timestamp,
+    words: VecDeque<String>,
+    named: Vec<(String, String)>,
+}
+
+impl Args {
+    /// Splits a command at white space. A value may be quoted: `reason="card declined"`.
+    pub fn parse(start: Timestamp, line: &str) -> Result<Self, String> {
+        let mut args = Self { start, words: VecDeque::new(), named: Vec::new() };
+        let mut rest = line.trim_start();
+        while !rest.is_empty() {
+            let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+            let Some((name, value)) = rest[..end].split_once('=').filter(|(name, _)| is_name(name)) else {
+                args.words.push_back(rest[..end].to_owned());
+                rest = rest[end..].trim_start();
+                continue;
+            };
+            let value = match rest[name.len() + 1..].strip_prefix('"') {
+                None => {
+                    rest = rest[end..].trim_start();
+                    value
+                }
+                Some(quoted) => {
+                    let (value, behind) =
+                        quoted.split_once('"').ok_or_else(|| format!("{name}: no closing quotation mark"))?;
+                    if !behind.is_empty() && !behind.starts_with(char::is_whitespace) {
+                        return Err(format!("{name}: text follows the closing quotation mark"));
+                    }
+                    rest = behind.trim_start();
+                    value
+                }
+            };
+            args.named.push((name.to_owned(), value.to_owned()));
+        }
+        Ok(args)
+    }
+
+    /// The next positional word.
+    pub fn word(&mut self, what: &str) -> Result<String, String> {
+        self.words.pop_front().ok_or_else(|| format!("{what} is missing"))
+    }
+
+    /// The value of `name`, if given.
+    pub fn text(&mut self, name: &str) -> Option<String> {
+        let found = self.named.iter().position(|(given, _)| given == name)?;
+        Some(self.named.remove(found).1)
+    }
+
+    /// All values of `name`, each `left:right`.
+    pub fn pairs<L: From<String>, R: From<String>, C: FromIterator<(L, R)>>(
+        &mut self,
+        name: &str,
+    ) -> Result<C, String> {
+        std::iter::from_fn(|| self.text(name))
+            .map(|value| match value.split_once(':') {
+                Some((left, right)) => Ok((left.to_owned().into(), right.to_owned().into())),
+                None => Err(format!("{name}={value}: write {name}=name:value")),
+            })
+            .collect()
+    }
+
+    /// The value of `name`.
+    pub fn required(&mut self, name: &str) -> Result<String, String> {
+        self.text(name).ok_or_else(|| format!("{name}= is missing"))
+    }
+
+    /// The value of `name` as a number or another type with a text form.
+    pub fn parsed<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, String> {
+        self.text(name).map(|text| text.parse().map_err(|_| format!("{name}={text} does not parse"))).transpose()
+    }
+
+    /// The value of `name` as the name of a topic, group or owner.
+    pub fn name<T: FromStr<Err: ToString>>(&mut self, name: &str) -> Result<T, String> {
+        self.optional_name(name)?.ok_or_else(|| format!("{name}= is missing"))
+    }
+
+    /// The value of `name`, if given, as the name of a topic, group or owner.
+    pub fn optional_name<T: FromStr<Err: ToString>>(&mut self, name: &str) -> Result<Option<T>, String> {
+        self.text(name).map(|text| text.parse().map_err(|error: T::Err| error.to_string())).transpose()
+    }
+
+    /// The next positional word as a name.
+    pub fn name_word<T: FromStr<Err: ToString>>(&mut self, what: &str) -> Result<T, String> {
+        self.word(what)?.parse().map_err(|error: T::Err| error.to_string())
+    }
+
+    /// The value of `name` as a duration.
+    pub fn duration(&mut self, name: &str) -> Result<Option<Millis>, String> {
+        self.text(name).map(|text| parse_duration(&text)).transpose()
+    }
+
+    /// The value of `name` as a time.
+    pub fn time(&mut self, name: &str) -> Result<Option<Timestamp>, String> {
+        self.text(name).map(|text| self.parse_time(&text)).transpose()
+    }
+
+    /// A time after the start of the scenario.
+    pub fn parse_time(&self, text: &str) -> Result<Timestamp, String> {
+        parse_time(self.start, text)
+    }
+
+    /// The value of `name` as one of a few words.
+    pub fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> Result<Option<T>, String> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        match choices.iter().find(|(word, _)| *word == text) {
+            Some((_, choice)) => Ok(Some(*choice)),
+            None => {
+                let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
+                Err(format!("{name}={text}: write one of {}", words.join(", ")))
+            }
+        }
+    }
+
+    /// Refuses words that the command did not use.
+    pub fn finish(self) -> Result<(), String> {
+        let named = self.named.into_iter().map(|(name, value)| format!("{name}={value}"));
+        let unused: Vec<_> = self.words.into_iter().chain(named).collect();
+        if unused.is_empty() { Ok(()) } else { Err(format!("not an argument of this command: {}", unused.join(" "))) }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+}

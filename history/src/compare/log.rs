@@ -1,0 +1,279 @@
+//! The broker's log as what it holds about messages, deliveries, settling calls and effects.
+
+use std::collections::{BTreeMap, HashMap};
+
+use driftq_core::log::{RecoveryError, Storage};
+use driftq_core::record::{Event, Image};
+use driftq_core::state::State;
+use driftq_core::types::{Body, Identity, MessageRef, Offset, PartitionId, Scope, TopicId};
+use serde_json::json;
+
+use driftq_inspect::format::resolve;
+use driftq_inspect::{LoggedRecord, ReplayLimit, ReplayObserver, Replayed, replay};
+
+/// A message in the log.
+pub(super) struct LogMessage {
+    pub(super) lsn: u64,
+    pub(super) partition: u64,
+    pub(super) body: Body,
+    /// Stored by the broker from another message: a dead letter, or redriven.
+    pub(super) is_derived: bool,
+}
+
+/// A delivery in the log.
+pub(super) struct LogDelivery {
+    pub(super) lsn: u64,
+    pub(super) topic: String,
+    pub(super) group: String,
+    pub(super) partition: u64,
+    pub(super) offset: u64,
+    pub(super) owner: String,
+    pub(super) attempt: u64,
+    pub(super) until: Option<u64>,
+}
+
+/// What a record does to a message in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Acked,
+    Completed,
+    Skipped,
+    Dead,
+    Nacked,
+    ReasonNoted,
+    Expired,
+    Extended { until: u64 },
+    Released,
+}
+
+impl Change {
+    /// Whether the message is acked or dead in the group afterwards.
+    pub(super) fn is_final(self) -> bool {
+        matches!(self, Self::Acked | Self::Completed | Self::Skipped | Self::Dead)
+    }
+}
+
+/// A record about a message in a group, and the token of the delivery it is about.
+pub(super) struct LogChange {
+    pub(super) lsn: u64,
+    pub(super) change: Change,
+    pub(super) token: Option<String>,
+}
+
+/// A topic in the log.
+#[derive(Default)]
+pub(super) struct LogTopic {
+    pub(super) messages: BTreeMap<u64, LogMessage>,
+    /// By group and offset.
+    pub(super) changes: HashMap<String, BTreeMap<u64, Vec<LogChange>>>,
+    /// Lower offsets were assigned before the log begins.
+    pub(super) first_offset: u64,
+}
+
+/// Everything that the comparison needs.
+#[derive(Default)]
+pub(super) struct Log {
+    /// The log was replayed from this LSN on; 0 if it is complete from its beginning.
+    pub(super) base: u64,
+    pub(super) last: u64,
+    pub(super) topics: HashMap<String, LogTopic>,
+    pub(super) deliveries: HashMap<String, LogDelivery>,
+    /// The token of the first delivery record.
+    pub(super) first_delivery: Option<String>,
+    /// The identity of each granted token.
+    pub(super) grants: HashMap<String, String>,
+    pub(super) first_grant: Option<String>,
+    /// The statuses that effects were finished with, by identity.
+    pub(super) finished: HashMap<String, Vec<&'static str>>,
+    /// The digests at the requested LSNs, as far as the log reaches. Those before its base are meaningless.
+    pub(super) digests: BTreeMap<u64, u64>,
+    pub(super) state: State,
+}
+
+/// Reads the log in `storage`, with digests at the `requested` LSNs.
+pub(super) fn read(storage: &mut impl Storage, mut requested: Vec<u64>) -> Result<Log, RecoveryError> {
+    requested.sort_unstable();
+    requested.dedup();
+    let mut reader = Reader { log: Log::default(), requested, next: 0 };
+    let replayed = replay(storage, ReplayLimit::End, &mut reader)?;
+    reader.digest_before(&replayed.state, replayed.recovered.last_lsn.0 + 1);
+    let Replayed { state, base, recovered, .. } = replayed;
+    Ok(Log { base, last: recovered.last_lsn.0, state, ..reader.log })
+}
+
+struct Reader {
+    log: Log,
+    /// LSNs whose digest is requested, in order.
+    requested: Vec<u64>,
+    next: usize,
+}
+
+impl ReplayObserver for Reader {
+    fn reset(&mut self) {
+        (self.log, self.next) = (Log::default(), 0);
+    }
+
+    fn snapshot_image(&mut self, state: &State, image: &Image) {
+        self.image(state, image);
+    }
+
+    fn before_record(&mut self, state: &State, logged: &LoggedRecord) {
+        self.digest_before(state, logged.lsn);
+        self.before(state, logged.lsn, &logged.record.event);
+    }
+
+    fn after_record(&mut self, state: &State, logged: &LoggedRecord) {
+        self.after(state, logged.lsn, &logged.record.event);
+    }
+}
+
+impl Reader {
+    /// Computes the digests requested between the last record and this one.
+    fn digest_before(&mut self, state: &State, lsn: u64) {
+        while let Some(requested) = self.requested.get(self.next).copied().filter(|requested| *requested < lsn) {
+            self.next += 1;
+            self.log.digests.insert(requested, state.digest());
+        }
+    }
+
+    fn topic(&mut self, state: &State, topic: TopicId) -> &mut LogTopic {
+        self.log.topics.entry(resolve::topic(state, topic)).or_default()
+    }
+
+    fn image(&mut self, state: &State, image: &Image) {
+        match image {
+            Image::Topic { topic, next_offset, .. } => self.topic(state, *topic).first_offset = next_offset.0,
+            Image::Message { topic, partition, offset, body, .. } => {
+                let (body, is_derived) = (body.clone(), is_derived(body));
+                let message = LogMessage { lsn: 0, partition: u64::from(partition.0), body, is_derived };
+                self.topic(state, *topic).messages.insert(offset.0, message);
+            }
+            Image::DeliveryState { message_ref, delivery } => {
+                let Some((topic, group, offset)) = resolved(state, message_ref) else { return };
+                let logged = LogDelivery {
+                    lsn: 0,
+                    topic,
+                    group,
+                    partition: u64::from(message_ref.partition.0),
+                    offset,
+                    owner: delivery.owner.as_str().to_owned(),
+                    attempt: u64::from(delivery.attempts),
+                    until: delivery.leased_until().map(|until| until.0),
+                };
+                self.log.deliveries.insert(delivery.token.to_string(), logged);
+            }
+            _ => {}
+        }
+    }
+
+    fn changed(&mut self, state: &State, lsn: u64, message_ref: &MessageRef, change: Change) {
+        let token = resolve::entry(state, message_ref).map(|entry| entry.token.to_string());
+        let Some((topic, group, offset)) = resolved(state, message_ref) else { return };
+        let changes = &mut self.log.topics.entry(topic).or_default().changes;
+        changes.entry(group).or_default().entry(offset).or_default().push(LogChange { lsn, change, token });
+    }
+
+    fn stored(
+        &mut self,
+        state: &State,
+        lsn: u64,
+        topic: TopicId,
+        (partition, offset): (PartitionId, Offset),
+        body: &Body,
+    ) {
+        let message = LogMessage { lsn, partition: u64::from(partition.0), body: body.clone(), is_derived: false };
+        self.topic(state, topic).messages.insert(offset.0, message);
+    }
+
+    /// Reads a record against the state before it, which resolves its ids.
+    fn before(&mut self, state: &State, lsn: u64, event: &Event) {
+        match event {
+            Event::Produced { topic, partition, offset, body, .. } => {
+                self.stored(state, lsn, *topic, (*partition, *offset), body);
+            }
+            Event::Delivered { message_ref, token, owner, until } => {
+                let Some((topic, group, offset)) = resolved(state, message_ref) else { return };
+                let token = token.to_string();
+                let delivery = LogDelivery {
+                    lsn,
+                    topic,
+                    group,
+                    partition: u64::from(message_ref.partition.0),
+                    offset,
+                    owner: owner.as_str().to_owned(),
+                    attempt: u64::from(resolve::entry(state, message_ref).map_or(0, |entry| entry.attempts)) + 1,
+                    until: Some(until.0),
+                };
+                self.log.first_delivery.get_or_insert_with(|| token.clone());
+                self.log.deliveries.insert(token, delivery);
+            }
+            Event::Acked { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Acked),
+            Event::Skipped { message_ref } => self.changed(state, lsn, message_ref, Change::Skipped),
+            Event::Nacked { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Nacked),
+            Event::ReasonNoted { message_ref, .. } => self.changed(state, lsn, message_ref, Change::ReasonNoted),
+            Event::Expired { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Expired),
+            Event::Extended { message_ref, until } => {
+                self.changed(state, lsn, message_ref, Change::Extended { until: until.0 });
+            }
+            Event::Released { message_ref } => self.changed(state, lsn, message_ref, Change::Released),
+            Event::DeadLettered { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Dead),
+            Event::Completed(completed) => {
+                self.changed(state, lsn, &completed.message_ref, Change::Completed);
+                for output in &completed.outputs {
+                    if let Some(stored) = &output.stored {
+                        self.stored(state, lsn, stored.topic, (output.partition, output.offset), &stored.body);
+                    }
+                }
+            }
+            Event::EffectBegun(begun) => {
+                let token = begun.token.to_string();
+                self.log.first_grant.get_or_insert_with(|| token.clone());
+                self.log.grants.insert(token, identity_text(&begun.identity));
+            }
+            Event::EffectFinished { identity, outcome } => {
+                self.log.finished.entry(identity_text(identity)).or_default().push(outcome.status.as_str());
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads messages that the broker stores itself; only the state after the record has their bodies.
+    fn after(&mut self, state: &State, lsn: u64, event: &Event) {
+        let (topic, partition, offset) = match event {
+            Event::DeadLettered { dead_topic, dead_partition, dead_offset, .. } => {
+                (*dead_topic, *dead_partition, *dead_offset)
+            }
+            Event::Redriven { topic, partition, offset, .. } => (*topic, *partition, *offset),
+            _ => return,
+        };
+        let found = state.topic(topic).and_then(|topic| topic.partition(partition)?.find(offset));
+        let Some(body) = found.map(|(_, message)| message.body.clone()) else { return };
+        let message = LogMessage { lsn, partition: u64::from(partition.0), body, is_derived: true };
+        self.topic(state, topic).messages.insert(offset.0, message);
+    }
+}
+
+/// The names of topic and group, and the offset.
+fn resolved(state: &State, message_ref: &MessageRef) -> Option<(String, String, u64)> {
+    let topic = state.topic(message_ref.topic)?;
+    let group = topic.group(message_ref.group)?;
+    let offset = resolve::offset(state, message_ref)?;
+    Some((topic.name().as_str().to_owned(), group.name().as_str().to_owned(), offset.0))
+}
+
+fn is_derived(body: &Body) -> bool {
+    let metadata = body.metadata();
+    metadata.dead_letter.is_some() || metadata.redrive.is_some()
+}
+
+/// An identity as text, as in a parsed history.
+fn identity_text(identity: &Identity) -> String {
+    let kind = identity.scope.kind();
+    let scope = match &identity.scope {
+        Scope::Consume { topic, group } => json!({"kind": kind, "topic": topic.as_str(), "group": group.as_str()}),
+        Scope::Tenant => json!({"kind": kind}),
+        Scope::Job { id } | Scope::Task { id } => json!({"kind": kind, "id": id}),
+        Scope::Rpc { principal, method } => json!({"kind": kind, "principal": principal, "method": method}),
+    };
+    format!("tenant {}, scope {scope}, key {}", identity.tenant(), identity.key())
+}

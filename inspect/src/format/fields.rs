@@ -1,0 +1,187 @@
+//! Records as named values, for a line of text or a JSON object. Ids stay numbers: no state is needed.
+
+use driftq_core::Body;
+use driftq_core::record::{Event, Record};
+use driftq_core::types::{EffectNamespace, GroupStart, Identity, MessageRef, Scope};
+use serde_json::{Map, Value, json};
+
+use crate::format::event::message_ref;
+use crate::format::text::shortened;
+
+/// How much of keys, values and texts is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// All of it.
+    Full,
+    /// The beginning.
+    Shortened,
+}
+
+/// The content of a record as named values.
+#[must_use]
+pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
+    let value = match &record.event {
+        Event::Booted { boot } => json!({ "boot": boot.0 }),
+        Event::TopicCreated { topic, name, partitions, retention } => json!({
+            "topic": topic.0,
+            "name": name.as_str(),
+            "partitions": partitions,
+            "retention_ms": retention.age.map(|age| age.0),
+            "retention_bytes": retention.bytes,
+        }),
+        Event::TopicDeleted { topic } => json!({ "topic": topic.0 }),
+        Event::GroupCreated { topic, group, name, start } => {
+            let start = match start {
+                GroupStart::Earliest => "earliest",
+                GroupStart::Latest => "latest",
+            };
+            json!({ "topic": topic.0, "group": group.0, "name": name.as_str(), "start": start })
+        }
+        Event::GroupDeleted { topic, group } => json!({ "topic": topic.0, "group": group.0 }),
+        Event::GroupPaused { topic, group } => json!({ "topic": topic.0, "group": group.0 }),
+        Event::GroupResumed { topic, group } => json!({ "topic": topic.0, "group": group.0 }),
+        Event::GroupSought { topic, group, targets } => {
+            let targets: Vec<_> = targets.iter().map(|target| target.0).collect();
+            json!({ "topic": topic.0, "group": group.0, "positions": targets })
+        }
+        Event::Produced { topic, partition, offset, body, dedupe } => {
+            let mut value = json!({ "topic": topic.0, "partition": partition.0, "offset": offset.0 });
+            insert_body(&mut value, body, detail);
+            if let Some(dedupe) = dedupe {
+                value["gate_scope"] = json!(dedupe.scope.as_str());
+                value["gate_until_ms"] = json!(dedupe.expires_at.0);
+            }
+            value
+        }
+        Event::Delivered { token, owner, until, .. } => {
+            json!({ "token": token.to_string(), "owner": owner.as_str(), "until_ms": until.0 })
+        }
+        Event::Acked { commits, .. } => json!({ "commits_for_ms": commits.map(|window| window.0) }),
+        Event::Skipped { .. } | Event::Released { .. } => json!({}),
+        Event::Nacked { reason, not_before, .. } => {
+            let reason = reason.as_ref().map(|reason| text(reason.as_bytes(), detail));
+            json!({ "reason": reason, "not_before_ms": not_before.0 })
+        }
+        Event::ReasonNoted { reason, .. } => json!({ "reason": text(reason.as_bytes(), detail) }),
+        Event::Expired { not_before, .. } => json!({ "not_before_ms": not_before.0 }),
+        Event::Extended { until, .. } => json!({ "until_ms": until.0 }),
+        Event::DeadLettered { dead_topic, dead_partition, dead_offset, reason, last_error, .. } => {
+            json!({
+                "dead_topic": dead_topic.0,
+                "dead_partition": dead_partition.0,
+                "dead_offset": dead_offset.0,
+                "reason": reason.as_str(),
+                "last_error": text(last_error.as_bytes(), detail),
+            })
+        }
+        Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => json!({
+            "dead_topic": dead_topic.0,
+            "dead_partition": dead_partition.0,
+            "dead_position": dead_position.0,
+            "topic": topic.0,
+            "group": group.0,
+            "partition": partition.0,
+            "offset": offset.0,
+        }),
+        Event::RetentionExpired { topic, partition, through } => {
+            json!({ "topic": topic.0, "partition": partition.0, "through": through.0 })
+        }
+        Event::DedupeExpired { scope, count } => json!({ "scope": scope.as_str(), "count": count }),
+        Event::EffectBegun(begun) => {
+            let mut value = identity_fields(&begun.identity);
+            value["token"] = json!(begun.token.to_string());
+            value["owner"] = json!(begun.owner.as_str());
+            value["until_ms"] = json!(begun.until.0);
+            value["request_hash"] = json!(begun.request_hash);
+            value
+        }
+        Event::EffectFinished { identity, outcome } => {
+            let mut value = identity_fields(identity);
+            value["status"] = json!(outcome.status.as_str());
+            value["response_code"] = json!(outcome.response_code);
+            value["result"] = json!(outcome.result.as_ref().map(|result| text(result.as_bytes(), detail)));
+            value["last_error"] = json!(text(outcome.last_error.as_bytes(), detail));
+            value
+        }
+        Event::EffectRenewed { identity, until } => {
+            let mut value = identity_fields(identity);
+            value["until_ms"] = json!(until.0);
+            value
+        }
+        Event::EffectForgotten { identity } => identity_fields(identity),
+        Event::EffectsExpired { namespace, count } => {
+            let (topic, group) = match namespace {
+                EffectNamespace::Shared => (None, None),
+                EffectNamespace::Group(topic, group) => (Some(topic.as_str()), Some(group.as_str())),
+            };
+            json!({ "topic": topic, "group": group, "count": count })
+        }
+        Event::Completed(step) => {
+            let produced = step.outputs.iter().map(|output| {
+                let mut value = json!({
+                    "topic": output.requested_topic.as_str(),
+                    "partition": output.partition.0,
+                    "offset": output.offset.0,
+                    "duplicate": output.stored.is_none(),
+                });
+                if let Some(stored) = &output.stored {
+                    insert_body(&mut value, &stored.body, detail);
+                }
+                value
+            });
+            let result = step.effect.as_ref().and_then(|effect| effect.result.as_ref());
+            json!({
+                "token": step.token.to_string(),
+                "result": result.map(|result| text(result.as_bytes(), detail)),
+                "produced": produced.collect::<Vec<_>>(),
+            })
+        }
+        Event::CompletionsExpired { count } => json!({ "count": count }),
+        Event::Restored(image) => json!({ "piece": format!("{image:?}") }),
+    };
+    let mut fields = if let Value::Object(fields) = value { fields } else { Map::new() };
+    if let Some(MessageRef { topic, group, partition, position }) = message_ref(&record.event) {
+        fields.insert("topic".to_owned(), json!(topic.0));
+        fields.insert("group".to_owned(), json!(group.0));
+        fields.insert("partition".to_owned(), json!(partition.0));
+        fields.insert("position".to_owned(), json!(position.0));
+    }
+    fields
+}
+
+fn identity_fields(identity: &Identity) -> Value {
+    let mut value = json!({ "tenant": identity.tenant(), "scope": identity.scope.kind(), "key": identity.key() });
+    match &identity.scope {
+        Scope::Consume { topic, group } => {
+            value["topic"] = json!(topic.as_str());
+            value["group"] = json!(group.as_str());
+        }
+        Scope::Tenant => {}
+        Scope::Job { id } | Scope::Task { id } => value["id"] = json!(id),
+        Scope::Rpc { principal, method } => {
+            value["principal"] = json!(principal);
+            value["method"] = json!(method);
+        }
+    }
+    value
+}
+
+fn insert_body(value: &mut Value, body: &Body, detail: Detail) {
+    value["key"] = json!(text(body.key(), detail));
+    value["value"] = json!(text(body.value(), detail));
+    value["value_bytes"] = json!(body.value().len());
+    if body.has_metadata() {
+        value["metadata"] = json!(text(format!("{:?}", body.metadata()).as_bytes(), detail));
+    }
+}
+
+/// A byte string as text. What is not UTF-8 is replaced.
+fn text(bytes: &[u8], detail: Detail) -> String {
+    match detail {
+        Detail::Full => String::from_utf8_lossy(bytes).into_owned(),
+        Detail::Shortened => match shortened(bytes) {
+            (shown, None) => shown.into_owned(),
+            (shown, Some(len)) => format!("{shown}… ({len} bytes)"),
+        },
+    }
+}

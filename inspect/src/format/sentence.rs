@@ -1,0 +1,217 @@
+//! Records as English sentences, with ids resolved to names in the state that the record was decided against.
+
+use std::fmt::Write as _;
+
+use driftq_core::Body;
+use driftq_core::record::{Completed, DedupeWindow, Event, Record};
+use driftq_core::state::State;
+use driftq_core::types::{
+    EffectNamespace, GroupId, GroupStart, Identity, Millis, Phase, Retention, Scope, Timestamp, TopicId,
+};
+
+use crate::format::event::{kind, message_ref};
+use crate::format::resolve::{entry, group, message, topic};
+use crate::format::text::{millis, quoted, timestamp};
+
+/// A record as a sentence.
+#[must_use]
+pub fn sentence(state: &State, record: &Record) -> String {
+    if let Some(message_ref) = message_ref(&record.event) {
+        let (message, group) = (message(state, message_ref), group(state, message_ref.topic, message_ref.group));
+        return format!("{message} for group {group}: {}", message_sentence(state, record));
+    }
+    match &record.event {
+        Event::Booted { boot } => format!("broker started, boot {boot}"),
+        Event::TopicCreated { name, partitions, retention, .. } => {
+            format!("topic {name} created with {partitions} partitions{}", retained(*retention))
+        }
+        Event::TopicDeleted { topic: id } => format!("topic {} deleted", topic(state, *id)),
+        Event::GroupCreated { topic: id, name, start, .. } => {
+            let start = if *start == GroupStart::Latest { "latest" } else { "earliest" };
+            format!("group {name} of topic {} created, starting at the {start} message", topic(state, *id))
+        }
+        Event::GroupDeleted { topic: id, group: of } => group_sentence(state, (*id, *of), "deleted"),
+        Event::GroupPaused { topic: id, group: of } => group_sentence(state, (*id, *of), "paused"),
+        Event::GroupResumed { topic: id, group: of } => group_sentence(state, (*id, *of), "resumed"),
+        Event::GroupSought { topic: id, group: of, targets } => {
+            let targets: Vec<_> = targets.iter().map(ToString::to_string).collect();
+            group_sentence(state, (*id, *of), &format!("sought to positions {}", targets.join(", ")))
+        }
+        Event::Produced { topic: id, partition, offset, body: stored, dedupe } => {
+            let name = topic(state, *id);
+            format!("{name}/{offset} produced into partition {partition}: {}", body(stored, &name, dedupe.as_ref()))
+        }
+        Event::Redriven { dead_topic, dead_partition, dead_position, topic: id, group: of, offset, .. } => {
+            let dead = state.topic(*dead_topic).and_then(|dead| dead.partition(*dead_partition));
+            let from = dead.and_then(|dead| dead.message(*dead_position)).map(|message| message.offset);
+            let from = from.map_or_else(|| "?".to_owned(), |offset| offset.to_string());
+            let (dead, name) = (topic(state, *dead_topic), topic(state, *id));
+            format!("{dead}/{from} redriven as {name}/{offset}, for group {} only", group(state, *id, *of))
+        }
+        Event::RetentionExpired { topic: id, partition, through } => {
+            let name = topic(state, *id);
+            format!("topic {name}, partition {partition}: retention removed acked messages through position {through}")
+        }
+        Event::DedupeExpired { scope, count } => format!("{count} produce identities of topic {scope} expired"),
+        Event::EffectBegun(begun) => {
+            let (identity, owner, until) = (identity(&begun.identity), &begun.owner, timestamp(begun.until));
+            format!("effect of {identity} granted to {owner} until {until}, token {}", begun.token)
+        }
+        Event::EffectFinished { identity: of, outcome } => {
+            format!("effect of {} finished: {}", identity(of), outcome.status.as_str())
+        }
+        Event::EffectRenewed { identity: of, until } => {
+            format!("effect of {} renewed until {}", identity(of), timestamp(*until))
+        }
+        Event::EffectForgotten { identity: of } => format!("effect of {} forgotten on request", identity(of)),
+        Event::EffectsExpired { namespace, count } => match namespace {
+            EffectNamespace::Shared => format!("{count} effects past their window examined"),
+            EffectNamespace::Group(topic, group) => {
+                format!("{count} effects of group {group} of topic {topic} past their window examined")
+            }
+        },
+        Event::CompletionsExpired { count } => format!("{count} replies of completed steps expired"),
+        event => kind(event).to_owned(),
+    }
+}
+
+fn group_sentence(state: &State, (id, of): (TopicId, GroupId), what: &str) -> String {
+    format!("group {} of topic {} {what}", group(state, id, of), topic(state, id))
+}
+
+fn retained(retention: Retention) -> String {
+    let age = retention.age.map(|age| format!("for {}", millis(age)));
+    let bytes = retention.bytes.map(|bytes| format!("up to {bytes} bytes"));
+    match age.into_iter().chain(bytes).collect::<Vec<_>>() {
+        limits if limits.is_empty() => String::new(),
+        limits => format!("; acked messages are retained {}", limits.join(" and ")),
+    }
+}
+
+/// What a record says about its message, without the names of message and group. Empty if the record is not about one
+/// message.
+#[must_use]
+pub fn message_sentence(state: &State, record: &Record) -> String {
+    let Some(message_ref) = message_ref(&record.event) else { return String::new() };
+    let before = entry(state, message_ref);
+    let owner = before.map_or("an unknown owner", |entry| entry.owner.as_str());
+    let attempts = before.map_or(0, |entry| entry.attempts);
+    let late = match before.map(|entry| entry.phase) {
+        Some(Phase::Queued { .. }) => ", after its lease had expired",
+        _ => "",
+    };
+    match &record.event {
+        Event::Delivered { token, owner, until, .. } => {
+            let (attempt, lease) = (attempts.saturating_add(1), millis(until.since(record.at)));
+            let until = timestamp(*until);
+            format!("delivered to {owner}, attempt {attempt}, lease of {lease} until {until}, token {token}")
+        }
+        Event::Acked { commits, .. } => {
+            let committed = |window| format!("; the effect of its identity is committed for {}", millis(window));
+            format!("acked by {owner}{late}{}", commits.map_or_else(String::new, committed))
+        }
+        Event::Skipped { .. } => "skipped without delivery: another message of its identity is acked".to_owned(),
+        Event::Nacked { reason, not_before, .. } => {
+            let reason = reason.as_ref().map_or("without a reason".to_owned(), |reason| quoted(reason.as_bytes()));
+            format!("nacked by {owner}, {reason}; {}", due(*not_before, record.at))
+        }
+        Event::ReasonNoted { reason, .. } => {
+            format!("{owner} reported the reason of a failure already recorded: {}", quoted(reason.as_bytes()))
+        }
+        Event::Expired { not_before, .. } => format!("lease of {owner} expired; {}", due(*not_before, record.at)),
+        Event::Extended { until, .. } => format!("lease of {owner} extended until {}", timestamp(*until)),
+        Event::Released { .. } => format!("released by {owner}"),
+        Event::DeadLettered { dead_offset, reason, last_error, .. } => {
+            let source = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
+            let dead = source.map_or("?", |name| name.as_str());
+            let (reason, error) = (reason.as_str(), quoted(last_error.as_bytes()));
+            format!("dead-lettered as {dead}/{dead_offset} ({reason}) after {attempts} attempts, last error {error}")
+        }
+        Event::Completed(step) => format!("completed by {owner}{}", produced(step)),
+        _ => String::new(),
+    }
+}
+
+/// The result of a completed step and the messages it produced.
+fn produced(step: &Completed) -> String {
+    let result = step.effect.as_ref().and_then(|effect| effect.result.as_ref());
+    let result = result.map_or(String::new(), |result| format!(", result {}", quoted(result.as_bytes())));
+    let outputs = step.outputs.iter().map(|output| {
+        let duplicate = if output.stored.is_none() { " (duplicate)" } else { "" };
+        format!("{}/{}{duplicate}", output.requested_topic, output.offset)
+    });
+    let outputs: Vec<_> = outputs.collect();
+    let outputs = if outputs.is_empty() { "nothing".to_owned() } else { outputs.join(", ") };
+    format!("{result}; produced {outputs}")
+}
+
+fn due(not_before: Timestamp, at: Timestamp) -> String {
+    match not_before.since(at) {
+        Millis(0) => "due again immediately".to_owned(),
+        backoff => format!("due again in {}, at {}", millis(backoff), timestamp(not_before)),
+    }
+}
+
+/// The key, size and metadata of a message. `stored_in` is the topic that holds it.
+#[must_use]
+pub fn body(body: &Body, stored_in: &str, dedupe: Option<&DedupeWindow>) -> String {
+    let mut text = format!("key {}, value of {} bytes", quoted(body.key()), body.value().len());
+    let meta = body.metadata();
+    let envelope = &meta.envelope;
+    if let Some((tenant, key)) = body.identity() {
+        let _ = write!(text, ", identity {} of tenant {tenant}", quoted(key.as_bytes()));
+        if let Some(dedupe) = dedupe {
+            let _ = write!(text, ", deduplicated until {}", timestamp(dedupe.expires_at));
+        }
+    }
+    if let Some(priority) = envelope.priority {
+        let _ = write!(text, ", priority {}", priority.level());
+    }
+    if let Some(at) = envelope.deliver_at {
+        let _ = write!(text, ", not before {}", timestamp(at));
+    }
+    if let Some(deadline) = &envelope.deadline {
+        let _ = write!(text, ", deadline {}", timestamp(deadline.at));
+    }
+    if let Some(policy) = envelope.retry_policy {
+        let (attempts, backoff) = (policy.max_attempts, millis(policy.backoff));
+        let _ = write!(text, ", at most {attempts} attempts, backoff {backoff}");
+    }
+    for (name, id) in [("run", &envelope.run_id), ("step", &envelope.step_id)] {
+        if let Some(id) = id {
+            let _ = write!(text, ", {name} {}", quoted(id.as_bytes()));
+        }
+    }
+    if let Some(routing) = &meta.routing {
+        let _ = write!(text, ", routed to {stored_in} by the label {}", quoted(routing.label.as_bytes()));
+    } else if envelope.target_topic.is_some() {
+        let _ = write!(text, ", sent to {stored_in} by its target_topic");
+    }
+    if let Some(scope) = dedupe.map(|dedupe| dedupe.scope.as_str()).filter(|scope| *scope != stored_in) {
+        let _ = write!(text, " (produced to {scope})");
+    }
+    if let Some(dead) = &meta.dead_letter {
+        let (topic, offset, group) = (&dead.original_topic, dead.original_offset, &dead.group);
+        let _ = write!(text, ", dead letter of {topic}/{offset} for group {group}: {}", dead.reason.as_str());
+    }
+    if let Some(redrive) = meta.redrive {
+        let (count, first) = (redrive.count, redrive.original_offset);
+        let _ = write!(text, ", redriven {count} times, first as offset {first}");
+    }
+    text
+}
+
+/// The identity of an effect.
+#[must_use]
+pub fn identity(identity: &Identity) -> String {
+    let scope = match &identity.scope {
+        Scope::Consume { topic, group } => format!("group {group} of topic {topic}"),
+        Scope::Tenant => "the tenant".to_owned(),
+        Scope::Job { id } => format!("job {}", quoted(id.as_bytes())),
+        Scope::Task { id } => format!("task {}", quoted(id.as_bytes())),
+        Scope::Rpc { principal, method } => {
+            format!("calls of {} by {}", quoted(method.as_bytes()), quoted(principal.as_bytes()))
+        }
+    };
+    format!("key {} of tenant {} for {scope}", quoted(identity.key().as_bytes()), identity.tenant())
+}

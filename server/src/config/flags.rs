@@ -1,0 +1,237 @@
+//! Flags and `DRIFTQ_*` variables, taken as text by clap and checked against the schema of the configuration file.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{TypedValueParser, ValueParserFactory};
+use clap::parser::ValueSource;
+use clap::{Arg, Args, Command};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use super::error::ConfigError;
+use super::number::Int;
+use super::settings::Settings;
+use super::table::{at_key, merge};
+
+/// The flags of `serve` and `config`, each with its variable. Not checked yet.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Flags {
+    /// Address and port to listen on [default: 127.0.0.1:8080]
+    #[arg(long, env = "DRIFTQ_ADDR", value_name = "IP:PORT")]
+    addr: Option<RawValue>,
+    /// Folder of the log, created if absent [default: ./driftq-data]
+    #[arg(long, env = "DRIFTQ_DATA_DIR", value_name = "DIR")]
+    data_dir: Option<RawValue>,
+    /// Keep everything in memory only; all state is lost when the process ends [default: false]
+    #[arg(long, env = "DRIFTQ_NO_WAL", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    no_wal: Option<RawValue>,
+    /// Table of default limits: production, or spec for the small ones of the specification [default: production]
+    #[arg(long, env = "DRIFTQ_PROFILE", value_name = "NAME")]
+    profile: Option<RawValue>,
+    /// Configuration file in TOML, such as `driftqd config` prints [default: none]
+    #[arg(long, env = "DRIFTQ_CONFIG", value_name = "FILE")]
+    config: Option<RawValue>,
+    /// Live leases per topic, group and partition [default: 1000]
+    #[arg(long, env = "DRIFTQ_MAX_IN_FLIGHT", value_name = "N")]
+    max_in_flight: Option<RawValue>,
+    /// Unacked messages of a partition before producers get 429 [default: 1000000]
+    #[arg(long, env = "DRIFTQ_MAX_PARTITION_MSGS", value_name = "N")]
+    max_partition_msgs: Option<RawValue>,
+    /// Key and value bytes of those messages [default: 1073741824]
+    #[arg(long, env = "DRIFTQ_MAX_PARTITION_BYTES", value_name = "N")]
+    max_partition_bytes: Option<RawValue>,
+    /// Bytes of a result in the idempotency store [default: 65536]
+    #[arg(long, env = "DRIFTQ_MAX_RESULT_BYTES", value_name = "N")]
+    max_result_bytes: Option<RawValue>,
+    /// Time the idempotency store keeps an effect after its end [default: 86400000]
+    #[arg(long, env = "DRIFTQ_EFFECT_TTL_MS", value_name = "MS")]
+    effect_ttl_ms: Option<RawValue>,
+    /// The same for the scopes job and task [default: 604800000]
+    #[arg(long, env = "DRIFTQ_JOB_TTL_MS", value_name = "MS")]
+    job_ttl_ms: Option<RawValue>,
+    /// The same for an effect that only an ack ended [default: 600000]
+    #[arg(long, env = "DRIFTQ_ACK_TTL_MS", value_name = "MS")]
+    ack_ttl_ms: Option<RawValue>,
+    /// Effects per tenant before begin gets 429 [default: 4000000]
+    #[arg(long, env = "DRIFTQ_MAX_EFFECTS", value_name = "N")]
+    max_effects: Option<RawValue>,
+    /// Time the response of a completed step is repeated [default: 600000]
+    #[arg(long, env = "DRIFTQ_COMPLETION_TTL_MS", value_name = "MS")]
+    completion_ttl_ms: Option<RawValue>,
+    /// Such responses; beyond it the oldest are dropped [default: 1000000]
+    #[arg(long, env = "DRIFTQ_MAX_COMPLETIONS", value_name = "N")]
+    max_completions: Option<RawValue>,
+    /// Messages that one completed step may produce [default: 1000]
+    #[arg(long, env = "DRIFTQ_MAX_OUTPUTS", value_name = "N")]
+    max_outputs: Option<RawValue>,
+    /// Format of the log on standard error: text or json [default: text]
+    #[arg(long, env = "DRIFTQ_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: Option<RawValue>,
+    /// Log level: off, error, warn, info, debug, trace, or a filter such as info,driftq_server=debug [default: info]
+    #[arg(long, env = "DRIFTQ_LOG_LEVEL", value_name = "LEVEL")]
+    log_level: Option<RawValue>,
+    /// Allow an address that other machines can reach; this version has neither keys nor TLS [default: false]
+    #[arg(long, env = "DRIFTQ_INSECURE", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    insecure: Option<RawValue>,
+    /// Host header to accept beside loopback names and the listen address; repeatable, * accepts any, the variable is a comma
+    /// separated list [default: none]
+    #[arg(long, env = "DRIFTQ_ALLOWED_HOST", value_name = "NAME")]
+    allowed_host: Vec<RawValue>,
+    /// Delay every sync, for measurements only
+    #[arg(long, value_name = "MS", hide = true)]
+    sync_delay_ms: Option<RawValue>,
+}
+
+impl Flags {
+    /// The configuration file that was named.
+    pub(super) fn config_path(&self) -> Option<PathBuf> {
+        self.config.as_ref().filter(|raw| raw.is_set()).map(|raw| PathBuf::from(&raw.text))
+    }
+
+    /// The delay of every sync.
+    pub(super) fn sync_delay(&self) -> Result<Duration, ConfigError> {
+        let Some(raw) = &self.sync_delay_ms else { return Ok(Duration::ZERO) };
+        Int::<0, 60_000>::deserialize(number(&raw.text)).map_err(|error| raw.refuse(&error))
+    }
+
+    /// The keys of the configuration file that flags and variables set, each checked.
+    pub(super) fn overrides(&self) -> Result<Table, ConfigError> {
+        let settings: [(&Option<RawValue>, &str, ToToml); 18] = [
+            (&self.addr, "addr", word),
+            (&self.data_dir, "data_dir", verbatim),
+            (&self.no_wal, "wal", negated_switch),
+            (&self.profile, "profile", word),
+            (&self.max_in_flight, "limits.in_flight_max", number),
+            (&self.max_partition_msgs, "limits.partition_messages_max", number),
+            (&self.max_partition_bytes, "limits.partition_bytes_max", number),
+            (&self.max_result_bytes, "limits.result_bytes_max", number),
+            (&self.effect_ttl_ms, "limits.effect_ttl_ms", number),
+            (&self.job_ttl_ms, "limits.job_ttl_ms", number),
+            (&self.ack_ttl_ms, "limits.ack_ttl_ms", number),
+            (&self.max_effects, "limits.effects_max", number),
+            (&self.completion_ttl_ms, "limits.completion_ttl_ms", number),
+            (&self.max_completions, "limits.completions_max", number),
+            (&self.max_outputs, "limits.outputs_max", number),
+            (&self.log_format, "log.format", word),
+            (&self.log_level, "log.level", word),
+            (&self.insecure, "http.insecure", switch),
+        ];
+        let mut overrides = Table::new();
+        for (raw, key, read) in settings {
+            if let Some(raw) = raw.as_ref().filter(|raw| raw.is_set()) {
+                merge(&mut overrides, raw.checked(key, read(&raw.text))?);
+            }
+        }
+        if let Some(first) = self.allowed_host.iter().find(|raw| raw.is_set()) {
+            merge(&mut overrides, first.checked("http.allowed_hosts", Value::Array(self.hosts()))?);
+        }
+        Ok(overrides)
+    }
+
+    fn hosts(&self) -> Vec<Value> {
+        let names = self.allowed_host.iter().flat_map(|raw| match raw.is_variable {
+            true => raw.text.split(',').collect(),
+            false => vec![raw.text.as_str()],
+        });
+        names.map(verbatim).collect()
+    }
+}
+
+/// The value of a flag or variable, and which of the two it was.
+#[derive(Clone, Debug)]
+pub struct RawValue {
+    /// `--flag` or `DRIFTQ_VARIABLE`.
+    origin: String,
+    is_variable: bool,
+    text: String,
+}
+
+impl RawValue {
+    /// Whether it counts: an empty variable does not.
+    fn is_set(&self) -> bool {
+        !self.is_variable || !self.text.trim().is_empty()
+    }
+
+    /// A table with `value` at `key`, if the schema allows it there.
+    fn checked(&self, key: &str, value: Value) -> Result<Table, ConfigError> {
+        let table = at_key(key, value);
+        Settings::deserialize(table.clone()).map_err(|error| self.refuse(&error))?;
+        Ok(table)
+    }
+
+    fn refuse(&self, error: &toml::de::Error) -> ConfigError {
+        ConfigError::Value { origin: self.origin.clone(), problem: error.message().to_owned() }
+    }
+}
+
+/// Converts the text of a flag or variable to the type that its key has in the file.
+type ToToml = fn(&str) -> Value;
+
+fn verbatim(text: &str) -> Value {
+    Value::String(text.to_owned())
+}
+
+fn word(text: &str) -> Value {
+    verbatim(text.trim())
+}
+
+/// A text that is no number stays one, and the schema refuses it.
+fn number(text: &str) -> Value {
+    let text = text.trim();
+    text.parse().ok().filter(|_| !text.starts_with('+')).map_or_else(|| verbatim(text), Value::Integer)
+}
+
+fn switch(text: &str) -> Value {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Value::Boolean(true),
+        "false" | "0" | "no" | "off" => Value::Boolean(false),
+        _ => word(text),
+    }
+}
+
+fn negated_switch(text: &str) -> Value {
+    match switch(text) {
+        Value::Boolean(value) => Value::Boolean(!value),
+        other => other,
+    }
+}
+
+impl ValueParserFactory for RawValue {
+    type Parser = RawValueParser;
+
+    fn value_parser() -> RawValueParser {
+        RawValueParser
+    }
+}
+
+/// Accepts any text and notes whether a flag or a variable gave it.
+#[derive(Clone, Copy, Debug)]
+pub struct RawValueParser;
+
+impl TypedValueParser for RawValueParser {
+    type Value = RawValue;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<RawValue, clap::Error> {
+        self.parse_ref_(command, arg, value, ValueSource::CommandLine)
+    }
+
+    fn parse_ref_(
+        &self,
+        _: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+        source: ValueSource,
+    ) -> Result<RawValue, clap::Error> {
+        let is_variable = source == ValueSource::EnvVariable;
+        let origin = arg.and_then(|arg| match is_variable {
+            true => arg.get_env().map(|name| name.to_string_lossy().into_owned()),
+            false => arg.get_long().map(|name| format!("--{name}")),
+        });
+        let text = value.to_string_lossy().into_owned();
+        Ok(RawValue { origin: origin.unwrap_or_default(), is_variable, text })
+    }
+}

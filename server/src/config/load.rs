@@ -1,0 +1,68 @@
+//! Loads settings: lays the configuration file, then flags and variables, over the defaults of the profile.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Table;
+
+use super::error::ConfigError;
+use super::flags::Flags;
+use super::settings::{Profile, Settings};
+use super::table::merge;
+
+impl Settings {
+    /// Settings of this process: its flags and `DRIFTQ_*` variables, and the configuration file that one of them names.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for an unknown key, an invalid value or contradictory settings.
+    pub fn load(flags: &Flags) -> Result<Self, ConfigError> {
+        let (path, text) = match flags.config_path() {
+            Some(path) => {
+                let text = std::fs::read_to_string(&path);
+                let text = text.map_err(|error| ConfigError::Unreadable { path: path.clone(), error })?;
+                (path, text)
+            }
+            None => (PathBuf::new(), String::new()),
+        };
+        let mut settings = overlay(parse(&path, &text)?, flags.overrides()?);
+        settings.sync_delay = flags.sync_delay()?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// Settings of a configuration file with this text; errors call it `path`.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn from_toml(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let settings = overlay(parse(path, text)?, Table::new());
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// A configuration file of these settings: [`from_toml`](Self::from_toml) reads the same settings from it, except
+    /// [`sync_delay`](Self::sync_delay).
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("settings in their ranges can be written as TOML")
+    }
+}
+
+/// The keys of the file, each known and valid.
+fn parse(path: &Path, text: &str) -> Result<Table, ConfigError> {
+    let refuse = |error| ConfigError::File { path: path.to_owned(), error: Box::new(error) };
+    // Deserialized from the text and not from the table, so that an error knows its line.
+    toml::from_str::<Settings>(text).map_err(refuse)?;
+    toml::from_str(text).map_err(refuse)
+}
+
+/// The defaults of the profile, the file over them and the overrides over both; `file` and `overrides` are valid.
+fn overlay(file: Table, overrides: Table) -> Settings {
+    const VALID: &str = "each source is valid on its own";
+    let mut given = file;
+    merge(&mut given, overrides);
+    let profile = given.get("profile").cloned().map_or(Ok(Profile::default()), Profile::deserialize).expect(VALID);
+    let mut table = Table::try_from(Settings::of_profile(profile)).expect("defaults are in their ranges");
+    merge(&mut table, given);
+    Settings::deserialize(table).expect(VALID)
+}

@@ -1,0 +1,299 @@
+//! The settings and their defaults. The serde attributes are the schema of the configuration file: every key and its range.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use driftq_core::pipeline::PipelineConfig;
+use driftq_core::types::{Limits, PartitionId, Text, TopicName};
+use serde::{Deserialize, Serialize};
+
+use super::address::WebhookUrl;
+use super::limits::LimitsSection;
+use super::number::{DAY_MS, I64_MAX, Int, PARTITION_MAX, U32_MAX};
+use super::text;
+
+/// Effective settings of a broker process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Listen address.
+    #[serde(deserialize_with = "text::addr")]
+    pub addr: SocketAddr,
+    /// Folder of the log.
+    #[serde(deserialize_with = "text::data_dir")]
+    pub data_dir: PathBuf,
+    /// Whether the log is kept on disk. If not, all state is lost when the process ends.
+    pub wal: bool,
+    /// Table of default limits.
+    pub profile: Profile,
+    /// Live leases of a stream whose request sets no prefetch.
+    #[serde(with = "Int::<1, U32_MAX>")]
+    pub prefetch: u32,
+    /// Limits of the broker.
+    #[serde(with = "LimitsSection")]
+    pub limits: Limits,
+    /// Sizes of the log's files.
+    pub storage: StorageSettings,
+    /// HTTP limits and timeouts.
+    pub http: HttpSettings,
+    /// Logging.
+    pub log: LogSettings,
+    /// Router hook.
+    #[serde(skip_serializing_if = "RouterSettings::is_empty")]
+    pub router: RouterSettings,
+    /// Artificial delay of every sync, for measurements. Set by a flag only.
+    #[serde(skip)]
+    pub sync_delay: Duration,
+}
+
+impl Settings {
+    /// Defaults of a profile.
+    #[must_use]
+    pub fn of_profile(profile: Profile) -> Self {
+        Self {
+            addr: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            data_dir: PathBuf::from("./driftq-data"),
+            wal: true,
+            profile,
+            prefetch: 100,
+            limits: profile.limits(),
+            storage: StorageSettings::default(),
+            http: HttpSettings::default(),
+            log: LogSettings::default(),
+            router: RouterSettings::default(),
+            sync_delay: Duration::ZERO,
+        }
+    }
+
+    /// Configuration of the core.
+    #[must_use]
+    pub fn pipeline(&self) -> PipelineConfig {
+        let StorageSettings { segment_bytes, reserve_bytes, snapshot_every_bytes } = self.storage;
+        // Without a log on disk nothing can be recovered from a snapshot.
+        let snapshot_every_bytes = if self.wal { snapshot_every_bytes } else { u64::MAX };
+        let limits = self.limits.clone();
+        PipelineConfig { limits, segment_bytes, reserve_bytes, snapshot_every_bytes, ..PipelineConfig::default() }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::of_profile(Profile::default())
+    }
+}
+
+/// A table of default limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// For production.
+    #[default]
+    Production,
+    /// The small limits of the specification.
+    Spec,
+}
+
+impl Profile {
+    /// Limits of the profile.
+    #[must_use]
+    pub const fn limits(self) -> Limits {
+        match self {
+            Self::Production => Limits::production(),
+            Self::Spec => Limits::spec(),
+        }
+    }
+}
+
+/// Sizes of the log's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a section")]
+pub struct StorageSettings {
+    /// Bytes of a segment.
+    #[serde(with = "Int::<{ 64 << 10 }, { 4 << 30 }>")]
+    pub segment_bytes: u64,
+    /// Bytes reserved for acks, nacks and trimming on a full disk.
+    #[serde(with = "Int::<{ 4 << 10 }, { 4 << 30 }>")]
+    pub reserve_bytes: u64,
+    /// Log bytes between two snapshots.
+    #[serde(with = "Int::<{ 64 << 10 }, I64_MAX>")]
+    pub snapshot_every_bytes: u64,
+}
+
+impl Default for StorageSettings {
+    fn default() -> Self {
+        let PipelineConfig { segment_bytes, reserve_bytes, snapshot_every_bytes, .. } = PipelineConfig::default();
+        Self { segment_bytes, reserve_bytes, snapshot_every_bytes }
+    }
+}
+
+/// HTTP limits and timeouts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a section")]
+pub struct HttpSettings {
+    /// Bytes of a request body; of one line if the body is a batch.
+    #[serde(with = "Int::<{ 1 << 10 }, { 256 << 20 }>")]
+    pub body_bytes_max: usize,
+    /// Bytes of a request head.
+    #[serde(with = "Int::<{ 8 << 10 }, { 1 << 20 }>")]
+    pub head_bytes_max: usize,
+    /// Open connections.
+    #[serde(with = "Int::<1, 1_000_000>")]
+    pub connections_max: usize,
+    /// Time to receive a request head, and time a connection may be idle.
+    #[serde(rename = "head_timeout_ms", with = "Int::<100, DAY_MS>")]
+    pub head_timeout: Duration,
+    /// Longest pause within a request body.
+    #[serde(rename = "body_timeout_ms", with = "Int::<100, DAY_MS>")]
+    pub body_timeout: Duration,
+    /// Average rate of a body, in bytes per second, required once it has taken [`body_timeout`](Self::body_timeout).
+    #[serde(rename = "body_rate_min_bytes_per_s", with = "Int::<0, { 1 << 30 }>")]
+    pub body_rate_min: u64,
+    /// Interval of blank lines on an idle stream.
+    #[serde(rename = "stream_keep_alive_ms", with = "Int::<100, DAY_MS>")]
+    pub stream_keep_alive: Duration,
+    /// Whether a non-loopback address may be listened on.
+    pub insecure: bool,
+    /// `Host` headers allowed beside loopback names and the listen address; `*` allows any. In the form in which they are compared:
+    /// lower case, without a port, IPv6 in brackets.
+    #[serde(deserialize_with = "text::hosts")]
+    pub allowed_hosts: Vec<String>,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        Self {
+            body_bytes_max: 16 << 20,
+            head_bytes_max: 64 << 10,
+            connections_max: 20_000,
+            head_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(10),
+            body_rate_min: 1_024,
+            stream_keep_alive: Duration::from_secs(15),
+            insecure: false,
+            allowed_hosts: Vec::new(),
+        }
+    }
+}
+
+/// Logging.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a section")]
+pub struct LogSettings {
+    /// Output format.
+    pub format: LogFormat,
+    /// A level or a `tracing` filter.
+    #[serde(deserialize_with = "text::log_level")]
+    pub level: String,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { format: LogFormat::default(), level: "info".to_owned() }
+    }
+}
+
+/// Format of the log on standard error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// One line of text per event.
+    #[default]
+    Text,
+    /// One JSON object per event.
+    Json,
+}
+
+/// Router hook.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a section")]
+pub struct RouterSettings {
+    /// Asked if no rule matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<Webhook>,
+    /// Tried in order; the first match decides.
+    #[serde(rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+}
+
+impl RouterSettings {
+    /// Whether there is neither a rule nor a webhook.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.webhook.is_none()
+    }
+}
+
+/// A router asked over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a section")]
+pub struct Webhook {
+    /// Its URL.
+    pub url: WebhookUrl,
+    /// Time it has to respond.
+    #[serde(rename = "timeout_ms", default = "Webhook::default_timeout", with = "Int::<1, 60_000>")]
+    pub timeout: Duration,
+    /// Time without requests after a failure.
+    #[serde(rename = "rest_ms", default = "Webhook::default_cooldown", with = "Int::<0, DAY_MS>")]
+    pub cooldown: Duration,
+}
+
+impl Webhook {
+    /// A webhook at `url` with default times.
+    #[must_use]
+    pub fn new(url: WebhookUrl) -> Self {
+        Self { url, timeout: Self::default_timeout(), cooldown: Self::default_cooldown() }
+    }
+
+    fn default_timeout() -> Duration {
+        Duration::from_millis(200)
+    }
+
+    fn default_cooldown() -> Duration {
+        Duration::from_millis(1_000)
+    }
+}
+
+/// A routing rule: if every given condition holds, its decision applies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a rule")]
+pub struct Rule {
+    /// Condition: the requested topic.
+    #[serde(with = "text::topic", skip_serializing_if = "Option::is_none")]
+    pub topic: Option<TopicName>,
+    /// Condition: a prefix of the key.
+    #[serde(deserialize_with = "text::some_non_empty", skip_serializing_if = "Option::is_none")]
+    pub key_prefix: Option<Text>,
+    /// Condition: labels of the message.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<Text, Text>,
+    /// Condition: the tenant; `default` for a message without one.
+    #[serde(deserialize_with = "text::some_non_empty", skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Text>,
+    /// Decision: the label of the message.
+    #[serde(deserialize_with = "text::non_empty", skip_serializing_if = "str::is_empty")]
+    pub label: Text,
+    /// Decision: the topic to store the message in.
+    #[serde(with = "text::topic", skip_serializing_if = "Option::is_none")]
+    pub target_topic: Option<TopicName>,
+    /// Decision: the partition to store the message in.
+    #[serde(with = "Int::<0, PARTITION_MAX>", skip_serializing_if = "Option::is_none")]
+    pub partition_override: Option<PartitionId>,
+    /// Decision: metadata stored with the message.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub meta: BTreeMap<Text, Text>,
+}
+
+/// Longest label of a routing decision, in bytes.
+pub(crate) const LABEL_BYTES_MAX: usize = 255;
+/// Most entries of a routing decision's `meta`.
+pub(crate) const META_ENTRIES_MAX: usize = 64;
+/// Most bytes of a routing decision's `meta`, names and values together.
+pub(crate) const META_BYTES_MAX: usize = 8 << 10;
+
+/// Whether the decision of a rule or a webhook is within the size limits.
+pub(crate) fn is_decision_within_limits(label: &str, meta: &BTreeMap<Text, Text>) -> bool {
+    let meta_bytes: usize = meta.iter().map(|(name, value)| name.len() + value.len()).sum();
+    label.len() <= LABEL_BYTES_MAX && meta.len() <= META_ENTRIES_MAX && meta_bytes <= META_BYTES_MAX
+}

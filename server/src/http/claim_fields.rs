@@ -1,0 +1,77 @@
+//! Fields of requests about one delivery: ack, nack, extend and release.
+
+use driftq_core::command::{Claim, TokenClaim};
+use driftq_core::types::{GroupName, Offset, OwnerName, PartitionId, TopicName};
+use serde::Deserialize;
+
+use super::error::ApiError;
+use super::fields::{Fields, Str, required};
+use super::query::Query;
+
+/// Declares a request about one delivery: the fields of its claim, and further ones.
+macro_rules! claim_fields {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty = $from:expr),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name<'a> {
+            #[serde(borrow)]
+            topic: Option<Str<'a>>,
+            #[serde(borrow)]
+            group: Option<Str<'a>>,
+            partition: Option<u32>,
+            offset: Option<u64>,
+            #[serde(borrow)]
+            owner: Option<Str<'a>>,
+            #[serde(borrow)]
+            lease_token: Option<Str<'a>>,
+            $(pub(crate) $field: $type,)*
+        }
+
+        impl<'a> Fields<'a> for $name<'a> {
+            fn from_query(query: &'a Query<'a>) -> Result<Self, ApiError> {
+                Ok(Self {
+                    topic: query.text("topic")?.map(Str::from),
+                    group: query.text("group")?.map(Str::from),
+                    partition: query.value("partition")?,
+                    offset: query.value("offset")?,
+                    owner: query.text("owner")?.map(Str::from),
+                    lease_token: query.text("lease_token")?.map(Str::from),
+                    $($field: ($from)(query)?,)*
+                })
+            }
+        }
+
+        impl $name<'_> {
+            /// The delivery that it is about, and its owner.
+            pub(crate) fn claim(&self) -> Result<Claim, ApiError> {
+                Ok(Claim {
+                    topic: TopicName::new(required("topic", self.topic.as_deref())?)?,
+                    group: GroupName::new(required("group", self.group.as_deref())?)?,
+                    partition: PartitionId(required("partition", self.partition)?),
+                    offset: Offset(required("offset", self.offset)?),
+                    owner: OwnerName::new(required("owner", self.owner.as_deref())?)?,
+                    token: TokenClaim::read(self.lease_token.as_deref()),
+                })
+            }
+        }
+    };
+}
+
+claim_fields! {
+    /// `POST /v1/ack` and `/v1/release`.
+    AckFields {}
+}
+claim_fields! {
+    /// `POST /v1/nack`.
+    NackFields {
+        reason: Option<String> = |query: &Query<'_>| query.text("reason").map(|text| text.map(str::to_owned)),
+        delay_ms: Option<i64> = |query: &Query<'_>| query.value("delay_ms"),
+    }
+}
+claim_fields! {
+    /// `POST /v1/extend`.
+    ExtendFields {
+        lease_ms: Option<i64> = |query: &Query<'_>| query.value("lease_ms"),
+    }
+}

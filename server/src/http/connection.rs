@@ -1,0 +1,196 @@
+//! Connections: accepted up to a limit, served by hyper, closed on timeout or shutdown.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Version};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use slab::Slab;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::service::Service;
+use super::socket::Socket;
+use super::timeouts::HeadTimeout;
+use crate::config::HttpSettings;
+
+/// Pause after the system could not provide another socket.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+/// Streams of one HTTP/2 connection.
+const H2_STREAMS_MAX: u32 = 256;
+/// Response to a connection beyond the limit.
+const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
+content-type: application/json; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 61\r\n\r\n\
+{\"error\":\"UNAVAILABLE\",\"message\":\"too many open connections\"}";
+
+/// Spawns hyper's HTTP/2 tasks on the current thread.
+#[derive(Clone, Copy, Debug)]
+struct LocalExecutor;
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(async move {
+            future.await;
+        });
+    }
+}
+
+/// Graceful shutdown of the listener and all connections.
+///
+/// `hyper_util::server::graceful` does the same with a `tokio::sync::watch`, which takes a lock at every poll of a connection; here a
+/// poll reads one `Cell`.
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    is_stopping: Cell<bool>,
+    waiters: RefCell<Slab<Waker>>,
+}
+
+impl Stop {
+    /// Stops accepting, and closes each connection after its current request.
+    pub(crate) fn stop(&self) {
+        self.is_stopping.set(true);
+        self.waiters.borrow().iter().for_each(|(_, waker)| waker.wake_by_ref());
+    }
+
+    /// Resolves once stopped.
+    async fn stopped(&self) {
+        let mut waiter = StopWaiter { stop: self, key: None };
+        poll_fn(|context| {
+            waiter.register(context.waker());
+            if self.is_stopping.get() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+/// Registration of a task that [`Stop::stop`] wakes, until dropped.
+struct StopWaiter<'a> {
+    stop: &'a Stop,
+    key: Option<usize>,
+}
+
+impl StopWaiter<'_> {
+    /// Registers the task on the first call. Its waker stays the same.
+    fn register(&mut self, waker: &Waker) {
+        if self.key.is_none() {
+            self.key = Some(self.stop.waiters.borrow_mut().insert(waker.clone()));
+        }
+    }
+}
+
+impl Drop for StopWaiter<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.stop.waiters.borrow_mut().remove(key);
+        }
+    }
+}
+
+/// Accepts and serves connections until stopped.
+pub(crate) async fn listen(listener: TcpListener, service: Rc<Service>, stop: Rc<Stop>) {
+    let api = service.api();
+    let builder = builder(&api.settings.http);
+    let connections_max = api.settings.http.connections_max;
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.stopped() => return,
+        };
+        match accepted {
+            Ok((socket, _)) if api.metrics.connections() >= connections_max => {
+                api.metrics.count_refused_connection();
+                // Only what the socket takes at once: a refused connection is not waited for.
+                let _ = socket.try_write(TOO_MANY_CONNECTIONS);
+            }
+            Ok((socket, _)) => {
+                // Counted here and not in its task: several may be accepted before the first task runs.
+                let open = api.metrics.open_connection();
+                let connection = serve(socket, Rc::clone(&service), builder.clone(), Rc::clone(&stop));
+                tokio::task::spawn_local(async move {
+                    connection.await;
+                    drop(open);
+                });
+            }
+            Err(error) if concerns_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!("cannot accept connections: {error}; retrying in {ACCEPT_BACKOFF:?}");
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
+            }
+        }
+    }
+}
+
+/// Whether an error of `accept` is one of the accepted connection and not of the listener.
+fn concerns_one_connection(error: &std::io::Error) -> bool {
+    use ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+fn builder(http: &HttpSettings) -> auto::Builder<LocalExecutor> {
+    let mut builder = auto::Builder::new(LocalExecutor);
+    // Responses are short: copying a body behind its head was measured cheaper than a vectored write (`docs/performance.md`).
+    builder.http1().header_read_timeout(http.head_timeout).max_buf_size(http.head_bytes_max).writev(false);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(H2_STREAMS_MAX)
+        .max_header_list_size(u32::try_from(http.head_bytes_max).unwrap_or(u32::MAX))
+        .keep_alive_interval(http.head_timeout)
+        .keep_alive_timeout(http.head_timeout);
+    builder
+}
+
+async fn serve(socket: TcpStream, service: Rc<Service>, mut builder: auto::Builder<LocalExecutor>, stop: Rc<Stop>) {
+    // Responses are written whole; Nagle's algorithm would only delay them.
+    let _ = socket.set_nodelay(true);
+    let task = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    let mut timeout = HeadTimeout::start(service.api().settings.http.head_timeout, task);
+    builder.http1().timer(timeout.handle());
+    let handle = timeout.handle();
+    let service = {
+        let handle = handle.clone();
+        service_fn(move |request: Request<Incoming>| {
+            handle.clear_deadline();
+            if request.version() < Version::HTTP_2 {
+                handle.set_response_pending(true);
+            }
+            service.respond(request, &handle)
+        })
+    };
+    let socket = Socket::new(socket, handle.clone());
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
+    let waker = timeout.waker();
+    let mut waiter = StopWaiter { stop: &stop, key: None };
+    let mut is_stopping = false;
+    let ended = poll_fn(|context| {
+        waiter.register(context.waker());
+        if stop.is_stopping.get() && !is_stopping {
+            is_stopping = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        let hyper_context = &mut Context::from_waker(&waker);
+        if let Poll::Ready(ended) = connection.as_mut().poll(hyper_context) {
+            return Poll::Ready(ended);
+        }
+        if handle.is_peer_closed() && !handle.is_response_pending() {
+            // The socket hid the end of input, and the response has turned out to be a stream: hyper reads again and sees the end.
+            return connection.as_mut().poll(hyper_context);
+        }
+        std::task::ready!(timeout.poll(context));
+        // Hyper ends the connection if it waits for a head. It does not while the HTTP version is still unknown.
+        match connection.as_mut().poll(hyper_context) {
+            Poll::Ready(ended) => Poll::Ready(ended),
+            Poll::Pending => Poll::Ready(Err("idle timeout".into())),
+        }
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!("connection closed: {error}");
+    }
+}

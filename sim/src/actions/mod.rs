@@ -1,0 +1,180 @@
+//! The actions a [world](crate::world) executes, one line each in a trace.
+//!
+//! An action carries everything it needs and draws no random numbers. An action that does not apply to the current
+//! state has no effect, so any subsequence of a trace is a valid trace. The serialized names are the trace format, see
+//! [`trace`](crate::trace): they do not follow renames in this code.
+
+mod request;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::request::{
+    DeliveryRef, EffectBegin, EffectOutcome, EffectRef, GrantRef, NewMessage, Request, RetryPolicy, RouterDecision,
+    Scope, SeekTarget, Subscription, Tampering,
+};
+use crate::names::{Call, Worker};
+
+/// One action.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Action {
+    /// A client sends a request and it reaches the broker at once.
+    #[serde(rename = "ask")]
+    Request(Request),
+    /// A client sends a request and the network holds it.
+    Send {
+        /// The name under which it arrives.
+        call: Call,
+        /// The request.
+        #[serde(rename = "ask")]
+        request: Request,
+    },
+    /// A held request reaches the broker, late or once more.
+    Arrive {
+        /// Which request.
+        call: Call,
+    },
+    /// A worker reads deliveries from its socket.
+    Read {
+        /// The worker.
+        worker: Worker,
+        /// At most this many.
+        count: u8,
+    },
+    /// A worker runs an effect it was granted, at most once per grant.
+    #[serde(rename = "run")]
+    RunEffect(GrantRef),
+    /// Time passes.
+    #[serde(rename = "pass")]
+    AdvanceTime {
+        /// How much, in milliseconds.
+        ms: u32,
+    },
+    /// The broker's clock is set forward or back.
+    #[serde(rename = "jump")]
+    JumpClock {
+        /// By how much, in milliseconds.
+        ms: i64,
+    },
+    /// The broker's timeout handler is called, if a timer is due.
+    Wake,
+    /// One I/O operation is performed.
+    Io {
+        /// The class of the job it belongs to.
+        #[serde(rename = "lane")]
+        class: JobClass,
+        /// The fault injected into it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fault: Option<IoFault>,
+    },
+    /// All pending I/O is performed.
+    #[serde(rename = "settle")]
+    FlushIo,
+    /// A snapshot is requested.
+    Snapshot,
+    /// The free space of the disk is limited, or the limit is lifted.
+    #[serde(rename = "room")]
+    SetFreeSpace {
+        /// Free bytes beyond what is in use; `None` lifts the limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes: Option<u32>,
+    },
+    /// The broker is shut down cleanly and started again.
+    Close,
+    /// The process or the machine dies.
+    Crash {
+        /// What of the unsynced data is lost.
+        loss: Loss,
+    },
+    /// The broker is started.
+    Boot,
+    /// The broker is started and dies during recovery.
+    BootAndCrash {
+        /// After this many I/O operations.
+        after: u8,
+        /// What of the unsynced data is lost.
+        loss: Loss,
+    },
+    /// Checks on a copy of the disk that recovery would detect this damage. The world does not change.
+    Probe {
+        /// What of the unsynced data is lost.
+        loss: Loss,
+        /// The damage done to what is left.
+        damage: Damage,
+    },
+    /// Faults end, and every message is delivered and acked.
+    Drain,
+}
+
+/// The class of an I/O job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobClass {
+    /// Batches of the log.
+    Log,
+    /// Preallocated segments, snapshots, removals.
+    Background,
+}
+
+/// A fault of one I/O operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum IoFault {
+    /// It fails. A failed sync drops the dirty pages: they are still readable and lost at the next crash.
+    Fail,
+    /// A write stores only a prefix and then fails.
+    Short {
+        /// The length of the prefix.
+        bytes: u16,
+    },
+}
+
+/// What of the unsynced data a crash loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Loss {
+    /// Everything: only synced data is left.
+    All,
+    /// Nothing: only the process died.
+    Nothing,
+    /// Some sectors and directory changes, in any order; some of the rest are garbage.
+    #[serde(rename = "some")]
+    Partial {
+        /// Selects which.
+        #[serde(rename = "luck")]
+        seed: u32,
+    },
+    /// Everything after an exact prefix, in write order.
+    Cut {
+        /// The length of the prefix that is kept; a directory change counts as one byte.
+        bytes: u32,
+    },
+}
+
+/// Damage to synced data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Damage {
+    /// One bit is inverted.
+    Flip {
+        /// The bit, modulo the number of bits on the disk.
+        bit: u32,
+    },
+    /// A sector reads as zeros.
+    Zero {
+        /// The sector, modulo the number of sectors on the disk.
+        sector: u32,
+    },
+    /// A write to one sector overwrote another.
+    Misdirect {
+        /// The intended sector.
+        from: u32,
+        /// The overwritten sector.
+        to: u32,
+    },
+    /// A sector cannot be read.
+    Unreadable {
+        /// The sector, modulo the number of sectors on the disk.
+        sector: u32,
+    },
+}

@@ -1,0 +1,105 @@
+//! Message content: byte for byte what was produced, under a stable offset.
+
+use driftq_core::command::Produce;
+use driftq_core::reply::{Delivery, Peeked, Produced};
+use driftq_core::state::partition::Message;
+use driftq_core::types::{GroupId, PartitionId, Position};
+
+use super::catalog::{self, sentence};
+use super::tracker::model::StoredMessage;
+use super::verdict::Verdict;
+
+#[doc = sentence!(accepted_is_stored)]
+///
+/// Except for a message that was skipped at once because its identity is committed.
+pub(super) fn accepted_is_stored(
+    produced: &Produced,
+    number: Option<u64>,
+    stored: Option<&StoredMessage>,
+    is_skipped: bool,
+) -> Verdict {
+    let good = stored.map_or(is_skipped, |known| Some(known.number) == number);
+    catalog::ACCEPTED_IS_STORED.holds(good, || format!("{produced:?} of produce {number:?} is {stored:?}"))
+}
+
+#[doc = sentence!(delivered_was_accepted)]
+pub(super) fn delivered_was_accepted(delivery: &Delivery, known: Option<&StoredMessage>) -> Verdict {
+    let same = known.is_some_and(|known| {
+        (known.partition, known.produced_at) == (delivery.partition, delivery.produced_at)
+            && known.body == delivery.body
+    });
+    catalog::DELIVERED_WAS_ACCEPTED.holds(same, || format!("{delivery:?}, known {known:?}"))
+}
+
+#[doc = sentence!(stored_was_produced)]
+///
+/// Routing may set the target and a delay becomes a timestamp; nothing else may change. Dead letters and redriven
+/// messages have checks of their own: here it is enough that a message with that number was produced.
+pub(super) fn stored_was_produced(message: &Message, produced_messages: Option<&Produce>) -> Verdict {
+    let same = produced_messages.is_some_and(|produced_messages| {
+        let meta = message.body.metadata();
+        if meta.dead_letter.is_some() || meta.redrive.is_some() {
+            return true;
+        }
+        let mut envelope = produced_messages.envelope.clone();
+        if let Some(delay) = produced_messages.delay {
+            envelope.deliver_at = Some(message.produced_at.after(delay));
+        }
+        if produced_messages.routing.is_some() && meta.routing.is_some() {
+            envelope.target_topic.clone_from(&meta.envelope.target_topic);
+            envelope.partition_override = meta.envelope.partition_override;
+        }
+        (message.body.key(), message.body.value()) == (&*produced_messages.key, &*produced_messages.value)
+            && meta.envelope == envelope
+            && meta.trace == produced_messages.trace
+    });
+    catalog::STORED_WAS_PRODUCED.holds(same, || format!("{message:?} of {produced_messages:?}"))
+}
+
+#[doc = sentence!(offset_is_stable)]
+pub(super) fn offset_is_stable(
+    message: &Message,
+    place: (PartitionId, Position),
+    seen_by: Option<GroupId>,
+    known: &StoredMessage,
+) -> Verdict {
+    let same = (known.partition, known.position) == place
+        && known.visible_to == seen_by
+        && known.produced_at == message.produced_at
+        && known.body == message.body;
+    catalog::OFFSET_IS_STABLE.holds(same, || format!("{message:?} at {place:?} for {seen_by:?} was {known:?}"))
+}
+
+#[doc = sentence!(peek_matches)]
+pub(super) fn peek_matches(peeked: &Peeked, known: Option<&StoredMessage>) -> Verdict {
+    let same = known.is_some_and(|known| known.body == peeked.body);
+    catalog::PEEK_MATCHES.holds(same, || format!("peeked {peeked:?}, known {known:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use driftq_core::Body;
+    use driftq_core::types::{Offset, Timestamp};
+
+    use super::*;
+    use crate::invariants::tests::fixtures::*;
+
+    #[test]
+    fn delivery_with_other_body_time_or_partition_is_a_violation() {
+        holds(delivered_was_accepted(&delivery(), Some(&known())));
+        violates(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&delivery(), None));
+        let other = Delivery { body: Body::bare(b"", b"8"), ..delivery() };
+        violates(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
+        let other = Delivery { produced_at: Timestamp(51), ..delivery() };
+        violates(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
+        let other = Delivery { partition: PartitionId(1), ..delivery() };
+        violates(catalog::DELIVERED_WAS_ACCEPTED, delivered_was_accepted(&other, Some(&known())));
+    }
+
+    #[test]
+    fn peek_of_another_body_is_a_violation() {
+        let peeked = |value| Peeked { offset: Offset(3), produced_at: Timestamp(50), body: Body::bare(b"", value) };
+        holds(peek_matches(&peeked(b"7"), Some(&known())));
+        violates(catalog::PEEK_MATCHES, peek_matches(&peeked(b"8"), Some(&known())));
+    }
+}

@@ -1,0 +1,158 @@
+//! The lifecycle of a message: stored or trimmed, and in each group ready, delayed, in flight or acked.
+
+use driftq_core::reply::Delivery;
+use driftq_core::state::State;
+use driftq_core::state::group::{Group, Progress};
+use driftq_core::state::partition::Message;
+use driftq_core::state::topic::Topic;
+use driftq_core::types::{MessageRef, Offset, Position};
+
+use super::catalog::{self, sentence};
+use super::tracker::model::{GroupModel, GroupView, PartitionView, StartPoint, StoredMessage};
+use super::verdict::Verdict;
+
+#[doc = sentence!(stored_or_trimmed)]
+pub(super) fn stored_or_trimmed(partition_view: &PartitionView<'_>) -> Verdict {
+    let (trimmed, end) = (partition_view.partition.trimmed(), partition_view.partition.next_position().0);
+    let kept = partition_view.partition.messages().map(|(position, _)| position.0);
+    let wrong = misplaced(kept, |position| trimmed.contains(Position(position)), trimmed.floor().0, end);
+    catalog::STORED_OR_TRIMMED
+        .holds(wrong.is_none(), || format!("{partition_view}: position {wrong:?} of {end}, trimmed {trimmed:?}"))
+}
+
+/// A position below `end` that is both stored and trimmed or neither, or one at or beyond `end` that is either. All
+/// positions below the floor are trimmed.
+fn misplaced(kept: impl Iterator<Item = u64>, is_trimmed: impl Fn(u64) -> bool, floor: u64, end: u64) -> Option<u64> {
+    let mut kept = kept.peekable();
+    // Two positions beyond the end are enough to detect an overrun.
+    let wrong = (floor.min(end)..end + 2).find(|position| {
+        let is_kept = kept.next_if_eq(position).is_some();
+        if *position < end { is_kept == is_trimmed(*position) } else { is_kept || is_trimmed(*position) }
+    });
+    // A message stored below the floor was not visited.
+    wrong.or_else(|| kept.next())
+}
+
+#[doc = sentence!(offsets_ascend)]
+pub(super) fn offsets_ascend(partition_view: &PartitionView<'_>) -> Verdict {
+    let offsets = || partition_view.partition.messages().map(|(_, message)| message.offset);
+    let below = partition_view
+        .partition
+        .last_message()
+        .is_none_or(|(_, last)| last.offset < partition_view.topic.next_offset());
+    catalog::OFFSETS_ASCEND.holds(offsets().is_sorted() && below, || {
+        format!("{partition_view}: offsets {:?}", offsets().collect::<Vec<_>>())
+    })
+}
+
+#[doc = sentence!(one_message_state)]
+pub(super) fn one_message_state(partition_view: &PartitionView<'_>, group: &Group, progress: &Progress) -> Verdict {
+    let conflict = progress.deliveries().find(|(position, entry)| {
+        let message = partition_view.partition.message(*position);
+        progress.acked().contains(*position) || message.is_none_or(|message| message.offset != entry.offset)
+    });
+    catalog::ONE_MESSAGE_STATE
+        .holds(conflict.is_none(), || format!("{partition_view} {}: {conflict:?} in {progress:?}", group.name()))
+}
+
+#[doc = sentence!(unacked_is_stored)]
+pub(super) fn unacked_is_stored(partition_view: &PartitionView<'_>, group: &Group, progress: &Progress) -> Verdict {
+    let (trimmed, done) = (partition_view.partition.trimmed(), progress.acked());
+    // Below its floor the group has acked everything.
+    let mut above = (done.floor().0..partition_view.partition.next_position().0 + 2).map(Position);
+    let reply_lost = above.find(|position| trimmed.contains(*position) && !done.contains(*position));
+    catalog::UNACKED_IS_STORED
+        .holds(reply_lost.is_none(), || format!("{partition_view} {}: {reply_lost:?} of {progress:?}", group.name()))
+}
+
+#[doc = sentence!(acked_is_trimmed)]
+pub(super) fn acked_is_trimmed(
+    partition_view: &PartitionView<'_>,
+    message: &Message,
+    is_done_everywhere: bool,
+) -> Verdict {
+    let good = !is_done_everywhere || partition_view.topic.retention().keeps_acked();
+    catalog::ACKED_IS_TRIMMED.holds(good, || format!("{partition_view}: {message:?} is stored"))
+}
+
+#[doc = sentence!(trimmed_stays_trimmed)]
+pub(super) fn trimmed_stays_trimmed(known: &StoredMessage) -> Verdict {
+    catalog::TRIMMED_STAYS_TRIMMED.holds(known.trimmed_at.is_none(), || format!("{known:?}"))
+}
+
+#[doc = sentence!(unconsumed_is_stored)]
+pub(super) fn unconsumed_is_stored(topic: &Topic, known: &StoredMessage, is_kept: bool) -> Verdict {
+    let taken = topic.group_count() > 0 || is_kept || known.redriven.is_some();
+    catalog::UNCONSUMED_IS_STORED.holds(taken, || format!("{known:?} though {} has no group", topic.name()))
+}
+
+#[doc = sentence!(ack_is_justified)]
+pub(super) fn ack_is_justified(view: &GroupView<'_>, offset: Offset, known: &StoredMessage) -> Verdict {
+    let model = view.model;
+    let word = model.acked.contains(&offset) || model.maybe_acked.contains(&offset) || view.acks.contains(&offset);
+    let start = match model.start() {
+        StartPoint::Unknown => true,
+        StartPoint::Below(first) => offset < first,
+    };
+    let other = known.visible_to.is_some_and(|group| group != view.group.id());
+    let skipped = model.skipped.contains(&offset);
+    let holds = word || start || other || skipped || model.dead.contains_key(&offset) || known.redriven.is_some();
+    catalog::ACK_IS_JUSTIFIED.holds(holds, || format!("{known:?} for {}: {model:?}", view.group.name()))
+}
+
+#[doc = sentence!(skipped_is_acked)]
+///
+/// Except after a seek, or where the group is deleted.
+pub(crate) fn skipped_is_acked(state: &State, message_ref: &MessageRef) -> Verdict {
+    let group = state.topic(message_ref.topic).and_then(|topic| topic.group(message_ref.group));
+    let progress = group.and_then(|group| group.progress(message_ref.partition));
+    let is_done = |progress: &Progress| {
+        message_ref.position < progress.replayed_below() || progress.acked().contains(message_ref.position)
+    };
+    catalog::SKIPPED_IS_ACKED.holds(progress.is_none_or(is_done), || format!("{message_ref:?} in {progress:?}"))
+}
+
+#[doc = sentence!(confirmed_ack_holds)]
+pub(super) fn confirmed_ack_holds(view: &GroupView<'_>, offset: Offset, known: &StoredMessage) -> Verdict {
+    let acked = view.model.acked.contains(&offset) && !view.is_sought;
+    catalog::CONFIRMED_ACK_HOLDS.holds(!acked, || format!("{known:?} for {}", view.group.name()))
+}
+
+#[doc = sentence!(acked_not_redelivered)]
+pub(super) fn acked_not_redelivered(model: &GroupModel, delivery: &Delivery) -> Verdict {
+    catalog::ACKED_NOT_REDELIVERED.holds(!model.acked.contains(&delivery.offset), || format!("{delivery:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariants::tests::fixtures::*;
+
+    #[test]
+    fn position_stored_and_trimmed_or_neither_is_a_violation() {
+        let trimmed = |position| [0, 1, 3].contains(&position);
+        let look = |kept: &[u64], end| misplaced(kept.iter().copied(), trimmed, 2, end);
+        assert_eq!(look(&[2, 4], 5), None);
+        assert_eq!(look(&[2], 5), Some(4), "neither");
+        assert_eq!(look(&[2, 3, 4], 5), Some(3), "both");
+        assert_eq!(look(&[1, 2, 4], 5), Some(2), "stored below the floor");
+        assert_eq!(look(&[2, 4, 5], 5), Some(5), "stored beyond the end");
+        assert_eq!(look(&[2], 3), Some(3), "trimmed beyond the end");
+        assert_eq!(look(&[], 1), Some(1), "a floor beyond the end");
+    }
+
+    #[test]
+    fn offset_beyond_the_next_one_is_a_violation() {
+        let world = world(
+            r#"{"ask":{"create":{"topic":"t0"}}}
+               {"ask":{"create":{"topic":"t1"}}}
+               {"ask":{"produce":{"message":"m0","topic":"t0"}}}"#,
+        );
+        let state = world.broker().expect("the broker runs").state();
+        let full = state.topic_named(&topic("t0")).expect("made");
+        let empty = state.topic_named(&topic("t1")).expect("made");
+        let (id, partition) = full.partitions().find(|(_, p)| p.last_message().is_some()).expect("stored");
+        holds(offsets_ascend(&PartitionView::new(full, id, partition)));
+        violates(catalog::OFFSETS_ASCEND, offsets_ascend(&PartitionView::new(empty, id, partition)));
+    }
+}

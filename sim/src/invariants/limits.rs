@@ -1,0 +1,102 @@
+//! Limits, refusals and retention.
+
+use driftq_core::Refusal;
+use driftq_core::reply::{Overload, Produced};
+use driftq_core::state::partition::Partition;
+use driftq_core::state::topic::Topic;
+use driftq_core::types::{PartitionId, Timestamp};
+
+use super::catalog::{self, sentence};
+use super::tracker::model::{PartitionView, PendingCommand, StoredMessage};
+use super::verdict::Verdict;
+
+#[doc = sentence!(accepted_within_limits)]
+pub(super) fn accepted_within_limits(pending: &PendingCommand, produced: &Produced) -> Verdict {
+    let place = pending.produce.as_ref();
+    let good =
+        place.is_some_and(|place| (place.fits || !pending.no_timer_due) && place.partition == produced.partition);
+    catalog::ACCEPTED_WITHIN_LIMITS.holds(good, || format!("{produced:?}, to be {place:?}"))
+}
+
+#[doc = sentence!(refused_only_when_full)]
+pub(super) fn refused_only_when_full(pending: &PendingCommand, refusal: &Refusal) -> Verdict {
+    let backlog = matches!(refusal, Refusal::Overloaded { reason: Overload::Backlog, .. });
+    let fits = pending.produce.as_ref().is_some_and(|place| place.fits);
+    catalog::REFUSED_ONLY_WHEN_FULL
+        .holds(!(backlog && pending.no_timer_due && fits), || format!("{:?}", pending.produce))
+}
+
+#[doc = sentence!(refusal_is_noop)]
+pub(super) fn refusal_is_noop(pending: &PendingCommand, refusal: &Refusal) -> Verdict {
+    catalog::REFUSAL_IS_NOOP.holds(pending.left_no_record(), || format!("{refusal:?} to {:?}", pending.command))
+}
+
+#[doc = sentence!(query_is_noop)]
+pub(super) fn query_is_noop(pending: &PendingCommand) -> Verdict {
+    catalog::QUERY_IS_NOOP.holds(!pending.is_query() || pending.left_no_record(), || format!("{:?}", pending.command))
+}
+
+#[doc = sentence!(retained_bytes)]
+pub(super) fn retained_bytes(partition_view: &PartitionView<'_>, bytes: u64) -> Verdict {
+    let within = partition_view.topic.retention().bytes.is_none_or(|most| bytes <= most);
+    catalog::RETAINED_BYTES
+        .holds(within, || format!("{partition_view}: {bytes}, {:?}", partition_view.topic.retention()))
+}
+
+#[doc = sentence!(retained_as_configured)]
+///
+/// Of the messages trimmed from a partition at once, `last` is the youngest and the last to go.
+pub(super) fn retained_as_configured(
+    topic: &Topic,
+    partition: &Partition,
+    last: &StoredMessage,
+    now: Timestamp,
+) -> Verdict {
+    let retention = topic.retention();
+    let too_old = retention.age.is_some_and(|age| last.produced_at.after(age) <= now);
+    let kept = partition.retained().filter_map(|at| partition.message(at)).map(|kept| kept.body.payload_len());
+    let with_it = kept.sum::<u64>() + last.body.payload_len();
+    let too_much = retention.bytes.is_some_and(|most| with_it > most);
+    let holds = !retention.keeps_acked() || too_old || too_much;
+    catalog::RETAINED_AS_CONFIGURED.holds(holds, || format!("{last:?} at {now}, {retention:?}"))
+}
+
+#[doc = sentence!(retention_ends)]
+pub(super) fn retention_ends(topic: &Topic, id: PartitionId, partition: &Partition, now: Timestamp) -> Verdict {
+    let oldest = partition.oldest_retained().zip(topic.retention().age);
+    let good = oldest.is_none_or(|((_, message), age)| message.produced_at.after(age) > now);
+    catalog::RETENTION_ENDS.holds(good, || format!("{} {id} at {now}: {oldest:?}", topic.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use driftq_core::Command;
+    use driftq_core::types::Lsn;
+
+    use super::*;
+    use crate::invariants::tests::fixtures::*;
+
+    #[test]
+    fn retention_beyond_its_size_or_short_of_its_age_is_a_violation() {
+        let world = world(r#"{"ask":{"create":{"topic":"t0","keep_ms":1000,"keep_bytes":10}}}"#);
+        let topic = world.broker().expect("the broker runs").state().topics().next().expect("the topic exists");
+        let (id, partition) = topic.partitions().next().expect("at least one partition");
+        let partition_view = PartitionView::new(topic, id, partition);
+        holds(retained_bytes(&partition_view, 10));
+        violates(catalog::RETAINED_BYTES, retained_bytes(&partition_view, 11));
+        // Retention is ten bytes and one second; seven bytes were removed at once.
+        let last = StoredMessage { produced_at: Timestamp(5_000), ..known() };
+        violates(catalog::RETAINED_AS_CONFIGURED, retained_as_configured(topic, partition, &last, Timestamp(5_999)));
+        holds(retained_as_configured(topic, partition, &last, Timestamp(6_000)));
+    }
+
+    #[test]
+    fn record_written_by_query_or_refusal_is_a_violation() {
+        let observe_state =
+            PendingCommand { after: Lsn(6), ..pending(Command::ListTopics(driftq_core::command::ListTopics)) };
+        holds(query_is_noop(&pending(Command::ListTopics(driftq_core::command::ListTopics))));
+        holds(query_is_noop(&PendingCommand { no_timer_due: false, ..observe_state.clone() }));
+        violates(catalog::QUERY_IS_NOOP, query_is_noop(&observe_state));
+        violates(catalog::REFUSAL_IS_NOOP, refusal_is_noop(&observe_state, &Refusal::StorageFull));
+    }
+}

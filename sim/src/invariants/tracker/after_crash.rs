@@ -1,0 +1,125 @@
+//! What the tracker still knows after a crash.
+
+use driftq_core::Command;
+use driftq_core::command::{
+    Begin, DeleteGroup, DeleteTopic, Finish, Forget, Lookup, Produce, Reacquire, Renew, Seek, StoreCommand, Unsubscribe,
+};
+use driftq_core::types::{Lsn, Timestamp};
+
+use super::completions::may_undo_step;
+use super::model::*;
+use super::state::Tracker;
+
+impl Tracker {
+    /// The broker crashed, and recovery found the log to end at `last`.
+    pub(crate) fn crashed(&mut self, last: Lsn) {
+        let commands = std::mem::take(&mut self.pending);
+        // A step that a later command undid is neither complete nor torn.
+        if !commands.values().any(may_undo_step) {
+            commands.values().for_each(|pending| self.note_torn(pending, last));
+        }
+        for pending in commands.values().filter(|pending| pending.before < last && pending.after > pending.before) {
+            self.reply_lost(pending);
+        }
+        self.skips = 0;
+        self.streams.clear();
+        self.observed_at = None;
+        self.topics.retain(|_, model| model.first_seen <= last);
+        let mut undone = Vec::new();
+        for (topic, model) in &mut self.topics {
+            model.rewind(last);
+            for (offset, known) in &mut model.messages {
+                if known.redriven.is_some_and(|redriven| redriven > last) {
+                    known.redriven = None;
+                    undone.push((*topic, *offset));
+                }
+            }
+        }
+        for ((topic, _), model) in &mut self.groups {
+            // A redrive that was lost: the lease on the dead letter may still be held.
+            for (_, offset) in undone.iter().filter(|(of, _)| of == topic) {
+                if let Some(seen) = model.seen.get_mut(offset) {
+                    seen.is_uncertain = true;
+                }
+            }
+        }
+        self.groups.retain(|_, model| model.first_seen <= last);
+        for model in self.groups.values_mut() {
+            model.starts.retain(|(before, ..)| *before < last);
+            for (_, after, start) in &mut model.starts {
+                if *after > last {
+                    (*after, *start) = (last, StartPoint::Unknown);
+                }
+            }
+            model.dead.retain(|_, records| {
+                records.retain(|(since, _)| *since <= last);
+                !records.is_empty()
+            });
+            model.crashed = true;
+            model.seen.values_mut().for_each(|seen| seen.crashed = true);
+        }
+    }
+
+    /// A command was decided and its reply was lost.
+    fn reply_lost(&mut self, pending: &PendingCommand) {
+        match &pending.command {
+            Command::Produce(produce) => self.produce_reply_lost(produce, pending.at),
+            Command::DeleteTopic(DeleteTopic { name }) => {
+                for ((scope, ..), identity) in &mut self.identities {
+                    if scope == name.as_str() {
+                        *identity = DedupeEntry::Unknown;
+                    }
+                }
+                self.mark_effects_unknown(name, None);
+            }
+            Command::DeleteGroup(DeleteGroup { topic, group }) => self.mark_effects_unknown(topic, Some(group)),
+            Command::Store(store) => {
+                let (StoreCommand::Begin(Begin { identity, .. })
+                | StoreCommand::Finish(Finish { identity, .. })
+                | StoreCommand::Reacquire(Reacquire { identity, .. })
+                | StoreCommand::Renew(Renew { identity, .. })
+                | StoreCommand::Lookup(Lookup { identity })
+                | StoreCommand::Forget(Forget { identity })) = &**store;
+                if let Some(model) = self.effects.get_mut(identity) {
+                    model.mark_unknown();
+                }
+            }
+            Command::Unsubscribe(Unsubscribe { consumer }) => {
+                for seen in self.groups.values_mut().flat_map(|model| model.seen.values_mut()) {
+                    seen.is_uncertain |= seen.consumer == *consumer;
+                }
+            }
+            Command::Seek(Seek { .. }) => {
+                if let Some(model) = self.group_model_mut(pending) {
+                    model.on_seek(pending.after);
+                    model.crashed = true;
+                }
+            }
+            command => {
+                if let Command::Complete(complete) = command {
+                    complete.produce.iter().for_each(|produce| self.produce_reply_lost(produce, pending.at));
+                }
+                let identity = claim(command).and_then(|claim| self.identity_at(pending, claim.offset));
+                if let Some(model) = identity.and_then(|identity| self.effects.get_mut(&identity)) {
+                    model.mark_unknown();
+                }
+                if let (Some(claim), Some(model)) = (claim(command), self.group_model_mut(pending)) {
+                    model.maybe_acked.insert(claim.offset);
+                    if let Some(seen) = model.seen.get_mut(&claim.offset) {
+                        seen.is_uncertain = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A message may have been accepted without the producer's knowledge.
+    fn produce_reply_lost(&mut self, produce: &Produce, at: Timestamp) {
+        let Some(name) = dedupe_key(produce) else { return };
+        let live = matches!(self.identities.get(&name),
+            Some(DedupeEntry::Accepted { expires_at, .. }) if *expires_at > at);
+        if !live {
+            self.identities.insert(name, DedupeEntry::Unknown);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Commands: what is known right before one is decided and right after.
+
+use driftq_core::Pipeline;
+use driftq_core::command::{Command, CreateGroup, DescribeTopic, Redrive, Seek, SeekTo, Subscribe, TokenClaim};
+use driftq_core::faults::Faults;
+use driftq_core::state::State;
+use driftq_core::state::topic::Topic;
+use driftq_core::types::{GroupStart, *};
+
+use super::model::*;
+use super::recount::Counted;
+use super::state::Tracker;
+use crate::invariants::fencing::stale_claim_is_noop;
+use crate::invariants::verdict::Verdict;
+
+impl Tracker {
+    /// What is true right before a command is decided.
+    ///
+    /// Where timers are due, the command is decided on another state, and less is known.
+    pub(crate) fn before_command<F: Faults>(
+        &self,
+        pipeline: &Pipeline<F>,
+        command: Command,
+        now: Timestamp,
+    ) -> PendingCommand {
+        let state = pipeline.state();
+        let before = pipeline.broker().appended();
+        let (topic, group) = numbers(state, &command);
+        let now = now.max(pipeline.broker().now());
+        let no_timer_due = pipeline.poll_timeout().is_none_or(|at| at > now);
+        let is_stale_claim = no_timer_due && matches_no_delivery(state, &command);
+        let claim_is_valid = claim_is_valid(&command, no_timer_due, is_stale_claim);
+        PendingCommand {
+            at: pipeline.broker().now(),
+            before,
+            after: before,
+            topic,
+            group,
+            no_timer_due,
+            stale_digest: is_stale_claim.then(|| state.digest()),
+            produce: match &command {
+                Command::Produce(produce) => destination(state, &self.limits, produce),
+                _ => None,
+            },
+            counted: match &command {
+                // A message that is due but stalled for log space counts as not yet due.
+                Command::DescribeTopic(DescribeTopic { name }) if no_timer_due && !pipeline.broker().is_stalled() => {
+                    state.topic_named(name).map(|topic| Counted::of(topic, now))
+                }
+                _ => None,
+            },
+            claim_is_valid,
+            unacked_deliveries: self.unacked_deliveries(state, &command),
+            skips: pipeline.broker().counters().skipped,
+            step: None,
+            command,
+        }
+    }
+
+    /// After the decision; the reply will carry `ticket`.
+    pub(crate) fn after_command<F: Faults>(
+        &mut self,
+        pipeline: &Pipeline<F>,
+        mut pending: PendingCommand,
+        ticket: Ticket,
+    ) -> Verdict {
+        pending.after = pipeline.broker().appended();
+        pending.at = pipeline.broker().now();
+        pending.skips = pipeline.broker().counters().skipped - pending.skips;
+        if let Some(before) = pending.stale_digest {
+            stale_claim_is_noop(&pending.command, before, pipeline.state().digest())?;
+        }
+        let there_before = pending.group;
+        (pending.topic, pending.group) = match (pending.topic, pending.group) {
+            (Some(topic), Some(group)) => (Some(topic), Some(group)),
+            _ => numbers(pipeline.state(), &pending.command),
+        };
+        if let (Some(topic), Some(group)) = (pending.topic, pending.group)
+            && let Some(start) = self.start(pipeline.state(), &pending, there_before.is_none())
+        {
+            let (_, name) = names(&pending.command);
+            let name = name.expect("a command that concerns a group names it").clone();
+            let model = || GroupModel::new(name, pending.after);
+            let model = self.groups.entry((topic, group)).or_insert_with(model);
+            model.starts.push((pending.before, pending.after, start));
+        }
+        self.note_produced(&pending.command);
+        self.note_grant_delivery(pipeline.state(), &pending.command);
+        if let Command::Seek(Seek { topic, group, .. }) = &pending.command {
+            self.forget_deliveries(topic, group);
+        }
+        self.note_redriven(pipeline.state(), &pending);
+        pending.step = self.evidence(pipeline.state(), &pending);
+        self.pending.insert(ticket, pending);
+        Ok(())
+    }
+
+    fn note_produced(&mut self, command: &Command) {
+        match command {
+            Command::Produce(produce) => {
+                if let Some(number) = number(&produce.value) {
+                    self.produced_messages.insert(number, (**produce).clone());
+                }
+            }
+            Command::Complete(complete) => {
+                for (number, produce) in
+                    complete.produce.iter().filter_map(|output| Some((number(&output.value)?, output)))
+                {
+                    self.expected_outputs.insert(number);
+                    self.produced_messages.insert(number, produce.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Dead letters that were redriven and skipped at once were never seen as messages.
+    fn note_redriven(&mut self, state: &State, pending: &PendingCommand) {
+        let (Command::Redrive(Redrive { topic, .. }), true) = (&pending.command, pending.skips > 0) else { return };
+        let dead = topic.dead_letter().and_then(|name| state.topic_named(&name));
+        let Some(dead) = dead else { return };
+        let Some(model) = self.topics.get_mut(&dead.id()) else { return };
+        let mut redriven_message = Vec::new();
+        let stored_here =
+            model.messages.iter_mut().filter(|(_, known)| known.trimmed_at.is_none() && known.redriven.is_none());
+        for (offset, known) in stored_here {
+            let kept = dead.partition(known.partition).and_then(|partition| partition.message(known.position));
+            if kept.is_none() && known.body.flags().has_identity {
+                known.redriven = Some(pending.after);
+                redriven_message.push(*offset);
+            }
+        }
+        let of_dead = self.groups.iter_mut().filter(|((of, _), _)| *of == dead.id());
+        for (_, model) in of_dead {
+            model
+                .seen
+                .iter_mut()
+                .filter(|(offset, _)| redriven_message.contains(offset))
+                .for_each(|(_, seen)| seen.may_be_held = false);
+        }
+    }
+
+    /// The starting point that the command has set for its group.
+    fn start(&self, state: &State, pending: &PendingCommand, is_new: bool) -> Option<StartPoint> {
+        let topic = state.topic(pending.topic?)?;
+        let end = StartPoint::Below(topic.next_offset());
+        let moved = pending.after > pending.before;
+        match &pending.command {
+            Command::Subscribe(_) | Command::CreateGroup(CreateGroup { .. }) if !is_new || !moved => None,
+            Command::Subscribe(Subscribe { start, .. }) | Command::CreateGroup(CreateGroup { start, .. }) => {
+                Some(if *start == GroupStart::Latest { end } else { StartPoint::Below(Offset(0)) })
+            }
+            Command::Seek(Seek { to, .. }) if moved => Some(match to {
+                SeekTo::Earliest => StartPoint::Below(Offset(0)),
+                SeekTo::Latest => end,
+                SeekTo::Offset(offset) => StartPoint::Below(*offset),
+                SeekTo::Time(time) => {
+                    let model = self.topics.get(&pending.topic?)?;
+                    let late = model.messages.iter().find(|(_, known)| known.produced_at >= *time);
+                    late.map_or(end, |(offset, _)| StartPoint::Below(*offset))
+                }
+            }),
+            _ => None,
+        }
+    }
+}
+
+fn numbers(state: &State, command: &Command) -> (Option<TopicId>, Option<GroupId>) {
+    let (topic, group) = names(command);
+    let topic = topic.and_then(|name| state.topic_named(name));
+    let group = topic.and_then(|topic| Some(topic.group_named(group?)?.id()));
+    (topic.map(Topic::id), group)
+}
+
+fn matches_no_delivery(state: &State, command: &Command) -> bool {
+    let Some(claim) = claim(command) else { return false };
+    let progress =
+        state.topic_named(&claim.topic).and_then(|topic| topic.group_named(&claim.group)?.progress(claim.partition));
+    let newest = progress.and_then(|progress| progress.deliveries().find(|(_, entry)| entry.offset == claim.offset));
+    newest.is_none_or(|(_, entry)| {
+        let token = match claim.token {
+            TokenClaim::Absent => true,
+            TokenClaim::Unreadable => false,
+            TokenClaim::Shown(token) => token == entry.token,
+        };
+        !token || claim.owner != entry.owner
+    })
+}
+
+/// Whether a claim is valid; unknown where timers were due.
+pub(super) fn claim_is_valid(command: &Command, no_timer_due: bool, is_stale_claim: bool) -> Option<bool> {
+    claim(command).filter(|_| no_timer_due).map(|_| !is_stale_claim)
+}

@@ -1,0 +1,95 @@
+//! Deliveries: checked against what workers saw before.
+
+use driftq_core::reply::Delivery;
+use driftq_core::types::*;
+
+use super::model::{DeliveryContext, GroupModel, SeenDelivery};
+use super::state::Tracker;
+use crate::coverage::Point;
+use crate::invariants::attempts::{attempts_increment, last_error_reported};
+use crate::invariants::content::delivered_was_accepted;
+use crate::invariants::dead_letters::{dead_not_redelivered, exhausted_not_redelivered, redriven_delivered_to_origin};
+use crate::invariants::fencing::{one_lease_holder, tokens_increase};
+use crate::invariants::in_flight::{observed_in_flight, stream_is_open, within_prefetch};
+use crate::invariants::lifecycle::acked_not_redelivered;
+use crate::invariants::order::{first_deliveries_ascend, priority_first};
+use crate::invariants::time::{not_after_deadline, not_before_due};
+use crate::invariants::verdict::Verdict;
+
+impl Tracker {
+    pub(super) fn delivered(&mut self, consumer: ConsumerId, delivery: &Delivery) -> Verdict {
+        tokens_increase(self.last_token, delivery.token)?;
+        self.last_token = Some(delivery.token);
+
+        stream_is_open(consumer, self.streams.get(&consumer))?;
+        let Some(stream) = self.streams.get_mut(&consumer) else { return Ok(()) };
+        stream.delivered += 1;
+        let topic = self.topics.get(&stream.topic);
+        let known = topic.and_then(|topic| topic.messages.get(&delivery.offset));
+        delivered_was_accepted(delivery, known)?;
+        let (Some(topic), Some(known)) = (topic, known) else { return Ok(()) };
+        let context = DeliveryContext {
+            delivery,
+            consumer,
+            stream,
+            known,
+            envelope: &known.body.metadata().envelope,
+            is_dead_letter: topic.name.is_dead_letter(),
+            at: Timestamp(delivery.lease_until.0.saturating_sub(stream.lease.0)),
+        };
+        redriven_delivered_to_origin(&context)?;
+
+        let Some(model) = self.groups.get_mut(&(stream.topic, stream.group)) else { return Ok(()) };
+        self.coverage.hit_if(model.acked_before_seek.contains(&delivery.offset), Point::RedeliveredBySeek);
+        acked_not_redelivered(model, delivery)?;
+        dead_not_redelivered(model, delivery, context.at)?;
+        one_lease_holder(model, delivery, context.at)?;
+        observed_in_flight(model, &context, &self.limits)?;
+        within_prefetch(model, &context)?;
+        model.in_order(&context)?;
+        attempts_increment(model, delivery)?;
+        last_error_reported(model, delivery)?;
+        not_before_due(model, &context)?;
+        not_after_deadline(&context)?;
+        exhausted_not_redelivered(&context)?;
+        model.observe(&context);
+        Ok(())
+    }
+}
+
+impl GroupModel {
+    /// Records the delivery time, and checks the order of first deliveries that were ready from the start.
+    fn in_order(&mut self, context: &DeliveryContext<'_>) -> Verdict {
+        let order_key = context.order_key();
+        let latest = self.last_delivered.entry(order_key).or_default();
+        *latest = context.at.max(*latest);
+        if context.delivery.attempts > 1 || context.envelope.deliver_at.is_some() {
+            return Ok(());
+        }
+        priority_first(self, context)?;
+        first_deliveries_ascend(self.first_deliveries.insert(order_key, context.delivery.offset), context)
+    }
+
+    fn observe(&mut self, context: &DeliveryContext<'_>) {
+        let delivery = context.delivery;
+        let before = self.seen.remove(&delivery.offset);
+        let is_unknown =
+            before.as_ref().map_or(self.crashed, |seen| seen.is_unknown || seen.is_uncertain || seen.crashed);
+        let seen = SeenDelivery {
+            consumer: context.consumer,
+            partition: delivery.partition,
+            attempts: delivery.attempts,
+            failures: delivery.failures,
+            token: delivery.token,
+            lease_until: delivery.lease_until,
+            // A redrive may have removed it before the worker learns of it.
+            may_be_held: context.known.redriven.is_none(),
+            not_before: Timestamp(0),
+            reasons: before.map(|seen| seen.reasons).unwrap_or_default(),
+            is_unknown,
+            is_uncertain: false,
+            crashed: false,
+        };
+        self.seen.insert(delivery.offset, seen);
+    }
+}

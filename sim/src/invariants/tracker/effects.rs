@@ -1,0 +1,227 @@
+//! Effects: the grants and outcomes reported to workers.
+
+use driftq_core::command::{Begin, Finish, Forget, Reacquire, Renew, StoreCommand, TokenClaim};
+use driftq_core::reply::StoreReply;
+use driftq_core::state::State;
+use driftq_core::types::{EffectStatus, Identity, Lifetime, Outcome, Scope, *};
+use driftq_core::{Command, Reply};
+
+use super::effect_model::{EffectEnd, EffectModel, GrantModel, MessageLocation, Windows, after};
+use super::model::PendingCommand;
+use super::state::Tracker;
+use crate::coverage::Point;
+use crate::invariants::effects::*;
+use crate::invariants::verdict::Verdict;
+
+/// How many deliveries per effect are kept.
+const DELIVERIES_MAX: usize = 16;
+
+impl Tracker {
+    /// The deliveries of the effect that a command asks for whose messages are unacked.
+    pub(super) fn unacked_deliveries(&self, state: &State, command: &Command) -> Vec<LeaseToken> {
+        let Some(identity) = requested_effect(command) else { return Vec::new() };
+        let Some(model) = self.effects.get(identity) else { return Vec::new() };
+        let is_unacked = |(topic, group, partition, position): &MessageLocation| {
+            let group = state.topic(*topic).and_then(|topic| topic.group(*group));
+            let progress = group.and_then(|group| group.progress(*partition));
+            progress.is_some_and(|progress| !progress.acked().contains(*position))
+        };
+        model.deliveries.iter().filter(|(_, place)| is_unacked(place)).map(|(token, _)| *token).collect()
+    }
+
+    /// A grant is requested on behalf of a delivery.
+    pub(super) fn note_grant_delivery(&mut self, state: &State, command: &Command) {
+        let Command::Store(store) = command else { return };
+        let StoreCommand::Begin(Begin { identity, delivery: Some(delivery), .. }) = &**store else { return };
+        let (Scope::Consume { topic, group }, TokenClaim::Shown(token)) = (&identity.scope, delivery.token) else {
+            return;
+        };
+        let Some(topic) = state.topic_named(topic) else { return };
+        let Some(group) = topic.group_named(group) else { return };
+        let known = self.topics.get(&topic.id()).and_then(|model| model.messages.get(&delivery.offset));
+        let Some(known) = known.filter(|known| known.partition == delivery.partition) else { return };
+        let deliveries = (topic.id(), group.id(), known.partition, known.position);
+        let model = self.effects.entry(identity.clone()).or_default();
+        model.deliveries.retain(|(other, _)| *other != token);
+        if model.deliveries.len() == DELIVERIES_MAX {
+            model.deliveries.remove(0);
+        }
+        model.deliveries.push((token, deliveries));
+    }
+
+    /// A seek: acked messages whose effects were forgotten may be delivered again.
+    pub(super) fn forget_deliveries(&mut self, of: &TopicName, of_group: &GroupName) {
+        for (identity, model) in &mut self.effects {
+            if matches!(&identity.scope, Scope::Consume { topic, group } if (topic, group) == (of, of_group)) {
+                model.deliveries.clear();
+            }
+        }
+    }
+
+    /// The idempotency store has replied.
+    pub(super) fn store_replied(&mut self, pending: &PendingCommand, command: &StoreCommand, reply: &Reply) -> Verdict {
+        match (command, reply) {
+            (StoreCommand::Begin(begin), Reply::Store(StoreReply::Execute { idempotent: true, .. })) => {
+                let delivery = begin.delivery.as_ref().and_then(|delivery| match delivery.token {
+                    TokenClaim::Shown(token) => Some(token),
+                    _ => None,
+                });
+                self.granted(pending, &begin.identity, Some(begin), delivery, reply)
+            }
+            (StoreCommand::Reacquire(Reacquire { identity, .. }), _) => {
+                self.coverage.hit(Point::Reacquired);
+                self.granted(pending, identity, None, None, reply)
+            }
+            (StoreCommand::Begin(begin), Reply::Store(StoreReply::Replay(outcome))) => {
+                let Some(model) = self.effects.get(&begin.identity) else { return Ok(()) };
+                let end = model.end();
+                let is_kept = end.is_some_and(|end| end.is_remembered(pending.at));
+                let grant = model.grants.last_key_value().filter(|(_, grant)| !grant.is_uncertain);
+                self.coverage.hit_if(grant.is_some_and(|(token, _)| token.boot < self.boot), Point::ReplayAfterCrash);
+                let over = end.is_some_and(|end| end.expires_at.is_some_and(|window| window <= pending.at));
+                self.coverage.hit_if(over, Point::PinnedPastWindow);
+                request_hash_is_stable(model, begin.request_hash.as_ref(), is_kept)?;
+                replay_matches_outcome(model.end(), outcome, pending.at)
+            }
+            (StoreCommand::Finish(Finish { identity, token, outcome }), _) => {
+                self.finished(pending, identity, *token, outcome)
+            }
+            (StoreCommand::Renew(Renew { identity, .. }), Reply::Store(StoreReply::Renewed { lease_until })) => {
+                if let Some(grant) = self.effects.get_mut(identity).and_then(EffectModel::newest) {
+                    grant.until = *lease_until;
+                }
+                Ok(())
+            }
+            (StoreCommand::Forget(Forget { identity }), _) => {
+                if let Some(model) = self.effects.get_mut(identity) {
+                    model.mark_unknown();
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn granted(
+        &mut self,
+        pending: &PendingCommand,
+        identity: &Identity,
+        begin: Option<&Begin>,
+        delivery: Option<LeaseToken>,
+        reply: &Reply,
+    ) -> Verdict {
+        let Reply::Store(StoreReply::Execute { attempt, token, lease_until, .. }) = reply else { return Ok(()) };
+        grant_token_is_new(self.last_grant, *token)?;
+        self.last_grant = Some(*token);
+        let model = self.effects.entry(identity.clone()).or_default();
+        let grant =
+            GrantModel { at: pending.at, until: *lease_until, delivery, end: None, failed: false, is_uncertain: false };
+        let new_grant =
+            NewGrant { model, token: *token, grant: &grant, unacked_deliveries: &pending.unacked_deliveries };
+        one_live_grant(new_grant)?;
+        final_not_regranted(new_grant)?;
+        let request = begin.and_then(|begin| begin.request_hash.as_ref());
+        request_hash_is_stable(model, request, *attempt > 1)?;
+        let before = model.grants.last_key_value().map(|(token, grant)| (*token, grant.clone()));
+        if *attempt == 1 {
+            model.request = request.cloned();
+            model.lifetime = Some(Lifetime::Window(match identity.scope {
+                Scope::Job { .. } | Scope::Task { .. } => self.limits.job_ttl,
+                _ => self.limits.effect_ttl,
+            }));
+        }
+        model.lifetime = begin.and_then(|begin| begin.lifetime).or(model.lifetime);
+        (model.acked, model.is_unknown) = (None, false);
+        model.grants.insert(*token, grant.clone());
+        if let Some((token, before)) = before.filter(|(_, before)| !before.is_uncertain && *attempt > 1) {
+            let live = before.until > grant.at && before.end.is_none() && !before.failed;
+            self.coverage
+                .hit_if(live && grant.delivery.is_some_and(|newer| newer > token), Point::TakenByNewerDelivery);
+            let silent = before.until <= grant.at && before.end.is_none() && !before.failed;
+            self.coverage.hit_if(silent, Point::TakenAfterExpiry);
+        }
+        Ok(())
+    }
+
+    fn finished(
+        &mut self,
+        pending: &PendingCommand,
+        identity: &Identity,
+        shown: TokenClaim,
+        outcome: &Outcome,
+    ) -> Verdict {
+        let model = self.effects.entry(identity.clone()).or_default();
+        newest_grant_finishes(model, shown)?;
+        let lifetime = model.lifetime;
+        let Some(grant) = model.newest().filter(|grant| !grant.is_uncertain) else { return Ok(()) };
+        // A failure is recorded once; after an ack of its message a success may still be recorded.
+        if grant.end.as_ref().map_or(grant.failed, |end| end.is_recorded) {
+            return Ok(());
+        }
+        self.coverage.hit_if(grant.end.is_some(), Point::FinishAfterAck);
+        match outcome.status {
+            // The lease ends and the window starts.
+            EffectStatus::FailedRetryable => (grant.failed, grant.until) = (true, pending.at),
+            _ => {
+                let expires_at = lifetime.map(|lifetime| after(lifetime, pending.at));
+                grant.end = Some(EffectEnd { outcome: Some(outcome.clone()), expires_at, is_recorded: true });
+            }
+        }
+        Ok(())
+    }
+
+    /// A message was acked or completed, which ends the effect of its identity.
+    pub(super) fn committed(&mut self, pending: &PendingCommand, offset: Offset) {
+        let Some(identity) = self.identity_at(pending, offset) else { return };
+        let windows = Windows { ack: self.limits.ack_ttl, completed: self.limits.effect_ttl };
+        let model = self.effects.entry(identity).or_default();
+        match (&pending.command, pending.claim_is_valid) {
+            (Command::Complete(complete), Some(true)) => model.commit(pending.at, windows, Some(&complete.result)),
+            (_, Some(true)) => model.commit(pending.at, windows, None),
+            (_, Some(false)) => {}
+            // A late claim implies nothing about later grants.
+            (_, None) => model.mark_unknown(),
+        }
+    }
+
+    /// The effect of the group's work on a message.
+    pub(super) fn identity_at(&self, pending: &PendingCommand, offset: Offset) -> Option<Identity> {
+        let (topic, group) = (pending.topic?, pending.group?);
+        let known = self.topics.get(&topic)?.messages.get(&offset)?;
+        let (tenant, key) = known.body.identity()?;
+        let scope = Scope::Consume {
+            topic: self.topics.get(&topic)?.name.clone(),
+            group: self.groups.get(&(topic, group))?.name.clone(),
+        };
+        Some(Identity::new(tenant, scope, key))
+    }
+
+    /// A topic or group was deleted, and its effects with it.
+    pub(super) fn mark_effects_unknown(&mut self, of: &TopicName, of_group: Option<&GroupName>) {
+        for (identity, model) in &mut self.effects {
+            if let Scope::Consume { topic, group } = &identity.scope
+                && topic == of
+                && of_group.is_none_or(|of| of == group)
+            {
+                model.mark_unknown();
+            }
+        }
+    }
+
+    /// A worker ran an effect, which last ran under the grant `before`.
+    pub(crate) fn effect_ran(&self, identity: &Identity, before: Option<LeaseToken>, token: LeaseToken) -> Verdict {
+        let (Some(model), Some(before)) = (self.effects.get(identity), before) else { return Ok(()) };
+        rerun_is_justified(model, before, token)
+    }
+}
+
+/// The effect that a command asks a grant for.
+fn requested_effect(command: &Command) -> Option<&Identity> {
+    let Command::Store(store) = command else { return None };
+    match &**store {
+        StoreCommand::Begin(Begin { identity, .. }) | StoreCommand::Reacquire(Reacquire { identity, .. }) => {
+            Some(identity)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,17 @@
+//! The tracker: what clients requested and observed, what follows from it, and the calls of all checks about it. The
+//! checks themselves are beside this folder.
+
+mod after_crash;
+mod commands;
+mod completions;
+mod deliveries;
+pub(super) mod effect_model;
+mod effects;
+pub(super) mod model;
+mod outputs;
+pub(super) mod recount;
+mod replies;
+mod state;
+mod white_box;
+
+pub(crate) use self::state::Tracker;

@@ -1,0 +1,437 @@
+//! The tracker's model of topics, groups, messages, deliveries and streams. Data only: nothing here checks.
+
+use driftq_core::command::{
+    Ack, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
+    ListTopics, Lookup, Nack, Pause, Peek, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use driftq_core::command::{Claim, Produce, StoreCommand, Subscribe};
+use driftq_core::reply::Delivery;
+use driftq_core::state::State;
+use driftq_core::state::group::{Group, Progress};
+use driftq_core::state::partition::Partition;
+use driftq_core::state::topic::Topic;
+use driftq_core::types::*;
+use driftq_core::{Body, Command};
+
+use super::recount::{Counted, open};
+
+/// A pending command, with what was true when it was decided.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingCommand {
+    pub(crate) command: Command,
+    pub(crate) at: Timestamp,
+    /// The last LSN before the decision, and after it.
+    pub(crate) before: Lsn,
+    pub(crate) after: Lsn,
+    /// No timer was due, so it was decided on the observed state.
+    pub(crate) no_timer_due: bool,
+    /// The ids of the topic and the group it refers to.
+    pub(crate) topic: Option<TopicId>,
+    pub(crate) group: Option<GroupId>,
+    /// For a claim that matches no newest delivery: the digest of the state, which must not change.
+    pub(crate) stale_digest: Option<u64>,
+    pub(crate) produce: Option<Destination>,
+    pub(crate) counted: Option<Counted>,
+    /// Whether the claim is valid; unknown where timers were due.
+    pub(crate) claim_is_valid: Option<bool>,
+    /// Deliveries of the effect whose messages are unacked.
+    pub(crate) unacked_deliveries: Vec<LeaseToken>,
+    /// Messages skipped in the same call because their identity was committed.
+    pub(crate) skips: u64,
+    /// What was there of a step right after the decision.
+    pub(crate) step: Option<StepEvidence>,
+}
+
+impl PendingCommand {
+    /// Whether it wrote no record; also true where timers were due, since their records cannot be distinguished.
+    pub(crate) fn left_no_record(&self) -> bool {
+        !self.no_timer_due || self.before == self.after
+    }
+
+    /// Whether it is a query.
+    pub(crate) fn is_query(&self) -> bool {
+        match &self.command {
+            Command::Peek(Peek { .. }) | Command::DescribeTopic(DescribeTopic { .. }) => true,
+            Command::ListTopics(ListTopics) | Command::ListGroups(ListGroups { .. }) => true,
+            Command::Store(store) => matches!(**store, StoreCommand::Lookup(Lookup { .. })),
+            _ => false,
+        }
+    }
+}
+
+/// The target of a produce, and whether it had space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Destination {
+    pub(crate) topic: TopicId,
+    pub(crate) partition: PartitionId,
+    pub(crate) fits: bool,
+}
+
+/// All messages of a topic, trimmed ones included.
+#[derive(Clone, Debug)]
+pub(crate) struct TopicModel {
+    pub(crate) name: TopicName,
+    pub(crate) first_seen: Lsn,
+    pub(crate) messages: BTreeMap<Offset, StoredMessage>,
+    /// Those that are not trimmed.
+    pub(crate) stored_here: BTreeSet<Offset>,
+}
+
+impl TopicModel {
+    pub(crate) fn new(name: TopicName, first_seen: Lsn) -> Self {
+        Self { name, first_seen, messages: BTreeMap::new(), stored_here: BTreeSet::new() }
+    }
+
+    /// Adds a message that was first seen.
+    pub(crate) fn add(&mut self, offset: Offset, known: StoredMessage) {
+        self.stored_here.insert(offset);
+        self.messages.insert(offset, known);
+    }
+
+    /// Messages were first missing when the log had reached `lsn`.
+    pub(crate) fn mark_trimmed(&mut self, offsets: &[Offset], lsn: Lsn) {
+        for offset in offsets {
+            self.stored_here.remove(offset);
+            if let Some(known) = self.messages.get_mut(offset) {
+                known.trimmed_at = Some(lsn);
+            }
+        }
+    }
+
+    /// Recovery found the log to end at `last`.
+    pub(crate) fn rewind(&mut self, last: Lsn) {
+        self.messages.retain(|_, known| known.first_seen <= last || known.acknowledged);
+        for known in self.messages.values_mut() {
+            known.trimmed_at = known.trimmed_at.filter(|trimmed_at| *trimmed_at <= last);
+        }
+        self.stored_here =
+            self.messages.iter().filter(|(_, known)| known.trimmed_at.is_none()).map(|(offset, _)| *offset).collect();
+    }
+}
+
+/// A message that was stored.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredMessage {
+    /// The number of its produce.
+    pub(crate) number: u64,
+    pub(crate) partition: PartitionId,
+    pub(crate) position: Position,
+    pub(crate) produced_at: Timestamp,
+    pub(crate) visible_to: Option<GroupId>,
+    pub(crate) body: Body,
+    /// The LSN at which it was first seen.
+    pub(crate) first_seen: Lsn,
+    /// The LSN at which it was first missing.
+    pub(crate) trimmed_at: Option<Lsn>,
+    /// Its produce was acknowledged.
+    pub(crate) acknowledged: bool,
+    /// When it was redriven, if it is a dead letter.
+    pub(crate) redriven: Option<Lsn>,
+}
+
+/// Where a group starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartPoint {
+    /// All messages below this offset count as acked.
+    Below(Offset),
+    /// Lost in a crash.
+    Unknown,
+}
+
+/// What the workers of a group know, since its creation or last seek.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupModel {
+    pub(crate) name: GroupName,
+    pub(crate) first_seen: Lsn,
+    /// Its starting points, each with the LSNs between which it was set.
+    pub(crate) starts: Vec<(Lsn, Lsn, StartPoint)>,
+    /// Confirmed acks.
+    pub(crate) acked: BTreeSet<Offset>,
+    /// Acked before the last seek.
+    pub(crate) acked_before_seek: BTreeSet<Offset>,
+    /// Acks whose reply was lost.
+    pub(crate) maybe_acked: BTreeSet<Offset>,
+    /// Acked when messages were skipped, and possibly skipped themselves or through their dead letter.
+    pub(crate) skipped: BTreeSet<Offset>,
+    /// Dead-lettered, with the LSN at which that was first seen. Several times if a seek came between; a crash may undo
+    /// the seek.
+    pub(crate) dead: BTreeMap<Offset, Vec<(Lsn, Timestamp)>>,
+    pub(crate) seen: BTreeMap<Offset, SeenDelivery>,
+    /// The highest offset delivered for the first time, by partition and priority.
+    pub(crate) first_deliveries: BTreeMap<OrderKey, Offset>,
+    /// The time of the last delivery, by partition and priority.
+    pub(crate) last_delivered: BTreeMap<OrderKey, Timestamp>,
+    /// A crash happened since, and some deliveries may not have been observed.
+    pub(crate) crashed: bool,
+}
+
+impl GroupModel {
+    pub(crate) fn new(name: GroupName, first_seen: Lsn) -> Self {
+        let (starts, acked, acked_before_seek, maybe_acked, skipped, dead, seen, first_deliveries, last_delivered) =
+            Default::default();
+        Self {
+            name,
+            first_seen,
+            starts,
+            acked,
+            acked_before_seek,
+            maybe_acked,
+            skipped,
+            dead,
+            seen,
+            first_deliveries,
+            last_delivered,
+            crashed: false,
+        }
+    }
+
+    /// A seek, decided when the log had reached `lsn`: acked messages may be delivered again and counters restart.
+    pub(crate) fn on_seek(&mut self, lsn: Lsn) {
+        let starts = std::mem::take(&mut self.starts);
+        let mut dead = std::mem::take(&mut self.dead);
+        dead.retain(|_, records| {
+            records.retain(|(since, _)| *since >= lsn);
+            !records.is_empty()
+        });
+        let acked_before_seek = std::mem::take(&mut self.acked);
+        // Messages may have been skipped between the seek and its reply.
+        let skipped = std::mem::take(&mut self.skipped);
+        *self = Self { starts, dead, acked_before_seek, skipped, ..Self::new(self.name.clone(), self.first_seen) };
+    }
+
+    /// When the message was last dead-lettered in the group, if ever.
+    pub(crate) fn dead_lettered_at(&self, offset: Offset) -> Option<(Lsn, Timestamp)> {
+        self.dead.get(&offset)?.last().copied()
+    }
+
+    pub(crate) fn start(&self) -> StartPoint {
+        self.starts.last().map_or(StartPoint::Unknown, |(_, _, start)| *start)
+    }
+
+    /// Whether the group was sought after `lsn`.
+    pub(crate) fn sought_since(&self, lsn: Lsn) -> bool {
+        self.starts.last().is_none_or(|(_, after, _)| *after > lsn)
+    }
+}
+
+/// The newest delivery of a message that a worker has seen.
+#[derive(Clone, Debug)]
+pub(crate) struct SeenDelivery {
+    pub(crate) consumer: ConsumerId,
+    pub(crate) partition: PartitionId,
+    pub(crate) attempts: u32,
+    pub(crate) failures: u32,
+    pub(crate) token: LeaseToken,
+    pub(crate) lease_until: Timestamp,
+    /// The worker may still hold the lease.
+    pub(crate) may_be_held: bool,
+    /// The earliest redelivery after a nack or release.
+    pub(crate) not_before: Timestamp,
+    /// The reasons given in nacks.
+    pub(crate) reasons: BTreeSet<String>,
+    /// A nack with another reason may or may not have been accepted.
+    pub(crate) is_unknown: bool,
+    /// The reply to a claim on it was lost in a crash.
+    pub(crate) is_uncertain: bool,
+    /// A crash happened since.
+    pub(crate) crashed: bool,
+}
+
+/// An open stream.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamModel {
+    pub(crate) topic: TopicId,
+    pub(crate) group: GroupId,
+    pub(crate) request: Subscribe,
+    pub(crate) lease: Millis,
+    pub(crate) prefetch: u32,
+    pub(crate) delivered: u64,
+    pub(crate) is_closed: bool,
+}
+
+/// What is known of a produce identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DedupeEntry {
+    Accepted {
+        partition: PartitionId,
+        offset: Offset,
+        expires_at: Timestamp,
+    },
+    /// The reply was lost.
+    Unknown,
+}
+
+/// Scope, tenant, key.
+pub(crate) type DedupeKey = (String, String, String);
+
+/// One partition, with the progress of each group.
+pub(crate) struct PartitionView<'a> {
+    pub(crate) topic: &'a Topic,
+    pub(crate) id: PartitionId,
+    pub(crate) partition: &'a Partition,
+    pub(crate) groups: Vec<(&'a Group, &'a Progress)>,
+}
+
+impl<'a> PartitionView<'a> {
+    pub(crate) fn new(topic: &'a Topic, id: PartitionId, partition: &'a Partition) -> Self {
+        let groups = topic.groups().filter_map(|group| Some((group, group.progress(id)?))).collect();
+        Self { topic, id, partition, groups }
+    }
+
+    /// The number of groups that acked the message at `position`.
+    pub(crate) fn acked_in(&self, position: Position) -> usize {
+        self.groups.iter().filter(|(_, progress)| progress.acked().contains(position)).count()
+    }
+
+    /// Whether a message acked by this many groups is acked by all.
+    pub(crate) fn is_done_everywhere(&self, acked_in: usize) -> bool {
+        !self.groups.is_empty() && acked_in == self.groups.len()
+    }
+}
+
+impl fmt::Display for PartitionView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.topic.name(), self.id)
+    }
+}
+
+/// A group, its model, and the pending commands that concern it.
+pub(crate) struct GroupView<'a> {
+    pub(crate) group: &'a Group,
+    pub(crate) model: &'a GroupModel,
+    /// A seek is pending.
+    pub(crate) is_sought: bool,
+    /// Offsets with a pending ack.
+    pub(crate) acks: Vec<Offset>,
+}
+
+/// The topic and group that a command names.
+pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName>) {
+    match command {
+        Command::CreateTopic(CreateTopic { name, .. })
+        | Command::DeleteTopic(DeleteTopic { name })
+        | Command::DescribeTopic(DescribeTopic { name }) => (Some(name), None),
+        Command::Peek(Peek { topic, .. })
+        | Command::ListGroups(ListGroups { topic })
+        | Command::Redrive(Redrive { topic, .. }) => (Some(topic), None),
+        Command::Produce(produce) => (Some(&produce.topic), None),
+        Command::Subscribe(subscribe) => (Some(&subscribe.topic), Some(&subscribe.group)),
+        Command::CreateGroup(CreateGroup { topic, group, .. })
+        | Command::DeleteGroup(DeleteGroup { topic, group })
+        | Command::Seek(Seek { topic, group, .. })
+        | Command::Pause(Pause { topic, group })
+        | Command::Resume(Resume { topic, group }) => (Some(topic), Some(group)),
+        Command::Ack(Ack(claim)) | Command::Release(Release(claim)) => (Some(&claim.topic), Some(&claim.group)),
+        Command::Nack(Nack { claim, .. }) | Command::Extend(Extend { claim, .. }) => {
+            (Some(&claim.topic), Some(&claim.group))
+        }
+        Command::Complete(complete) => (Some(&complete.claim.topic), Some(&complete.claim.group)),
+        Command::ListTopics(ListTopics)
+        | Command::SetPrefetch(SetPrefetch { .. })
+        | Command::Unsubscribe(Unsubscribe { .. })
+        | Command::CloseStream(CloseStream { .. }) => (None, None),
+        Command::Store(_) => (None, None),
+    }
+}
+
+/// The claim in a command, if it has one.
+pub(crate) fn claim(command: &Command) -> Option<&Claim> {
+    match command {
+        Command::Ack(Ack(claim)) | Command::Release(Release(claim)) => Some(claim),
+        Command::Nack(Nack { claim, .. }) | Command::Extend(Extend { claim, .. }) => Some(claim),
+        Command::Complete(complete) => Some(&complete.claim),
+        _ => None,
+    }
+}
+
+/// The number of the produce that a value belongs to.
+pub(crate) fn number(value: &[u8]) -> Option<u64> {
+    let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&value[..digits]).ok()?.parse().ok()
+}
+
+/// FNV-1a (32 bit) modulo the number of partitions; an empty key maps to the first.
+fn partition_of(key: &[u8], partitions: u32) -> u32 {
+    if key.is_empty() {
+        return 0;
+    }
+    key.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(16_777_619)) % partitions
+}
+
+/// Where a produce should be stored, if anywhere.
+pub(crate) fn destination(state: &State, limits: &Limits, produce: &Produce) -> Option<Destination> {
+    let mut name = produce.envelope.target_topic.as_ref().unwrap_or(&produce.topic);
+    let mut wanted = produce.envelope.partition_override;
+    if let Some(router) = &produce.routing {
+        let target = router.target_topic.as_ref().unwrap_or(name);
+        let count = state.topic_named(target).map(Topic::partition_count);
+        let partition = router.partition_override.or(wanted);
+        if count.is_some_and(|count| partition.is_none_or(|partition| partition.0 < count)) {
+            name = target;
+            wanted = router.partition_override.or(wanted);
+        }
+    }
+    let topic = state.topic_named(name)?;
+    let partition = wanted.unwrap_or_else(|| PartitionId(partition_of(&produce.key, topic.partition_count())));
+    let (messages, bytes) = open(topic, partition);
+    let more = (produce.key.len() + produce.value.len()) as u64;
+    let fits = messages < limits.partition_messages_max && bytes + more <= limits.partition_bytes_max;
+    (partition.0 < topic.partition_count()).then(|| Destination { topic: topic.id(), partition, fits })
+}
+
+/// A partition and a priority, within which deliveries are ordered.
+pub(crate) type OrderKey = (PartitionId, u8);
+
+/// A delivery, with what was known of its stream and message before.
+pub(crate) struct DeliveryContext<'a> {
+    pub(crate) delivery: &'a Delivery,
+    pub(crate) consumer: ConsumerId,
+    pub(crate) stream: &'a StreamModel,
+    pub(crate) known: &'a StoredMessage,
+    /// The message's envelope, as it was stored.
+    pub(crate) envelope: &'a Envelope,
+    /// Whether it is in a dead-letter topic.
+    pub(crate) is_dead_letter: bool,
+    /// When it was dispatched.
+    pub(crate) at: Timestamp,
+}
+
+impl DeliveryContext<'_> {
+    /// The partition and priority within which it is ordered.
+    pub(crate) fn order_key(&self) -> OrderKey {
+        (self.delivery.partition, self.envelope.priority.unwrap_or_default().level())
+    }
+}
+
+/// What is there of a workflow step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepEvidence {
+    /// Its message is acked.
+    pub(crate) done: bool,
+    /// The effect of its message is committed with a final outcome; `None` if the message has no identity.
+    pub(crate) ended: Option<bool>,
+    /// How many of its outputs are missing.
+    pub(crate) missing: usize,
+    /// How many of its outputs are stored.
+    pub(crate) stored: usize,
+}
+
+/// A step that was pending when the broker crashed.
+#[derive(Clone, Debug)]
+pub(crate) struct TornStep {
+    pub(crate) command: PendingCommand,
+    /// Its record was recovered.
+    pub(crate) is_recovered: bool,
+}
+
+/// The dedupe key of a produce, if it has an identity.
+pub(crate) fn dedupe_key(produce: &Produce) -> Option<DedupeKey> {
+    let envelope = &produce.envelope;
+    let key = envelope.idempotency_key.as_ref().filter(|key| !key.is_empty())?;
+    let scope = envelope.target_topic.as_ref().unwrap_or(&produce.topic);
+    let tenant = envelope.tenant_id.as_ref().filter(|tenant| !tenant.is_empty());
+    Some((scope.to_string(), tenant.map_or("default".to_owned(), ToString::to_string), key.to_string()))
+}

@@ -1,0 +1,190 @@
+//! Replies: what a client knows after each.
+
+use driftq_core::command::{
+    CloseStream, DeleteGroup, DeleteTopic, DescribeTopic, Extend, Nack, OnDisconnect, Peek, Produce, Redrive, Seek,
+    SetPrefetch, Unsubscribe,
+};
+use driftq_core::reply::Produced;
+use driftq_core::types::*;
+use driftq_core::{Command, Reply};
+
+use super::model::*;
+use super::state::Tracker;
+use crate::coverage::Point;
+use crate::invariants::content::{accepted_is_stored, peek_matches};
+use crate::invariants::counts::description_matches;
+use crate::invariants::dead_letters::redrive_within_limit;
+use crate::invariants::dedupe::{ProduceReply, deduped_within_window, new_after_window};
+use crate::invariants::fencing::expired_not_extended;
+use crate::invariants::limits::{accepted_within_limits, query_is_noop};
+use crate::invariants::time::least_backoff;
+use crate::invariants::verdict::{Verdict, Violation};
+
+impl Tracker {
+    pub(super) fn replied(&mut self, pending: &PendingCommand, reply: &Reply) -> Verdict {
+        match (&pending.command, reply) {
+            (Command::Produce(produce), Reply::Produced(produced)) => self.produced(pending, produce, produced)?,
+            (Command::Subscribe(subscribe), Reply::Subscribed { consumer }) => {
+                let stream = StreamModel {
+                    topic: pending.topic.expect("subscribed to a topic"),
+                    group: pending.group.expect("subscribed to a group"),
+                    lease: subscribe.lease.filter(|lease| lease.0 > 0).unwrap_or(self.limits.lease_default),
+                    prefetch: subscribe.prefetch,
+                    request: subscribe.clone(),
+                    delivered: 0,
+                    is_closed: false,
+                };
+                self.streams.insert(*consumer, stream);
+            }
+            (Command::SetPrefetch(SetPrefetch { consumer, prefetch }), _) => {
+                if let Some(stream) = self.streams.get_mut(consumer) {
+                    stream.prefetch = *prefetch;
+                }
+            }
+            (Command::Unsubscribe(Unsubscribe { consumer }), _) => self.unsubscribed(*consumer, pending.at),
+            (Command::CloseStream(CloseStream { consumer }), _) => {
+                if let Some(stream) = self.streams.get_mut(consumer) {
+                    stream.is_closed = true;
+                }
+            }
+            (Command::Seek(Seek { .. }), _) => {
+                if let Some(model) = self.group_model_mut(pending) {
+                    model.on_seek(pending.after);
+                }
+            }
+            (Command::DeleteTopic(DeleteTopic { name }), _) => {
+                self.identities.retain(|(scope, ..), _| scope != name.as_str());
+                self.mark_effects_unknown(name, None);
+            }
+            (Command::DeleteGroup(DeleteGroup { topic, group }), _) => self.mark_effects_unknown(topic, Some(group)),
+            (Command::Complete(complete), reply) => self.step_replied(pending, complete, reply)?,
+            (Command::Store(store), reply) => self.store_replied(pending, store, reply)?,
+            (Command::Peek(Peek { .. }), Reply::Peeked(found)) => {
+                let model = pending.topic.and_then(|topic| self.topics.get(&topic));
+                for peeked in found {
+                    peek_matches(peeked, model.and_then(|model| model.messages.get(&peeked.offset)))?;
+                }
+            }
+            (Command::DescribeTopic(DescribeTopic { .. }), Reply::Topic(info)) => {
+                if let Some(counted) = &pending.counted {
+                    description_matches(info, counted)?;
+                }
+            }
+            (Command::Redrive(Redrive { limit, .. }), Reply::Redriven { count }) => {
+                redrive_within_limit(*count, *limit)?;
+            }
+            _ => {}
+        }
+        query_is_noop(pending)?;
+        self.claim_accepted(pending, reply)
+    }
+
+    fn produced(&mut self, pending: &PendingCommand, produce: &Produce, produced: &Produced) -> Verdict {
+        if !self.accepted(pending.at, produce, produced)? {
+            return Ok(());
+        }
+        accepted_within_limits(pending, produced)?;
+        let (topic, number) = (pending.produce.as_ref().map(|place| place.topic), number(&produce.value));
+        let model = topic.and_then(|topic| self.topics.get_mut(&topic));
+        let stored = model.and_then(|model| model.messages.get_mut(&produced.offset));
+        let is_skipped = pending.skips > 0 && dedupe_key(produce).is_some();
+        accepted_is_stored(produced, number, stored.as_deref(), is_skipped)?;
+        if let Some(known) = stored {
+            known.acknowledged = true;
+        }
+        Ok(())
+    }
+
+    /// A produce was acknowledged. Returns whether the message is new.
+    pub(super) fn accepted(
+        &mut self,
+        at: Timestamp,
+        produce: &Produce,
+        produced: &Produced,
+    ) -> Result<bool, Violation> {
+        let Some(name) = dedupe_key(produce) else { return Ok(true) };
+        let known = self.identities.get(&name).copied();
+        let reply = ProduceReply { name: Some(&name), known, at, produced };
+        deduped_within_window(reply)?;
+        new_after_window(reply)?;
+        match known {
+            Some(DedupeEntry::Accepted { expires_at, .. }) if expires_at > at => return Ok(false),
+            Some(DedupeEntry::Accepted { .. }) => self.coverage.hit(Point::IdentityExpired),
+            Some(DedupeEntry::Unknown) if produced.duplicate => return Ok(false),
+            Some(DedupeEntry::Unknown) | None => {}
+        }
+        let Produced { partition, offset, .. } = *produced;
+        let expires_at = at.after(self.limits.dedupe_ttl);
+        self.identities.insert(name, DedupeEntry::Accepted { partition, offset, expires_at });
+        Ok(true)
+    }
+
+    fn unsubscribed(&mut self, consumer: ConsumerId, at: Timestamp) {
+        let Some(stream) = self.streams.get_mut(&consumer) else { return };
+        stream.is_closed = true;
+        if stream.request.on_disconnect == OnDisconnect::Release
+            && let Some(model) = self.groups.get_mut(&(stream.topic, stream.group))
+        {
+            for seen in model.seen.values_mut().filter(|seen| seen.consumer == consumer && seen.may_be_held) {
+                // If the log was full the lease may still be running until it expires.
+                seen.is_uncertain = true;
+                seen.not_before = seen.not_before.max(at);
+            }
+        }
+    }
+
+    /// A claim was accepted.
+    fn claim_accepted(&mut self, pending: &PendingCommand, reply: &Reply) -> Verdict {
+        let Some(claim) = claim(&pending.command) else { return Ok(()) };
+        // The reply to a repeated step confirms that it was completed; a seek may have undone its ack since.
+        let is_repeated = matches!(pending.command, Command::Complete(_)) && pending.claim_is_valid == Some(false);
+        if is_repeated && !pending.step.is_some_and(|evidence| evidence.done) {
+            return Ok(());
+        }
+        if let Command::Ack(_) | Command::Complete(_) = pending.command {
+            self.committed(pending, claim.offset);
+        }
+        let topic = pending.topic.and_then(|topic| self.topics.get(&topic));
+        let known = topic.and_then(|topic| topic.messages.get(&claim.offset));
+        // It may have been redriven between the decision and the reply.
+        let redriven = known.is_some_and(|known| known.redriven.is_some());
+        let body = known.map(|known| known.body.metadata());
+        let policy = body.and_then(|body| body.envelope.retry_policy);
+        let offset = claim.offset;
+        let Some(model) = self.group_model_mut(pending) else { return Ok(()) };
+        if let Command::Ack(_) | Command::Complete(_) = pending.command {
+            model.acked.insert(offset);
+        }
+        let Some(seen) = model.seen.get_mut(&offset) else { return Ok(()) };
+        match &pending.command {
+            Command::Extend(Extend { .. }) => {
+                if !redriven {
+                    expired_not_extended(claim, pending.at, seen)?;
+                }
+                if let Reply::Extended { lease_until } = reply {
+                    seen.lease_until = *lease_until;
+                }
+            }
+            Command::Nack(Nack { reason, delay, .. }) => {
+                let wait = delay.unwrap_or_else(|| least_backoff(policy, seen.failures + 1));
+                if !reason.is_empty() {
+                    seen.reasons.insert(reason.to_string());
+                }
+                if seen.may_be_held {
+                    let ended = seen.lease_until <= pending.at;
+                    let expiry = seen.lease_until.after(least_backoff(policy, seen.failures + 1));
+                    let nacked = pending.at.after(wait);
+                    seen.not_before = if ended { nacked.min(expiry) } else { nacked };
+                }
+                seen.may_be_held = false;
+            }
+            Command::Release(_) if seen.may_be_held => {
+                let ended = seen.lease_until <= pending.at;
+                seen.not_before = if ended { seen.lease_until } else { pending.at };
+                seen.may_be_held = false;
+            }
+            _ => seen.may_be_held = false,
+        }
+        Ok(())
+    }
+}

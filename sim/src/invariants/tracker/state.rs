@@ -1,0 +1,129 @@
+//! The tracker: it observes commands, outputs and state, keeps its own model of them, and calls the checks.
+//!
+//! It shares no code with the core. It reads the core's state only for the ids of topics and groups and in
+//! [`white_box`](super::white_box) checks. It decides nothing itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use driftq_core::command::{Command, Produce};
+use driftq_core::reply::StepOutput;
+use driftq_core::types;
+use driftq_core::types::*;
+
+use super::effect_model::EffectModel;
+use super::model::*;
+use crate::coverage::Coverage;
+use crate::names::Message;
+
+/// What clients have requested and observed, and what follows from it.
+#[derive(Clone, Debug)]
+pub(crate) struct Tracker {
+    pub(super) limits: Limits,
+    pub(super) produced_messages: BTreeMap<u64, Produce>,
+    pub(super) pending: BTreeMap<Ticket, PendingCommand>,
+    pub(super) streams: BTreeMap<ConsumerId, StreamModel>,
+    pub(super) topics: BTreeMap<TopicId, TopicModel>,
+    pub(super) groups: BTreeMap<(TopicId, GroupId), GroupModel>,
+    pub(super) identities: BTreeMap<DedupeKey, DedupeEntry>,
+    pub(super) last_token: Option<LeaseToken>,
+    pub(super) effects: BTreeMap<types::Identity, EffectModel>,
+    /// The newest token of a grant.
+    pub(super) last_grant: Option<LeaseToken>,
+    /// The replies to completed steps, by token.
+    pub(super) steps: BTreeMap<LeaseToken, Arc<[StepOutput]>>,
+    /// Steps that were completed without a reply.
+    pub(super) maybe_completed: BTreeSet<LeaseToken>,
+    /// The numbers of messages that steps produce.
+    pub(super) expected_outputs: BTreeSet<u64>,
+    pub(super) torn: Vec<TornStep>,
+    pub(super) boot: Boot,
+    /// The broker's count of skipped messages at the last observation.
+    pub(super) skips: u64,
+    /// The LSN of the last observation, and whether a reply was released since.
+    pub(super) observed_at: Option<Lsn>,
+    pub(super) has_new_reply: bool,
+    pub(super) coverage: Coverage,
+}
+
+impl Tracker {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            produced_messages: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            topics: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            identities: BTreeMap::new(),
+            last_token: None,
+            effects: BTreeMap::new(),
+            last_grant: None,
+            steps: BTreeMap::new(),
+            maybe_completed: BTreeSet::new(),
+            expected_outputs: BTreeSet::new(),
+            torn: Vec::new(),
+            boot: Boot(0),
+            skips: 0,
+            observed_at: None,
+            has_new_reply: false,
+            coverage: Coverage::default(),
+        }
+    }
+
+    /// Whether a produce of the message is pending.
+    pub(crate) fn is_producing(&self, message: Message) -> bool {
+        let is_match = |pending: &PendingCommand| match &pending.command {
+            Command::Produce(produce) => number(&produce.value) == Some(u64::from(message.0)),
+            _ => false,
+        };
+        self.pending.values().any(is_match)
+    }
+
+    /// Whether a claim of the owner is pending.
+    pub(crate) fn is_claiming(&self, owner: &OwnerName) -> bool {
+        self.pending.values().any(|pending| claim(&pending.command).is_some_and(|claim| claim.owner == *owner))
+    }
+
+    /// Writes its model for [a fingerprint](crate::world::Fingerprint).
+    pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
+        let Self {
+            limits: _,
+            produced_messages,
+            pending,
+            streams,
+            topics,
+            groups,
+            identities,
+            last_token,
+            effects,
+            last_grant,
+            steps,
+            maybe_completed,
+            expected_outputs,
+            torn,
+            boot,
+            skips,
+            observed_at,
+            has_new_reply,
+            coverage: _,
+        } = self;
+        // For produced messages the numbers suffice: messages with the same number are equal.
+        write!(out, "{:?} {pending:?} {streams:?} {topics:?} {groups:?} {identities:?} ", produced_messages.keys())?;
+        write!(
+            out,
+            "{last_token:?} {effects:?} {last_grant:?} {steps:?} {maybe_completed:?} {expected_outputs:?} {torn:?} "
+        )?;
+        write!(out, "{boot:?} {skips} {observed_at:?} {has_new_reply} ")
+    }
+
+    /// Coverage points that only the tracker can detect.
+    pub(crate) fn coverage(&self) -> &Coverage {
+        &self.coverage
+    }
+
+    pub(super) fn group_model_mut(&mut self, pending: &PendingCommand) -> Option<&mut GroupModel> {
+        self.groups.get_mut(&(pending.topic?, pending.group?))
+    }
+}

@@ -1,0 +1,321 @@
+//! White-box checks: the broker's state, message by message, and what was trimmed since the last observation.
+
+use driftq_core::command::{Ack, Seek};
+use driftq_core::faults::Faults;
+use driftq_core::state::State;
+use driftq_core::state::group::Group;
+use driftq_core::state::partition::{Message, Partition};
+use driftq_core::state::topic::Topic;
+use driftq_core::types::*;
+use driftq_core::{Command, Pipeline};
+
+use super::model::*;
+use super::recount::payload;
+use super::state::Tracker;
+use crate::invariants::attempts::attempts_recovered;
+use crate::invariants::content::{offset_is_stable, stored_was_produced};
+use crate::invariants::counts::{ack_count_matches, group_counts_match, load_matches};
+use crate::invariants::dead_letters::*;
+use crate::invariants::in_flight::leased_in_flight;
+use crate::invariants::lifecycle::*;
+use crate::invariants::limits::{retained_as_configured, retained_bytes, retention_ends};
+use crate::invariants::liveness::not_stuck;
+use crate::invariants::verdict::Verdict;
+
+impl Tracker {
+    /// Observes and checks the whole state.
+    ///
+    /// Only a record changes the state, so without a new record it is the one that was checked before. Replies released
+    /// since may still disagree with it.
+    pub(crate) fn observe_state<F: Faults>(&mut self, pipeline: &Pipeline<F>) -> Verdict {
+        let (state, lsn) = (pipeline.state(), pipeline.broker().appended());
+        let is_new = self.observed_at != Some(lsn);
+        if is_new {
+            self.add_models(state, lsn);
+            for topic in state.topics() {
+                for (id, partition) in topic.partitions() {
+                    inspect(&PartitionView::new(topic, id, partition), &self.limits)?;
+                    self.observe_partition(state, topic, (id, partition), lsn)?;
+                }
+            }
+        }
+        let skips = pipeline.broker().counters().skipped;
+        let has_skipped = skips > self.skips;
+        if has_skipped {
+            self.note_skips(state);
+        }
+        self.skips = skips;
+        if is_new || self.has_new_reply {
+            let now = pipeline.broker().now();
+            state.topics().try_for_each(|topic| self.check_acks(topic, lsn, now, has_skipped))?;
+        }
+        (self.observed_at, self.has_new_reply) = (Some(lsn), false);
+        Ok(())
+    }
+
+    /// Messages were skipped because their identity was committed: every acked message with an identity may be one of
+    /// them.
+    fn note_skips(&mut self, state: &State) {
+        for ((topic, group), model) in &mut self.groups {
+            let (Some(topic_model), Some(topic)) = (self.topics.get(topic), state.topic(*topic)) else { continue };
+            let Some(group) = topic.group(*group) else { continue };
+            let is_acked = |known: &StoredMessage| {
+                let progress = group.progress(known.partition);
+                progress.is_some_and(|progress| progress.acked().contains(known.position))
+            };
+            let acked = topic_model.stored_here.iter().filter(|offset| {
+                let known = &topic_model.messages[*offset];
+                known.body.flags().has_identity && is_acked(known)
+            });
+            model.skipped.extend(acked);
+        }
+    }
+
+    /// Adds models of new topics and groups.
+    fn add_models(&mut self, state: &State, lsn: Lsn) {
+        for topic in state.topics() {
+            self.topics.entry(topic.id()).or_insert_with(|| TopicModel::new(topic.name().clone(), lsn));
+            for group in topic.groups() {
+                let model = || GroupModel::new(group.name().clone(), lsn);
+                self.groups.entry((topic.id(), group.id())).or_insert_with(model);
+            }
+        }
+    }
+
+    fn observe_partition(
+        &mut self,
+        state: &State,
+        topic: &Topic,
+        place: (PartitionId, &Partition),
+        lsn: Lsn,
+    ) -> Verdict {
+        let (id, partition) = place;
+        for (position, message) in partition.messages() {
+            let visible_to = partition.visible_to(position);
+            let Some(model) = self.topics.get_mut(&topic.id()) else { continue };
+            if let Some(known) = model.messages.get(&message.offset) {
+                offset_is_stable(message, (id, position), visible_to, known)?;
+                trimmed_stays_trimmed(known)?;
+                continue;
+            }
+            let number = number(message.body.value());
+            stored_was_produced(message, number.and_then(|number| self.produced_messages.get(&number)))?;
+            let known = StoredMessage {
+                number: number.unwrap_or_default(),
+                partition: id,
+                position,
+                produced_at: message.produced_at,
+                visible_to,
+                body: message.body.clone(),
+                first_seen: lsn,
+                trimmed_at: None,
+                acknowledged: false,
+                redriven: None,
+            };
+            let number = known.number;
+            model.add(message.offset, known);
+            let meta = message.body.metadata();
+            if meta.dead_letter.is_none() && meta.redrive.is_none() {
+                self.output_stored(number)?;
+            }
+            match (&meta.dead_letter, meta.redrive) {
+                (Some(dead), _) => self.note_dead_letter(state, message, dead, lsn)?,
+                (None, Some(redrive)) => {
+                    self.redriven_message(state, topic, message, RedriveDetails { number, redrive, visible_to }, lsn)?;
+                }
+                (None, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A new dead letter.
+    fn note_dead_letter(&mut self, state: &State, message: &Message, dead: &DeadLetter, lsn: Lsn) -> Verdict {
+        let Some(topic) = state.topic_named(&dead.original_topic) else { return Ok(()) };
+        let Some(group) = topic.group_named(&dead.group) else { return Ok(()) };
+        let source = self.topics.get(&topic.id()).and_then(|model| model.messages.get(&dead.original_offset));
+        let Some(source) = source else { return Ok(()) };
+        let was = source.body.metadata();
+        dead_letter_unchanged(message, dead, source, &was)?;
+        dead_lettered_at_limit(dead, &was.envelope)?;
+
+        let done = group.progress(source.partition).is_some_and(|progress| progress.acked().contains(source.position));
+        let Some(model) = self.groups.get_mut(&(topic.id(), group.id())) else { return Ok(()) };
+        let before = model.dead_lettered_at(dead.original_offset);
+        model.dead.entry(dead.original_offset).or_default().push((lsn, dead.routed_at));
+        dead_lettered_once(model, dead, before, done)
+    }
+
+    /// A new message that was redriven.
+    fn redriven_message(
+        &mut self,
+        state: &State,
+        topic: &Topic,
+        message: &Message,
+        details: RedriveDetails,
+        lsn: Lsn,
+    ) -> Verdict {
+        let RedriveDetails { number, redrive, visible_to } = details;
+        let dead = topic.dead_letter_name().and_then(|name| state.topic_named(name));
+        let Some(dead) = dead else { return Ok(()) };
+        let model = self.topics.get_mut(&dead.id());
+        let letter = model.and_then(|model| model.messages.get_mut(&redrive.dead_letter_offset));
+        let Some(letter) = letter else { return Ok(()) };
+        letter.redriven = Some(lsn);
+        let was = letter.body.metadata();
+        let failed = was.dead_letter.as_ref().and_then(|dead| topic.group_named(&dead.group)).map(Group::id);
+        redriven_visible_to_origin(redrive, visible_to, failed)?;
+        let there = dead.partition(letter.partition).and_then(|partition| partition.message(letter.position));
+        let is_letter_removed = there.is_none();
+        redrive_names_origin(&RedrivenMessage { message, number, redrive, letter, was: &was, is_letter_removed })?;
+        for ((of, _), model) in &mut self.groups {
+            if let Some(seen) = model.seen.get_mut(&redrive.dead_letter_offset).filter(|_| *of == dead.id()) {
+                seen.may_be_held = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every acked message needs a reason, and every missing message must be acked.
+    fn check_acks(&mut self, topic: &Topic, lsn: Lsn, now: Timestamp, has_skipped: bool) -> Verdict {
+        let Some(model) = self.topics.get(&topic.id()) else { return Ok(()) };
+        let groups: Vec<_> = topic.groups().filter_map(|group| self.group_view(topic, group)).collect();
+        let mut trimmed = Vec::new();
+        for offset in &model.stored_here {
+            let known = &model.messages[offset];
+            let kept = topic.partition(known.partition).and_then(|partition| partition.message(known.position));
+            if kept.is_none() {
+                trimmed.push(*offset);
+            }
+            for view in &groups {
+                let progress = view.group.progress(known.partition);
+                if progress.is_some_and(|progress| progress.acked().contains(known.position)) {
+                    ack_is_justified(view, *offset, known)?;
+                } else {
+                    confirmed_ack_holds(view, *offset, known)?;
+                    dead_lettered_is_acked(view, *offset, known)?;
+                }
+            }
+            unconsumed_is_stored(topic, known, kept.is_some())?;
+        }
+        drop(groups);
+        if trimmed.is_empty() {
+            return Ok(());
+        }
+        for (id, partition) in topic.partitions() {
+            // A redriven dead letter is removed in any case and evicts nothing.
+            let trimmed_here =
+                trimmed.iter().map(|offset| &model.messages[offset]).filter(|known| known.partition == id);
+            let Some(last) = trimmed_here.rev().find(|known| known.redriven.is_none()) else { continue };
+            // A message that was stored and skipped at once was never seen, and may have evicted others.
+            if !has_skipped {
+                retained_as_configured(topic, partition, last, now)?;
+            }
+        }
+        if let Some(model) = self.topics.get_mut(&topic.id()) {
+            model.mark_trimmed(&trimmed, lsn);
+        }
+        Ok(())
+    }
+
+    fn group_view<'a>(&'a self, topic: &Topic, group: &'a Group) -> Option<GroupView<'a>> {
+        let model = self.groups.get(&(topic.id(), group.id()))?;
+        let mut view = GroupView { group, model, is_sought: false, acks: Vec::new() };
+        let about = (Some(topic.id()), Some(group.id()));
+        for pending in self.pending.values().filter(|pending| (pending.topic, pending.group) == about) {
+            match &pending.command {
+                Command::Seek(Seek { .. }) => view.is_sought = true,
+                Command::Ack(Ack(claim)) => view.acks.push(claim.offset),
+                Command::Complete(complete) => view.acks.push(complete.claim.offset),
+                _ => {}
+            }
+        }
+        Some(view)
+    }
+
+    /// For an idle broker without due timers.
+    pub(crate) fn check_idle<F: Faults>(&self, pipeline: &Pipeline<F>) -> Verdict {
+        let now = pipeline.broker().now();
+        for topic in pipeline.state().topics() {
+            topic.partitions().try_for_each(|(id, partition)| retention_ends(topic, id, partition, now))?;
+            for group in topic.groups().filter(|group| !group.is_paused()) {
+                let Some(with_credit) = self.with_credit(topic, group, now) else { continue };
+                for (id, progress) in group.partitions().filter(|(_, p)| p.in_flight() < self.limits.in_flight_max) {
+                    let Some(partition) = topic.partition(id) else { continue };
+                    not_stuck(&PartitionView::new(topic, id, partition), progress, with_credit, now)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An open stream of the group with credit.
+    fn with_credit(&self, topic: &Topic, group: &Group, now: Timestamp) -> Option<&StreamModel> {
+        let model = self.groups.get(&(topic.id(), group.id()))?;
+        let wants_more = |id: ConsumerId, stream: &StreamModel| {
+            let held = model.seen.values();
+            let held = held.filter(|seen| seen.consumer == id && seen.may_be_held && seen.lease_until > now).count();
+            !stream.is_closed
+                && (stream.topic, stream.group) == (topic.id(), group.id())
+                && (held as u32) < stream.prefetch
+                && stream.request.deliveries_max.is_none_or(|most| stream.delivered < most)
+        };
+        self.streams.iter().find(|(id, stream)| wants_more(**id, stream)).map(|(_, stream)| stream)
+    }
+
+    /// Checks right after a restart that the recovered state is not behind what workers saw.
+    pub(crate) fn restored(&mut self, state: &State) -> Verdict {
+        self.boot = state.boot();
+        self.check_torn(state)?;
+        for topic in state.topics() {
+            for group in topic.groups() {
+                // Deliveries to a group whose creation was never acknowledged may not have been observed.
+                let unknown = || GroupModel { crashed: true, ..GroupModel::new(group.name().clone(), Lsn(0)) };
+                self.groups.entry((topic.id(), group.id())).or_insert_with(unknown);
+            }
+        }
+        for ((topic, group), model) in &self.groups {
+            let Some(group) = state.topic(*topic).and_then(|topic| topic.group(*group)) else { continue };
+            for (offset, seen) in &model.seen {
+                let found = group.progress(seen.partition).and_then(|progress| progress.find_delivery(*offset));
+                attempts_recovered(found.map(|(_, entry)| entry), seen)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The details of a redriven message.
+#[derive(Clone, Copy)]
+struct RedriveDetails {
+    number: u64,
+    redrive: RedriveOrigin,
+    visible_to: Option<GroupId>,
+}
+
+/// Checks one partition, message by message.
+fn inspect(partition_view: &PartitionView<'_>, limits: &Limits) -> Verdict {
+    stored_or_trimmed(partition_view)?;
+    offsets_ascend(partition_view)?;
+    for (group, progress) in &partition_view.groups {
+        one_message_state(partition_view, group, progress)?;
+        unacked_is_stored(partition_view, group, progress)?;
+        group_counts_match(partition_view, group, progress)?;
+        leased_in_flight(partition_view, group, progress, limits)?;
+    }
+    let (mut open, mut open_bytes, mut retained) = (0, 0, 0);
+    for (position, message) in partition_view.partition.messages() {
+        let acked_in = partition_view.acked_in(position);
+        ack_count_matches(partition_view, position, message, acked_in)?;
+        let is_done_everywhere = partition_view.is_done_everywhere(acked_in);
+        acked_is_trimmed(partition_view, message, is_done_everywhere)?;
+        if is_done_everywhere {
+            retained += payload(message);
+        } else {
+            open += 1;
+            open_bytes += payload(message);
+        }
+    }
+    load_matches(partition_view, open, open_bytes)?;
+    retained_bytes(partition_view, retained)
+}

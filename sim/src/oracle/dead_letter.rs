@@ -1,0 +1,128 @@
+//! Dead letters and redrive.
+
+use driftq_core::command::RedriveSelection;
+use driftq_core::reply::Overload;
+use driftq_core::types::{
+    DeadLetter, DeadReason, KeptForRedrive, Offset, PartitionId, RedriveOrigin, Retention, TopicName,
+};
+use driftq_core::{Refusal, Reply};
+
+use super::model::{EndOfLog, Model, Stop};
+use super::topic::{Content, Progress, Topic};
+
+impl Model {
+    /// One record stores the dead letter, creates its topic if there is none, and acks the source.
+    pub(super) fn dead_letter_message(
+        &mut self,
+        t: usize,
+        g: usize,
+        m: usize,
+        reason: DeadReason,
+        last_error: &str,
+    ) -> Result<(), EndOfLog> {
+        self.record()?;
+        let topic = &self.topics[t];
+        let (message, group) = (&topic.messages[m], &topic.groups[g]);
+        let mut metadata = message.content.metadata.clone();
+        let envelope = &mut metadata.envelope;
+        envelope.deliver_at = None;
+        let kept = KeptForRedrive {
+            retry_policy: envelope.retry_policy.take(),
+            target_topic: envelope.target_topic.take(),
+            partition_override: envelope.partition_override.take(),
+            deadline: envelope.deadline.take(),
+        };
+        metadata.dead_letter = Some(Box::new(DeadLetter {
+            original_topic: topic.name.clone(),
+            original_partition: message.partition,
+            original_offset: message.offset,
+            group: group.name.clone(),
+            attempts: if let Progress::Attempted(attempted) = &group.progress[m] { attempted.attempts } else { 0 },
+            last_error: last_error.into(),
+            reason,
+            routed_at: self.now,
+            kept,
+        }));
+        let content = Content::new(&message.content.key, &message.content.value, metadata);
+        let partition = message.partition;
+        let name = topic.dlq_name.clone().expect("dead letters are not dead-lettered again");
+        let partitions = topic.partitions();
+        let dead = self.find(&name).unwrap_or_else(|| self.add_topic(name, partitions, Retention::default()));
+        let dead = &mut self.topics[dead];
+        dead.store(self.now, PartitionId(partition.0 % dead.partitions()), None, content);
+        self.unpin((t, g, m));
+        self.mark_acked(t, g, m);
+        Ok(())
+    }
+
+    pub(super) fn add_topic(&mut self, name: TopicName, partitions: u32, retention: Retention) -> usize {
+        self.topics.push(Topic::new(self.next_topic, name, partitions, retention));
+        self.next_topic = self.next_topic.next();
+        self.topics.len() - 1
+    }
+
+    pub(super) fn redrive(&mut self, topic: &TopicName, which: &RedriveSelection, limit: u64) -> Result<Reply, Stop> {
+        let t = self.topic(topic)?;
+        let Some(name) = self.topics[t].dlq_name.clone() else {
+            return Err(Refusal::Invalid("a dead-letter topic has no dead letters of its own").into());
+        };
+        let mut count = 0;
+        for (d, offset) in self.selected(&name, which) {
+            if count == limit {
+                break;
+            }
+            match self.redrive_one(t, d, offset) {
+                Ok(redriven) => count += u64::from(redriven),
+                // A partial redrive is a success.
+                Err(Stop::Refused(_)) if count > 0 => break,
+                Err(stop) => return Err(stop),
+            }
+        }
+        Ok(Reply::Redriven { count })
+    }
+
+    /// The selected open messages of the dead-letter topic, oldest first, with the topic's index.
+    fn selected(&self, name: &TopicName, which: &RedriveSelection) -> Vec<(usize, Offset)> {
+        let Some(d) = self.find(name) else { return Vec::new() };
+        let dead = &self.topics[d];
+        let wanted = |offset| match which {
+            RedriveSelection::All => true,
+            RedriveSelection::Offsets(offsets) => offsets.contains(&offset),
+        };
+        let open = dead.messages.iter().enumerate().filter(|(at, _)| !dead.is_closed(*at));
+        open.map(|(_, message)| (d, message.offset)).filter(|(_, offset)| wanted(*offset)).collect()
+    }
+
+    /// One record removes a dead letter and stores it as a new message, visible only to the group that failed it.
+    /// `false` if it is no dead letter or the group does not exist.
+    fn redrive_one(&mut self, t: usize, d: usize, offset: Offset) -> Result<bool, Stop> {
+        let m = self.topics[d].message(offset).expect("a redrive removes each dead letter once");
+        let content = self.topics[d].messages[m].content.clone();
+        let Some(letter) = &content.metadata.dead_letter else { return Ok(false) };
+        let topic = &self.topics[t];
+        let Some(g) = topic.group_named(&letter.group) else { return Ok(false) };
+        let partition = PartitionId(letter.original_partition.0 % topic.partitions());
+        match self.check_space(t, partition, self.topics[d].messages[m].bytes()) {
+            // A redrive relieves a full dead-letter partition.
+            Ok(()) | Err(Refusal::Overloaded { reason: Overload::DeadLetters, .. }) => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
+        self.record()?;
+        let mut metadata = content.metadata.clone();
+        metadata.dead_letter = None;
+        metadata.envelope.retry_policy = letter.kept.retry_policy;
+        metadata.envelope.target_topic = letter.kept.target_topic.clone();
+        metadata.envelope.partition_override = letter.kept.partition_override;
+        metadata.envelope.deadline = letter.kept.deadline.clone().filter(|deadline| deadline.at > self.now);
+        let earlier = content.metadata.redrive;
+        metadata.redrive = Some(RedriveOrigin {
+            count: earlier.map_or(1, |earlier| earlier.count + 1),
+            dead_letter_offset: offset,
+            original_offset: earlier.map_or(letter.original_offset, |earlier| earlier.original_offset),
+        });
+        self.topics[d].remove(m);
+        let group = self.topics[t].groups[g].id;
+        self.topics[t].store(self.now, partition, Some(group), Content::new(&content.key, &content.value, metadata));
+        Ok(true)
+    }
+}

@@ -1,0 +1,85 @@
+//! Executes inputs: starts, timeouts and commands.
+
+use driftq_core::command::{
+    Ack, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
+    ListTopics, Nack, Pause, Peek, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe,
+};
+use driftq_core::types::{Ticket, Timestamp};
+use driftq_core::{Command, Reply};
+
+use super::expected::{Expected, ExpectedReply};
+use super::model::{EndOfLog, Input, Model, Stop};
+
+impl Model {
+    /// Executes an input.
+    pub(super) fn run(&mut self, input: &Input) -> Result<(), EndOfLog> {
+        match input {
+            Input::Boot(now) => self.boot(*now),
+            Input::Timeout(now) => {
+                self.advance(*now)?;
+                self.dispatch()
+            }
+            // Outputs of a replay are dropped, so any ticket will do.
+            Input::Command(now, command) => self.command(*now, Default::default(), command).map(drop),
+        }
+    }
+
+    /// Executes a command. Returns whether it did more than refuse or query.
+    pub(super) fn command(&mut self, now: Timestamp, ticket: Ticket, command: &Command) -> Result<bool, EndOfLog> {
+        self.advance(now)?;
+        let result = match self.execute(command) {
+            Ok(answer) => Ok(answer),
+            Err(Stop::Refused(refusal)) => Err(refusal),
+            Err(Stop::EndOfLog) => return Err(EndOfLog),
+        };
+        let is_query = matches!(
+            command,
+            Command::ListTopics(ListTopics)
+                | Command::ListGroups(ListGroups { .. })
+                | Command::DescribeTopic(DescribeTopic { .. })
+                | Command::Peek(Peek { .. })
+        );
+        // Every store command consumes a token.
+        let is_change = matches!(command, Command::Store(_)) || result.is_ok() && !is_query;
+        self.outputs.push_back(Expected::Reply { ticket, result });
+        self.dispatch()?;
+        Ok(is_change)
+    }
+
+    fn execute(&mut self, command: &Command) -> Result<ExpectedReply, Stop> {
+        let reply = match command {
+            Command::CreateTopic(CreateTopic { name, partitions, retention }) => {
+                self.create_topic(name, *partitions, *retention)?
+            }
+            Command::DeleteTopic(DeleteTopic { name }) => self.delete_topic(name)?,
+            Command::ListTopics(ListTopics) => self.list_topics(),
+            Command::DescribeTopic(DescribeTopic { name }) => self.describe(name)?,
+            Command::Produce(request) => self.produce(request)?,
+            Command::Peek(Peek { topic, partition, offset, limit }) => {
+                return self.peek(topic, *partition, *offset, *limit).map_err(Stop::from);
+            }
+            Command::Subscribe(request) => self.subscribe(request)?,
+            Command::SetPrefetch(SetPrefetch { consumer, prefetch }) => self.set_prefetch(*consumer, *prefetch)?,
+            Command::Unsubscribe(Unsubscribe { consumer }) => self.unsubscribe(*consumer)?,
+            Command::CloseStream(CloseStream { consumer }) => self.close_stream(*consumer)?,
+            Command::Ack(Ack(claim)) => self.ack(claim)?,
+            Command::Nack(Nack { claim, reason, delay }) => self.nack(claim, reason, *delay)?,
+            Command::Extend(Extend { claim, lease }) => self.extend(claim, *lease)?,
+            Command::Release(Release(claim)) => self.release(claim)?,
+            Command::Complete(request) => self.complete(request)?,
+            Command::Store(request) => return self.store_command(request),
+            Command::CreateGroup(CreateGroup { topic, group, start }) => {
+                let at = self.topic(topic)?;
+                self.create_group(at, group, *start)?;
+                Reply::Success
+            }
+            Command::DeleteGroup(DeleteGroup { topic, group }) => self.delete_group(topic, group)?,
+            Command::ListGroups(ListGroups { topic }) => self.list_groups(topic)?,
+            Command::Seek(Seek { topic, group, to }) => self.seek(topic, group, *to)?,
+            Command::Pause(Pause { topic, group }) => self.pause(topic, group, true)?,
+            Command::Resume(Resume { topic, group }) => self.pause(topic, group, false)?,
+            Command::Redrive(Redrive { topic, which, limit }) => self.redrive(topic, which, *limit)?,
+        };
+        Ok(ExpectedReply::Plain(reply))
+    }
+}

@@ -1,0 +1,178 @@
+//! Timers: expired leases, retention and the expiry of identities, effects and replies.
+//!
+//! Due retries and delayed messages need no timer: dispatch reads the clock.
+
+use driftq_core::types::{Millis, PartitionId, Timestamp, TopicName};
+
+use super::model::{EndOfLog, Model, Sweep, SweepKind};
+use super::topic::{Attempted, Phase, Progress};
+
+/// How long after the expiry of the oldest entry a sweep runs.
+const SLACK: Millis = Millis(1_000);
+
+/// The most entries or messages that one record removes.
+const PER_RECORD: usize = 1_024;
+
+/// A due timer, by indices.
+enum Due {
+    Lease { topic: usize, group: usize, message: usize },
+    Retention { topic: usize, partition: PartitionId },
+}
+
+impl Model {
+    pub(super) fn boot(&mut self, now: Timestamp) -> Result<(), EndOfLog> {
+        self.now = self.now.max(now);
+        self.record()?;
+        self.boot = self.boot.next();
+        self.quiet_until = Timestamp(0);
+        let scopes = self.scopes.iter().map(|scope| SweepKind::Identities(scope.topic.clone()));
+        let effects = self.effects.iter().map(|effect| SweepKind::Effects(effect.realm()));
+        let all: Vec<_> = scopes.chain(effects).chain([SweepKind::Steps]).collect();
+        all.into_iter().for_each(|what| self.plan_sweep(what));
+        Ok(())
+    }
+
+    /// Advances the clock, never back, and fires what is due: leases and retention by time, then sweeps.
+    pub(super) fn advance(&mut self, now: Timestamp) -> Result<(), EndOfLog> {
+        self.now = self.now.max(now);
+        loop {
+            if let Some(due) = self.first_due() {
+                match due {
+                    Due::Lease { topic, group, message } => self.lease_expired(topic, group, message)?,
+                    Due::Retention { topic, partition } => self.expire_retained(topic, partition)?,
+                }
+            } else if let Some(what) = self.take_sweep() {
+                self.sweep(what)?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The earliest due timer; at the same time leases come first, then lower ids.
+    fn first_due(&mut self) -> Option<Due> {
+        if self.quiet_until > self.now {
+            return None;
+        }
+        let mut next = Timestamp::MAX;
+        let mut first = None;
+        for (t, topic) in self.topics.iter().enumerate() {
+            for (g, group) in topic.groups.iter().enumerate() {
+                for (m, progress) in group.progress.iter().enumerate() {
+                    let Progress::Attempted(Attempted { phase: Phase::Leased { until, .. }, .. }) = progress else {
+                        continue;
+                    };
+                    if *until > self.now {
+                        next = next.min(*until);
+                        continue;
+                    }
+                    let message = &topic.messages[m];
+                    let rank = (*until, 0, topic.id, group.id.0, message.partition, message.offset);
+                    if first.as_ref().is_none_or(|(earliest, _)| rank < *earliest) {
+                        first = Some((rank, Due::Lease { topic: t, group: g, message: m }));
+                    }
+                }
+            }
+            let Some(age) = topic.retention.age else { continue };
+            for (m, message) in topic.messages.iter().enumerate() {
+                if !topic.is_closed(m) {
+                    continue;
+                }
+                let at = message.produced_at.after(age);
+                if at > self.now {
+                    next = next.min(at);
+                    continue;
+                }
+                let rank = (at, 1, topic.id, message.partition.0, PartitionId(0), message.offset);
+                if first.as_ref().is_none_or(|(earliest, _)| rank < *earliest) {
+                    first = Some((rank, Due::Retention { topic: t, partition: message.partition }));
+                }
+            }
+        }
+        if first.is_none() {
+            self.quiet_until = next;
+        }
+        first.map(|(_, due)| due)
+    }
+
+    fn lease_expired(&mut self, topic: usize, group: usize, message: usize) -> Result<(), EndOfLog> {
+        let Progress::Attempted(attempted) = &self.topics[topic].groups[group].progress[message] else {
+            unreachable!("an expiring lease was running")
+        };
+        let error = attempted.error.after_expiry();
+        self.failed(topic, group, message, error, None)
+    }
+
+    /// Acked messages of a partition exceed the retention age.
+    fn expire_retained(&mut self, topic: usize, partition: PartitionId) -> Result<(), EndOfLog> {
+        let now = self.now;
+        let kept = &self.topics[topic];
+        let age = kept.retention.age.expect("only a topic with a retention age expires messages");
+        let mut old: Vec<_> = (0..kept.messages.len())
+            .filter(|at| kept.messages[*at].partition == partition && kept.is_closed(*at))
+            .take_while(|at| kept.messages[*at].produced_at.after(age) <= now)
+            .take(PER_RECORD)
+            .collect();
+        self.record()?;
+        while let Some(message) = old.pop() {
+            self.topics[topic].remove(message);
+        }
+        Ok(())
+    }
+
+    fn take_sweep(&mut self) -> Option<SweepKind> {
+        if self.sweeps.is_empty() {
+            return None;
+        }
+        let first = self.sweeps.iter().enumerate().filter(|(_, sweep)| sweep.at <= self.now);
+        let at = first.min_by(|a, b| a.1.cmp(b.1)).map(|(at, _)| at)?;
+        Some(self.sweeps.remove(at).what)
+    }
+
+    fn sweep(&mut self, what: SweepKind) -> Result<(), EndOfLog> {
+        match &what {
+            SweepKind::Identities(scope) => self.sweep_identities(scope)?,
+            SweepKind::Effects(realm) => self.sweep_effects(realm)?,
+            SweepKind::Steps => {
+                let past = self.steps.iter().take_while(|step| step.until <= self.now).take(PER_RECORD).count();
+                if past > 0 {
+                    self.record()?;
+                    self.steps.drain(..past);
+                }
+            }
+        }
+        self.plan_sweep(what);
+        Ok(())
+    }
+
+    fn sweep_identities(&mut self, scope: &TopicName) -> Result<(), EndOfLog> {
+        let Some(at) = self.scopes.iter().position(|known| known.topic == *scope) else { return Ok(()) };
+        let past = self.scopes[at].identities.iter().take_while(|identity| identity.expires_at <= self.now);
+        let past = past.take(PER_RECORD).count();
+        if past > 0 {
+            self.record()?;
+            self.scopes[at].identities.drain(..past);
+            if self.scopes[at].identities.is_empty() {
+                self.scopes.remove(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans the next sweep, if there is anything to sweep and none is planned earlier.
+    pub(super) fn plan_sweep(&mut self, what: SweepKind) {
+        let at = match &what {
+            SweepKind::Identities(scope) => {
+                let known = self.scopes.iter().find(|known| known.topic == *scope);
+                known.and_then(|known| known.identities.first()).map(|oldest| oldest.expires_at.after(SLACK))
+            }
+            SweepKind::Effects(realm) => self.next_sweep(realm),
+            SweepKind::Steps => self.steps.first().map(|oldest| oldest.until.after(SLACK)),
+        };
+        let Some(at) = at else { return };
+        match self.sweeps.iter_mut().find(|sweep| sweep.what == what) {
+            Some(planned) => planned.at = planned.at.min(at),
+            None => self.sweeps.push(Sweep { at, what }),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The limits of a world: mostly small, often 1.
+
+use driftq_core::log::HEADER_BYTES;
+
+use super::random::Source;
+use crate::setup::Setup;
+
+pub(super) fn setup(source: &mut Source, effects: &mut Source) -> Setup {
+    // In most worlds the log does not run out of space, so that the oracle can follow to the end.
+    let has_space = !source.one_in(5);
+    let segment = if has_space { 1 << 14 } else { source.pick(&[700, 1_200, 2_000, 4_000]) };
+    Setup {
+        in_flight_max: source.pick(&[1, 2, 3, 8, 1_000]),
+        messages_max: source.pick(&[1, 2, 4, 12, 40]),
+        bytes_max: source.pick(&[24, 64, 256, 4_096]),
+        lease_ms: source.pick(&[5, 50, 500, 2_000]),
+        dedupe_ttl_ms: source.pick(&[1, 100, 2_000, 10_000, 600_000]),
+        dedupe_keys_max: source.pick(&[1, 2, 4, 64]),
+        effect_ttl_ms: effects.pick(&[1, 100, 2_000, 60_000, 86_400_000]),
+        job_ttl_ms: effects.pick(&[1, 2_000, 86_400_000]),
+        ack_ttl_ms: effects.pick(&[1, 100, 2_000, 600_000, 600_000]),
+        effects_max: effects.pick(&[1, 2, 4, 64, 64, 64, 64, 64]),
+        result_bytes_max: effects.pick(&[4, 64, 64]),
+        completion_ttl_ms: effects.pick(&[1, 2_000, 600_000]),
+        completions_max: effects.pick(&[1, 2, 64, 64]),
+        outputs_max: effects.pick(&[1, 3, 16]),
+        topics_max: source.pick(&[2, 4, 16]),
+        groups_max: source.pick(&[1, 2, 8]),
+        consumers_max: source.pick(&[1, 3, 64]),
+        segment_bytes: HEADER_BYTES as u64 + segment,
+        reserve_bytes: source.pick(&[0, 200, 400]),
+        snapshot_every_bytes: source.pick(&[300, 1_500, 6_000, 1 << 20]),
+        slice_bytes: source.pick(&[1, 64, 512, 4_096]),
+        shows_given_up: false,
+    }
+}

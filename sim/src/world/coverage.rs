@@ -1,0 +1,164 @@
+//! Detects when a coverage point is hit.
+
+use driftq_core::command::{Ack, DeleteGroup, TokenClaim};
+use driftq_core::faults::Faults;
+use driftq_core::record::{Event, Record};
+use driftq_core::reply::{Blocked, Delivery, Overload, RouterUse, StoreReply};
+use driftq_core::state::State;
+use driftq_core::state::group::{Group, Progress};
+use driftq_core::state::partition::Partition;
+use driftq_core::state::topic::Topic;
+use driftq_core::types::{DeadReason, MessageRef, Position};
+use driftq_core::{Command, Pipeline, Refusal, Reply};
+
+use crate::coverage::{Coverage, Point};
+
+/// Before a command is decided.
+pub(super) fn command(coverage: &mut Coverage, state: &State, command: &Command) {
+    match command {
+        Command::Ack(Ack(claim)) => {
+            let topic = state.topic_named(&claim.topic);
+            let progress = topic.and_then(|topic| topic.group_named(&claim.group)?.progress(claim.partition));
+            let entry = progress.and_then(|progress| progress.find_delivery(claim.offset));
+            let late = entry.is_some_and(|(_, entry)| {
+                entry.leased_until().is_none() && claim.token == TokenClaim::Shown(entry.token)
+            });
+            coverage.hit_if(late, Point::LateAck);
+        }
+        Command::DeleteGroup(DeleteGroup { topic, group }) => {
+            let group = state.topic_named(topic).and_then(|topic| topic.group_named(group));
+            let mut partitions = group.into_iter().flat_map(Group::partitions);
+            coverage.hit_if(partitions.any(|(_, progress)| progress.in_flight() > 0), Point::GroupDeleted);
+        }
+        _ => {}
+    }
+}
+
+/// After a record was written.
+pub(super) fn record<F: Faults>(coverage: &mut Coverage, broker: Option<&Pipeline<F>>, record: &Record) {
+    match &record.event {
+        Event::Released { .. } => coverage.hit(Point::Released),
+        Event::Expired { .. } => coverage.hit(Point::Expired),
+        Event::GroupSought { .. } => coverage.hit(Point::Sought),
+        Event::RetentionExpired { .. } => coverage.hit(Point::RetentionExpired),
+        Event::Skipped { .. } => coverage.hit(Point::Skipped),
+        Event::EffectsExpired { .. } => coverage.hit(Point::EffectExpired),
+        Event::Acked { message_ref, .. } => {
+            let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), message_ref)) else {
+                return;
+            };
+            coverage.hit_if(progress.acked().floor() <= message_ref.position, Point::AckOutOfOrder);
+            coverage.hit_if(partition.retained().next().is_some(), Point::Retained);
+        }
+        Event::Delivered { message_ref, .. } => {
+            let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), message_ref)) else {
+                return;
+            };
+            let first = progress.acked().floor();
+            coverage.hit_if(overtakes(progress, partition, message_ref.position, first), Point::PriorityFirst);
+            let sought = message_ref.position < progress.replayed_below();
+            coverage.hit_if(sought && broker.is_some_and(|b| is_committed(b.state(), message_ref)), Point::SkipLifted);
+        }
+        _ => {}
+    }
+}
+
+/// After the broker started.
+pub(super) fn started(coverage: &mut Coverage, state: &State) {
+    let progress = state.topics().flat_map(Topic::groups).flat_map(Group::partitions);
+    let gap = |progress: &Progress| progress.acked().runs().next().is_some();
+    coverage.hit_if(progress.into_iter().any(|(_, progress)| gap(progress)), Point::GapAfterCrash);
+}
+
+/// When a reply leaves the broker.
+pub(super) fn reply(coverage: &mut Coverage, result: &Result<Reply, Refusal>) {
+    match result {
+        Ok(reply) => replied(coverage, reply),
+        Err(refusal) => refused(coverage, refusal),
+    }
+}
+
+/// When a delivery leaves the broker.
+pub(super) fn delivery(coverage: &mut Coverage, delivery: &Delivery) {
+    coverage.hit_if(delivery.attempts > 1, Point::Retried);
+    if !delivery.body.has_metadata() {
+        return;
+    }
+    let meta = delivery.body.metadata();
+    coverage.hit_if(meta.envelope.deliver_at.is_some(), Point::Delayed);
+    coverage.hit_if(meta.redrive.is_some_and(|redrive| redrive.count > 1), Point::RedrivenTwice);
+    if let Some(dead) = &meta.dead_letter {
+        coverage.hit(match dead.reason {
+            DeadReason::MaxAttempts => Point::DeadByAttempts,
+            DeadReason::DeadlineExceeded => Point::DeadByDeadline,
+        });
+    }
+}
+
+/// Whether the identity of the message is committed in the group.
+fn is_committed(state: &State, message_ref: &MessageRef) -> bool {
+    let effect = || {
+        let topic = state.topic(message_ref.topic)?;
+        let message = topic.partition(message_ref.partition)?.message(message_ref.position)?;
+        let identity = message.body.flags().has_identity.then(|| message.body.identity()).flatten()?;
+        state.store().consumed(topic.name(), topic.group(message_ref.group)?.name(), identity)
+    };
+    effect().is_some_and(|effect| effect.committed)
+}
+
+fn find<'a>(state: &'a State, message_ref: &MessageRef) -> Option<(&'a Progress, &'a Partition)> {
+    let topic = state.topic(message_ref.topic)?;
+    Some((topic.group(message_ref.group)?.progress(message_ref.partition)?, topic.partition(message_ref.partition)?))
+}
+
+/// Whether the message at `position` was delivered before the one at `first`, which has a lower priority.
+fn overtakes(progress: &Progress, partition: &Partition, position: Position, first: Position) -> bool {
+    let (Some(message), Some(waiting)) = (partition.message(position), partition.message(first)) else { return false };
+    first < position
+        && progress.delivery(first).is_none()
+        && message.body.flags().priority > waiting.body.flags().priority
+        && !waiting.body.flags().has_delay
+}
+
+fn replied(coverage: &mut Coverage, reply: &Reply) {
+    match reply {
+        Reply::Produced(produced) => {
+            coverage.hit_if(produced.duplicate, Point::DuplicateProduce);
+            coverage.hit_if(produced.router == RouterUse::Followed, Point::Routed);
+            coverage.hit_if(produced.router == RouterUse::Ignored, Point::RouteIgnored);
+        }
+        Reply::Extended { .. } => coverage.hit(Point::Extended),
+        Reply::Completed(made) => coverage.hit_if(!made.is_empty(), Point::StepCompleted),
+        Reply::Store(StoreReply::Retryable { .. }) => coverage.hit(Point::Retryable),
+        Reply::Redriven { count } => coverage.hit_if(*count > 0, Point::Redriven),
+        Reply::Topic(info) => {
+            for progress in info.groups.iter().flat_map(|group| &group.partitions) {
+                match progress.blocked {
+                    Some(Blocked::Paused) => coverage.hit(Point::Paused),
+                    Some(Blocked::NoCredit) => coverage.hit(Point::NoCredit),
+                    Some(Blocked::InFlightLimit) => coverage.hit(Point::InFlightLimit),
+                    Some(Blocked::NotYetDue) => coverage.hit(Point::BackedOff),
+                    Some(Blocked::NoConsumers) | None => {}
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn refused(coverage: &mut Coverage, refusal: &Refusal) {
+    coverage.hit(match refusal {
+        Refusal::StaleLease => Point::StaleToken,
+        Refusal::NotOwner => Point::NotOwner,
+        Refusal::StorageFull => Point::DiskFull,
+        Refusal::Overloaded { reason: Overload::Log, .. } => Point::LogBusy,
+        Refusal::Overloaded { reason: Overload::Backlog, .. } => Point::Backpressure,
+        Refusal::Overloaded { reason: Overload::DeadLetters, .. } => Point::DeadLettersFull,
+        Refusal::Overloaded { reason: Overload::DedupeKeys, .. } => Point::IdentitiesFull,
+        Refusal::Overloaded { reason: Overload::Effects, .. } => Point::Quota,
+        Refusal::InProgress { .. } => Point::InProgress,
+        Refusal::OtherOutcome => Point::OtherOutcome,
+        Refusal::HashMismatch => Point::HashMismatch,
+        _ => return,
+    });
+}

@@ -1,0 +1,228 @@
+//! Executes actions: passes commands and timeouts to the broker and checks its state after each.
+
+use driftq_core::command::{
+    Begin, CloseStream, CreateGroup, DeleteGroup, DeleteTopic, Reacquire, Redrive, Seek, StoreCommand, Unsubscribe,
+};
+use driftq_core::faults::Faults;
+use driftq_core::types::Timestamp;
+use driftq_core::{Command, Pipeline};
+
+use super::coverage;
+use super::network::ClientCommand;
+use super::state::World;
+use super::tap::TapEvent;
+use super::values::START_TIME;
+use crate::actions::Action;
+use crate::coverage::Point;
+use crate::invariants::Verdict;
+use crate::invariants::durability::state_matches_log;
+use crate::invariants::liveness::timers_quiesce;
+use crate::invariants::oracle::record_count_matches;
+use crate::invariants::time::time_is_monotonic;
+use crate::sim_storage::SimStorage;
+
+/// The interval between comparisons of the whole log with the live state, in events.
+const COMPARE_EVERY: u64 = 4_096;
+
+impl<F: Faults, S: SimStorage> World<F, S> {
+    /// Executes an action and checks the invariants.
+    ///
+    /// # Errors
+    /// The invariant that was violated.
+    pub fn apply(&mut self, action: &Action) -> Verdict {
+        match action {
+            Action::Request(request) => {
+                if let Some(command) = self.command_of(request) {
+                    self.handle(command)?;
+                }
+            }
+            Action::Send { call, request } => {
+                if let Some(command) = self.command_of(request) {
+                    self.network.send(*call, command, self.counters.boots);
+                }
+            }
+            Action::Arrive { call } => {
+                if let Some((command, again, boots)) = self.network.arrive(*call) {
+                    self.coverage.hit_if(again, Point::CallTwice);
+                    self.coverage.hit_if(boots < self.counters.boots, Point::LateCall);
+                    self.handle(command)?;
+                }
+            }
+            Action::Read { worker, count } => self.read(*worker, *count),
+            Action::RunEffect(grant) => self.run_effect(grant)?,
+            Action::AdvanceTime { ms } => self.advance_time(u64::from(*ms)),
+            Action::JumpClock { ms } => {
+                self.counters.events += 1;
+                self.skew = self.skew.saturating_add(*ms).clamp(-(START_TIME.0 as i64) / 2, i64::from(u32::MAX));
+                self.coverage.hit(if *ms < 0 { Point::ClockBack } else { Point::ClockForward });
+            }
+            Action::Wake => self.wake()?,
+            Action::Io { class, fault } => self.io(*class, *fault)?,
+            Action::FlushIo => {
+                self.flush_io()?;
+                self.check_idle()?;
+            }
+            Action::Snapshot => {
+                if let Some(broker) = &mut self.broker {
+                    broker.request_snapshot();
+                }
+            }
+            Action::SetFreeSpace { bytes } => self.disk.model_mut().set_free_space(bytes.map(u64::from)),
+            Action::Close => self.close()?,
+            Action::Crash { loss } => self.crash(*loss),
+            Action::Boot => self.boot()?,
+            Action::BootAndCrash { after, loss } => self.boot_and_crash(*after, *loss)?,
+            Action::Probe { loss, damage } => self.probe(*loss, *damage)?,
+            Action::Drain => self.drain()?,
+        }
+        if self.counters.events / COMPARE_EVERY > self.comparisons {
+            self.comparisons = self.counters.events / COMPARE_EVERY;
+            self.compare_with_log()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn advance_time(&mut self, ms: u64) {
+        self.counters.events += 1;
+        self.now += ms;
+    }
+
+    /// Sends a command to the broker. Without a running broker it is lost.
+    pub(super) fn handle(&mut self, ClientCommand { command, worker }: ClientCommand) -> Verdict {
+        let now = self.clock();
+        if self.broker.is_none() {
+            return Ok(());
+        }
+        if let Command::Unsubscribe(Unsubscribe { consumer }) | Command::CloseStream(CloseStream { consumer }) = command
+        {
+            self.unsubscribe(consumer);
+        }
+        if runs_timers_first(&command) || self.targets_unknown_topic(&command) {
+            // Timers that fire in the same call could remove a message before the checks see it, or create the topic
+            // that the command names.
+            self.wake_until_idle()?;
+        }
+        let Some(broker) = &mut self.broker else { return Ok(()) };
+        self.counters.events += 1;
+        self.counters.commands += 1;
+        coverage::command(&mut self.coverage, broker.state(), &command);
+        let pending = self.tracker.before_command(broker, command, now);
+        let refused = broker.broker().counters().refused;
+        let mut command = pending.command.clone();
+        if let Some(first) = self.faults.command(broker.state(), broker.broker().limits(), &mut command) {
+            self.unseen.insert(broker.handle(now, first));
+        }
+        let ticket = broker.handle(now, command);
+        self.next_ticket = ticket.next();
+        if let Some(tap_events) = &mut self.tap_events {
+            tap_events.push(TapEvent::Command(ticket));
+        }
+        match (&pending.command, worker) {
+            (Command::Subscribe(subscribe), Some(worker)) => self.network.open(ticket, worker, subscribe),
+            (Command::Store(store), Some(worker)) => {
+                if let StoreCommand::Begin(Begin { identity, .. })
+                | StoreCommand::Reacquire(Reacquire { identity, .. }) = &**store
+                {
+                    self.network.request_grant(ticket, worker, identity);
+                }
+            }
+            _ => {}
+        }
+        if let Some(oracle) = &mut self.oracle
+            && broker.failure().is_none()
+        {
+            oracle.command(now, ticket, &pending.command);
+        }
+        let is_short_of_space = broker.broker().counters().refused > refused;
+        self.tracker.after_command(broker, pending, ticket)?;
+        self.check_state(is_short_of_space)
+    }
+
+    /// Whether a produce targets a topic that does not exist.
+    fn targets_unknown_topic(&self, command: &Command) -> bool {
+        let (Some(broker), Command::Produce(produce)) = (&self.broker, command) else { return false };
+        let router = produce.routing.as_ref().and_then(|router| router.target_topic.as_ref());
+        let mut wanted = router.into_iter().chain(&produce.envelope.target_topic).chain([&produce.topic]);
+        wanted.any(|topic| broker.state().topic_named(topic).is_none())
+    }
+
+    /// Calls the broker's timeout handler, if a timer is due.
+    pub(super) fn wake(&mut self) -> Verdict {
+        let now = self.clock();
+        match self.broker.as_ref().and_then(Pipeline::poll_timeout) {
+            Some(at) if at <= now => self.call_timeout(now),
+            _ => Ok(()),
+        }
+    }
+
+    fn call_timeout(&mut self, now: Timestamp) -> Verdict {
+        let Some(broker) = &mut self.broker else { return Ok(()) };
+        self.counters.events += 1;
+        let refused = broker.broker().counters().refused;
+        broker.handle_timeout(now);
+        if let Some(oracle) = &mut self.oracle {
+            oracle.timeout(now);
+        }
+        let is_short_of_space = broker.broker().counters().refused > refused;
+        self.check_state(is_short_of_space)
+    }
+
+    /// Calls the timeout handler until no timer is due.
+    fn wake_until_idle(&mut self) -> Verdict {
+        let now = self.clock().max(self.latest);
+        for calls in 0.. {
+            if self.broker.as_ref().and_then(Pipeline::poll_timeout).is_none_or(|at| at > now) {
+                break;
+            }
+            timers_quiesce(calls, now)?;
+            self.call_timeout(now)?;
+        }
+        Ok(())
+    }
+
+    /// After every call: checks the state inside the broker, and drops the oracle where the log had no space for a
+    /// record, which the oracle does not model.
+    pub(super) fn check_state(&mut self, is_short_of_space: bool) -> Verdict {
+        let Some(broker) = &self.broker else { return Ok(()) };
+        let inside = broker.broker().now();
+        time_is_monotonic(self.latest, inside)?;
+        self.latest = inside;
+        self.tracker.observe_state(broker)?;
+        if is_short_of_space {
+            self.oracle = None;
+        }
+        if let Some(oracle) = &self.oracle
+            && broker.failure().is_none()
+        {
+            let written = self.records_before + broker.broker().counters().appended;
+            record_count_matches(written, oracle.records())?;
+        }
+        self.collect()
+    }
+
+    /// Compares the live state with the shadow log.
+    pub(super) fn compare_with_log(&mut self) -> Verdict {
+        let Some(broker) = &self.broker else { return Ok(()) };
+        let (last, digest) = self.shadow.digest_written();
+        if last == broker.broker().appended() {
+            state_matches_log(last, broker.state().digest(), digest)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether due timers must run before the command: it changes which messages a group sees, so their effects could not
+/// be distinguished afterwards, or it is checked against the state it is decided on.
+fn runs_timers_first(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Redrive(Redrive { .. })
+            | Command::DeleteTopic(DeleteTopic { .. })
+            | Command::CreateGroup(CreateGroup { .. })
+            | Command::Subscribe(_)
+            | Command::DeleteGroup(DeleteGroup { .. })
+            | Command::Seek(Seek { .. })
+            | Command::Complete(_)
+            | Command::Store(_)
+    )
+}

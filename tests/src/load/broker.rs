@@ -1,0 +1,204 @@
+//! The broker under load: one that is started here or one at a URL, and the requests made outside of measurements.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tempfile::TempDir;
+
+use crate::daemon::{Daemon, Launcher, driftqd, free_addr};
+use crate::http::Client;
+use crate::load::cli::BrokerOptions;
+use crate::load::client::{Connection, get, post};
+use crate::load::disk::{self, SyncProbe};
+use crate::load::error::Result;
+use crate::procfs::{self, Memory};
+
+/// A request made outside of a measurement may take this long.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Limits high enough that no run measures refusals.
+const LIMITS: [&str; 4] = ["--max-partition-msgs", "1000000000", "--max-partition-bytes", "1000000000000"];
+/// The same for effects, whose limit has no flag.
+const EFFECTS_LIMIT: (&str, &str) = ("DRIFTQ_MAX_EFFECTS", "1000000000");
+
+/// A broker that is ready.
+#[derive(Debug)]
+pub(crate) struct Broker {
+    addr: SocketAddr,
+    pid: Option<u32>,
+    own: Option<OwnBroker>,
+}
+
+/// A broker started here. Fields are dropped in order: the process, then its folder.
+#[derive(Debug)]
+struct OwnBroker {
+    daemon: Daemon,
+    launcher: Launcher,
+    folder: TempDir,
+}
+
+impl Broker {
+    /// Starts a broker, or uses the one at the options' URL, and waits until it is ready.
+    pub(crate) async fn open(options: &BrokerOptions, daemon_args: &[&str]) -> Result<Self> {
+        if let Some(url) = &options.url {
+            let addr = Client::from_url(url, TIMEOUT)?.addr();
+            let status = get_status(addr, "/v1/readyz").await.map_err(|error| format!("{url}: {error}"))?;
+            if status != 200 {
+                return Err(format!("{url} is not ready: {status}").into());
+            }
+            return Ok(Self { addr, pid: options.pid, own: None });
+        }
+        let program = options.driftqd.clone().ok_or("no driftqd to start: name one with --driftqd or --url")?;
+        let folder = tempfile::Builder::new().prefix("driftq-load-").tempdir_in(options.parent_folder()?)?;
+        let more_args: Vec<&str> = options.daemon_args.iter().map(String::as_str).collect();
+        let launcher = Launcher::new(&program, &folder.path().join("data"), &folder.path().join("driftqd.log"))
+            .addr(free_addr()?)
+            .args(&["--log-level", "warn"])
+            .args(&LIMITS)
+            .args(daemon_args)
+            .args(&more_args)
+            .env(EFFECTS_LIMIT.0, EFFECTS_LIMIT.1);
+        // The launcher blocks until the daemon is ready.
+        let starting = launcher.clone();
+        let daemon = tokio::task::spawn_blocking(move || starting.start()).await??;
+        let (addr, pid) = (daemon.addr(), Some(daemon.pid()));
+        Ok(Self { addr, pid, own: Some(OwnBroker { daemon, launcher, folder }) })
+    }
+
+    /// Where it listens.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Fails unless the broker was started here.
+    pub(crate) fn require_own(&self) -> Result<()> {
+        match self.own {
+            Some(_) => Ok(()),
+            None => Err("this mode starts its own brokers; --url cannot be used".into()),
+        }
+    }
+
+    /// Kills the broker and starts it again on the same folder and address; does not wait. Returns the time just before the start.
+    pub(crate) fn kill_and_relaunch(&mut self) -> Result<Instant> {
+        let own = self.own.as_mut().ok_or("only a broker that was started here can be killed")?;
+        own.daemon.kill();
+        let begun = Instant::now();
+        own.daemon = own.launcher.launch()?;
+        self.pid = Some(own.daemon.pid());
+        Ok(begun)
+    }
+
+    /// Its CPU time so far, if its process is known.
+    pub(crate) fn cpu(&self) -> Option<Duration> {
+        procfs::cpu_time(self.pid?)
+    }
+
+    /// Its memory, if its process is known.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        procfs::memory(self.pid?)
+    }
+
+    /// Its memory, which the mode cannot do without.
+    pub(crate) fn require_memory(&self) -> Result<Memory> {
+        self.memory().ok_or_else(|| "the broker's memory cannot be read; with --url add --pid".into())
+    }
+
+    /// Prints the file system of a broker that was started here, and returns a probe of its disk.
+    pub(crate) fn probe_disk(&self) -> Result<Option<SyncProbe>> {
+        let Some(own) = &self.own else { return Ok(None) };
+        disk::print_file_system(own.folder.path());
+        SyncProbe::new(own.folder.path()).map(Some)
+    }
+
+    /// Fails if the broker was started here and has exited, with what it logged.
+    pub(crate) fn check_alive(&mut self) -> Result<()> {
+        match self.own.as_mut().and_then(|own| own.daemon.exited()) {
+            Some(exited) => Err(format!("driftqd: {exited}").into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Warns if the broker has exited: that explains the failures that follow.
+    pub(crate) fn warn_if_exited(&mut self) {
+        if let Err(error) = self.check_alive() {
+            eprintln!("warning: {error}");
+        }
+    }
+
+    /// Creates a topic with an unused name and returns the name.
+    pub(crate) async fn create_topic(&self, partitions: u32) -> Result<String> {
+        let topic = unused_name();
+        let request = post(self.addr, "/v1/topics", &format!(r#"{{"name":"{topic}","partitions":{partitions}}}"#));
+        let mut connection = Connection::connect(self.addr).await?;
+        let status = tokio::time::timeout(TIMEOUT, connection.exchange(&request)).await??;
+        if status / 100 != 2 {
+            let body = String::from_utf8_lossy(connection.body());
+            return Err(format!("the topic could not be created: {status} {body}").into());
+        }
+        Ok(topic)
+    }
+
+    /// How many messages of a topic are not finished in every group; without a group, all of them.
+    pub(crate) async fn message_count(&self, topic: &str) -> Result<u64> {
+        let mut connection = Connection::connect(self.addr).await?;
+        let request = get(self.addr, &format!("/v1/topics/{topic}"));
+        let status = tokio::time::timeout(TIMEOUT, connection.exchange(&request)).await??;
+        let body = String::from_utf8_lossy(connection.body());
+        let count = (status == 200).then(|| message_count_in(connection.body())).flatten();
+        count.ok_or_else(|| format!("the topic's messages could not be counted: {status} {body}").into())
+    }
+}
+
+/// The messages of all partitions in a topic's description. Offsets do not give the count: they are assigned per topic.
+fn message_count_in(description: &[u8]) -> Option<u64> {
+    let description: serde_json::Value = serde_json::from_slice(description).ok()?;
+    description["partitions"].as_array()?.iter().map(|partition| partition["messages"].as_u64()).sum()
+}
+
+/// The status of a GET on a new connection.
+pub(crate) async fn get_status(addr: SocketAddr, target: &str) -> Result<u16> {
+    let exchange = async { Connection::connect(addr).await?.exchange(&get(addr, target)).await };
+    Ok(tokio::time::timeout(TIMEOUT, exchange).await??)
+}
+
+/// A name that no other run and nothing earlier in this run uses.
+pub(crate) fn unused_name() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    format!("load-{now}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl BrokerOptions {
+    /// Finds the daemon's program, and has cargo build it if cargo runs this program. Called before anything is timed.
+    pub(crate) fn find_program(&mut self) -> Result<()> {
+        if self.url.is_some() || self.driftqd.is_some() {
+            return Ok(());
+        }
+        self.driftqd = Some(driftqd().map_err(|error| format!("{error}; name one with --driftqd or --url"))?);
+        Ok(())
+    }
+
+    /// Where temporary folders are created: `--dir`, else beside this program, which is on a disk.
+    fn parent_folder(&self) -> Result<PathBuf> {
+        if let Some(dir) = &self.dir {
+            return Ok(dir.clone());
+        }
+        let own = std::env::current_exe()?;
+        let beside = own.parent().filter(|folder| tempfile::tempfile_in(folder).is_ok());
+        Ok(beside.map_or_else(std::env::temp_dir, Path::to_path_buf))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_count_sums_all_partitions() {
+        let description = br#"{"name":"t","partitions":[{"partition":0,"messages":3},{"partition":1,"messages":4}]}"#;
+        assert_eq!(message_count_in(description), Some(7));
+        assert_eq!(message_count_in(br#"{"partitions":[{"partition":0}]}"#), None);
+        assert_eq!(message_count_in(b"no json"), None);
+    }
+}

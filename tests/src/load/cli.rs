@@ -1,0 +1,315 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Measures a DriftQ broker over HTTP.
+#[derive(Debug, Parser)]
+#[command(name = "load", version, propagate_version = true)]
+pub(crate) struct Cli {
+    /// The mode.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The modes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Produces as fast as the connections allow; with --ceiling compared with a bare hyper server
+    Produce(ProduceOptions),
+    /// Producers, streaming consumers and acks at once; latency from produce to delivery
+    EndToEnd(EndToEndOptions),
+    /// Fills a backlog, then measures how fast streams and acks drain it
+    Consume(ConsumeOptions),
+    /// A large backlog: memory, produce latency compared with an empty broker, kill -9 and restart
+    Backlog(BacklogOptions),
+    /// Many idle streams: memory per stream, and CPU time of an idle broker
+    Idle(IdleOptions),
+    /// Begins and finishes effects in the idempotency store; with --records a store with many records
+    Effects(EffectsOptions),
+    /// Workers that complete a step for each delivery, with output messages
+    Steps(StepsOptions),
+    /// Every row of the table of goals, as Markdown
+    Table(TableOptions),
+    /// The bare hyper server that --ceiling starts
+    #[command(hide = true)]
+    CeilingServe,
+}
+
+impl Command {
+    /// The broker's options, if the mode has a broker.
+    pub(crate) fn broker_options_mut(&mut self) -> Option<&mut BrokerOptions> {
+        match self {
+            Command::Produce(options) => Some(&mut options.broker),
+            Command::EndToEnd(options) => Some(&mut options.broker),
+            Command::Consume(options) => Some(&mut options.broker),
+            Command::Backlog(options) => Some(&mut options.broker),
+            Command::Idle(options) => Some(&mut options.broker),
+            Command::Effects(options) => Some(&mut options.broker),
+            Command::Steps(options) => Some(&mut options.broker),
+            Command::Table(options) => Some(&mut options.broker),
+            Command::CeilingServe => None,
+        }
+    }
+}
+
+/// Which broker is driven, and where its files are.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Broker")]
+pub(crate) struct BrokerOptions {
+    /// Drive a running broker, e.g. http://127.0.0.1:8080, instead of starting one
+    #[arg(long, conflicts_with_all = ["driftqd", "dir", "daemon_args"])]
+    pub(crate) url: Option<String>,
+    /// The process id of the broker at --url, to read its CPU time and memory
+    #[arg(long, requires = "url")]
+    pub(crate) pid: Option<u32>,
+    /// The program to start [default: built by cargo when run by cargo, else the driftqd beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) driftqd: Option<PathBuf>,
+    /// Where the temporary data folder is created, to choose the disk [default: beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) dir: Option<PathBuf>,
+    /// A further argument for driftqd; may be repeated
+    #[arg(long = "daemon-arg", value_name = "ARG", allow_hyphen_values = true)]
+    pub(crate) daemon_args: Vec<String>,
+}
+
+/// `load produce`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ProduceOptions {
+    /// Keep-alive connections, each with one request in flight
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub(crate) connections: u32,
+    /// Bytes of each value
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(16..=8_000_000))]
+    pub(crate) size: u32,
+    /// How long to drive; with --ceiling, each of the two servers
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Messages per request; above 1 they are sent as NDJSON, and latencies are those of requests
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) batch: u32,
+    /// Partitions of the topic; above 1 every message has a unique key
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) partitions: u32,
+    /// Drive a bare hyper server in alternating slices too; the last line is then the ratio
+    #[arg(long)]
+    pub(crate) ceiling: bool,
+    /// The most messages per second over all connections [default: unlimited]
+    #[arg(long, value_parser = rate)]
+    pub(crate) rate: Option<f64>,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// How deliveries are acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AckKind {
+    /// One request per message
+    Single,
+    /// Everything received since the last response, as one NDJSON request
+    Ndjson,
+}
+
+/// `load end-to-end`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EndToEndOptions {
+    /// Producing connections
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) producers: u32,
+    /// Consuming streams, each with a connection for acks
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=5_000))]
+    pub(crate) consumers: u32,
+    /// Bytes of each value
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(16..=8_000_000))]
+    pub(crate) size: u32,
+    /// How long to produce; the backlog is drained afterwards
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// How deliveries are acknowledged
+    #[arg(long, value_enum, default_value_t = AckKind::Single)]
+    pub(crate) ack: AckKind,
+    /// Live leases a stream may hold [default: the broker's]
+    #[arg(long)]
+    pub(crate) prefetch: Option<u32>,
+    /// Partitions of the topic
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) partitions: u32,
+    /// The most messages per second over all producers [default: unlimited]
+    #[arg(long, value_parser = rate)]
+    pub(crate) rate: Option<f64>,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// `load consume`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ConsumeOptions {
+    /// Messages to produce first
+    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) messages: u64,
+    /// Consuming streams, each with a connection for acks
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=5_000))]
+    pub(crate) consumers: u32,
+    /// Bytes of each value
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(16..=8_000_000))]
+    pub(crate) size: u32,
+    /// How deliveries are acknowledged
+    #[arg(long, value_enum, default_value_t = AckKind::Ndjson)]
+    pub(crate) ack: AckKind,
+    /// Live leases a stream may hold [default: the broker's]
+    #[arg(long)]
+    pub(crate) prefetch: Option<u32>,
+    /// Partitions of the topic
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) partitions: u32,
+    /// Give up if the backlog is not drained after this long
+    #[arg(long, default_value_t = 120.0, value_parser = seconds)]
+    pub(crate) give_up_seconds: f64,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// `load backlog`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BacklogOptions {
+    /// Messages of the backlog
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) messages: u64,
+    /// Bytes of each value
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(16..=8_000_000))]
+    pub(crate) size: u32,
+    /// Partitions of the topic
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) partitions: u32,
+    /// How long to measure the produce latency, per broker
+    #[arg(long, default_value_t = 4.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// `load idle`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct IdleOptions {
+    /// Consuming streams to open
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=500_000))]
+    pub(crate) streams: u32,
+    /// How long to measure the broker's CPU time, without and with the streams
+    #[arg(long, default_value_t = 10.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// `load effects`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EffectsOptions {
+    /// Keep-alive connections, each with one request in flight
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub(crate) connections: u32,
+    /// How long to drive; with --ceiling or --records, each of the two servers
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Bytes of each result, as JSON
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=65_536))]
+    pub(crate) result_size: u32,
+    /// Drive a bare hyper server in alternating slices too; the last line is then the ratio
+    #[arg(long, conflicts_with = "records")]
+    pub(crate) ceiling: bool,
+    /// Create this many records first, measure their memory, and compare with an empty store in alternating slices
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) records: Option<u64>,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// `load steps`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StepsOptions {
+    /// Workers, each with a stream
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=5_000))]
+    pub(crate) workers: u32,
+    /// Messages that each step produces
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub(crate) outputs: u32,
+    /// How long the workers run, unless the input ends earlier
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Bytes of each value, of input and output
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(16..=8_000_000))]
+    pub(crate) size: u32,
+    /// Partitions of each topic
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) partitions: u32,
+    /// Completes that a worker may have in flight, each on its own connection
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) in_flight: u32,
+    /// Live leases a stream may hold [default: the broker's]
+    #[arg(long)]
+    pub(crate) prefetch: Option<u32>,
+    /// Messages to produce first [default: more than can be completed in that time]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) messages: Option<u64>,
+    /// Use messages without an idempotency key, so that no step's result is stored
+    #[arg(long)]
+    pub(crate) plain: bool,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// `load table`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TableOptions {
+    /// How long each row drives the broker; the idle row takes twice as long
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// Messages of the backlog row; the goal applies to the default
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) backlog: u64,
+    /// Streams of the idle row; the goal applies to the default
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=500_000))]
+    pub(crate) streams: u32,
+    /// Records of the idempotency store's row; the goal applies to the default
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) records: u64,
+    #[command(flatten)]
+    pub(crate) broker: BrokerOptions,
+}
+
+/// Seconds.
+fn seconds(text: &str) -> Result<f64, String> {
+    between(text, 0.01, 86_400.0)
+}
+
+/// Messages per second.
+fn rate(text: &str) -> Result<f64, String> {
+    between(text, 0.1, 1e9)
+}
+
+fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (least..=most).contains(&number) { Ok(number) } else { Err(format!("not between {least} and {most}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_rejected() {
+        for text in ["nan", "inf", "-1", "0", "x", ""] {
+            assert!(seconds(text).is_err(), "{text}");
+            assert!(rate(text).is_err(), "{text}");
+        }
+        assert_eq!(seconds("0.5"), Ok(0.5));
+    }
+}

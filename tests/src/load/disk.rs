@@ -1,0 +1,108 @@
+//! The disk below the broker: its file system, and the cost of a sync without a broker.
+
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::load::error::Result;
+
+const BLOCK: [u8; 4096] = [0; 4096];
+/// Blocks of the file, overwritten from the front once its end is reached.
+const BLOCKS: usize = 200;
+
+/// Measures the cost of a sync: an fdatasync after 4 KiB written into a file that was filled with zeros beforehand.
+///
+/// A shared disk is fast in one second and slow in the next, so samples are spread over the whole run.
+#[derive(Debug)]
+pub(crate) struct SyncProbe {
+    file: File,
+    times: Vec<Duration>,
+}
+
+impl SyncProbe {
+    /// A probe on the disk of this folder. Its file is anonymous.
+    pub(crate) fn new(folder: &Path) -> Result<Self> {
+        let mut file = tempfile::tempfile_in(folder)?;
+        for _ in 0..BLOCKS {
+            file.write_all(&BLOCK)?;
+        }
+        file.sync_all()?;
+        Ok(Self { file, times: Vec::new() })
+    }
+
+    /// Takes samples.
+    pub(crate) fn sample(&mut self, samples: u32) -> Result<()> {
+        for _ in 0..samples {
+            if self.times.len().is_multiple_of(BLOCKS) {
+                self.file.seek(SeekFrom::Start(0))?;
+            }
+            let begun = Instant::now();
+            self.file.write_all(&BLOCK)?;
+            self.file.sync_data()?;
+            self.times.push(begun.elapsed());
+        }
+        Ok(())
+    }
+
+    /// The median of all samples.
+    pub(crate) fn p50(mut self) -> Option<Duration> {
+        self.times.sort_unstable();
+        self.times.get(self.times.len() / 2).copied()
+    }
+}
+
+/// The kernel's name for the type of a folder's file system.
+pub(crate) fn file_system(folder: &Path) -> Option<String> {
+    let folder = folder.canonicalize().ok()?;
+    file_system_in(&fs::read_to_string("/proc/self/mounts").ok()?, &folder)
+}
+
+fn file_system_in(mounts: &str, folder: &Path) -> Option<String> {
+    let mut best: Option<(usize, &str)> = None;
+    for line in mounts.lines() {
+        let mut fields = line.split(' ').skip(1);
+        let (Some(point), Some(kind)) = (fields.next(), fields.next()) else { continue };
+        let point = point.replace("\\040", " ");
+        // Of two mounts at the same path the later one is visible.
+        if folder.starts_with(&point) && best.is_none_or(|(length, _)| point.len() >= length) {
+            best = Some((point.len(), kind));
+        }
+    }
+    best.map(|(_, kind)| kind.to_owned())
+}
+
+/// Prints the file system of the data folder, and warns if it is in memory.
+pub(crate) fn print_file_system(folder: &Path) {
+    let kind = file_system(folder).unwrap_or_else(|| "unknown".to_owned());
+    println!("data on  {kind} ({})", folder.display());
+    if matches!(kind.as_str(), "tmpfs" | "ramfs") {
+        eprintln!("warning: {kind} is in memory, so a sync costs nothing there; choose a disk with --dir");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sync_probe_wraps_at_end_of_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut probe = SyncProbe::new(folder.path()).expect("a probe");
+        probe.sample(200).expect("samples");
+        probe.sample(2).expect("samples");
+        assert_eq!(probe.times.len(), BLOCKS + 2);
+        assert!(probe.file.metadata().is_ok_and(|file| file.len() == (BLOCKS * BLOCK.len()) as u64));
+        assert!(probe.p50().is_some());
+    }
+
+    #[test]
+    fn file_system_is_that_of_the_nearest_mount() {
+        let mounts = "/dev/a / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n/dev/b /tmp/my\\040disk xfs rw 0 0\n";
+        let kind = |folder| file_system_in(mounts, Path::new(folder));
+        assert_eq!(kind("/home/x").as_deref(), Some("ext4"));
+        assert_eq!(kind("/tmp/x").as_deref(), Some("tmpfs"));
+        assert_eq!(kind("/tmpx").as_deref(), Some("ext4"));
+        assert_eq!(kind("/tmp/my disk/x").as_deref(), Some("xfs"));
+    }
+}

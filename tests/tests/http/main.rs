@@ -1,0 +1,24 @@
+//! The broker process over HTTP: every route, malformed input, slow clients, faults, shutdown and restart.
+#![allow(unreachable_pub)]
+
+mod batch;
+mod complete;
+mod consume;
+mod dead_letters;
+mod durability;
+mod effects;
+mod faults;
+mod groups;
+mod guide;
+mod harness;
+mod hostile;
+mod produce;
+mod requests;
+mod settle;
+mod shutdown;
+mod slow_readers;
+mod slow_senders;
+mod smoke;
+mod status;
+mod step_atomicity;
+mod topics;
