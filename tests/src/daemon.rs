@@ -340,19 +340,24 @@ pub fn driftqd() -> Result<PathBuf, String> {
     }
 }
 
-/// The program `name` of this workspace, beside the running program. Built by cargo first if cargo runs this program.
+/// The program `name` of this workspace, beside the running program. If cargo runs this program, it first builds `name` unless that is newer
+/// than its sources.
 ///
 /// # Errors
 /// If there is none, or it cannot be built.
 pub fn program(package: &str, name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    if let Some(cargo) = std::env::var_os("CARGO") {
+    // A test binary is one folder below.
+    let find = || own.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
+    if let Some(cargo) = std::env::var_os("CARGO")
+        && !find().is_some_and(|program| is_up_to_date(&program))
+    {
         let mut build = Command::new(cargo);
         build.args(["build", "--quiet", "--locked", "-p", package, "--bin", name]);
         if !cfg!(debug_assertions) {
             build.arg("--release");
         } else if own.parent().is_some_and(|folder| folder.ends_with("deps")) {
-            // A test binary: `cargo test --workspace` has built the program with this profile.
+            // A test binary.
             build.args(["--profile", "test"]);
         }
         let status = build.status().map_err(|error| error.to_string())?;
@@ -360,7 +365,44 @@ pub fn program(package: &str, name: &str) -> Result<PathBuf, String> {
             return Err(format!("cargo could not build {name}: {status}"));
         }
     }
-    // A test binary is one folder below.
-    let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
-    found.ok_or_else(|| format!("there is no {name} beside {}", own.display()))
+    find().ok_or_else(|| format!("there is no {name} beside {}", own.display()))
+}
+
+/// Whether a program is newer than the sources that cargo lists beside it. `cargo test --workspace` has just built it then; a build of its
+/// package alone would select other features of dependencies and compile them again.
+fn is_up_to_date(program: &Path) -> bool {
+    let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
+    let Ok(built) = modified(program) else { return false };
+    let Ok(list) = fs::read_to_string(program.with_extension("d")) else { return false };
+    // One line: the program, a colon, and the sources separated by spaces, in whose names spaces are escaped.
+    let Some((_, sources)) = list.trim_end().split_once(": ") else { return false };
+    let sources = sources.replace("\\ ", "\0");
+    sources
+        .split(' ')
+        .all(|source| modified(Path::new(&source.replace('\0', " "))).is_ok_and(|modified| modified <= built))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_is_up_to_date_until_a_source_changes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [program, source] = ["program", "a source.rs"].map(|name| folder.path().join(name));
+        let touch = |path: &Path, seconds: u64| {
+            let file = File::create(path).expect("created");
+            file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(seconds)).expect("set");
+        };
+        touch(&source, 1);
+        touch(&program, 2);
+        assert!(!is_up_to_date(&program), "without a list of sources");
+        let escaped = source.to_str().expect("a path").replace(' ', "\\ ");
+        fs::write(folder.path().join("program.d"), format!("program: {escaped} {escaped}\n")).expect("written");
+        assert!(is_up_to_date(&program));
+        touch(&source, 3);
+        assert!(!is_up_to_date(&program));
+        fs::remove_file(&source).expect("removed");
+        assert!(!is_up_to_date(&program));
+    }
 }

@@ -182,7 +182,12 @@ fn check_shortened_log(broker: &TestBroker, offset: u64, lsn: u64) {
     let mut daemon = broker.start(1 << 19);
     let value = "x".repeat(16_000);
     for _ in 0..200 {
-        broker.produce(&value).expect("accepted");
+        // 429 while the next segment is being created.
+        let deadline = Instant::now() + TIMEOUT;
+        while broker.produce(&value).is_none() {
+            assert!(Instant::now() < deadline, "never accepted");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
     let (digest_lsn, digest) = broker.digest();
     daemon.kill();

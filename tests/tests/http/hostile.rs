@@ -47,12 +47,10 @@ fn next_offset(server: &Server, topic: &str) -> u64 {
     server.get(&format!("/v1/topics/{topic}")).json()["partitions"][0]["next_offset"].as_u64().expect("a number")
 }
 
-/// A metric without regard to its labels.
+/// A metric without labels.
+#[track_caller]
 pub fn gauge(server: &Server, name: &str) -> u64 {
-    let metrics = server.get("/metrics").body;
-    let line = metrics.lines().find(|line| line.split([' ', '{']).next() == Some(name));
-    let value = line.and_then(|line| line.rsplit(' ').next()).unwrap_or_else(|| panic!("no {name} in {metrics}"));
-    value.parse::<f64>().expect("a number") as u64
+    server.metric(name).unwrap_or_else(|| panic!("no {name}")) as u64
 }
 
 #[test]
