@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use driftq_core::Command;
 use driftq_core::pipeline::inspect;
-use driftq_core::types::Retention;
-use driftq_core::types::TopicName;
+use driftq_core::types::{Retention, TopicName};
 use support::{BATCH, BenchBroker, PLAIN, RESULT, Shape, VALUE, cpu_time};
 
 mod support;

@@ -11,8 +11,7 @@ use driftq_core::command::{Ack, CreateTopic};
 use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
 use driftq_core::log::{IoOp, LogId, MemoryStorage};
 use driftq_core::reply::Delivery;
-use driftq_core::types::{GroupName, Millis, NameError, OwnerName, Timestamp, TopicName};
-use driftq_core::types::{GroupStart, Retention};
+use driftq_core::types::{GroupName, GroupStart, Millis, NameError, OwnerName, Retention, Timestamp, TopicName};
 use driftq_core::{Command, JobClass, Output, Pipeline, PipelineConfig};
 
 type Failure = Box<dyn std::error::Error>;

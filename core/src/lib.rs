@@ -89,7 +89,7 @@
 //! | [`poll_timeout`](Pipeline::poll_timeout), [`handle_timeout`](Pipeline::handle_timeout) | after every other call; at the time it names | leases, retries and delays come late; nothing is lost |
 //! | [`poll_job`](Pipeline::poll_job) | after every `handle`, `handle_timeout` and `complete`, for each [`JobClass`] that has none under way | nothing becomes durable, so nothing is answered |
 //! | [`complete`](Pipeline::complete) | exactly once per job, with its result | that class stops |
-//! | [`poll_output`](Pipeline::poll_output) | after `complete`, until it returns `None` | outputs accumulate in memory |
+//! | [`poll_output`](Pipeline::poll_output) | after every `handle`, `handle_timeout` and `complete`, until it returns `None` | outputs accumulate in memory |
 //! | [`close`](Pipeline::close) | to stop; then jobs until [`is_closed`](Pipeline::is_closed) | the next start finds no footer and reads the tail more carefully |
 //!
 //! Jobs of one class are performed in order; jobs of different classes may overlap. Time must not run backwards; a

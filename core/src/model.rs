@@ -1,8 +1,8 @@
 //! The reference model: a complete broker on an in-memory log with an injected clock.
 //!
-//! A [`Model`] runs the production [`Pipeline`]; it adds only a storage that keeps what was synced and forgets the rest,
-//! and a clock that moves when told. Scenario files and the test suites of other implementations drive it with one enum,
-//! [`ModelCommand`]: produce, deliver, ack, nack, tick, crash and the rest.
+//! A [`Model`] runs the production [`Pipeline`]; it adds only a storage that keeps what was synced and forgets the
+//! rest, and a clock that moves when told. Scenario files and the test suites of other implementations drive it with
+//! one enum, [`ModelCommand`]: produce, deliver, ack, nack, tick, crash and the rest.
 //!
 //! ```
 //! use driftq_core::command::{CreateTopic, Nack, Produce, Subscribe};

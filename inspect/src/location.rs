@@ -1,7 +1,6 @@
 //! Where a message is stored, and its state in a group.
 
-use driftq_core::state::State;
-use driftq_core::state::group::Group;
+use driftq_core::state::{Group, State};
 use driftq_core::types::{MessageRef, PartitionId, Phase, Position, Timestamp, TopicId};
 
 use crate::format::{quoted, timestamp};

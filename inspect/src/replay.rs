@@ -189,14 +189,14 @@ impl<O: ReplayObserver + ?Sized> Replay for Attempt<'_, O> {
         self.apply(&record)?;
         match &record.event {
             Event::Restored(image) => self.observer.snapshot_image(&self.state, image),
-            _ => return Err(Malformed::new("a log record in a snapshot")),
+            _ => return Err(Malformed::new("a record in a snapshot")),
         }
         Ok(())
     }
 
     fn restored(&mut self) -> Result<(), Malformed> {
         if self.state.boot() == Boot(0) {
-            return Err(Malformed::new("it has no origin"));
+            return Err(Malformed::new("the snapshot has no origin"));
         }
         self.state.check().map_err(|inconsistency| Malformed::new(inconsistency.to_string()))?;
         self.base_at = self.state.clock();
@@ -207,7 +207,7 @@ impl<O: ReplayObserver + ?Sized> Replay for Attempt<'_, O> {
     fn replay(&mut self, lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
         let record = decode(kind, version, payload)?;
         if let Event::Restored(_) = record.event {
-            return Err(Malformed::new("a piece of a snapshot in the log"));
+            return Err(Malformed::new("an image in the log"));
         }
         let at = record.at;
         self.times = Some((self.times.map_or(at, |(first, _)| first), at));

@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use driftq_core::state::State;
-use driftq_core::state::group::{Group, Progress};
-use driftq_core::state::partition::{Message, Partition};
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{Group, Message, Partition, Progress, State, Topic};
 use driftq_core::types::{EffectStatus, GroupName, Phase, Position, Timestamp};
 use serde::Serialize;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use driftq_core::Pipeline;
 use driftq_core::reply::RouterUse;
-use driftq_core::state::partition::Partition;
+use driftq_core::state::Partition;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;

@@ -17,8 +17,7 @@ use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreC
 use driftq_core::log::{FileId, FileInfo, LogId, MemoryStorage, Storage, StorageFault, WriteAt};
 use driftq_core::reply::StoreReply;
 use driftq_core::types::*;
-use driftq_core::types::{EffectStatus, Identity, Lifetime, Outcome, Scope};
-use driftq_core::types::{GroupStart, Retention};
+use driftq_core::types::{EffectStatus, GroupStart, Identity, Lifetime, Outcome, Retention, Scope};
 use driftq_core::{Command, JobClass, Output, Pipeline, PipelineConfig, Reply};
 
 pub const NOW: Timestamp = Timestamp(1_700_000_000_000);

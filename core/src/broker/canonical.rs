@@ -1,4 +1,4 @@
-//! What the future of a broker depends on, as text; see [`Pipeline::canonical`](crate::Pipeline::canonical).
+//! Canonical encoding of a broker; see [`Pipeline::canonical`](crate::Pipeline::canonical).
 
 use std::fmt::{Result, Write};
 

@@ -1,4 +1,4 @@
-//! What the broker has done since it was started, counted for whoever watches it. Nothing here decides anything.
+//! Counters since the start, for metrics. They affect no decision.
 
 use std::collections::BTreeMap;
 
@@ -7,54 +7,54 @@ use crate::reply::{Refusal, Reply, StoreReply};
 use crate::state::State;
 use crate::types::{DeadReason, TopicName};
 
-/// How often things have happened since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Records that were appended.
+    /// Appended records.
     pub appended: u64,
-    /// Records the log had no room for.
+    /// Records refused by the log.
     pub refused: u64,
-    /// Messages stored by produces.
+    /// Messages stored by produce and complete.
     pub produced: u64,
-    /// Produces answered with an earlier message's message_ref.
+    /// Produces that were duplicates.
     pub deduplicated: u64,
-    /// Messages handed out, redeliveries included.
+    /// Deliveries, redeliveries included.
     pub delivered: u64,
-    /// Messages finished by an ack.
+    /// Messages acked by ack and complete.
     pub acked: u64,
-    /// Failures reported by workers.
+    /// Nacks.
     pub nacked: u64,
-    /// Leases that ended in silence.
+    /// Leases that expired without ack, nack or extend.
     pub expired: u64,
-    /// Messages given back unharmed.
+    /// Released messages.
     pub released: u64,
-    /// Leases that were prolonged.
+    /// Extended leases.
     pub extended: u64,
-    /// Dead letters made live again.
+    /// Redriven dead letters.
     pub redriven: u64,
-    /// Messages finished without being delivered, as their identity was done.
+    /// Messages acked without delivery, since their identity was committed.
     pub skipped: u64,
-    /// Steps that were completed.
+    /// Completed steps.
     pub completed: u64,
-    /// How often it was asked whether an effect may be run.
+    /// Begins of effects.
     pub begun: u64,
-    /// How often the answer was to run it; reacquired ones included.
+    /// Grants of effects, by begin and reacquire.
     pub executed: u64,
-    /// How often the answer was what had come of it before.
+    /// Begins answered with the stored outcome.
     pub replayed: u64,
-    /// How often somebody was running it.
+    /// Begins refused because the effect was leased.
     pub in_progress: u64,
-    /// How often the request was not the one the key was first used for.
+    /// Begins refused because of another request hash.
     pub mismatched: u64,
-    /// How often a token of the store was not the newest.
+    /// Commands of the idempotency store refused because of a stale token.
     pub stale: u64,
 }
 
-/// Dead letters since the start, by the topic they come from and the reason.
+/// Dead letters since the start, by source topic and reason.
 pub type DeadLetterCounts = BTreeMap<(TopicName, DeadReason), u64>;
 
 impl Counters {
-    /// Counts a record that was appended.
+    /// Counts an appended record.
     pub(super) fn count(&mut self, event: &Event) {
         self.appended += 1;
         match event {
@@ -74,10 +74,10 @@ impl Counters {
         }
     }
 
-    /// Counts what the idempotency store has said.
-    pub(super) fn count_store(&mut self, begins: bool, answered: &Result<Reply, Refusal>) {
-        self.begun += u64::from(begins);
-        match answered {
+    /// Counts the result of a command of the idempotency store.
+    pub(super) fn count_store(&mut self, is_begin: bool, result: &Result<Reply, Refusal>) {
+        self.begun += u64::from(is_begin);
+        match result {
             Ok(Reply::Store(StoreReply::Execute { .. })) => self.executed += 1,
             Ok(Reply::Store(StoreReply::Replay(_))) => self.replayed += 1,
             Err(Refusal::InProgress { .. }) => self.in_progress += 1,
@@ -88,11 +88,11 @@ impl Counters {
     }
 }
 
-/// Counts a dead letter, and forgets a topic that is gone: what is counted stays bounded by what there is.
+/// Counts a dead letter. Removes the counts of a deleted topic, so that they stay bounded.
 pub(super) fn count_dead_letter(counters: &mut DeadLetterCounts, state: &State, event: &Event) {
     match event {
         Event::DeadLettered { message_ref, reason, .. } => {
-            let topic = state.topic(message_ref.topic).expect("a message dies in a topic that is there");
+            let topic = state.topic(message_ref.topic).expect("the topic of a message exists");
             *counters.entry((topic.name().clone(), *reason)).or_default() += 1;
         }
         Event::TopicDeleted { topic } => {

@@ -7,18 +7,18 @@ use crate::faults::Faults;
 use crate::index::Next;
 use crate::record::Event;
 use crate::reply::{Delivery, Output, Refusal};
-use crate::state::partition::Message;
+use crate::state::Message;
 use crate::types::{Body, DeadReason, DeliveryState, GroupId, LastError, MessageRef, Timestamp, TopicId};
 
-/// Messages dispatched in one call. [`Broker::poll_timeout`] asks for the next call at once, so that no single call
-/// grows with the number of consumers that have credit.
+/// The most messages dispatched in one call. [`Broker::poll_timeout`] asks for the next call at once, so that the cost
+/// of a call does not grow with the number of consumers that have credit.
 const DISPATCHED_PER_CALL: usize = 1_024;
 
-/// Messages dispatched to one group before another has its turn.
+/// The most messages dispatched to one group before the next group's turn.
 const DISPATCHED_PER_TURN: usize = 64;
 
 impl<F: Faults> Broker<F> {
-    /// Dispatches what can be dispatched, up to the limit of one call.
+    /// Dispatches ready messages, up to the limit of one call.
     pub(super) fn dispatch(&mut self, log: &mut impl LogSink) {
         let mut left = DISPATCHED_PER_CALL;
         while left > 0
@@ -41,16 +41,16 @@ impl<F: Faults> Broker<F> {
                 }
             }
             if used == turn {
-                self.index.turn_over(topic, group);
+                self.index.end_turn(topic, group);
             }
             left -= used;
         }
     }
 
-    /// Takes the next message of a group: delivers it, or ends it undelivered if it is committed already or past its
-    /// deadline. False if the group has none.
+    /// Dispatches the next message of a group: delivers it, skips it if its identity is committed, or dead-letters it
+    /// if its deadline has passed. Returns false if the group has none.
     fn dispatch_next(&mut self, topic: TopicId, group: GroupId, log: &mut impl LogSink) -> Result<bool, Refusal> {
-        let topic = self.state.topic(topic).expect("work is listed for topics that are there");
+        let topic = self.state.topic(topic).expect("work of a deleted topic is removed");
         let next = self.faults.next_dispatch(&mut self.index, topic, group, self.limits.in_flight_max, self.now);
         let Some(next) = next else { return Ok(false) };
         let message_ref = next.message_ref;
@@ -73,21 +73,21 @@ impl<F: Faults> Broker<F> {
     /// Leases a message to a consumer.
     fn deliver(&mut self, next: Next, message: Message, log: &mut impl LogSink) -> Result<(), Refusal> {
         let Next { message_ref, consumer, .. } = next;
-        let stream = &self.index.consumers[&consumer];
-        let (owner, until) = (stream.owner.clone(), self.now.after(stream.lease));
+        let connected = &self.index.consumers[&consumer];
+        let (owner, until) = (connected.owner.clone(), self.now.after(connected.lease));
         let token = self.next_token();
         self.commit_for(Event::Delivered { message_ref, token, owner, until }, SpaceClass::Churn, log)?;
-        self.index.served(next, message.body.flags().priority);
+        self.index.dispatched(next, message.body.flags().priority);
         let delivery = Box::new(self.delivery(&message_ref, message, until));
         self.hold(Output::Deliver { consumer, delivery });
         Ok(())
     }
 
-    /// Whether the group has committed the identity of this message with another one. Messages replayed by a seek are
-    /// delivered all the same, and so are dead letters: one message can become a dead letter more than once.
+    /// Whether the group has committed the identity of this message with another one. Does not hold for messages that a
+    /// seek replays, nor for dead letters, since one message can be dead-lettered more than once.
     fn is_committed(&self, message_ref: &MessageRef, body: &Body) -> bool {
-        let topic = self.state.topic(message_ref.topic).expect("work is listed for topics that are there");
-        let group = topic.group(message_ref.group).expect("work is listed for groups that are there");
+        let topic = self.state.topic(message_ref.topic).expect("work of a deleted topic is removed");
+        let group = topic.group(message_ref.group).expect("work of a deleted group is removed");
         let progress = group.progress(message_ref.partition);
         let replayed = progress.is_some_and(|progress| message_ref.position < progress.replayed_below());
         let effect = self.state.effect_of(topic.name(), group.name(), body, self.now);
@@ -96,7 +96,7 @@ impl<F: Faults> Broker<F> {
 
     /// The delivery of `message` that was just committed.
     fn delivery(&self, message_ref: &MessageRef, message: Message, lease_until: Timestamp) -> Delivery {
-        let delivery = self.delivery_state(message_ref).expect("just delivered");
+        let delivery = self.delivery_state(message_ref).expect("a delivered message has a delivery state");
         Delivery {
             partition: message_ref.partition,
             offset: message.offset,

@@ -1,4 +1,4 @@
-//! Commands, one by one: decide, commit, answer.
+//! Executes commands: decide, commit, reply.
 
 use super::{Broker, LogSink, SpaceClass};
 use crate::command::{
@@ -12,20 +12,21 @@ use crate::faults::Faults;
 use crate::index::Consumer;
 use crate::record::Event;
 use crate::reply::{CloseCause, Output, Overload, Refusal, Reply};
-use crate::state::group::Group;
+use crate::state::Group;
 use crate::types::{ConsumerId, GroupId, MessageRef, TopicId, TopicName};
 
-/// How many dead letters one command makes live again: more at once would keep everybody waiting.
+/// The most dead letters that one command redrives, so that it does not delay other commands.
 const REDRIVEN_PER_CALL: u64 = 1_024;
 
-/// Where too many answers of completed steps are kept, one in so many goes.
+/// Beyond the limit of stored completions, this fraction of the limit is removed at once.
 const COMPLETIONS_FREED_SHARE: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
+    // One arm per command: an exhaustive match in one place shows how each is decided and which space it may use.
     pub(super) fn execute(&mut self, command: Command, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         match command {
-            Command::Produce(mut asked) => {
-                let decision = produce::produce(&self.context(), &mut asked)?;
+            Command::Produce(mut request) => {
+                let decision = produce::produce(&self.context(), &mut request)?;
                 self.counters.deduplicated += u64::from(matches!(&decision.reply, Reply::Produced(at) if at.duplicate));
                 self.answer(decision, SpaceClass::Growth, log)
             }
@@ -45,9 +46,9 @@ impl<F: Faults> Broker<F> {
                 let decision = settle::release(&self.context(), &claim)?;
                 self.answer(decision, SpaceClass::Drain, log)
             }
-            Command::Complete(asked) => self.complete(asked, log),
-            Command::Store(asked) => self.ask_store(&asked, log),
-            Command::Subscribe(asked) => self.subscribe(asked, log),
+            Command::Complete(request) => self.complete(request, log),
+            Command::Store(request) => self.execute_store(&request, log),
+            Command::Subscribe(request) => self.subscribe(request, log),
             Command::SetPrefetch(SetPrefetch { consumer, prefetch }) => {
                 self.index.set_prefetch(consumer, prefetch).ok_or(Refusal::UnknownConsumer)?;
                 Ok(Reply::Success)
@@ -72,8 +73,8 @@ impl<F: Faults> Broker<F> {
                 let topic = decide::topic(&self.state, &topic)?;
                 let (topic_id, group_id) = (topic.id(), admin::group(topic, &group)?.id());
                 let decision = admin::delete_group(topic, &group)?;
-                let streams: Vec<_> = self.index.members(topic_id, group_id).collect();
-                self.end(streams, CloseCause::GroupDeleted, decision, log)
+                let consumers: Vec<_> = self.index.members(topic_id, group_id).collect();
+                self.delete(consumers, CloseCause::GroupDeleted, decision, log)
             }
             Command::Seek(Seek { topic, group, to }) => {
                 let decision = admin::seek(decide::topic(&self.state, &topic)?, &group, to)?;
@@ -100,60 +101,60 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    fn complete(&mut self, mut asked: Box<Complete>, log: &mut impl LogSink) -> Result<Reply, Refusal> {
-        let decision = complete::complete(&self.context(), &mut asked)?;
-        let need = match &decision.event {
+    fn complete(&mut self, mut request: Box<Complete>, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+        let decision = complete::complete(&self.context(), &mut request)?;
+        let class = match &decision.event {
             Some(Event::Completed(step)) if step.stored() > 0 => SpaceClass::Growth,
             _ => SpaceClass::Drain,
         };
-        let adds_an_answer = decision.event.is_some();
-        let answered = self.answer(decision, need, log)?;
-        if adds_an_answer && self.state.completions().len() > self.limits.completions_max {
-            // The oldest are the least likely to be asked for. What the log has no room for now goes with the next step.
+        let is_new = decision.event.is_some();
+        let reply = self.answer(decision, class, log)?;
+        if is_new && self.state.completions().len() > self.limits.completions_max {
+            // The oldest are the least likely to be retried. If the log refuses the record, the next step retries it.
             let count = (self.limits.completions_max as u64).div_ceil(COMPLETIONS_FREED_SHARE).max(1);
             let _ = self.commit(Event::CompletionsExpired { count }, SpaceClass::Drain, log);
         }
-        Ok(answered)
+        Ok(reply)
     }
 
-    fn ask_store(&mut self, asked: &StoreCommand, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+    fn execute_store(&mut self, command: &StoreCommand, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         let token = self.next_token();
-        let (need, begins) = match asked {
+        let (class, is_begin) = match command {
             StoreCommand::Begin(_) => (SpaceClass::Growth, true),
-            // Nothing is the less for being finished: results must not use up what acks need.
+            // A finish frees nothing, so results must not exhaust the space reserved for acks.
             StoreCommand::Reacquire(Reacquire { .. })
             | StoreCommand::Renew(Renew { .. })
             | StoreCommand::Finish(Finish { .. }) => (SpaceClass::Churn, false),
             StoreCommand::Lookup(Lookup { .. }) | StoreCommand::Forget(Forget { .. }) => (SpaceClass::Drain, false),
         };
-        let decided = EffectDecisions { context: self.context(), token }.decide(asked);
-        let answered = decided.and_then(|decision| self.answer(decision, need, log));
-        self.counters.count_store(begins, &answered);
-        answered
+        let decision = EffectDecisions { context: self.context(), token }.decide(command);
+        let result = decision.and_then(|decision| self.answer(decision, class, log));
+        self.counters.count_store(is_begin, &result);
+        result
     }
 
-    fn subscribe(&mut self, asked: Subscribe, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+    fn subscribe(&mut self, request: Subscribe, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         if self.index.consumers.len() >= self.limits.consumers_max {
             let retry_after = self.limits.retry_after;
             return Err(Refusal::Overloaded { reason: Overload::Objects, retry_after });
         }
-        let topic = decide::topic(&self.state, &asked.topic)?;
-        let decision = admin::create_group(&self.context(), topic, &asked.group, asked.start)?;
+        let topic = decide::topic(&self.state, &request.topic)?;
+        let decision = admin::create_group(&self.context(), topic, &request.group, request.start)?;
         let topic = topic.id();
         self.answer(decision, SpaceClass::Drain, log)?;
-        let group = admin::group(decide::topic(&self.state, &asked.topic)?, &asked.group)?.id();
+        let group = admin::group(decide::topic(&self.state, &request.topic)?, &request.group)?.id();
         let id = self.next_consumer;
         self.next_consumer = id.next();
         let consumer = Consumer {
             topic,
             group,
-            owner: asked.owner,
-            lease: self.limits.lease(asked.lease),
-            prefetch: asked.prefetch,
-            live: 0,
-            deliveries_left: asked.deliveries_max,
-            on_disconnect: asked.on_disconnect,
-            held: Default::default(),
+            owner: request.owner,
+            lease: self.limits.lease(request.lease),
+            prefetch: request.prefetch,
+            in_flight: 0,
+            deliveries_left: request.deliveries_max,
+            on_disconnect: request.on_disconnect,
+            leases: Default::default(),
         };
         self.index.join(id, consumer);
         Ok(Reply::Subscribed { consumer: id })
@@ -163,12 +164,12 @@ impl<F: Faults> Broker<F> {
         let Some(consumer) = self.index.consumers.get(&id) else { return Err(Refusal::UnknownConsumer) };
         if consumer.on_disconnect == OnDisconnect::Release {
             let (topic, group) = (consumer.topic, consumer.group);
-            let held: Vec<_> = consumer.held.iter().copied().collect();
-            // No more for this stream while its leases go back.
+            let leases: Vec<_> = consumer.leases.iter().copied().collect();
+            // No deliveries to this consumer while its leases are released.
             self.index.set_prefetch(id, 0);
-            for (partition, position) in held {
+            for (partition, position) in leases {
                 let message_ref = MessageRef { topic, group, partition, position };
-                // Nobody can be kept from leaving: what the log has no room for runs on until its lease ends.
+                // A disconnect cannot be refused: if the log has no space, the remaining leases expire.
                 if self.commit(Event::Released { message_ref }, SpaceClass::Drain, log).is_err() {
                     break;
                 }
@@ -182,20 +183,20 @@ impl<F: Faults> Broker<F> {
         let topic = decide::topic(&self.state, name)?;
         let (id, groups): (TopicId, Vec<GroupId>) = (topic.id(), topic.groups().map(Group::id).collect());
         let decision = admin::delete_topic(topic);
-        let streams = groups.into_iter().flat_map(|group| self.index.members(id, group)).collect();
-        self.end(streams, CloseCause::TopicDeleted, decision, log)
+        let consumers = groups.into_iter().flat_map(|group| self.index.members(id, group)).collect();
+        self.delete(consumers, CloseCause::TopicDeleted, decision, log)
     }
 
-    /// Commits a deletion and tells the streams it ends.
-    fn end(
+    /// Commits a deletion and closes the streams of its consumers.
+    fn delete(
         &mut self,
-        streams: Vec<ConsumerId>,
+        consumers: Vec<ConsumerId>,
         cause: CloseCause,
         decision: Decision,
         log: &mut impl LogSink,
     ) -> Result<Reply, Refusal> {
         let reply = self.answer(decision, SpaceClass::Drain, log)?;
-        for consumer in streams {
+        for consumer in consumers {
             self.hold(Output::Closed { consumer, cause });
         }
         Ok(reply)
@@ -213,14 +214,14 @@ impl<F: Faults> Broker<F> {
         while count < limit
             && let Some(candidate) = candidates.next(&self.state)
         {
-            let done = match dead_letter::redrive(&self.context(), topic, candidate) {
+            let redriven = match dead_letter::redrive(&self.context(), topic, candidate) {
                 Ok(None) => continue,
                 Ok(Some(event)) => self.commit_for(event, SpaceClass::Growth, log),
                 Err(refusal) => Err(refusal),
             };
-            match done {
+            match redriven {
                 Ok(()) => count += 1,
-                // What could be done was done; the rest stays where it is.
+                // A partial redrive succeeds; the reply has its count.
                 Err(_) if count > 0 => break,
                 Err(refusal) => return Err(refusal),
             }

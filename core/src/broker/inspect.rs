@@ -1,16 +1,14 @@
-//! Looking without touching.
+//! Read-only commands: describe and peek.
 
 use super::Broker;
 use crate::decide;
 use crate::faults::Faults;
 use crate::reply::{Blocked, GroupInfo, PartitionInfo, Peeked, ProgressInfo, Refusal, Reply, TopicInfo};
-use crate::state::group::{Group, Progress};
-use crate::state::partition::Partition;
-use crate::state::topic::Topic;
+use crate::state::{Group, Partition, Progress, Topic};
 use crate::types::{Offset, PartitionId, Phase, Position, TopicName};
 
-/// How many positions `blocked` looks at to find one that could be handed out. It explains; it does not decide.
-const LOOKED_AT: usize = 64;
+/// The most unacked positions that `blocked` examines. Its result is informational.
+const EXAMINED_MAX: usize = 64;
 
 impl<F: Faults> Broker<F> {
     pub(super) fn describe(&self, name: &TopicName) -> Result<Reply, Refusal> {
@@ -76,7 +74,7 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Why nothing is being handed out, where something is left to do that nobody holds.
+    /// Why nothing is dispatched, if unacked messages are not in flight.
     fn blocked(&self, topic: &Topic, group: &Group, id: PartitionId, progress: &Progress) -> Option<Blocked> {
         let partition = topic.partition(id).expect("every group has every partition");
         let lag = progress.acked().unacked_before(partition.next_position());
@@ -95,12 +93,13 @@ impl<F: Faults> Broker<F> {
         if !self.index.group_has_credit(topic.id(), group.id()) {
             return Some(Blocked::NoCredit);
         }
-        let undone = |from: Position| {
+        let unacked = |from: Position| {
             let position = progress.acked().first_unacked_from(from);
             (position < partition.next_position()).then_some(position)
         };
-        let undone = std::iter::successors(undone(Position(0)), |position| undone(position.next())).take(LOOKED_AT);
-        let mut due = undone.filter(|position| {
+        let unacked =
+            std::iter::successors(unacked(Position(0)), |position| unacked(position.next())).take(EXAMINED_MAX);
+        let mut due = unacked.filter(|position| {
             let retry_due = progress.delivery(*position).is_none_or(|delivery| match delivery.phase {
                 Phase::Leased { .. } => false,
                 Phase::Queued { not_before } => not_before <= self.now,

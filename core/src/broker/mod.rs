@@ -1,8 +1,7 @@
-//! The broker: asked, never asking.
+//! Broker state machine. Performs no I/O and reads no clock.
 //!
-//! Every call takes the time. Whatever is decided goes to the [`LogSink`] first, then into the state; answers and deliveries
-//! wait inside until [`Broker::on_durable`] says that the log has synced what they rest on, and leave by
-//! [`Broker::poll_output`].
+//! Every decision is appended to the [`LogSink`] and then applied to the state. Outputs are held until
+//! [`Broker::on_durable`] reports that the records they depend on are synced; [`Broker::poll_output`] returns them.
 
 mod canonical;
 mod counters;
@@ -23,29 +22,30 @@ use crate::reply::{Output, Overload, Refusal, Reply};
 use crate::state::{Contradiction, State};
 use crate::types::{Boot, ConsumerId, LeaseToken, Limits, Lsn, Millis, Ticket, Timestamp};
 
-/// Where records go.
+/// The log to which a broker appends its records.
 pub trait LogSink {
-    /// Appends a record and says where it stands, or refuses it for want of room. A refusal has no effect.
+    /// Appends a record and returns its LSN, which must be greater than all before. A refusal has no effect.
     ///
     /// # Errors
-    /// [`LogRefusal`] says why there is no room.
+    /// [`LogRefusal`] if the log has no space for the record.
     fn append(&mut self, record: &Record, class: SpaceClass) -> Result<Lsn, LogRefusal>;
 }
 
-/// How badly a record is needed when room is short.
+/// Which part of the log's reserve a record may use when the disk is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpaceClass {
-    /// It adds to what is stored; refused first.
+    /// The record adds stored data; it may not use the reserve.
     Growth,
-    /// It moves what is stored about: a delivery, a longer lease, the end of one. May draw on half of the reserve. Whoever consumes without
-    /// ever finishing anything would else use up what finishing needs.
+    /// The record changes a lease; it may use half of the reserve. The other half is for acks: consumers that never ack
+    /// must not exhaust it.
     Churn,
-    /// It helps to drain what is stored; may draw on all of the reserve.
+    /// The record reduces stored data; it may use the whole reserve.
     Drain,
 }
 
-/// Why the log does not take a record.
+/// Why the log refused a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LogRefusal {
     /// The disk is full.
     #[error("storage is full")]
@@ -53,22 +53,22 @@ pub enum LogRefusal {
     /// The next segment is not ready yet.
     #[error("the log is preparing room")]
     Busy,
-    /// The record is longer than any record may be.
+    /// The record exceeds the size of a frame or of a segment.
     #[error("the record is too long")]
     TooLong,
 }
 
-/// What went wrong with the log for good.
+/// A permanent failure of the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the log has failed: {0}")]
 pub struct LogFault(pub String);
 
-/// How long a broker without room in the log waits before it tries again by itself.
+/// How long timers and dispatch pause after the log refused a record.
 const STALL: Millis = Millis(100);
 
-/// The state machine.
+/// The broker state machine.
 ///
-/// `F` is [`NoFaults`] but in simulations.
+/// [`Pipeline`](crate::Pipeline) combines it with a log. `F` is [`NoFaults`] except in simulations.
 #[derive(Clone, Debug)]
 pub struct Broker<F: Faults = NoFaults> {
     state: State,
@@ -76,7 +76,7 @@ pub struct Broker<F: Faults = NoFaults> {
     limits: Limits,
     faults: F,
     now: Timestamp,
-    /// The last position appended when something was last decided.
+    /// The LSN of the last record.
     appended: Lsn,
     durable: Lsn,
     held: VecDeque<(Lsn, Output)>,
@@ -91,14 +91,14 @@ pub struct Broker<F: Faults = NoFaults> {
 }
 
 impl<F: Faults> Broker<F> {
-    /// A broker that goes on from `state`, whose records stand in the log up to `last` and are durable.
+    /// A broker that continues from `state`, the result of the durable records up to `last`.
     ///
-    /// Nothing may be asked of it before [`Broker::boot`]. Limits above their ceilings count as these.
+    /// [`Broker::boot`] must be called first. Limits above their ceilings count as the ceilings.
     #[must_use]
     pub fn new(state: State, last: Lsn, limits: Limits, faults: F) -> Self {
         let now = state.clock();
         Self {
-            // Sorted by the time of the boot, which is not known yet.
+            // Rebuilt by `boot`, since it depends on the time.
             index: Index::default(),
             state,
             limits: limits.within_ceilings(),
@@ -118,10 +118,11 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Starts serving: the boot record goes first, so that no token of this boot can be seen before the boot is durable.
+    /// Appends the boot record. Call it once, before any other call: the boot record is then durable before a lease
+    /// token of this boot leaves.
     ///
     /// # Errors
-    /// [`LogRefusal`] if the log has no room even for that.
+    /// [`LogRefusal`] if the log has no space for the record.
     pub fn boot(&mut self, now: Timestamp, log: &mut impl LogSink) -> Result<(), LogRefusal> {
         self.now = self.now.max(now);
         self.commit(Event::Booted { boot: self.state.boot().next() }, SpaceClass::Drain, log)?;
@@ -129,9 +130,9 @@ impl<F: Faults> Broker<F> {
         Ok(())
     }
 
-    /// Decides `command` at `now`. The reply comes by [`Broker::poll_output`] under the ticket, once it is safe to give.
+    /// Decides `command` at `now`. [`Broker::poll_output`] returns the reply with this ticket once it is durable.
     ///
-    /// A `now` earlier than one seen before counts as that one: time never runs backwards in here.
+    /// A `now` before an earlier one counts as that one.
     pub fn handle(&mut self, now: Timestamp, command: Command, log: &mut impl LogSink) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket = ticket.next();
@@ -150,7 +151,8 @@ impl<F: Faults> Broker<F> {
         ticket
     }
 
-    /// Does what has come due by `now`. Call it at the moment [`Broker::poll_timeout`] names, or later.
+    /// Fires the timers due at `now` and dispatches. Call it at the time that [`Broker::poll_timeout`] returns, or
+    /// later.
     pub fn handle_timeout(&mut self, now: Timestamp, log: &mut impl LogSink) {
         if self.failure.is_none() && !self.closing {
             self.advance(now, log);
@@ -158,14 +160,17 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// A sync has finished: everything up to `through` is on the disk.
+    /// Reports that the log is synced through `through`. Releases the outputs that depend on it.
+    ///
+    /// # Panics
+    /// If `through` is beyond the last record.
     pub fn on_durable(&mut self, through: Lsn) {
-        assert!(through <= self.appended, "only what was appended can be durable");
+        assert!(through <= self.appended, "only appended records can be durable");
         self.durable = self.durable.max(through);
     }
 
-    /// The log has failed for good. Whatever was held is answered with [`Refusal::LogFailed`]; deliveries are dropped; nothing
-    /// more is accepted.
+    /// Reports that the log has failed permanently. Held replies become [`Refusal::LogFailed`], held deliveries are
+    /// dropped, and every later command is refused.
     pub fn on_log_failed(&mut self, cause: LogFault) {
         if self.failure.is_some() {
             return;
@@ -185,7 +190,7 @@ impl<F: Faults> Broker<F> {
             .collect();
     }
 
-    /// The next output that is safe to give.
+    /// The next output whose records are durable, in the order of the decisions.
     pub fn poll_output(&mut self) -> Option<Output> {
         let (decided_at, output) = self.held.front()?;
         if !self.faults.is_releasable(output, *decided_at, self.durable) {
@@ -194,7 +199,7 @@ impl<F: Faults> Broker<F> {
         self.held.pop_front().map(|(_, output)| output)
     }
 
-    /// When [`Broker::handle_timeout`] wants to be called; now or earlier means at once.
+    /// When to call [`Broker::handle_timeout`]; a time that has passed means at once. `None` if nothing is scheduled.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         if self.failure.is_some() || self.closing {
@@ -208,13 +213,13 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Whether what has come due waits, because the log had no room for it.
+    /// Whether timers and dispatch are paused because the log refused a record.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.stalled_until.is_some()
     }
 
-    /// The durable state, to look at.
+    /// The state after the last record, durable or not.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state
@@ -226,60 +231,60 @@ impl<F: Faults> Broker<F> {
         &self.limits
     }
 
-    /// The time inside.
+    /// The latest time passed in or recorded.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// The last position appended.
+    /// The LSN of the last appended record.
     #[must_use]
     pub fn appended(&self) -> Lsn {
         self.appended
     }
 
-    /// The last position known to be durable.
+    /// The LSN through which the log is known to be synced.
     #[must_use]
     pub fn durable(&self) -> Lsn {
         self.durable
     }
 
-    /// Why nothing is accepted any more, if so.
+    /// The failure of the log, if it has failed.
     #[must_use]
     pub fn failure(&self) -> Option<&LogFault> {
         self.failure.as_ref()
     }
 
-    /// What has happened since the start.
+    /// The counters since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Dead letters since the start, of topics that are still there.
+    /// The dead letters since the start, by topic and reason, without deleted topics.
     #[must_use]
     pub fn dead_lettered(&self) -> &DeadLetterCounts {
         &self.dead_letters
     }
 
-    /// How many streams are connected.
+    /// The number of connected consumers.
     #[must_use]
     pub fn consumer_count(&self) -> usize {
         self.index.consumers.len()
     }
 
-    /// How many outputs wait for a sync or to be polled.
+    /// The number of outputs that are held or not polled yet.
     #[must_use]
     pub fn held_len(&self) -> usize {
         self.held.len()
     }
 
-    /// The planted fault, for whoever drives this broker.
-    pub fn faults(&self) -> &F {
+    /// The planted fault.
+    pub(crate) fn faults(&self) -> &F {
         &self.faults
     }
 
-    /// Nothing is accepted any more; what was decided still leaves when it is durable.
+    /// Refuses every later command; held outputs still leave once they are durable.
     pub(crate) fn close(&mut self) {
         self.closing = true;
     }
@@ -298,12 +303,12 @@ impl<F: Faults> Broker<F> {
         self.index.reclaim();
     }
 
-    /// Appends a record and, if the log takes it, applies it.
+    /// Appends a record and applies it, unless the log refuses it.
     fn commit(&mut self, event: Event, class: SpaceClass, log: &mut impl LogSink) -> Result<(), LogRefusal> {
         let Some(event) = self.faults.decided(&self.state, self.now, event) else { return Ok(()) };
         let record = Record { at: self.now, event };
         let lsn = log.append(&record, class).inspect_err(|_| self.counters.refused += 1)?;
-        assert!(lsn > self.appended, "the log's positions rise");
+        assert!(lsn > self.appended, "LSNs increase");
         self.counters.count(&record.event);
         counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
         self.appended = lsn;
@@ -314,16 +319,16 @@ impl<F: Faults> Broker<F> {
     fn apply(&mut self, record: &Record) {
         let applied = self.faults.apply_indexed(&mut self.state, &mut self.index, record);
         if let Err(Contradiction(why)) = applied {
-            unreachable!("a record decided against this state contradicts it: {why}: {record:?}");
+            unreachable!("a record contradicts the state it was decided against: {why}: {record:?}");
         }
     }
 
-    /// What a decision made now depends on.
+    /// The context of a decision made now.
     fn context(&self) -> DecisionContext<'_, F> {
         DecisionContext { state: &self.state, limits: &self.limits, now: self.now, faults: &self.faults }
     }
 
-    /// [`Broker::commit`] on behalf of a command.
+    /// As [`Broker::commit`], with the refusal of a command.
     fn commit_for(&mut self, event: Event, class: SpaceClass, log: &mut impl LogSink) -> Result<(), Refusal> {
         self.commit(event, class, log).map_err(|refusal| match refusal {
             LogRefusal::Full => Refusal::StorageFull,
@@ -332,18 +337,19 @@ impl<F: Faults> Broker<F> {
         })
     }
 
-    /// The log has no room: what the broker does by itself waits a little.
+    /// Pauses timers and dispatch: the log has no space.
     fn stall(&mut self) {
         self.stalled_until = Some(self.now.after(STALL));
     }
 
     fn next_token(&mut self) -> LeaseToken {
         let boot = self.state.boot();
-        assert!(boot > Boot(0), "a broker boots before it serves");
+        assert!(boot > Boot(0), "`boot` is called before any command");
         self.next_token += 1;
         LeaseToken { boot, counter: self.next_token }
     }
 
+    /// Commits the event of a decision, if it has one, and returns its reply.
     fn answer(&mut self, decision: Decision, class: SpaceClass, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         if let Some(event) = decision.event {
             self.commit_for(event, class, log)?;

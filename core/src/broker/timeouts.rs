@@ -1,4 +1,4 @@
-//! What happens because time passes: leases end, retries and delayed messages come due, old things go.
+//! Fires timers: lease expiry, retries, delays, retention and sweeps.
 
 use super::{Broker, LogSink, SpaceClass};
 use crate::decide::dead_letter::dead_letter;
@@ -9,24 +9,24 @@ use crate::record::Event;
 use crate::reply::Refusal;
 use crate::types::{MessageRef, PartitionId, Timestamp, TopicId};
 
-/// How many timers one call handles. The rest follow in the next, which is asked for at once.
+/// The most timers fired in one call. [`Broker::poll_timeout`] asks for the next call at once.
 const TIMERS_PER_CALL: usize = 1_024;
 
-/// How much of what a sweep lets go of counts as one timer.
+/// How many swept entries count as one timer.
 const SWEPT_PER_TIMER: u64 = 4;
 
-/// How many produce identities, effects or done messages one record lets go of.
+/// The most entries that one record expires.
 const SWEPT_PER_RECORD: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
-    /// Does what is due now.
+    /// Fires the timers that are due, up to the limit of one call.
     pub(super) fn run_due(&mut self, log: &mut impl LogSink) {
         let mut handled = 0;
         while handled < TIMERS_PER_CALL {
             if self.stalled_until.is_some() {
                 return;
             }
-            let done = if let Some((at, timer)) = self.index.timers.due(self.now) {
+            let result = if let Some((at, timer)) = self.index.timers.due(self.now) {
                 handled += 1;
                 self.fire(at, timer, log)
             } else if let Some(sweep) = self.index.timers.take_due_sweep(self.now) {
@@ -36,7 +36,7 @@ impl<F: Faults> Broker<F> {
             } else {
                 return;
             };
-            if done.is_err() {
+            if result.is_err() {
                 self.stall();
             }
         }
@@ -50,54 +50,54 @@ impl<F: Faults> Broker<F> {
                 self.index.retry(&self.state, &message_ref);
                 Ok(())
             }
-            Timer::Mature(topic, partition, position) => {
+            Timer::Delay(topic, partition, position) => {
                 self.index.timers.cancel(at, timer);
-                self.index.mature(topic, partition, position);
+                self.index.expire_delay(topic, partition, position);
                 Ok(())
             }
             Timer::Retention(topic, partition) => self.expire_retained(topic, partition, log),
         }
     }
 
-    /// A lease has ended without word from its worker.
+    /// A lease has expired: retries or dead-letters its message.
     fn expire(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
-        let topic = self.state.topic(message_ref.topic).expect("an timer goes with its topic");
+        let topic = self.state.topic(message_ref.topic).expect("timers of a deleted topic are cancelled");
         let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
         let delivery = progress
             .and_then(|progress| progress.delivery(message_ref.position))
-            .expect("an timer goes with its lease");
-        let done = match after_failure(&self.state, message_ref, delivery, self.now, None) {
-            FailureVerdict::Again { not_before } => {
+            .expect("timers of an ended lease are cancelled");
+        let expired = match after_failure(&self.state, message_ref, delivery, self.now, None) {
+            FailureVerdict::Retry { not_before } => {
                 self.commit_for(Event::Expired { message_ref: *message_ref, not_before }, SpaceClass::Churn, log)
             }
-            FailureVerdict::Dead(reason) => {
+            FailureVerdict::DeadLetter(reason) => {
                 let last_error = delivery.last_error.clone().after_expiry();
                 let event = dead_letter(&self.state, message_ref, reason, last_error.as_str().into());
                 self.commit_for(event, SpaceClass::Drain, log)
             }
         };
-        done.inspect(|()| self.counters.expired += 1)
+        expired.inspect(|()| self.counters.expired += 1)
     }
 
-    /// Done messages have grown too old to keep.
+    /// Removes retained messages that exceed the retention age.
     fn expire_retained(
         &mut self,
         topic: TopicId,
         partition: PartitionId,
         log: &mut impl LogSink,
     ) -> Result<(), Refusal> {
-        let durable = self.state.topic(topic).expect("an timer goes with its topic");
-        let messages = durable.partition(partition).expect("an timer names a partition");
-        let age = durable.retention().age.expect("an timer is set where there is an age");
+        let durable = self.state.topic(topic).expect("timers of a deleted topic are cancelled");
+        let messages = durable.partition(partition).expect("a retention timer names a partition");
+        let age = durable.retention().age.expect("a retention timer needs an age");
         let too_old = |position: &_| {
             messages.message(*position).is_some_and(|message| message.produced_at.after(age) <= self.now)
         };
         let through = messages.retained().take_while(too_old).take(SWEPT_PER_RECORD as usize).last();
-        let through = through.expect("the timer is set to the oldest");
+        let through = through.expect("the timer fires when the oldest message exceeds the age");
         self.commit_for(Event::RetentionExpired { topic, partition, through }, SpaceClass::Drain, log)
     }
 
-    /// Lets go of what time lets go of, and says of how much.
+    /// Expires the due entries of a table and returns their number.
     fn sweep(&mut self, sweep: &Sweep, log: &mut impl LogSink) -> Result<u64, Refusal> {
         let (now, max) = (self.now, SWEPT_PER_RECORD);
         let (count, event) = match sweep {
@@ -106,7 +106,7 @@ impl<F: Faults> Broker<F> {
                 (count, Event::DedupeExpired { scope: scope.clone(), count })
             }
             Sweep::Effects(namespace) => {
-                let count = self.state.store().table(namespace).map_or(0, |table| table.due(now, max));
+                let count = self.state.store().table(namespace).map_or(0, |effects| effects.due(now, max));
                 (count, Event::EffectsExpired { namespace: namespace.clone(), count })
             }
             Sweep::Completions => {

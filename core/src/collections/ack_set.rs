@@ -36,12 +36,6 @@ struct Run {
 }
 
 impl AckSet {
-    /// An empty set.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self::with_floor(Position(0), None)
-    }
-
     /// The set of all positions below `floor`. `floor_offset` is the topic offset of the message just below `floor`, or
     /// `None` if there never was one.
     #[must_use]
@@ -81,7 +75,7 @@ impl AckSet {
 
     /// The topic offset of the message just below the floor; `None` if there is none.
     #[must_use]
-    pub const fn floor_offset(&self) -> Option<Offset> {
+    pub(crate) const fn floor_offset(&self) -> Option<Offset> {
         self.floor_offset
     }
 
@@ -93,14 +87,8 @@ impl AckSet {
 
     /// The number of acked positions above the floor.
     #[must_use]
-    pub const fn acked_above(&self) -> u64 {
+    pub(crate) const fn acked_above(&self) -> u64 {
         self.above
-    }
-
-    /// Whether no position is acked.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.floor.0 == 0 && self.runs.is_empty()
     }
 
     /// The runs above the floor in ascending order: first position, first position after the run, topic offset of the
@@ -119,7 +107,7 @@ impl AckSet {
 
     /// The topic offset stored with the last run, or the floor, that ends at or below `position`.
     #[must_use]
-    pub fn last_offset_below(&self, position: Position) -> Option<Offset> {
+    pub(crate) fn last_offset_below(&self, position: Position) -> Option<Offset> {
         if position < self.floor {
             return None;
         }
@@ -144,7 +132,7 @@ impl AckSet {
 
     /// The first unacked position at or above `position`.
     #[must_use]
-    pub fn first_unacked_from(&self, position: Position) -> Position {
+    pub(crate) fn first_unacked_from(&self, position: Position) -> Position {
         if position < self.floor {
             return self.floor;
         }

@@ -37,7 +37,7 @@ const CAPACITY_KEPT: usize = 8;
 ///
 /// A clone and its original do not affect each other. Two maps are equal if their entries are.
 #[derive(Clone)]
-pub struct CowMap<K, V> {
+pub(crate) struct CowMap<K, V> {
     /// No chunk is empty, except for the only one of an empty map: without it a queue that runs empty between any two
     /// messages would allocate for each.
     slots: VecDeque<Slot<K, V>>,
@@ -57,44 +57,44 @@ struct Slot<K, V> {
 impl<K, V> CowMap<K, V> {
     /// An empty map. Allocates nothing.
     #[must_use]
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { slots: VecDeque::new(), len: 0 }
     }
 
     /// The number of entries.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
     /// Whether the map is empty.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The entry with the smallest key.
     #[must_use]
-    pub fn first(&self) -> Option<(&K, &V)> {
+    pub(crate) fn first(&self) -> Option<(&K, &V)> {
         self.slots.front()?.chunk.entry(0)
     }
 
     /// The entry with the greatest key.
     #[must_use]
-    pub fn last(&self) -> Option<(&K, &V)> {
+    pub(crate) fn last(&self) -> Option<(&K, &V)> {
         self.slots.back()?.chunk.last()
     }
 
     /// All entries in ascending order.
     #[must_use]
-    pub fn iter(&self) -> Iter<'_, K, V> {
+    pub(crate) fn iter(&self) -> Iter<'_, K, V> {
         self.iter_from(0, 0)
     }
 
     /// The chunks of the map in ascending order, none empty.
     ///
     /// Reads a clone piece by piece: once a chunk is dropped, the original map writes to it without copying.
-    pub fn into_chunks(mut self) -> impl ExactSizeIterator<Item = Arc<Chunk<K, V>>> + Clone
+    pub(crate) fn into_chunks(mut self) -> impl ExactSizeIterator<Item = Arc<Chunk<K, V>>> + Clone
     where
         K: Clone,
         V: Clone,
@@ -109,13 +109,13 @@ impl<K, V> CowMap<K, V> {
     ///
     /// `order` compares an entry with the target, as in `entry.cmp(target)`, and must be monotonic in the key. It may
     /// use the value, if the value is monotonic in the key.
-    pub fn find_by(&self, order: impl FnMut(&K, &V) -> Ordering) -> Option<(&K, &V)> {
+    pub(crate) fn find_by(&self, order: impl FnMut(&K, &V) -> Ordering) -> Option<(&K, &V)> {
         let (index, at) = self.locate_by(order)?;
         self.slots[index].chunk.entry(at)
     }
 
     /// The first entry for which `holds` is true; `holds` must be false up to some key and true from there on.
-    pub fn first_where(&self, mut holds: impl FnMut(&K, &V) -> bool) -> Option<(&K, &V)> {
+    pub(crate) fn first_where(&self, mut holds: impl FnMut(&K, &V) -> bool) -> Option<(&K, &V)> {
         let fails_in_all = |slot: &Slot<K, V>| slot.chunk.last().is_some_and(|(key, value)| !holds(key, value));
         let chunk = &self.slots.get(self.slots.partition_point(fails_in_all))?.chunk;
         chunk.entry(chunk.partition_point(|key, value| !holds(key, value)))
@@ -144,7 +144,7 @@ impl<K, V> CowMap<K, V> {
 impl<K: Ord, V> CowMap<K, V> {
     /// The value at `key`.
     #[must_use]
-    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
@@ -155,7 +155,7 @@ impl<K: Ord, V> CowMap<K, V> {
 
     /// Whether there is an entry with `key`.
     #[must_use]
-    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    pub(crate) fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {
@@ -164,7 +164,7 @@ impl<K: Ord, V> CowMap<K, V> {
 
     /// The entries at and above `key` in ascending order.
     #[must_use]
-    pub fn range_from(&self, key: &K) -> Iter<'_, K, V> {
+    pub(crate) fn range_from(&self, key: &K) -> Iter<'_, K, V> {
         match self.slot_of(key) {
             None => self.iter(),
             Some(index) => {
@@ -176,7 +176,7 @@ impl<K: Ord, V> CowMap<K, V> {
 
     /// The entry with the greatest key below `key`.
     #[must_use]
-    pub fn last_below(&self, key: &K) -> Option<(&K, &V)> {
+    pub(crate) fn last_below(&self, key: &K) -> Option<(&K, &V)> {
         let index = self.slot_of(key)?;
         let (Ok(end) | Err(end)) = self.slots[index].chunk.search(key);
         self.last_of(index, end)
@@ -184,7 +184,7 @@ impl<K: Ord, V> CowMap<K, V> {
 
     /// The entry with the greatest key at or below `key`.
     #[must_use]
-    pub fn at_or_below(&self, key: &K) -> Option<(&K, &V)> {
+    pub(crate) fn at_or_below(&self, key: &K) -> Option<(&K, &V)> {
         let index = self.slot_of(key)?;
         let end = self.slots[index].chunk.search(key).map_or_else(|at| at, |at| at + 1);
         self.last_of(index, end)
@@ -233,7 +233,7 @@ impl<K: Ord, V> CowMap<K, V> {
 
 impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
     /// Mutable access to the value at `key`. Copies nothing if there is none.
-    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {
@@ -242,7 +242,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
     }
 
     /// Sets the value at `key` and returns the previous one. An equal key in the map is kept.
-    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         let index = match self.slot_of(&key) {
             Some(index) => index,
             None if self.slots.is_empty() => {
@@ -268,7 +268,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
     }
 
     /// Removes the entry at `key` and returns its value.
-    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
@@ -277,7 +277,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
     }
 
     /// Removes and returns the entry with the smallest key.
-    pub fn pop_first(&mut self) -> Option<(K, V)> {
+    pub(crate) fn pop_first(&mut self) -> Option<(K, V)> {
         if self.is_empty() {
             return None;
         }
@@ -348,7 +348,7 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
 }
 
 /// An iterator over the entries of a [`CowMap`] in ascending order.
-pub struct Iter<'a, K, V> {
+pub(crate) struct Iter<'a, K, V> {
     slots: vec_deque::Iter<'a, Slot<K, V>>,
     entries: vec_deque::Iter<'a, (K, V)>,
 }

@@ -1,4 +1,4 @@
-//! Topics and groups: making, deleting, seeking, pausing.
+//! Decides commands on topics and groups: create, delete, seek, pause, resume.
 
 use std::sync::Arc;
 
@@ -7,11 +7,10 @@ use crate::command::SeekTo;
 use crate::faults::Faults;
 use crate::record::Event;
 use crate::reply::{Overload, Refusal, Reply};
-use crate::state::group::Group;
-use crate::state::topic::Topic;
+use crate::state::{Group, Topic};
 use crate::types::{GroupName, GroupStart, Position, Retention, TopicName};
 
-/// Decides the making of a topic: one that is there with as many partitions is as good as made.
+/// Decides the creation of a topic. Succeeds without a record if it exists with the requested partition count.
 pub(crate) fn create_topic<F: Faults>(
     context: &DecisionContext<'_, F>,
     name: &TopicName,
@@ -19,15 +18,15 @@ pub(crate) fn create_topic<F: Faults>(
     retention: Retention,
 ) -> Result<Decision, Refusal> {
     let DecisionContext { state, limits, .. } = context;
-    let asked = partitions.map(|count| count.max(1));
+    let requested = partitions.map(|count| count.max(1));
     if let Some(topic) = state.topic_named(name) {
         let partitions = topic.partition_count();
-        return match asked {
-            Some(asked) if asked != partitions => Err(Refusal::TopicExists { partitions }),
+        return match requested {
+            Some(requested) if requested != partitions => Err(Refusal::TopicExists { partitions }),
             _ => Ok(Decision::reply_only(Reply::TopicCreated { partitions })),
         };
     }
-    let partitions = asked.unwrap_or(1);
+    let partitions = requested.unwrap_or(1);
     if partitions > limits.partitions_max {
         let (len, max) = (u64::from(partitions), u64::from(limits.partitions_max));
         return Err(Refusal::TooMany { what: "partitions", len, max });
@@ -44,7 +43,7 @@ pub(crate) fn delete_topic(topic: &Topic) -> Decision {
     Decision::new(Event::TopicDeleted { topic: topic.id() }, Reply::Success)
 }
 
-/// Decides the making of a group; one that is there stays as it is.
+/// Decides the creation of a group. Succeeds without a record if it exists.
 pub(crate) fn create_group<F: Faults>(
     context: &DecisionContext<'_, F>,
     topic: &Topic,
@@ -74,14 +73,14 @@ pub(crate) fn pause(topic: &Topic, name: &GroupName) -> Result<Decision, Refusal
     Ok(if group.is_paused() { Decision::reply_only(Reply::Success) } else { Decision::new(event, Reply::Success) })
 }
 
-/// Decides the end of a pause.
+/// Decides a resume.
 pub(crate) fn resume(topic: &Topic, name: &GroupName) -> Result<Decision, Refusal> {
     let group = group(topic, name)?;
     let event = Event::GroupResumed { topic: topic.id(), group: group.id() };
     Ok(if group.is_paused() { Decision::new(event, Reply::Success) } else { Decision::reply_only(Reply::Success) })
 }
 
-/// Decides a seek: the first position to deliver, in every partition.
+/// Decides a seek: finds the first position to deliver in each partition.
 pub(crate) fn seek(topic: &Topic, name: &GroupName, to: SeekTo) -> Result<Decision, Refusal> {
     let group = group(topic, name)?;
     let targets: Arc<[Position]> = topic
@@ -91,7 +90,7 @@ pub(crate) fn seek(topic: &Topic, name: &GroupName, to: SeekTo) -> Result<Decisi
                 SeekTo::Earliest => Some(Position(0)),
                 SeekTo::Latest => None,
                 SeekTo::Offset(offset) => partition.first_from_offset(offset).map(|(position, _)| position),
-                SeekTo::Time(moment) => partition.first_from_time(moment).map(|(position, _)| position),
+                SeekTo::Time(time) => partition.first_from_time(time).map(|(position, _)| position),
             };
             found.unwrap_or(partition.next_position())
         })
@@ -99,7 +98,7 @@ pub(crate) fn seek(topic: &Topic, name: &GroupName, to: SeekTo) -> Result<Decisi
     Ok(Decision::new(Event::GroupSought { topic: topic.id(), group: group.id(), targets }, Reply::Success))
 }
 
-/// The group of that name.
+/// The group named `name`, or a refusal.
 pub(crate) fn group<'a>(topic: &'a Topic, name: &GroupName) -> Result<&'a Group, Refusal> {
     topic.group_named(name).ok_or_else(|| Refusal::UnknownGroup(name.clone()))
 }

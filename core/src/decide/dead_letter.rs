@@ -1,20 +1,18 @@
-//! Dead letters: where one goes, and which may come back.
+//! Decides dead-lettering and redrive.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::produce::{check_load, check_room};
+use super::produce::{check_capacity, check_load};
 use super::{DecisionContext, topic};
 use crate::command::RedriveSelection;
 use crate::faults::Faults;
 use crate::record::Event;
 use crate::reply::Refusal;
-use crate::state::State;
-use crate::state::partition::{Load, Message, Partition};
-use crate::state::topic::Topic;
+use crate::state::{Load, Message, Partition, State, Topic};
 use crate::types::{DeadReason, MessageRef, Offset, PartitionId, Position, Text, TopicId, TopicName};
 
-/// The record that makes a message a dead letter, and the topic for it where there is none yet.
+/// The event that dead-letters a message.
 pub(crate) fn dead_letter(state: &State, message_ref: &MessageRef, reason: DeadReason, last_error: Text) -> Event {
     let source = state.topic(message_ref.topic).expect("a lease belongs to a topic");
     let name = source.dead_letter_name().expect("dead letters are never dead-lettered again");
@@ -30,25 +28,26 @@ pub(crate) fn dead_letter(state: &State, message_ref: &MessageRef, reason: DeadR
     }
 }
 
-/// A dead letter that may come back.
+/// A dead letter to redrive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     partition: PartitionId,
     position: Position,
 }
 
-/// The dead letters asked for, oldest first, found one by one: a redrive of a few costs the same however many there are.
+/// The selected dead letters, oldest first. Found lazily, so that a redrive of a few costs the same however many there
+/// are.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     dead: TopicId,
-    /// Of all: the oldest of each partition that has not been given yet.
+    /// If all are selected: the next one of each partition.
     heads: BinaryHeap<Reverse<(Offset, PartitionId, Position)>>,
-    /// Of those named: the ones not looked for yet, ascending.
-    named: VecDeque<Offset>,
+    /// If offsets are selected: those not searched yet, ascending.
+    offsets: VecDeque<Offset>,
 }
 
 impl Candidates {
-    /// Begins to look for them.
+    /// The dead letters of `source` that `which` selects.
     pub(crate) fn of(state: &State, source: &TopicName, which: &RedriveSelection) -> Result<Self, Refusal> {
         topic(state, source)?;
         let name =
@@ -57,26 +56,26 @@ impl Candidates {
         let mut found = Self { dead: dead.id(), ..Self::default() };
         match which {
             RedriveSelection::All => {
-                dead.partitions().for_each(|(id, partition)| found.head(id, partition, Position(0)));
+                dead.partitions().for_each(|(id, partition)| found.push_head(id, partition, Position(0)));
             }
             RedriveSelection::Offsets(offsets) => {
                 let mut offsets = offsets.clone();
                 offsets.sort_unstable();
                 offsets.dedup();
-                found.named = offsets.into();
+                found.offsets = offsets.into();
             }
         }
         Ok(found)
     }
 
-    /// The next one. What is not there, or already done with, is passed over.
+    /// The next candidate. Skips offsets that are not in the backlog of the dead-letter topic.
     pub(crate) fn next(&mut self, state: &State) -> Option<Candidate> {
         let dead = state.topic(self.dead)?;
         if let Some(Reverse((_, partition, position))) = self.heads.pop() {
-            self.head(partition, dead.partition(partition)?, position.next());
+            self.push_head(partition, dead.partition(partition)?, position.next());
             return Some(Candidate { partition, position });
         }
-        while let Some(offset) = self.named.pop_front() {
+        while let Some(offset) = self.offsets.pop_front() {
             let found = dead.partitions().find_map(|(id, partition)| {
                 let (position, _) = partition.find(offset)?;
                 partition.in_backlog(position).then_some(Candidate { partition: id, position })
@@ -88,13 +87,13 @@ impl Candidates {
         None
     }
 
-    fn head(&mut self, id: PartitionId, partition: &Partition, from: Position) {
+    fn push_head(&mut self, id: PartitionId, partition: &Partition, from: Position) {
         let oldest = partition.messages_from(from).find(|(position, _)| partition.in_backlog(*position));
         self.heads.extend(oldest.map(|(position, message)| Reverse((message.offset, id, position))));
     }
 }
 
-/// The record that makes one dead letter live again, or `None` where the group that failed it is gone.
+/// The event that redrives one dead letter; `None` if its group does not exist any more.
 pub(crate) fn redrive<F: Faults>(
     context: &DecisionContext<'_, F>,
     source: &TopicName,
@@ -102,15 +101,15 @@ pub(crate) fn redrive<F: Faults>(
 ) -> Result<Option<Event>, Refusal> {
     let state = context.state;
     let target = topic(state, source)?;
-    let dead = source.dead_letter().and_then(|name| state.topic_named(&name)).expect("has candidates");
-    let item = message(dead, candidate.partition, candidate.position);
-    let Some(letter) = item.body.metadata().dead_letter else { return Ok(None) };
-    let Some(group) = target.group_named(&letter.group) else { return Ok(None) };
-    let partition = PartitionId(letter.original_partition.0 % target.partition_count());
-    let load = Load { messages: 1, bytes: item.body.payload_len() };
+    let dead = source.dead_letter().and_then(|name| state.topic_named(&name)).expect("a candidate's topic exists");
+    let message = message(dead, candidate.partition, candidate.position);
+    let Some(dead_letter) = message.body.metadata().dead_letter else { return Ok(None) };
+    let Some(group) = target.group_named(&dead_letter.group) else { return Ok(None) };
+    let partition = PartitionId(dead_letter.original_partition.0 % target.partition_count());
+    let load = Load { messages: 1, bytes: message.body.payload_len() };
     check_load(context.limits, load)?;
-    match check_room(context, target, partition, load) {
-        // It is the dead letters being too many that a redrive mends.
+    match check_capacity(context, target, partition, load) {
+        // A redrive reduces the dead letters, so their limit must not refuse it.
         Err(Refusal::Overloaded { reason: crate::reply::Overload::DeadLetters, .. }) | Ok(()) => {}
         Err(refusal) => return Err(refusal),
     }
@@ -126,6 +125,6 @@ pub(crate) fn redrive<F: Faults>(
 }
 
 fn message(topic: &Topic, partition: PartitionId, position: Position) -> &Message {
-    let partition = topic.partition(partition).expect("candidates name partitions");
-    partition.message(position).expect("candidates are kept")
+    let partition = topic.partition(partition).expect("a candidate's partition exists");
+    partition.message(position).expect("a candidate is stored")
 }

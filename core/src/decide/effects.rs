@@ -1,4 +1,4 @@
-//! Whether an effect may be run, and what its ending means.
+//! Decides commands of the idempotency store.
 
 use super::settle::{ClaimStatus, delivery_status};
 use super::{Decision, DecisionContext, check_len};
@@ -8,26 +8,25 @@ use crate::command::{
 use crate::faults::Faults;
 use crate::record::{EffectBegun, Event};
 use crate::reply::{Overload, Refusal, Reply, StoreReply};
-use crate::types::message::DEFAULT_TENANT;
 use crate::types::{
-    Effect, EffectStatus, Identity, LeaseToken, Lifetime, Millis, Outcome, OwnerName, PartitionId, Position, Scope,
-    Text,
+    DEFAULT_TENANT, Effect, EffectStatus, Identity, LeaseToken, Lifetime, Millis, Outcome, OwnerName, PartitionId,
+    Position, Scope, Text,
 };
 
-/// What is said to be wrong with an effect whose lease has ended without word.
+/// The error of an effect whose lease expired without a finish.
 const LEASE_EXPIRED: &str = "lease_expired";
 
 /// Decides commands of the idempotency store.
 pub(crate) struct EffectDecisions<'a, F> {
     pub(crate) context: DecisionContext<'a, F>,
-    /// The token of the grant, should there be one.
+    /// The token of a grant, if one is made.
     pub(crate) token: LeaseToken,
 }
 
 impl<F: Faults> EffectDecisions<'_, F> {
-    /// Decides what is asked.
-    pub(crate) fn decide(&self, asked: &StoreCommand) -> Result<Decision, Refusal> {
-        match asked {
+    /// Decides `command`.
+    pub(crate) fn decide(&self, command: &StoreCommand) -> Result<Decision, Refusal> {
+        match command {
             StoreCommand::Begin(begin) => self.begin(begin),
             StoreCommand::Finish(Finish { identity, token, outcome }) => self.finish(identity, *token, outcome),
             StoreCommand::Reacquire(Reacquire { identity, owner, lease }) => self.reacquire(identity, owner, *lease),
@@ -43,27 +42,17 @@ impl<F: Faults> EffectDecisions<'_, F> {
         }
     }
 
-    fn begin(&self, asked: &Begin) -> Result<Decision, Refusal> {
-        self.check_identity(&asked.identity)?;
-        check_len(
-            "request hash",
-            asked.request_hash.as_ref().map_or(0, |hash| hash.len()),
-            self.context.limits.id_bytes_max,
-        )?;
-        if let Some(Lifetime::Until(moment)) = asked.lifetime
-            && moment <= self.context.now
-        {
-            return Err(Refusal::Invalid("expires_at has passed"));
-        }
-        let lease_until = self.context.now.after(self.context.limits.lease(asked.lease));
-        if asked.identity.bytes().1.is_empty() {
+    fn begin(&self, request: &Begin) -> Result<Decision, Refusal> {
+        self.check_begin(request)?;
+        let lease_until = self.context.now.after(self.context.limits.lease(request.lease));
+        if request.identity.bytes().1.is_empty() {
             let execute = StoreReply::Execute { attempt: 1, token: self.token, lease_until, idempotent: false };
             return Ok(Decision::reply_only(Reply::Store(execute)));
         }
-        let delivery = asked.delivery.as_ref().map(|delivery| self.behind(&asked.identity, delivery)).transpose()?;
-        let known = self.context.state.effect(&asked.identity, self.context.now);
+        let claim = request.delivery.as_ref().map(|claim| self.check_delivery(&request.identity, claim)).transpose()?;
+        let known = self.context.state.effect(&request.identity, self.context.now);
         if let Some(effect) = known {
-            let differ = matches!((effect.request_hash(), &asked.request_hash), (Some(a), Some(b)) if *a != **b);
+            let differ = matches!((effect.request_hash(), &request.request_hash), (Some(a), Some(b)) if *a != **b);
             if differ {
                 return Err(Refusal::HashMismatch);
             }
@@ -71,51 +60,74 @@ impl<F: Faults> EffectDecisions<'_, F> {
                 return Ok(Decision::reply_only(Reply::Store(StoreReply::Replay(effect.outcome()))));
             }
         }
-        // Whoever has lost the message must not act on it any more.
-        let message = match delivery {
-            Some(Behind::Gone) => return Err(Refusal::StaleLease),
-            Some(Behind::Current(message, _)) => Some(message),
-            None => None,
+        // A worker that has lost its lease must not execute the effect.
+        let (message, delivery_token) = match claim {
+            Some(DeliveryCheck::Stale) => return Err(Refusal::StaleLease),
+            Some(DeliveryCheck::Current(message, token)) => (Some(message), Some(token)),
+            None => (None, None),
         };
         if let Some(effect) = known {
-            let is_rpc = matches!(asked.identity.scope, Scope::Rpc { .. });
-            match effect.status {
-                EffectStatus::InProgress if effect.is_leased(self.context.now) => {
-                    // A delivery that was made after the grant has fenced whoever holds it.
-                    let fenced = matches!(delivery, Some(Behind::Current(_, token)) if Some(token) > effect.token);
-                    if !fenced {
-                        let retry_after = Millis(effect.lease_until.0 - self.context.now.0);
-                        return Err(Refusal::InProgress { retry_after });
-                    }
-                }
-                EffectStatus::InProgress => {
-                    let default = if is_rpc { OnExpired::Report } else { OnExpired::TakeOver };
-                    if asked.on_expired.unwrap_or(default) == OnExpired::Report {
-                        return Ok(retryable(effect, LEASE_EXPIRED.into()));
-                    }
-                }
-                EffectStatus::FailedRetryable if is_rpc => {
-                    return Ok(retryable(effect, effect.outcome().last_error));
-                }
-                _ => {}
+            if let Some(decision) = self.check_unfinished(request, effect, delivery_token)? {
+                return Ok(decision);
             }
-        } else if self.context.state.store().len_of(asked.identity.tenant()) >= self.context.limits.effects_max {
+        } else if self.context.state.store().len_of(request.identity.tenant()) >= self.context.limits.effects_max {
             return Err(self.context.overloaded(Overload::Effects));
         }
-        let lifetime = match (asked.lifetime, known) {
-            (None, None) => Some(Lifetime::Window(self.window(&asked.identity.scope))),
-            (asked, _) => asked,
+        let lifetime = match (request.lifetime, known) {
+            (None, None) => Some(Lifetime::Window(self.window(&request.identity.scope))),
+            (lifetime, _) => lifetime,
         };
         let event = EffectBegun {
-            identity: asked.identity.clone(),
+            identity: request.identity.clone(),
             token: self.token,
-            owner: asked.owner.clone(),
+            owner: request.owner.clone(),
             until: lease_until,
             lifetime,
-            request_hash: asked.request_hash.clone(),
+            request_hash: request.request_hash.clone(),
             message,
         };
         Ok(self.grant(event, known))
+    }
+
+    fn check_begin(&self, request: &Begin) -> Result<(), Refusal> {
+        self.check_identity(&request.identity)?;
+        let hash_len = request.request_hash.as_ref().map_or(0, |hash| hash.len());
+        check_len("request hash", hash_len, self.context.limits.id_bytes_max)?;
+        match request.lifetime {
+            Some(Lifetime::Until(time)) if time <= self.context.now => Err(Refusal::Invalid("expires_at has passed")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an effect without a final outcome can be granted: `None` if it can, else the reply.
+    fn check_unfinished(
+        &self,
+        request: &Begin,
+        effect: &Effect,
+        delivery_token: Option<LeaseToken>,
+    ) -> Result<Option<Decision>, Refusal> {
+        let is_rpc = matches!(request.identity.scope, Scope::Rpc { .. });
+        match effect.status {
+            EffectStatus::InProgress if effect.is_leased(self.context.now) => {
+                // A delivery newer than the grant fences the grant's holder: the message was redelivered since.
+                let is_fenced = delivery_token.is_some_and(|token| Some(token) > effect.token);
+                if !is_fenced {
+                    let retry_after = Millis(effect.lease_until.0 - self.context.now.0);
+                    return Err(Refusal::InProgress { retry_after });
+                }
+            }
+            EffectStatus::InProgress => {
+                let default = if is_rpc { OnExpired::Report } else { OnExpired::TakeOver };
+                if request.on_expired.unwrap_or(default) == OnExpired::Report {
+                    return Ok(Some(retryable(effect, LEASE_EXPIRED.into())));
+                }
+            }
+            EffectStatus::FailedRetryable if is_rpc => {
+                return Ok(Some(retryable(effect, effect.outcome().last_error)));
+            }
+            _ => {}
+        }
+        Ok(None)
     }
 
     fn grant(&self, mut event: EffectBegun, known: Option<&Effect>) -> Decision {
@@ -172,7 +184,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
 
     fn renew(&self, identity: &Identity, token: TokenClaim, lease: Option<Millis>) -> Result<Decision, Refusal> {
         self.check_identity(identity)?;
-        // Of an effect that is not there every lease is stale.
+        // Every lease of an unknown effect is stale.
         let effect = self.context.state.effect(identity, self.context.now).ok_or(Refusal::StaleLease)?;
         self.check_token(effect, token)?;
         if !effect.is_leased(self.context.now) {
@@ -210,7 +222,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
         if self.context.faults.effect_token_matches(effect, shown) { Ok(()) } else { Err(Refusal::StaleLease) }
     }
 
-    /// How long effects of this scope are remembered by default.
+    /// The default lifetime of effects in this scope.
     fn window(&self, scope: &Scope) -> Millis {
         match scope {
             Scope::Job { .. } | Scope::Task { .. } => self.context.limits.job_ttl,
@@ -218,13 +230,13 @@ impl<F: Faults> EffectDecisions<'_, F> {
         }
     }
 
-    /// Finds the message that a delivery is of.
-    fn behind(&self, identity: &Identity, delivery: &DeliveryClaim) -> Result<Behind, Refusal> {
+    /// Checks the claim on the delivery for which an effect is executed.
+    fn check_delivery(&self, identity: &Identity, delivery: &DeliveryClaim) -> Result<DeliveryCheck, Refusal> {
         let Scope::Consume { topic: name, group } = &identity.scope else {
             return Err(Refusal::Invalid("a delivery goes with a consume scope"));
         };
         let topic = self.context.topic(name)?;
-        let TokenClaim::Shown(token) = delivery.token else { return Ok(Behind::Gone) };
+        let TokenClaim::Shown(token) = delivery.token else { return Ok(DeliveryCheck::Stale) };
         let message = topic.partition(delivery.partition).and_then(|partition| partition.find(delivery.offset));
         if let Some((_, message)) = message {
             let meta = message.body.has_metadata().then(|| message.body.metadata());
@@ -236,21 +248,21 @@ impl<F: Faults> EffectDecisions<'_, F> {
         let message = (delivery.partition, delivery.offset);
         match delivery_status(&self.context, topic, group, message, delivery.token) {
             Ok(ClaimStatus::Current(message_ref, _)) => {
-                Ok(Behind::Current((message_ref.partition, message_ref.position), token))
+                Ok(DeliveryCheck::Current((message_ref.partition, message_ref.position), token))
             }
-            Ok(ClaimStatus::AlreadyAcked) | Err(Refusal::StaleLease) => Ok(Behind::Gone),
+            Ok(ClaimStatus::AlreadyAcked) | Err(Refusal::StaleLease) => Ok(DeliveryCheck::Stale),
             Err(refusal) => Err(refusal),
         }
     }
 }
 
-/// What stands behind a question on behalf of a delivery.
+/// The result of checking a claim on a delivery.
 #[derive(Clone, Copy, Debug)]
-enum Behind {
-    /// The newest delivery of an unfinished message.
+enum DeliveryCheck {
+    /// The newest delivery of an unacked message: the message, and the delivery's token.
     Current((PartitionId, Position), LeaseToken),
-    /// A delivery that is not the newest, or whose message is done.
-    Gone,
+    /// Not the newest delivery, or the message is acked.
+    Stale,
 }
 
 fn retryable(effect: &Effect, last_error: Text) -> Decision {

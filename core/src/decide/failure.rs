@@ -1,22 +1,18 @@
-//! What becomes of a message that failed: another try later, or the dead letters.
+//! Decides what follows a failed delivery: a retry after a backoff, or the dead-letter topic.
 
-use crate::state::State;
-use crate::state::group::Group;
-use crate::state::partition::Message;
-use crate::state::topic::Topic;
-use crate::types::message::MAX_BACKOFF_DEFAULT;
-use crate::types::{DeadReason, DeliveryState, MessageRef, Millis, RetryPolicy, Timestamp};
+use crate::state::{Group, Message, State, Topic};
+use crate::types::{DeadReason, DeliveryState, MAX_BACKOFF_DEFAULT, MessageRef, Millis, RetryPolicy, Timestamp};
 
-/// What a failure leads to.
+/// What follows a failed delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureVerdict {
-    /// It is delivered again, not before this moment.
-    Again { not_before: Timestamp },
-    /// It becomes a dead letter.
-    Dead(DeadReason),
+    /// The message is redelivered, not before this time.
+    Retry { not_before: Timestamp },
+    /// The message is dead-lettered.
+    DeadLetter(DeadReason),
 }
 
-/// Decides what follows the failure of the delivery `delivery` describes. A `delay` asked for wins over the policy.
+/// Decides what follows the failure of a delivery. A requested `delay` overrides the retry policy.
 pub(crate) fn after_failure(
     state: &State,
     message_ref: &MessageRef,
@@ -32,10 +28,10 @@ pub(crate) fn after_failure(
     let policy = envelope.and_then(|envelope| envelope.retry_policy);
     if !topic.name().is_dead_letter() {
         if policy.is_some_and(|policy| policy.max_attempts > 0 && delivery.attempts >= policy.max_attempts) {
-            return FailureVerdict::Dead(DeadReason::MaxAttempts);
+            return FailureVerdict::DeadLetter(DeadReason::MaxAttempts);
         }
         if envelope.and_then(|envelope| envelope.deadline.as_ref()).is_some_and(|deadline| deadline.at <= now) {
-            return FailureVerdict::Dead(DeadReason::DeadlineExceeded);
+            return FailureVerdict::DeadLetter(DeadReason::DeadlineExceeded);
         }
     }
     let wait = match (delay, policy) {
@@ -45,10 +41,10 @@ pub(crate) fn after_failure(
         }
         (None, None) => Millis(0),
     };
-    FailureVerdict::Again { not_before: now.after(wait) }
+    FailureVerdict::Retry { not_before: now.after(wait) }
 }
 
-/// Whether a message's deadline has passed. In a dead-letter topic deadlines do not act.
+/// Whether a message's deadline has passed. Deadlines have no effect in a dead-letter topic.
 pub(crate) fn deadline_passed(topic: &Topic, message: &Message, now: Timestamp) -> bool {
     message.body.flags().has_deadline
         && !topic.name().is_dead_letter()
@@ -56,15 +52,15 @@ pub(crate) fn deadline_passed(topic: &Topic, message: &Message, now: Timestamp) 
 }
 
 pub(crate) fn message<'a>(topic: &'a Topic, message_ref: &MessageRef) -> &'a Message {
-    let partition = topic.partition(message_ref.partition).expect("a message_ref names a partition");
-    partition.message(message_ref.position).expect("an unfinished message is kept")
+    let partition = topic.partition(message_ref.partition).expect("the partition of a message exists");
+    partition.message(message_ref.position).expect("an unacked message is stored")
 }
 
-/// The wait after the `failures`-th failure: doubling, capped, half of it fixed and half spread by `jitter`.
+/// The backoff after the `failures`-th failure: doubles, capped; half of it is fixed and half varies with `jitter`.
 fn backoff(policy: &RetryPolicy, failures: u32, jitter: u64) -> Millis {
     let cap = if policy.max_backoff.0 == 0 { MAX_BACKOFF_DEFAULT } else { policy.max_backoff };
     let doublings = failures.saturating_sub(1);
-    // A factor too large to be named still leaves no wait where the policy asks for none.
+    // Saturates, so that a backoff of 0 stays 0.
     let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);
     let whole = policy.backoff.0.saturating_mul(factor).min(cap.0);
     let fixed = whole.div_ceil(2);
@@ -72,7 +68,7 @@ fn backoff(policy: &RetryPolicy, failures: u32, jitter: u64) -> Millis {
     Millis(fixed + jitter % (spread + 1))
 }
 
-/// Spreads retries of different messages, and of one message's attempts, without a random draw.
+/// A hash that spreads the retries of different messages and attempts, in place of a random number.
 fn jitter(topic: &Topic, group: &Group, message_ref: &MessageRef, delivery: &DeliveryState, message: &Message) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut mix = |bytes: &[u8]| {
@@ -97,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_up_to_the_cap_and_jitter_spreads_the_upper_half() {
+    fn backoff_doubles_up_to_cap_and_jitter_spreads_upper_half() {
         for (failures, whole) in [(1, 100), (2, 200), (3, 400), (4, 500), (60, 500), (u32::MAX, 500)] {
             assert_eq!(backoff(&policy(100, 500), failures, 0), Millis(whole / 2));
             let waits = (0..10_000).map(|jitter| backoff(&policy(100, 500), failures, jitter).0);
@@ -107,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cap_the_wait_stops_at_a_day() {
+    fn backoff_without_cap_is_at_most_a_day() {
         assert_eq!(backoff(&policy(1_000, 0), 64, u64::MAX).0.div_ceil(MAX_BACKOFF_DEFAULT.0), 1);
         assert!(backoff(&policy(1_000, 0), 64, 0).0 >= MAX_BACKOFF_DEFAULT.0 / 2);
         for failures in [1, 9, 64, 65, u32::MAX] {

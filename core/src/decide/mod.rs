@@ -14,8 +14,7 @@ pub(crate) mod settle;
 use crate::faults::Faults;
 use crate::record::Event;
 use crate::reply::{Overload, Refusal, Reply};
-use crate::state::State;
-use crate::state::topic::Topic;
+use crate::state::{State, Topic};
 use crate::types::{Limits, Timestamp, TopicName};
 
 /// Everything a decision may depend on.
@@ -27,12 +26,12 @@ pub(crate) struct DecisionContext<'a, F> {
 }
 
 impl<'a, F: Faults> DecisionContext<'a, F> {
-    /// The topic of that name.
+    /// As [`topic`].
     pub(crate) fn topic(&self, name: &TopicName) -> Result<&'a Topic, Refusal> {
         topic(self.state, name)
     }
 
-    /// The refusal of a command for want of capacity.
+    /// The refusal of a command because of a limit.
     pub(crate) fn overloaded(&self, reason: Overload) -> Refusal {
         Refusal::Overloaded { reason, retry_after: self.limits.retry_after }
     }
@@ -56,7 +55,7 @@ impl Decision {
     }
 }
 
-/// The topic of that name.
+/// The topic named `name`, or a refusal.
 pub(crate) fn topic<'a>(state: &'a State, name: &TopicName) -> Result<&'a Topic, Refusal> {
     state.topic_named(name).ok_or_else(|| Refusal::UnknownTopic(name.clone()))
 }

@@ -1,4 +1,4 @@
-//! Accepting a message: where it goes, whether it was here before, whether there is room.
+//! Decides produce: dedupe, routing, partition, limits.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use crate::command::Produce;
 use crate::faults::Faults;
 use crate::record::{DedupeWindow, Event};
 use crate::reply::{Overload, Produced, Refusal, Reply, RouterUse};
-use crate::state::DedupeEntry;
-use crate::state::partition::{Load, Partition};
-use crate::state::topic::Topic;
+use crate::state::{DedupeEntry, Load, Partition, State, Topic};
 use crate::types::partitioner::partition_of;
-use crate::types::{Body, Envelope, IdentityKey, Limits, Metadata, Offset, PartitionId, TopicId, TopicName};
+use crate::types::{
+    Body, Envelope, IdentityKey, Limits, Metadata, Offset, PartitionId, Routing, Timestamp, TopicId, TopicName,
+};
 
-/// Messages that are decided and not yet stored: those before in the same step.
+/// Messages of the same step that are decided and not applied yet.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     stored: BTreeMap<(TopicId, PartitionId), Load>,
@@ -22,7 +22,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Notes what was decided.
+    /// Adds a decided message.
     pub(super) fn add(&mut self, event: &Event) {
         let Event::Produced { topic, partition, offset, body, dedupe } = event else { return };
         let one = Load { messages: 1, bytes: body.payload_len() };
@@ -48,48 +48,90 @@ impl Pending {
         self.messages.get(&topic).copied().unwrap_or(0)
     }
 
-    /// What the partition will hold more, `load` included.
+    /// The pending load of a partition plus `load`.
     fn with(&self, topic: TopicId, partition: PartitionId, load: Load) -> Load {
         let before = self.stored.get(&(topic, partition)).copied().unwrap_or_default();
         Load { messages: before.messages + load.messages, bytes: before.bytes + load.bytes }
     }
 }
 
-/// Decides a produce. The envelope, the routing and the trace of `asked` are used up.
-pub(crate) fn produce<F: Faults>(context: &DecisionContext<'_, F>, asked: &mut Produce) -> Result<Decision, Refusal> {
-    produce_after(context, &Pending::default(), asked)
+/// Decides a produce. Takes the envelope, the routing and the trace out of `request`.
+pub(crate) fn produce<F: Faults>(context: &DecisionContext<'_, F>, request: &mut Produce) -> Result<Decision, Refusal> {
+    produce_after(context, &Pending::default(), request)
 }
 
-/// Decides a produce that follows others of the same step.
+/// Decides a produce that follows the `pending` ones of the same step.
 pub(super) fn produce_after<F: Faults>(
     context: &DecisionContext<'_, F>,
     pending: &Pending,
-    asked: &mut Produce,
+    request: &mut Produce,
 ) -> Result<Decision, Refusal> {
     let DecisionContext { state, limits, now, .. } = *context;
-    check_sizes(limits, asked)?;
-    let mut dedupe = None;
-    if let Some(identity) = asked.envelope.identity_key() {
-        let scope = asked.envelope.target_topic.as_ref().unwrap_or(&asked.topic);
-        let table = state.dedupe(scope);
-        let key = IdentityKey::new(asked.envelope.tenant(), identity);
-        let stored = table.and_then(|table| table.find(&key, now));
-        if let Some(first) = stored.or_else(|| pending.find(scope, &key)) {
-            return Ok(Decision::reply_only(Reply::Produced(Produced {
-                partition: first.partition,
-                offset: first.offset,
-                duplicate: true,
-                router: RouterUse::NoDecision,
-            })));
+    check_sizes(limits, request)?;
+    let dedupe = match deduplicate(context, pending, request)? {
+        Dedupe::Duplicate(DedupeEntry { partition, offset, .. }) => {
+            let produced = Produced { partition, offset, duplicate: true, router: RouterUse::NoDecision };
+            return Ok(Decision::reply_only(Reply::Produced(produced)));
         }
-        let room = limits.dedupe_keys_max.saturating_sub(pending.dedupe_keys(scope));
-        if room == 0 || table.is_some_and(|table| table.is_full(room, now)) {
-            return Err(context.overloaded(Overload::DedupeKeys));
-        }
-        dedupe = Some(DedupeWindow { scope: scope.clone(), expires_at: now.after(limits.dedupe_ttl) });
+        Dedupe::New(window) => Some(window),
+        Dedupe::NoKey => None,
+    };
+    set_delivery_time(request, now)?;
+    let (router, routing) = follow_router(state, request);
+
+    let destination = topic(state, request.envelope.target_topic.as_ref().unwrap_or(&request.topic))?;
+    let partition = choose_partition(destination, request.envelope.partition_override, &request.key)?;
+    let load = Load { messages: 1, bytes: (request.key.len() + request.value.len()) as u64 };
+    check_load(limits, load)?;
+    check_capacity(context, destination, partition, pending.with(destination.id(), partition, load))?;
+
+    let offset = Offset(destination.next_offset().0 + pending.messages(destination.id()));
+    let body = if routing.is_none() && has_no_metadata(request) {
+        Body::bare(&request.key, &request.value)
+    } else {
+        let (envelope, trace) = (std::mem::take(&mut request.envelope), request.trace.take());
+        let meta = Metadata { envelope, routing, trace, ..Metadata::default() };
+        Body::pack(&meta, &request.key, &request.value)
+    };
+    let event = Event::Produced { topic: destination.id(), partition, offset, body, dedupe };
+    Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate: false, router })))
+}
+
+/// The result of a dedupe lookup.
+enum Dedupe {
+    /// The message has no idempotency key.
+    NoKey,
+    /// The key is new; its window.
+    New(DedupeWindow),
+    /// The key was stored with this message.
+    Duplicate(DedupeEntry),
+}
+
+fn deduplicate<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    pending: &Pending,
+    request: &Produce,
+) -> Result<Dedupe, Refusal> {
+    let DecisionContext { state, limits, now, .. } = *context;
+    let Some(key) = request.envelope.identity_key() else { return Ok(Dedupe::NoKey) };
+    let scope = request.envelope.target_topic.as_ref().unwrap_or(&request.topic);
+    let table = state.dedupe(scope);
+    let key = IdentityKey::new(request.envelope.tenant(), key);
+    let stored = table.and_then(|table| table.find(&key, now));
+    if let Some(first) = stored.or_else(|| pending.find(scope, &key)) {
+        return Ok(Dedupe::Duplicate(first));
     }
-    let envelope = &mut asked.envelope;
-    if let Some(delay) = asked.delay {
+    let max = limits.dedupe_keys_max.saturating_sub(pending.dedupe_keys(scope));
+    if max == 0 || table.is_some_and(|table| table.is_full(max, now)) {
+        return Err(context.overloaded(Overload::DedupeKeys));
+    }
+    Ok(Dedupe::New(DedupeWindow { scope: scope.clone(), expires_at: now.after(limits.dedupe_ttl) }))
+}
+
+/// Turns the delay into a delivery time and checks it against the deadline.
+fn set_delivery_time(request: &mut Produce, now: Timestamp) -> Result<(), Refusal> {
+    let envelope = &mut request.envelope;
+    if let Some(delay) = request.delay {
         envelope.deliver_at = Some(now.after(delay));
     }
     if let Some(deadline) = &envelope.deadline {
@@ -100,108 +142,90 @@ pub(super) fn produce_after<F: Faults>(
             return Err(Refusal::Invalid("delay reaches beyond the deadline"));
         }
     }
-
-    let mut router = RouterUse::NoDecision;
-    let mut followed = None;
-    if let Some(decision) = asked.routing.take() {
-        let target = decision.target_topic.as_ref().or(envelope.target_topic.as_ref()).unwrap_or(&asked.topic);
-        // With the topic the router chose, the partition the producer chose may make no sense either.
-        let partition = decision.partition_override.or(envelope.partition_override);
-        let sound = state
-            .topic_named(target)
-            .is_some_and(|topic| partition.is_none_or(|partition| partition.0 < topic.partition_count()));
-        if sound {
-            envelope.target_topic = decision.target_topic.or(envelope.target_topic.take());
-            envelope.partition_override = partition;
-            followed = Some(decision.routing);
-            router = RouterUse::Followed;
-        } else {
-            router = RouterUse::Ignored;
-        }
-    }
-
-    let destination = topic(state, envelope.target_topic.as_ref().unwrap_or(&asked.topic))?;
-    let partition = choose_partition(destination, envelope.partition_override, &asked.key)?;
-    let load = Load { messages: 1, bytes: (asked.key.len() + asked.value.len()) as u64 };
-    check_load(limits, load)?;
-    let load = pending.with(destination.id(), partition, load);
-    check_room(context, destination, partition, load)?;
-
-    let offset = Offset(destination.next_offset().0 + pending.messages(destination.id()));
-    let body = if followed.is_none() && is_bare(asked) {
-        Body::bare(&asked.key, &asked.value)
-    } else {
-        let (envelope, trace) = (std::mem::take(&mut asked.envelope), asked.trace.take());
-        let meta = Metadata { envelope, routing: followed, trace, ..Metadata::default() };
-        Body::pack(&meta, &asked.key, &asked.value)
-    };
-    let event = Event::Produced { topic: destination.id(), partition, offset, body, dedupe };
-    Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate: false, router })))
+    Ok(())
 }
 
-fn check_sizes(limits: &Limits, asked: &Produce) -> Result<(), Refusal> {
-    if asked.value.is_empty() {
+/// Moves the router's decision into the envelope, unless it names a topic or partition that does not exist.
+fn follow_router(state: &State, request: &mut Produce) -> (RouterUse, Option<Routing>) {
+    let Some(decision) = request.routing.take() else { return (RouterUse::NoDecision, None) };
+    let envelope = &mut request.envelope;
+    let target = decision.target_topic.as_ref().or(envelope.target_topic.as_ref()).unwrap_or(&request.topic);
+    // The producer's partition must exist in the router's topic, too.
+    let partition = decision.partition_override.or(envelope.partition_override);
+    let exists = state
+        .topic_named(target)
+        .is_some_and(|topic| partition.is_none_or(|partition| partition.0 < topic.partition_count()));
+    if !exists {
+        return (RouterUse::Ignored, None);
+    }
+    envelope.target_topic = decision.target_topic.or(envelope.target_topic.take());
+    envelope.partition_override = partition;
+    (RouterUse::Followed, Some(decision.routing))
+}
+
+fn check_sizes(limits: &Limits, request: &Produce) -> Result<(), Refusal> {
+    if request.value.is_empty() {
         return Err(Refusal::Invalid("value must not be empty"));
     }
-    check_len("key", asked.key.len(), limits.key_bytes_max)?;
-    if let Some(key) = &asked.envelope.idempotency_key {
+    check_len("key", request.key.len(), limits.key_bytes_max)?;
+    if let Some(key) = &request.envelope.idempotency_key {
         check_len("idempotency key", key.len(), limits.idempotency_key_bytes_max)?;
     }
-    let Envelope { run_id, step_id, parent_step_id, tenant_id, .. } = &asked.envelope;
+    let Envelope { run_id, step_id, parent_step_id, tenant_id, .. } = &request.envelope;
     for (what, id) in
         [("tenant id", tenant_id), ("run id", run_id), ("step id", step_id), ("parent step id", parent_step_id)]
     {
         check_len(what, id.as_ref().map_or(0, |id| id.len()), limits.id_bytes_max)?;
     }
-    let metadata = metadata_len(asked);
+    let metadata = metadata_len(request);
     check_len("metadata", metadata, limits.metadata_bytes_max)?;
-    let message = asked.key.len() + asked.value.len() + metadata;
+    let message = request.key.len() + request.value.len() + metadata;
     check_len("message", message, limits.message_bytes_max)?;
-    if asked.delay.is_some() && asked.envelope.deliver_at.is_some() {
+    if request.delay.is_some() && request.envelope.deliver_at.is_some() {
         return Err(Refusal::Invalid("give a delay or a moment of delivery, not both"));
     }
     Ok(())
 }
 
-/// What the texts in envelope, routing and trace take at most, without encoding them. Names of topics and numbers are not
-/// counted: all of them together take less than a kilobyte.
-fn metadata_len(asked: &Produce) -> usize {
+/// An upper bound of the encoded length of all texts in the metadata. Topic names and numbers are not counted; together
+/// they take less than a kilobyte.
+fn metadata_len(request: &Produce) -> usize {
     const FIELD: usize = 16;
-    if is_bare(asked) {
+    if has_no_metadata(request) {
         return 0;
     }
-    let envelope = &asked.envelope;
+    let envelope = &request.envelope;
     let texts = [
         &envelope.run_id,
         &envelope.step_id,
         &envelope.parent_step_id,
         &envelope.tenant_id,
         &envelope.idempotency_key,
-        &asked.trace,
+        &request.trace,
     ];
     let texts: usize = texts.into_iter().flatten().map(|text| text.len() + FIELD).sum();
     let deadline = envelope.deadline.as_ref().map_or(0, |deadline| deadline.text.len() + FIELD);
-    let pairs = envelope.labels.iter().chain(asked.routing.iter().flat_map(|routing| &routing.routing.meta));
+    let pairs = envelope.labels.iter().chain(request.routing.iter().flat_map(|routing| &routing.routing.meta));
     let pairs: usize = pairs.map(|(name, value)| name.len() + value.len() + FIELD).sum();
-    let label = asked.routing.as_ref().map_or(0, |routing| routing.routing.label.len() + FIELD);
+    let label = request.routing.as_ref().map_or(0, |routing| routing.routing.label.len() + FIELD);
     texts + deadline + pairs + label
 }
 
-/// Whether nothing travels with the payload but its key, as with most messages.
-fn is_bare(asked: &Produce) -> bool {
-    asked.envelope.is_empty() && asked.routing.is_none() && asked.trace.is_none()
+/// Whether the message has no metadata; most have none.
+fn has_no_metadata(request: &Produce) -> bool {
+    request.envelope.is_empty() && request.routing.is_none() && request.trace.is_none()
 }
 
-fn choose_partition(topic: &Topic, asked: Option<PartitionId>, key: &[u8]) -> Result<PartitionId, Refusal> {
+fn choose_partition(topic: &Topic, requested: Option<PartitionId>, key: &[u8]) -> Result<PartitionId, Refusal> {
     let partitions = topic.partition_count();
-    match asked {
+    match requested {
         None => Ok(partition_of(key, partitions)),
         Some(partition) if partition.0 < partitions => Ok(partition),
         Some(partition) => Err(Refusal::PartitionOutOfRange { partition, partitions }),
     }
 }
 
-/// A message that no partition could hold by itself.
+/// Refuses a message that exceeds the limit of an empty partition.
 pub(super) fn check_load(limits: &Limits, load: Load) -> Result<(), Refusal> {
     match load.bytes > limits.partition_bytes_max {
         true => Err(Refusal::TooLarge { what: "key and value", len: load.bytes, max: limits.partition_bytes_max }),
@@ -209,8 +233,8 @@ pub(super) fn check_load(limits: &Limits, load: Load) -> Result<(), Refusal> {
     }
 }
 
-/// Whether one more message fits the partition, and whether its dead letters leave room for more.
-pub(super) fn check_room<F: Faults>(
+/// Refuses if `load` exceeds the limits of the partition, or if the partition's dead letters have reached theirs.
+pub(super) fn check_capacity<F: Faults>(
     context: &DecisionContext<'_, F>,
     topic: &Topic,
     partition: PartitionId,

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use super::dead_letter::dead_letter;
 use super::failure::{FailureVerdict, after_failure, message};
 use super::{Decision, DecisionContext, check_len};
+use crate::collections::ack_set::AckSet;
 use crate::command::{Claim, TokenClaim};
 use crate::faults::Faults;
 use crate::record::Event;
 use crate::reply::{Refusal, Reply};
-use crate::state::State;
-use crate::state::topic::Topic;
+use crate::state::{State, Topic};
 use crate::types::{DeliveryState, GroupName, MessageRef, Millis, Offset, PartitionId, Phase, Text};
 
-/// What a claim turns out to be about.
+/// The status of a valid claim.
 #[derive(Debug)]
 pub(crate) enum ClaimStatus<'a> {
-    /// A message this group is done with; whatever is said about it comes too late to matter.
+    /// The group has acked the message; the claim has no effect.
     AlreadyAcked,
-    /// The newest delivery of an unfinished message, and the caller is who it was made to.
+    /// The claim is on the newest delivery of an unacked message.
     Current(MessageRef, &'a DeliveryState),
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn claim_status<'a, F: Faults>(
     }
 }
 
-/// Finds the newest delivery of a message to a group. A token that is shown must be that delivery's.
+/// Finds the newest delivery of a message to a group. A token that is shown must be the token of that delivery.
 pub(crate) fn delivery_status<'a, F: Faults>(
     context: &DecisionContext<'a, F>,
     topic: &'a Topic,
@@ -62,21 +62,17 @@ pub(crate) fn delivery_status<'a, F: Faults>(
     Ok(ClaimStatus::Current(message_ref, delivery))
 }
 
-/// Whether the group is done with a message it has no history of.
-fn is_acked(
-    topic: &Topic,
-    (partition, offset): (PartitionId, Offset),
-    acked: &crate::collections::ack_set::AckSet,
-) -> bool {
+/// Whether the group has acked a message of which it stores no delivery state.
+fn is_acked(topic: &Topic, (partition, offset): (PartitionId, Offset), acked: &AckSet) -> bool {
     if offset >= topic.next_offset() {
         return false;
     }
-    let here = topic.partition(partition).and_then(|partition| partition.find(offset));
-    if let Some((position, _)) = here {
+    let stored = topic.partition(partition).and_then(|partition| partition.find(offset));
+    if let Some((position, _)) = stored {
         return acked.contains(position);
     }
-    // Not kept here. A message kept in another partition is a stranger; one kept nowhere was done in every group. Which partition
-    // an offset that is gone was in is not remembered, so each is asked: late words are rare, and to remember would cost
+    // Stored in another partition: the claim names the wrong one. Stored in none: acked in every group and trimmed. The
+    // partition of a trimmed offset is not recorded, so all are searched; late claims are rare, and a record would cost
     // every message.
     topic.partitions().all(|(_, partition)| partition.find(offset).is_none())
 }
@@ -90,9 +86,9 @@ pub(crate) fn ack<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim) ->
     Ok(Decision::new(Event::Acked { message_ref, commits }, Reply::Success))
 }
 
-/// Whether the message at `message_ref` has an idempotency key, and so an effect.
+/// Whether the message has an idempotency key, and so an effect.
 pub(super) fn has_identity(state: &State, message_ref: &MessageRef) -> bool {
-    let topic = state.topic(message_ref.topic).expect("a delivery is of a topic");
+    let topic = state.topic(message_ref.topic).expect("a delivery belongs to a topic");
     message(topic, message_ref).body.flags().has_identity
 }
 
@@ -118,10 +114,10 @@ pub(crate) fn nack<F: Faults>(
         });
     }
     let event = match after_failure(context.state, &message_ref, delivery, context.now, delay) {
-        FailureVerdict::Again { not_before } => Event::Nacked { message_ref, reason: given, not_before },
-        FailureVerdict::Dead(dead) => {
+        FailureVerdict::Retry { not_before } => Event::Nacked { message_ref, reason: given, not_before },
+        FailureVerdict::DeadLetter(why) => {
             let last_error = given.as_deref().unwrap_or(delivery.last_error.as_str()).into();
-            dead_letter(context.state, &message_ref, dead, last_error)
+            dead_letter(context.state, &message_ref, why, last_error)
         }
     };
     Ok(Decision::new(event, Reply::Success))
@@ -142,7 +138,7 @@ pub(crate) fn extend<F: Faults>(
     }
 }
 
-/// Decides a release. A lease that has ended needs no record.
+/// Decides a release. Succeeds without a record if the lease has ended.
 pub(crate) fn release<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim) -> Result<Decision, Refusal> {
     match claim_status(context, claim)? {
         ClaimStatus::Current(message_ref, DeliveryState { phase: Phase::Leased { .. }, .. }) => {

@@ -3,11 +3,12 @@
 //! A check that has never failed proves nothing, so the simulator plants known bugs and requires its checks to find
 //! each of them. A bug enters by the type parameter `F: Faults` of [`Pipeline`](crate::Pipeline) and
 //! [`Broker`](crate::Broker), never by a cargo feature. Production code calls a *seam*: a method whose default body is
-//! the correct behaviour. [`NoFaults`] overrides none of them and costs nothing; [`Planted`] overrides them for one bug.
+//! the correct behaviour. [`NoFaults`] overrides none of them and costs nothing; [`Planted`] overrides them for one
+//! bug.
 //!
 //! To add a bug: one row in `catalogue.rs`, and one arm in the seam it needs: `planted.rs` for decisions, limits,
-//! commands and outputs, `records.rs` for applying and replaying records, `storage.rs` for the storage. Seams around the
-//! broker (limits, commands, outputs, storage) are called by the simulator alone.
+//! commands and outputs, `records.rs` for applying and replaying records, `storage.rs` for the storage. Seams around
+//! the broker (limits, commands, outputs, storage) are called by the simulator alone.
 
 mod catalogue;
 mod planted;

@@ -13,9 +13,7 @@ use crate::index::{Index, Next};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
-use crate::state::topic::Topic;
-use crate::state::view::View;
-use crate::state::{Contradiction, EffectTable, State};
+use crate::state::{Contradiction, EffectTable, State, Topic, View};
 use crate::types::{
     Body, Boot, ConsumerId, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupStart, LeaseToken,
     Limits, Lsn, MessageRef, Millis, Position, Timestamp,
@@ -145,7 +143,7 @@ impl Seams for Planted {
         let Some(gone) = gone.filter(|_| self.0 == Fault::CreditLeakedOnDisconnect) else { return };
         let heir = index.members(gone.topic, gone.group).next();
         if let Some(other) = heir.and_then(|heir| index.consumers.get_mut(&heir)) {
-            other.live += gone.live;
+            other.in_flight += gone.in_flight;
         }
         heir.into_iter().for_each(|heir| index.refresh_credit(heir));
     }

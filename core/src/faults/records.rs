@@ -3,10 +3,10 @@
 use super::Fault;
 use crate::collections::shared::unshared;
 use crate::record::{Completed, EffectBegun, Event, Image, Record};
-use crate::state::{Contradiction, State};
-use crate::types::message::{MessageFlags, Priority};
+use crate::state::{Contradiction, Partition, State};
 use crate::types::{
-    Body, EffectStatus, LastError, LeaseToken, MessageRef, Metadata, Millis, PartitionId, Position, TopicId,
+    Body, EffectStatus, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis, PartitionId, Position,
+    Priority, TopicId,
 };
 
 /// Applies `record` to `state` the way `fault` does it.
@@ -81,13 +81,13 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
         }
         (Fault::HighestAckWatermark, Event::Acked { message_ref, .. }) => {
             state.apply(record)?;
-            finish_all_below(state, message_ref)
+            ack_all_below(state, message_ref)
         }
         (Fault::TrimOneTooMany, Event::Acked { message_ref, .. }) => {
             state.apply(record)?;
             let partition = state.partition_mut(message_ref.topic, message_ref.partition)?;
             if partition.message(message_ref.position).is_none() {
-                partition.take(message_ref.position.next());
+                partition.remove(message_ref.position.next());
             }
             Ok(())
         }
@@ -142,7 +142,7 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
         (Fault::SeekKeepsAcked, Event::GroupSought { topic, group, .. }) => {
             let acked = acked_messages(state, *topic, |id| id == *group);
             state.apply(record)?;
-            acked.iter().try_for_each(|message_ref| finish_if_pending(state, message_ref))
+            acked.iter().try_for_each(|message_ref| ack_if_pending(state, message_ref))
         }
         (Fault::TtlFromBegin, Event::EffectFinished { identity, .. }) => {
             let begun_at = state.store.get(identity).map(|effect| effect.updated_at);
@@ -175,7 +175,7 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             state.store_step_outputs(step, at)?;
             let offset = state.delivery_mut(&step.message_ref)?.offset;
             // A second completion under the same token finds the first reply kept.
-            let _ = state.keep_completion(step, offset);
+            let _ = state.store_completion(step, offset);
             Ok(())
         }
         _ => state.apply(record),
@@ -218,18 +218,18 @@ fn forget_offsets(state: &mut State) {
     }
 }
 
-fn finish_all_below(state: &mut State, message_ref: &MessageRef) -> Result<(), Contradiction> {
+fn ack_all_below(state: &mut State, message_ref: &MessageRef) -> Result<(), Contradiction> {
     (0..message_ref.position.0)
         .map(Position)
-        .try_for_each(|position| finish_if_pending(state, &MessageRef { position, ..*message_ref }))
+        .try_for_each(|position| ack_if_pending(state, &MessageRef { position, ..*message_ref }))
 }
 
-fn finish_if_pending(state: &mut State, message_ref: &MessageRef) -> Result<(), Contradiction> {
+fn ack_if_pending(state: &mut State, message_ref: &MessageRef) -> Result<(), Contradiction> {
     let topic = state.topic(message_ref.topic).ok_or(Contradiction("no such topic"))?;
     let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
     let is_pending = progress.is_some_and(|progress| !progress.acked().contains(message_ref.position));
     let is_stored = topic.partition(message_ref.partition).is_some_and(|it| it.message(message_ref.position).is_some());
-    if is_pending && is_stored { state.finish(message_ref) } else { Ok(()) }
+    if is_pending && is_stored { state.ack(message_ref) } else { Ok(()) }
 }
 
 /// Messages still stored that a group of `topic` has acked.
@@ -239,8 +239,7 @@ fn acked_messages(state: &State, topic: TopicId, of: impl Fn(crate::types::Group
     let mut acked = Vec::new();
     for (topic, group) in groups.filter(|(_, group)| of(group.id())) {
         for (partition, progress) in group.partitions() {
-            let stored =
-                topic.partition(partition).into_iter().flat_map(super::super::state::partition::Partition::messages);
+            let stored = topic.partition(partition).into_iter().flat_map(Partition::messages);
             let done = stored.filter(|(position, _)| progress.acked().contains(*position));
             let message_ref = |position| MessageRef { topic: topic.id(), group: group.id(), partition, position };
             acked.extend(done.map(|(position, _)| message_ref(position)));

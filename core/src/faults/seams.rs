@@ -6,9 +6,7 @@ use crate::index::{Index, Next};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
-use crate::state::topic::Topic;
-use crate::state::view::View;
-use crate::state::{Contradiction, State};
+use crate::state::{Contradiction, State, Topic, View};
 use crate::types::{ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, LeaseToken, Limits, Lsn, Timestamp};
 
 /// Where planted bugs enter. Every method is called from one function of production code.
@@ -95,7 +93,7 @@ pub trait Seams: Copy {
         matches!(shown, TokenClaim::Shown(token) if Some(token) == effect.token)
     }
 
-    /// Whether an effect as it stands can end with this status.
+    /// Whether an effect can be finished with this status.
     #[inline(always)]
     fn can_finish(&self, effect: &Effect, status: EffectStatus) -> bool {
         effect.can_finish(status)

@@ -1,11 +1,11 @@
-//! The streams of a group, and whose turn it is.
+//! Connected consumers and their round robin.
 
 use std::collections::BTreeSet;
 
 use crate::command::OnDisconnect;
 use crate::types::{ConsumerId, GroupId, Millis, OwnerName, PartitionId, Position, TopicId};
 
-/// A connected stream.
+/// A connected consumer.
 #[derive(Clone, Debug)]
 pub(crate) struct Consumer {
     pub(crate) topic: TopicId,
@@ -13,22 +13,22 @@ pub(crate) struct Consumer {
     pub(crate) owner: OwnerName,
     pub(crate) lease: Millis,
     pub(crate) prefetch: u32,
-    /// Running leases it holds.
-    pub(crate) live: u32,
-    /// Deliveries it may still be given in all.
+    /// The number of its leases.
+    pub(crate) in_flight: u32,
+    /// The deliveries left until its maximum; `None` without a maximum.
     pub(crate) deliveries_left: Option<u64>,
     pub(crate) on_disconnect: OnDisconnect,
-    /// What it holds; kept only where its leases are released with it.
-    pub(crate) held: BTreeSet<(PartitionId, Position)>,
+    /// Its leases; empty unless they are released when it disconnects.
+    pub(crate) leases: BTreeSet<(PartitionId, Position)>,
 }
 
 impl Consumer {
     pub(crate) fn has_credit(&self) -> bool {
-        self.live < self.prefetch && self.deliveries_left != Some(0)
+        self.in_flight < self.prefetch && self.deliveries_left != Some(0)
     }
 }
 
-/// Round robin over the streams that have credit: after the one served last, in the order they came.
+/// Round robin over the consumers with credit, in the order they connected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConsumerTurns {
     members: BTreeSet<ConsumerId>,
@@ -62,7 +62,7 @@ impl ConsumerTurns {
         &self.members
     }
 
-    /// Whose turn it is.
+    /// The consumer whose turn it is.
     pub(crate) fn next(&self) -> Option<ConsumerId> {
         next_turn(&self.with_credit, self.last_served.next())
     }
@@ -72,9 +72,10 @@ impl ConsumerTurns {
     }
 }
 
-/// The first at or after `from`, or else the first of all: whose turn it is when turns go round.
+/// The first element at or after `from`; if there is none, the first of all.
 ///
-/// Mostly there is one, or none is left; a range, which costs more than both looks at the ends, is sought last.
+/// Checks both ends before it searches a range, which costs more; usually there is one element or `from` is past the
+/// last.
 pub(super) fn next_turn<T: Ord + Copy>(set: &BTreeSet<T>, from: T) -> Option<T> {
     let first = *set.first()?;
     if first >= from || *set.last()? < from {

@@ -1,14 +1,13 @@
-//! What a group may be handed next from one partition.
+//! The cursor of a group in a partition: which message is dispatched next.
 
 use std::collections::BTreeSet;
 
 use super::priorities::PriorityQueue;
 use crate::collections::cow::CowMap;
-use crate::state::group::Progress;
-use crate::types::message::Priority;
-use crate::types::{ConsumerId, GroupId, Position};
+use crate::state::Progress;
+use crate::types::{ConsumerId, GroupId, Position, Priority};
 
-/// Sorts higher priorities first.
+/// A priority as a sort key: higher priorities first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank(u8);
 
@@ -24,32 +23,33 @@ impl Rank {
     }
 }
 
-/// One group's way through one partition.
+/// The cursor of one group in one partition.
 ///
-/// Every message that may be delivered is at or beyond its lane's frontier, or among the returned. A message is handed out
-/// from wherever its rank and position come first.
+/// Every ready message is at or beyond the frontier of its priority, or among the returned ones. The next message is
+/// the first of them by rank and position.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cursor {
-    /// Per priority: everything of that lane below was handed out, or is done, or is among the returned.
+    /// Per priority: every message below was dispatched, is acked, is delayed or is among the returned ones.
     frontiers: [Position; Priority::COUNT],
-    /// Messages below their frontier that may be delivered: retries, and delayed ones that were passed by.
+    /// Ready messages below their frontier: retries, and messages whose delay expired after the frontier passed them.
     returned: BTreeSet<(Rank, Position)>,
-    /// Which streams hold the running leases. A lease from before a restart has none.
+    /// The consumers that hold the leases. A lease from before a restart has none.
     pub(crate) holders: CowMap<Position, ConsumerId>,
-    matured_seen: u64,
-    /// Registered with the queue as waiting for something new.
+    delay_serial_seen: u64,
+    /// Whether the group is registered with the queue as waiting for messages.
     pub(crate) waiting: bool,
-    /// Found at the limit of leases; looked at again when one ends.
+    /// Whether the in-flight limit was reached; the partition is a candidate again when a lease ends.
     pub(crate) full: bool,
 }
 
 impl Cursor {
-    /// A cursor that starts at the group's floor, with releases up to `matured_seen` already in their queue.
-    pub(crate) fn new(progress: &Progress, matured_seen: u64) -> Self {
-        Self { frontiers: [progress.acked().floor(); Priority::COUNT], matured_seen, ..Self::default() }
+    /// A cursor at the group's floor. Delays that expired up to `delay_serial_seen` are ahead of it.
+    pub(crate) fn new(progress: &Progress, delay_serial_seen: u64) -> Self {
+        Self { frontiers: [progress.acked().floor(); Priority::COUNT], delay_serial_seen, ..Self::default() }
     }
 
-    pub(crate) fn give_back(&mut self, priority: Priority, position: Position) {
+    /// Makes a message below its frontier ready.
+    pub(crate) fn requeue(&mut self, priority: Priority, position: Position) {
         self.returned.insert((priority.into(), position));
     }
 
@@ -59,9 +59,9 @@ impl Cursor {
         }
     }
 
-    /// The next message to hand out, if there is one: the highest priority first, then the lowest position.
+    /// The next message to dispatch: the highest priority first, then the lowest position.
     pub(crate) fn peek(&mut self, queue: &PriorityQueue, progress: &Progress, end: Position) -> Option<Position> {
-        self.take_in_matured(queue, progress);
+        self.collect_expired_delays(queue, progress);
         let returned = self.returned.first().copied();
         if queue.is_plain() {
             let plain =
@@ -78,12 +78,12 @@ impl Cursor {
         None
     }
 
-    /// Whether nothing is left for the group once the message at `position` is handed out, where all queue are plain.
+    /// Whether no message is ready after the one at `position`, given that the queue is plain.
     pub(crate) fn is_last(&self, position: Position, end: Position) -> bool {
         position.next() == end && self.returned.is_empty()
     }
 
-    /// Has `group`, whose cursor this is, told when something new comes.
+    /// Registers `group`, to which this cursor belongs, to be woken by the next message.
     pub(crate) fn wait(&mut self, queue: &mut PriorityQueue, group: GroupId) {
         if !self.waiting {
             self.waiting = true;
@@ -91,7 +91,7 @@ impl Cursor {
         }
     }
 
-    /// Notes that `position` is handed out.
+    /// Removes the message at `position` from the ready ones: it was dispatched or acked.
     pub(crate) fn take(&mut self, priority: Priority, position: Position) {
         let frontier = &mut self.frontiers[priority.level() as usize];
         if position == *frontier {
@@ -100,7 +100,7 @@ impl Cursor {
         self.withdraw(priority, position);
     }
 
-    /// Moves a lane's frontier past what is done or already handed out, to the next message or the end.
+    /// Moves a frontier past acked and delivered messages to the next ready one; `None` at the end.
     fn advance(&mut self, level: u8, queue: &PriorityQueue, progress: &Progress, end: Position) -> Option<Position> {
         let frontier = &mut self.frontiers[level as usize];
         loop {
@@ -119,12 +119,12 @@ impl Cursor {
         }
     }
 
-    fn take_in_matured(&mut self, queue: &PriorityQueue, progress: &Progress) {
+    fn collect_expired_delays(&mut self, queue: &PriorityQueue, progress: &Progress) {
         if queue.is_plain() {
             return;
         }
-        for (serial, position, priority) in queue.matured_since(self.matured_seen) {
-            self.matured_seen = serial;
+        for (serial, position, priority) in queue.delays_expired_since(self.delay_serial_seen) {
+            self.delay_serial_seen = serial;
             let passed = position < self.frontiers[priority.level() as usize];
             if passed && !progress.acked().contains(position) && !progress.is_delivered(position) {
                 self.returned.insert((priority.into(), position));

@@ -1,21 +1,18 @@
-//! Keeping the index in step with the records that are applied.
+//! Updates the index with every applied record.
 
 use super::cursor::Cursor;
 use super::priorities::PriorityQueue;
 use super::{GroupIndex, Index, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
 use crate::record::{Completed, Event, Record};
-use crate::state::State;
-use crate::state::group::Group;
-use crate::state::partition::{Message, Partition};
-use crate::state::topic::Topic;
+use crate::state::{Group, Message, Partition, State, Topic};
 use crate::types::{
     DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position, Timestamp,
     TopicId,
 };
 
 impl Index {
-    /// Takes back what the index holds about whatever `record` is about to change.
+    /// Removes from the index what `record` is about to change. Called before the record is applied.
     pub(crate) fn before(&mut self, state: &State, record: &Record) {
         match &record.event {
             Event::Completed(step) => self.withdraw(state, &step.message_ref),
@@ -40,7 +37,7 @@ impl Index {
             }
             Event::GroupDeleted { topic, group } => {
                 self.withdraw_group(state, *topic, *group);
-                let topic = state.topic(*topic).expect("a group's topic outlives it");
+                let topic = state.topic(*topic).expect("the topic of a group exists");
                 let group = topic.group(*group).map(Group::name);
                 self.deleted.push_back(state.view_of_effects(topic.name(), group));
             }
@@ -50,27 +47,28 @@ impl Index {
         }
     }
 
-    /// Takes in what `record` has changed.
+    /// Adds to the index what `record` has changed. Called after the record was applied.
+    // One arm per event, as in `State::apply`.
     pub(crate) fn after(&mut self, state: &State, record: &Record) {
         let now = state.clock();
         match &record.event {
             Event::TopicCreated { topic, .. } => {
-                self.add_topic(state.topic(*topic).expect("just created"), now);
+                self.add_topic(state.topic(*topic).expect("the record created it"), now);
             }
             Event::GroupCreated { topic, group, .. } => {
-                let topic = state.topic(*topic).expect("has a new group");
-                self.add_group(topic, topic.group(*group).expect("just created"), now);
+                let topic = state.topic(*topic).expect("the topic of a group exists");
+                self.add_group(topic, topic.group(*group).expect("the record created it"), now);
                 self.reconcile(topic, now);
             }
             Event::GroupDeleted { topic, group } => {
-                for queue in &mut self.topic_mut(*topic).queue {
+                for queue in &mut self.topic_mut(*topic).queues {
                     queue.stop_waiting(*group);
                 }
                 self.remove_group(*topic, *group);
-                self.reconcile(state.topic(*topic).expect("a group's topic outlives it"), now);
+                self.reconcile(state.topic(*topic).expect("the topic of a group exists"), now);
             }
             Event::GroupSought { topic, group, .. } => {
-                let topic = state.topic(*topic).expect("a group's topic outlives it");
+                let topic = state.topic(*topic).expect("the topic of a group exists");
                 self.reconcile(topic, now);
                 self.restart_group(topic, *group);
             }
@@ -89,34 +87,34 @@ impl Index {
             | Event::Expired { message_ref, .. }
             | Event::Released { message_ref } => {
                 self.requeued(state, message_ref);
-                self.watch_effects_at(state, message_ref);
+                self.schedule_effects_of(state, message_ref);
             }
             Event::Acked { message_ref, commits } => {
-                self.closed(state, message_ref.topic, message_ref.partition, message_ref.position);
+                self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
                 if commits.is_some() {
-                    self.watch_effects_at(state, message_ref);
+                    self.schedule_effects_of(state, message_ref);
                 }
             }
             Event::Skipped { message_ref } => {
-                self.closed(state, message_ref.topic, message_ref.partition, message_ref.position);
+                self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
             }
-            Event::EffectBegun(begun) => self.watch_effects(state, &begun.identity),
+            Event::EffectBegun(begun) => self.schedule_effects(state, &begun.identity),
             Event::EffectFinished { identity, .. } | Event::EffectRenewed { identity, .. } => {
-                self.watch_effects(state, identity);
+                self.schedule_effects(state, identity);
             }
             Event::EffectsExpired { namespace, .. } => self.set_sweep(state, &Sweep::Effects(namespace.clone())),
             Event::Completed(step) => self.completed(state, step),
             Event::CompletionsExpired { .. } => self.set_sweep(state, &Sweep::Completions),
             Event::DeadLettered { message_ref, dead_topic, dead_partition, .. } => {
-                self.closed(state, message_ref.topic, message_ref.partition, message_ref.position);
-                self.watch_effects_at(state, message_ref);
+                self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
+                self.schedule_effects_of(state, message_ref);
                 match self.topics.contains_key(dead_topic) {
                     true => self.added(state, *dead_topic, *dead_partition),
-                    false => self.add_topic(state.topic(*dead_topic).expect("came with its first dead letter"), now),
+                    false => self.add_topic(state.topic(*dead_topic).expect("the record created it"), now),
                 }
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, partition, .. } => {
-                self.closed(state, *dead_topic, *dead_partition, *dead_position);
+                self.acked(state, *dead_topic, *dead_partition, *dead_position);
                 self.added(state, *topic, *partition);
             }
             Event::RetentionExpired { topic, partition, .. } => self.arm_retention(state, *topic, *partition),
@@ -126,7 +124,7 @@ impl Index {
         }
     }
 
-    /// A step is done: its message is, and others are new.
+    /// A step was completed: its message is acked, its outputs are new.
     fn completed(&mut self, state: &State, step: &Completed) {
         for output in &step.outputs {
             let Some(stored) = &output.stored else { continue };
@@ -136,40 +134,40 @@ impl Index {
             }
         }
         let message_ref = &step.message_ref;
-        self.closed(state, message_ref.topic, message_ref.partition, message_ref.position);
+        self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
         if step.effect.is_some() {
-            self.watch_effects_at(state, message_ref);
+            self.schedule_effects_of(state, message_ref);
         }
         self.set_sweep(state, &Sweep::Completions);
     }
 
-    /// An effect has changed, and with it perhaps the moment to look at it.
-    fn watch_effects(&mut self, state: &State, identity: &Identity) {
+    /// The time of an effect's expiry check can have changed.
+    fn schedule_effects(&mut self, state: &State, identity: &Identity) {
         self.set_sweep(state, &Sweep::Effects(EffectNamespace::of(&identity.scope)));
     }
 
-    /// The same for the effect of a group's work, if there are such.
-    fn watch_effects_at(&mut self, state: &State, message_ref: &MessageRef) {
+    /// As [`Index::schedule_effects`], for the effect of a message in its group.
+    fn schedule_effects_of(&mut self, state: &State, message_ref: &MessageRef) {
         if state.store().is_empty() {
             return;
         }
-        let topic = state.topic(message_ref.topic).expect("a message's topic outlives it");
-        let group = topic.group(message_ref.group).expect("a group that finishes a message is there");
+        let topic = state.topic(message_ref.topic).expect("the topic of a message exists");
+        let group = topic.group(message_ref.group).expect("the group of a delivery exists");
         self.set_sweep(state, &Sweep::Effects(EffectNamespace::Group(topic.name().clone(), group.name().clone())));
     }
 
     pub(super) fn add_topic(&mut self, topic: &Topic, now: Timestamp) {
-        let mut queue = Vec::with_capacity(topic.partition_count() as usize);
+        let mut queues = Vec::with_capacity(topic.partition_count() as usize);
         for (id, partition) in topic.partitions() {
-            let mut of_partition = PriorityQueue::default();
+            let mut queue = PriorityQueue::default();
             for (position, message) in partition.messages() {
                 if partition.in_backlog(position) {
-                    self.file(&mut of_partition, (topic.id(), id, position), message, now);
+                    self.enqueue(&mut queue, (topic.id(), id, position), message, now);
                 }
             }
-            queue.push(of_partition);
+            queues.push(queue);
         }
-        self.topics.insert(topic.id(), TopicIndex { queue, groups: Default::default() });
+        self.topics.insert(topic.id(), TopicIndex { queues, groups: Default::default() });
         for group in topic.groups() {
             self.add_group(topic, group, now);
         }
@@ -178,8 +176,8 @@ impl Index {
         }
     }
 
-    /// Sorts a message into its lane.
-    fn file(
+    /// Adds a message to the queue of its partition and sets the timer of its delay.
+    fn enqueue(
         &mut self,
         queue: &mut PriorityQueue,
         (topic, partition, position): (TopicId, PartitionId, Position),
@@ -187,18 +185,18 @@ impl Index {
         now: Timestamp,
     ) {
         let flags = message.body.flags();
-        let held_until = match flags.has_delay {
+        let delayed_until = match flags.has_delay {
             true => message.body.metadata().envelope.deliver_at.filter(|at| *at > now),
             false => None,
         };
-        queue.add(position, flags.priority, held_until);
-        if let Some(until) = held_until {
-            self.timers.set(until, Timer::Mature(topic, partition, position));
+        queue.add(position, flags.priority, delayed_until);
+        if let Some(until) = delayed_until {
+            self.timers.set(until, Timer::Delay(topic, partition, position));
         }
     }
 
     fn add_group(&mut self, topic: &Topic, group: &Group, now: Timestamp) {
-        let serial = self.matured_serial;
+        let serial = self.delay_serial;
         let cursors = group.partitions().map(|(_, progress)| Cursor::new(progress, serial)).collect();
         let candidates = PartitionSet::all(topic.partition_count() as usize);
         let group_index = GroupIndex { cursors, candidates, ..GroupIndex::default() };
@@ -213,32 +211,31 @@ impl Index {
                     }
                     Phase::Queued { .. } => {
                         let message = topic.partition(partition).and_then(|partition| partition.message(position));
-                        let priority = message.expect("histories belong to messages").body.flags().priority;
-                        self.cursor_mut(&message_ref).give_back(priority, position);
+                        let priority = message.expect("a delivered, unacked message is stored").body.flags().priority;
+                        self.cursor_mut(&message_ref).requeue(priority, position);
                     }
                 }
             }
         }
     }
 
-    /// Everything of a group's past is gone; its streams stay.
+    /// Resets the cursors of a group after a seek; its consumers stay connected.
     fn restart_group(&mut self, topic: &Topic, group: GroupId) {
-        let serial = self.matured_serial;
-        let durable = topic.group(group).expect("a group that is sought is there");
+        let serial = self.delay_serial;
+        let durable = topic.group(group).expect("the record names a group of the topic");
         let index = self.topic_mut(topic.id());
-        for queue in &mut index.queue {
+        for queue in &mut index.queues {
             queue.stop_waiting(group);
         }
-        let group_index = index.groups.get_mut(&group).expect("the index knows every group of the state");
+        let group_index = index.groups.get_mut(&group).expect("the index contains every group");
         group_index.cursors = durable.partitions().map(|(_, progress)| Cursor::new(progress, serial)).collect();
         group_index.candidates = PartitionSet::all(topic.partition_count() as usize);
         self.wake(topic.id(), group);
     }
 
-    /// Takes a group away with its streams. It may still stand among those that wait.
+    /// Removes a group and its consumers. Does not remove it from the waiters of the topic's queues.
     fn remove_group(&mut self, topic: TopicId, group: GroupId) {
-        let group_index =
-            self.topic_mut(topic).groups.remove(&group).expect("the index knows every group of the state");
+        let group_index = self.topic_mut(topic).groups.remove(&group).expect("the index contains every group");
         for consumer in group_index.turns.members() {
             self.consumers.remove(consumer);
         }
@@ -251,43 +248,44 @@ impl Index {
             self.withdraw_group(state, topic, group);
             self.remove_group(topic, group);
         }
-        let index = self.topics.remove(&topic).expect("the index knows every topic of the state");
-        for (partition, queue) in (0..).map(PartitionId).zip(&index.queue) {
+        let index = self.topics.remove(&topic).expect("the index contains every topic");
+        for (partition, queue) in (0..).map(PartitionId).zip(&index.queues) {
             for (position, until) in queue.delayed() {
-                self.timers.cancel(until, Timer::Mature(topic, partition, position));
+                self.timers.cancel(until, Timer::Delay(topic, partition, position));
             }
             self.timers.set_retention(topic, partition, None);
         }
         self.deleted.extend(state.view_of(topic));
-        let name = state.topic(topic).expect("checked when decided").name();
+        let name = state.topic(topic).expect("the record is not applied yet").name();
         self.deleted.push_back(state.view_of_effects(name, None));
     }
 
-    /// After groups or progress changed at large: messages may have been closed or opened again.
+    /// Recomputes the queues of a topic after its groups or a group's progress changed: messages can have left the
+    /// backlog or returned to it.
     fn reconcile(&mut self, topic: &Topic, now: Timestamp) {
         let id = topic.id();
         for (partition, messages) in topic.partitions() {
-            let mut queue = std::mem::take(&mut self.topic_mut(id).queue[partition.0 as usize]);
+            let mut queue = std::mem::take(&mut self.topic_mut(id).queues[partition.0 as usize]);
             if !queue.is_plain() || topic.retention().keeps_acked() {
                 for position in queue.special_positions() {
                     if !messages.in_backlog(position)
                         && let Some(until) = queue.remove(position)
                     {
-                        self.timers.cancel(until, Timer::Mature(id, partition, position));
+                        self.timers.cancel(until, Timer::Delay(id, partition, position));
                     }
                 }
                 for (position, message) in messages.messages() {
                     if messages.in_backlog(position) && !queue.is_delayed(position) {
-                        self.file(&mut queue, (id, partition, position), message, now);
+                        self.enqueue(&mut queue, (id, partition, position), message, now);
                     }
                 }
             }
-            self.topic_mut(id).queue[partition.0 as usize] = queue;
+            self.topic_mut(id).queues[partition.0 as usize] = queue;
             self.arm_retention_of(topic, partition, messages);
         }
     }
 
-    /// Takes a message out of the queue of a group, or ends its lease.
+    /// Removes a message from the ready ones of its group, or ends its lease.
     fn withdraw(&mut self, state: &State, message_ref: &MessageRef) {
         let Some(topic) = state.topic(message_ref.topic) else { return };
         match delivery_of(topic, message_ref).map(|delivery| delivery.phase) {
@@ -310,7 +308,7 @@ impl Index {
     }
 
     fn withdraw_group(&mut self, state: &State, topic: TopicId, group: GroupId) {
-        let durable = state.topic(topic).and_then(|topic| topic.group(group)).expect("checked when decided");
+        let durable = state.topic(topic).and_then(|topic| topic.group(group)).expect("the record is not applied yet");
         for (partition, progress) in durable.partitions() {
             for (position, delivery) in progress.deliveries() {
                 let message_ref = MessageRef { topic, group, partition, position };
@@ -325,21 +323,21 @@ impl Index {
         }
     }
 
-    /// The newest message of a partition is new.
+    /// A message was appended to a partition.
     fn added(&mut self, state: &State, topic: TopicId, partition: PartitionId) {
-        let messages = state.topic(topic).and_then(|topic| topic.partition(partition)).expect("just stored into");
+        let messages = state.topic(topic).and_then(|topic| topic.partition(partition)).expect("a message was stored");
         let newest = Position(messages.next_position().0 - 1);
         let newest = messages.last_message().filter(|(position, _)| *position == newest);
-        self.file_new(state, (topic, partition), newest);
+        self.enqueue_new(state, (topic, partition), newest);
     }
 
-    /// The message with this offset is new, and perhaps not the only one.
+    /// The message with `offset` was appended to a partition, possibly followed by others.
     fn added_at(&mut self, state: &State, topic: TopicId, partition: PartitionId, offset: Offset) {
-        let messages = state.topic(topic).and_then(|topic| topic.partition(partition)).expect("just stored into");
-        self.file_new(state, (topic, partition), messages.find(offset));
+        let messages = state.topic(topic).and_then(|topic| topic.partition(partition)).expect("a message was stored");
+        self.enqueue_new(state, (topic, partition), messages.find(offset));
     }
 
-    fn file_new(
+    fn enqueue_new(
         &mut self,
         state: &State,
         (topic, partition): (TopicId, PartitionId),
@@ -348,16 +346,16 @@ impl Index {
         if let Some((position, message)) = new {
             let flags = message.body.flags();
             if flags.has_delay || flags.priority.level() > 0 {
-                let mut queue = std::mem::take(&mut self.topic_mut(topic).queue[partition.0 as usize]);
-                self.file(&mut queue, (topic, partition, position), message, state.clock());
-                self.topic_mut(topic).queue[partition.0 as usize] = queue;
+                let mut queue = std::mem::take(&mut self.topic_mut(topic).queues[partition.0 as usize]);
+                self.enqueue(&mut queue, (topic, partition, position), message, state.clock());
+                self.topic_mut(topic).queues[partition.0 as usize] = queue;
             }
         }
         self.wake_waiters(topic, partition);
     }
 
     fn requeued(&mut self, state: &State, message_ref: &MessageRef) {
-        let delivery = delivery(state, message_ref).expect("a requeued message keeps its history");
+        let delivery = delivery(state, message_ref).expect("a queued message has a delivery state");
         let Phase::Queued { not_before } = delivery.phase else { return };
         if not_before <= state.clock() {
             self.retry(state, message_ref);
@@ -366,16 +364,16 @@ impl Index {
         }
     }
 
-    /// A message may be done in every group now.
-    fn closed(&mut self, state: &State, topic: TopicId, partition: PartitionId, position: Position) {
-        let durable = state.topic(topic).expect("a message's topic outlives it");
-        let messages = durable.partition(partition).expect("a message's partition outlives it");
-        let queue = &mut self.topic_mut(topic).queue[partition.0 as usize];
+    /// A group acked a message, which can have left the backlog.
+    fn acked(&mut self, state: &State, topic: TopicId, partition: PartitionId, position: Position) {
+        let durable = state.topic(topic).expect("the topic of a message exists");
+        let messages = durable.partition(partition).expect("the partition of a message exists");
+        let queue = &mut self.topic_mut(topic).queues[partition.0 as usize];
         if !queue.is_plain()
             && !messages.in_backlog(position)
             && let Some(until) = queue.remove(position)
         {
-            self.timers.cancel(until, Timer::Mature(topic, partition, position));
+            self.timers.cancel(until, Timer::Delay(topic, partition, position));
         }
         if durable.retention().age.is_some() {
             self.arm_retention_of(durable, partition, messages);
@@ -383,8 +381,9 @@ impl Index {
     }
 
     fn arm_retention(&mut self, state: &State, topic: TopicId, partition: PartitionId) {
-        let durable = state.topic(topic).expect("a partition's topic outlives it");
-        self.arm_retention_of(durable, partition, durable.partition(partition).expect("checked when decided"));
+        let durable = state.topic(topic).expect("the topic of a partition exists");
+        let messages = durable.partition(partition).expect("the record names a partition of the topic");
+        self.arm_retention_of(durable, partition, messages);
     }
 
     fn arm_retention_of(&mut self, topic: &Topic, partition: PartitionId, messages: &Partition) {

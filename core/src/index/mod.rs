@@ -1,13 +1,11 @@
-//! What is not durable: who is connected, whose turn it is, what may be handed out next, who wants to be woken when.
+//! Volatile state derived from the durable state and the connected consumers: cursors, timers, round robin, credit.
 //!
-//! All of it follows from the durable state and the streams that happen to be connected, so it is rebuilt after a restart and
-//! never written. [`Index::before`] and [`Index::after`] keep it in step with every record that is applied.
+//! Never written; rebuilt at start. [`Index::before`] and [`Index::after`] update it with every applied record.
 
 mod consumers;
 mod cursor;
 mod maintain;
 mod priorities;
-
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,36 +19,35 @@ use self::timers::Timers;
 pub(crate) use self::timers::{Sweep, Timer};
 use crate::collections::partition_set::PartitionSet;
 use crate::command::OnDisconnect;
-use crate::state::topic::Topic;
-use crate::state::{DedupeTable, EffectTable, State, View};
-use crate::types::message::Priority;
-use crate::types::{ConsumerId, GroupId, MessageRef, Millis, PartitionId, Position, Timestamp, TopicId};
+use crate::state::{DedupeTable, EffectTable, State, Topic, View};
+use crate::types::{ConsumerId, GroupId, MessageRef, Millis, PartitionId, Position, Priority, Timestamp, TopicId};
 
-/// How long after the first window ends the produce identities of a scope are swept: many at once are cheaper.
+/// How long after the first expiry dedupe entries and completions are swept: batches need fewer records.
 const SWEEP_SLACK: Millis = Millis(1_000);
 
-/// How many pieces of deleted topics are let go of in one call.
+/// The most parts of deleted topics that are freed in one call.
 const RECLAIMED_PER_CALL: usize = 1_024;
 
-/// The volatile half of a broker.
+/// The volatile state of a broker.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     pub(crate) timers: Timers,
     pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
     topics: BTreeMap<TopicId, TopicIndex>,
-    /// Groups that may be able to hand something out. They are visited in the order of their numbers, so that what a call
-    /// does does not depend on how it came about.
+    /// Groups to which a message can possibly be dispatched. Visited in the order of their ids, so that dispatch does
+    /// not depend on the order in which they were added.
     work: BTreeSet<(TopicId, GroupId)>,
-    /// Where the visit goes on if a call could not finish it.
+    /// Where the next call continues.
     work_from: (TopicId, GroupId),
-    matured_serial: u64,
-    /// Deleted topics whose memory is still to be given back.
+    /// Counts expired delays.
+    delay_serial: u64,
+    /// Deleted topics and groups whose memory is not freed yet.
     deleted: VecDeque<View>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct TopicIndex {
-    queue: Vec<PriorityQueue>,
+    queues: Vec<PriorityQueue>,
     groups: BTreeMap<GroupId, GroupIndex>,
 }
 
@@ -58,22 +55,22 @@ struct TopicIndex {
 struct GroupIndex {
     turns: ConsumerTurns,
     cursors: Vec<Cursor>,
-    /// Partitions that may have something to hand out: neither seen empty nor full since.
+    /// Partitions from which a message can possibly be dispatched: not found empty or at the in-flight limit since.
     candidates: PartitionSet,
     last_partition: PartitionId,
 }
 
-/// The next hand-out of a group: what, and to whom.
+/// The next dispatch of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Next {
     pub(crate) message_ref: MessageRef,
     pub(crate) consumer: ConsumerId,
-    /// The partition holds nothing else for the group.
+    /// Whether the partition has no other message for the group.
     is_last: bool,
 }
 
 impl Index {
-    /// The index of a state nobody is connected to yet.
+    /// The index of a state without connected consumers.
     pub(crate) fn rebuild(state: &State, now: Timestamp) -> Self {
         let mut index = Self::default();
         for topic in state.topics() {
@@ -91,11 +88,11 @@ impl Index {
 
     /// As [`Pipeline::canonical`](crate::Pipeline::canonical).
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        let Self { timers, consumers, topics, work, work_from, matured_serial, deleted } = self;
-        write!(out, "{timers:?} {consumers:?} {topics:?} {work:?} {work_from:?} {matured_serial} {} ", deleted.len())
+        let Self { timers, consumers, topics, work, work_from, delay_serial, deleted } = self;
+        write!(out, "{timers:?} {consumers:?} {topics:?} {work:?} {work_from:?} {delay_serial} {} ", deleted.len())
     }
 
-    /// Connects a stream.
+    /// Connects a consumer.
     pub(crate) fn join(&mut self, id: ConsumerId, consumer: Consumer) {
         let (topic, group) = (consumer.topic, consumer.group);
         let has_credit = consumer.has_credit();
@@ -106,7 +103,7 @@ impl Index {
         self.wake(topic, group);
     }
 
-    /// Disconnects a stream; its leases run on, held by nobody.
+    /// Disconnects a consumer; its leases keep running without a holder.
     pub(crate) fn leave(&mut self, id: ConsumerId) {
         let Some(consumer) = self.consumers.remove(&id) else { return };
         if let Some(group) =
@@ -123,7 +120,7 @@ impl Index {
         Some(())
     }
 
-    /// The streams of a group.
+    /// The connected consumers of a group.
     pub(crate) fn members(&self, topic: TopicId, group: GroupId) -> impl Iterator<Item = ConsumerId> {
         let group = self.topics.get(&topic).and_then(|topic| topic.groups.get(&group));
         group.into_iter().flat_map(|group| group.turns.members().iter().copied())
@@ -133,36 +130,36 @@ impl Index {
         self.topics.get(&topic).and_then(|topic| topic.groups.get(&group)).is_some_and(|group| group.turns.has_credit())
     }
 
-    /// How many messages of a partition are held back by their delay.
+    /// The number of delayed messages of a partition.
     pub(crate) fn delayed_len(&self, topic: TopicId, partition: PartitionId) -> u64 {
-        self.queue(topic, partition).map_or(0, |queue| queue.delayed_len() as u64)
+        self.priority_queue(topic, partition).map_or(0, |queue| queue.delayed_len() as u64)
     }
 
     pub(crate) fn is_delayed(&self, topic: TopicId, partition: PartitionId, position: Position) -> bool {
-        self.queue(topic, partition).is_some_and(|queue| queue.is_delayed(position))
+        self.priority_queue(topic, partition).is_some_and(|queue| queue.is_delayed(position))
     }
 
-    /// A delayed message's moment has come.
-    pub(crate) fn mature(&mut self, topic: TopicId, partition: PartitionId, position: Position) {
-        self.matured_serial += 1;
-        let serial = self.matured_serial;
-        if let Some(queue) = self.topics.get_mut(&topic).and_then(|topic| topic.queue.get_mut(partition.0 as usize)) {
-            queue.mature(position, serial);
+    /// The delay of a message has expired: it is ready.
+    pub(crate) fn expire_delay(&mut self, topic: TopicId, partition: PartitionId, position: Position) {
+        self.delay_serial += 1;
+        let serial = self.delay_serial;
+        if let Some(queue) = self.topics.get_mut(&topic).and_then(|topic| topic.queues.get_mut(partition.0 as usize)) {
+            queue.expire_delay(position, serial);
         }
         self.wake_waiters(topic, partition);
     }
 
-    /// A failed message's retry time has come.
+    /// The retry of a failed message is due: it is ready.
     pub(crate) fn retry(&mut self, state: &State, message_ref: &MessageRef) {
-        let topic = state.topic(message_ref.topic).expect("an timer goes with its topic");
+        let topic = state.topic(message_ref.topic).expect("timers of a deleted topic are cancelled");
         let message =
             topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
-        let priority = message.expect("an timer goes with its message").body.flags().priority;
-        self.cursor_mut(message_ref).give_back(priority, message_ref.position);
+        let priority = message.expect("timers of an acked message are cancelled").body.flags().priority;
+        self.cursor_mut(message_ref).requeue(priority, message_ref.position);
         self.offer(message_ref.topic, message_ref.group, message_ref.partition);
     }
 
-    /// What the group is to be handed next, and who gets it, if anything can be handed out.
+    /// The next message to dispatch to a group and its consumer, if there are any.
     pub(crate) fn next(&mut self, topic: &Topic, group: GroupId, in_flight_max: u32) -> Option<Next> {
         let index = self.topics.get_mut(&topic.id())?;
         let group_index = index.groups.get_mut(&group)?;
@@ -177,9 +174,9 @@ impl Index {
         loop {
             let partition = group_index.candidates.next_turn(group_index.last_partition.next())?;
             let progress = durable.progress(partition).expect("every group has every partition");
-            let messages = topic.partition(partition).expect("candidates are partitions");
+            let messages = topic.partition(partition).expect("a candidate is a partition of the topic");
             let cursor = &mut group_index.cursors[partition.0 as usize];
-            let queue = &mut index.queue[partition.0 as usize];
+            let queue = &mut index.queues[partition.0 as usize];
             if progress.in_flight() >= in_flight_max {
                 group_index.candidates.remove(partition);
                 cursor.full = true;
@@ -200,32 +197,33 @@ impl Index {
         }
     }
 
-    /// Notes that a message was handed to a stream, as [`Index::next`] said.
-    pub(crate) fn served(&mut self, Next { message_ref, consumer, is_last }: Next, priority: Priority) {
+    /// Records that the message of `next` was leased to its consumer.
+    pub(crate) fn dispatched(&mut self, next: Next, priority: Priority) {
+        let Next { message_ref, consumer: id, is_last } = next;
         let index = self.topic_mut(message_ref.topic);
-        let group_index = index.groups.get_mut(&message_ref.group).expect("the index knows every group of the state");
+        let group_index = index.groups.get_mut(&message_ref.group).expect("the index contains every group");
         let cursor = &mut group_index.cursors[message_ref.partition.0 as usize];
         cursor.take(priority, message_ref.position);
         if is_last {
-            // Nobody need look to find the partition empty.
+            // Saves the next call from finding the partition empty.
             group_index.candidates.remove(message_ref.partition);
-            cursor.wait(&mut index.queue[message_ref.partition.0 as usize], message_ref.group);
+            cursor.wait(&mut index.queues[message_ref.partition.0 as usize], message_ref.group);
         }
-        cursor.holders.insert(message_ref.position, consumer);
-        group_index.turns.served(consumer);
+        cursor.holders.insert(message_ref.position, id);
+        group_index.turns.served(id);
         group_index.last_partition = message_ref.partition;
-        let stream = self.consumers.get_mut(&consumer).expect("only connected streams are served");
-        stream.live += 1;
-        stream.deliveries_left = stream.deliveries_left.map(|left| left - 1);
-        if stream.on_disconnect == OnDisconnect::Release {
-            stream.held.insert((message_ref.partition, message_ref.position));
+        let consumer = self.consumers.get_mut(&id).expect("messages are dispatched to connected consumers");
+        consumer.in_flight += 1;
+        consumer.deliveries_left = consumer.deliveries_left.map(|left| left - 1);
+        if consumer.on_disconnect == OnDisconnect::Release {
+            consumer.leases.insert((message_ref.partition, message_ref.position));
         }
-        if !stream.has_credit() {
-            self.refresh_credit(consumer);
+        if !consumer.has_credit() {
+            self.refresh_credit(id);
         }
     }
 
-    /// The next group that may be able to hand something out.
+    /// The next group to which a message can possibly be dispatched.
     pub(crate) fn next_work(&self) -> Option<(TopicId, GroupId)> {
         next_turn(&self.work, self.work_from)
     }
@@ -234,7 +232,7 @@ impl Index {
         !self.work.is_empty() || !self.deleted.is_empty()
     }
 
-    /// Gives back a little of the memory of deleted topics: all at once would keep everybody waiting.
+    /// Frees a part of the memory of deleted topics. Freeing all at once would delay other commands.
     pub(crate) fn reclaim(&mut self) {
         let Some(view) = self.deleted.front_mut() else { return };
         if view.take(RECLAIMED_PER_CALL).count() < RECLAIMED_PER_CALL {
@@ -242,7 +240,7 @@ impl Index {
         }
     }
 
-    /// The group has nothing more to hand out.
+    /// Nothing can be dispatched to the group until it is woken.
     pub(crate) fn work_done(&mut self, topic: TopicId, group: GroupId) {
         self.work.remove(&(topic, group));
         if self.work.is_empty() {
@@ -250,12 +248,12 @@ impl Index {
         }
     }
 
-    /// The group has had its turn; others come before it has the next.
-    pub(crate) fn turn_over(&mut self, topic: TopicId, group: GroupId) {
+    /// Ends the turn of a group: the next call starts with the group after it.
+    pub(crate) fn end_turn(&mut self, topic: TopicId, group: GroupId) {
         self.work_from = (topic, group.next());
     }
 
-    /// Looks at a group again: something about it has changed.
+    /// Adds a group to the work, if it has credit and a candidate partition.
     pub(crate) fn wake(&mut self, topic: TopicId, group: GroupId) {
         let Some(group_index) = self.topics.get_mut(&topic).and_then(|topic| topic.groups.get_mut(&group)) else {
             return;
@@ -272,8 +270,8 @@ impl Index {
 
     fn wake_waiters(&mut self, topic: TopicId, partition: PartitionId) {
         let Some(index) = self.topics.get_mut(&topic) else { return };
-        for group in index.queue[partition.0 as usize].waiters() {
-            let group_index = index.groups.get_mut(&group).expect("a group that goes stops waiting");
+        for group in index.queues[partition.0 as usize].take_waiters() {
+            let group_index = index.groups.get_mut(&group).expect("deleted groups are not waiting");
             group_index.cursors[partition.0 as usize].waiting = false;
             group_index.candidates.insert(partition);
             if group_index.turns.has_credit() {
@@ -291,7 +289,7 @@ impl Index {
         }
     }
 
-    /// A lease has ended, however it ended: its partition has room in flight and its stream has credit again.
+    /// A lease has ended: updates the in-flight limit of its partition and the credit of its consumer.
     fn lease_ended(&mut self, message_ref: &MessageRef) {
         let cursor = self.cursor_mut(message_ref);
         let holder = cursor.holders.remove(&message_ref.position);
@@ -301,39 +299,39 @@ impl Index {
         let Some(id) = holder else { return };
         let Some(consumer) = self.consumers.get_mut(&id) else { return };
         let had_credit = consumer.has_credit();
-        consumer.live -= 1;
+        consumer.in_flight -= 1;
         if consumer.on_disconnect == OnDisconnect::Release {
-            consumer.held.remove(&(message_ref.partition, message_ref.position));
+            consumer.leases.remove(&(message_ref.partition, message_ref.position));
         }
         if !had_credit {
             self.refresh_credit(id);
         }
     }
 
-    fn queue(&self, topic: TopicId, partition: PartitionId) -> Option<&PriorityQueue> {
-        self.topics.get(&topic)?.queue.get(partition.0 as usize)
+    fn priority_queue(&self, topic: TopicId, partition: PartitionId) -> Option<&PriorityQueue> {
+        self.topics.get(&topic)?.queues.get(partition.0 as usize)
     }
 
     fn topic_mut(&mut self, topic: TopicId) -> &mut TopicIndex {
-        self.topics.get_mut(&topic).expect("the index knows every topic of the state")
+        self.topics.get_mut(&topic).expect("the index contains every topic")
     }
 
     fn group_mut(&mut self, topic: TopicId, group: GroupId) -> &mut GroupIndex {
-        self.topic_mut(topic).groups.get_mut(&group).expect("the index knows every group of the state")
+        self.topic_mut(topic).groups.get_mut(&group).expect("the index contains every group")
     }
 
     fn cursor_mut(&mut self, message_ref: &MessageRef) -> &mut Cursor {
         &mut self.group_mut(message_ref.topic, message_ref.group).cursors[message_ref.partition.0 as usize]
     }
 
-    /// Has `sweep` done when it is next worth it.
+    /// Schedules `sweep` for the next expiry, if there is one.
     pub(crate) fn set_sweep(&mut self, state: &State, sweep: &Sweep) {
         let at = match sweep {
             Sweep::Dedupe(scope) => {
                 state.dedupe(scope).and_then(DedupeTable::next_expiry).map(|at| at.after(SWEEP_SLACK))
             }
-            // A tenant's quota counts what is there, so nothing may be there that need not.
-            Sweep::Effects(namespace) => state.store().table(namespace).and_then(EffectTable::next_look),
+            // Without slack: expired effects count against the tenant's quota.
+            Sweep::Effects(namespace) => state.store().table(namespace).and_then(EffectTable::next_check),
             Sweep::Completions => state.completions().next_expiry().map(|at| at.after(SWEEP_SLACK)),
         };
         if let Some(at) = at {

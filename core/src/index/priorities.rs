@@ -1,54 +1,51 @@
-//! A partition's messages sorted by urgency, shared by all its groups, so that a produce costs the same for one group and
+//! The messages of a partition by priority and delay, shared by all groups: a produce costs the same for one group and
 //! for ten thousand.
 //!
-//! Most messages have no priority and no delay: they stand in the plain lane, which takes no memory at all. The others are
-//! exceptions to it and stand in queue of their own.
+//! Messages without priority and delay, by far the most, are implicit and take no memory; the others are exceptions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::collections::ranges::Ranges;
-use crate::types::message::Priority;
-use crate::types::{GroupId, Position, Timestamp};
+use crate::types::{GroupId, Position, Priority, Timestamp};
 
-/// The queue of one partition.
+/// The messages of one partition by priority and delay.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PriorityQueue {
-    /// Groups that found nothing here and want to know when that changes.
+    /// Groups that found no message and wait for the next.
     waiters: Vec<GroupId>,
     special: Option<Box<Special>>,
 }
 
-/// What differs from the plain lane.
+/// The messages with a priority or a delay.
 #[derive(Clone, Debug, Default)]
 struct Special {
-    /// Positions that are not in the plain lane.
+    /// All positions in `urgent` and `delayed`.
     exceptions: Ranges,
-    /// Positions of priority 1 to 9 that may be delivered.
+    /// Positions of priority 1 to 9 without a running delay.
     urgent: [BTreeSet<Position>; Priority::COUNT - 1],
-    /// Positions held back, and until when.
+    /// Positions with a running delay, and its end.
     delayed: BTreeMap<Position, (Timestamp, Priority)>,
-    /// Positions that were held back and are no longer, in the order of their release; a group that had passed one
-    /// before finds it here.
-    matured: BTreeMap<u64, (Position, Priority)>,
-    matured_at: BTreeMap<Position, u64>,
+    /// Positions whose delay has expired, in that order, for groups whose frontier had passed them before.
+    expired_delays: BTreeMap<u64, (Position, Priority)>,
+    expired_delay_serials: BTreeMap<Position, u64>,
 }
 
 impl PriorityQueue {
-    /// A message with `priority` stands at `position`; `held_until` if it may not be delivered yet.
-    pub(crate) fn add(&mut self, position: Position, priority: Priority, held_until: Option<Timestamp>) {
-        if priority.level() == 0 && held_until.is_none() {
+    /// Adds the message at `position`, delayed until `delayed_until`.
+    pub(crate) fn add(&mut self, position: Position, priority: Priority, delayed_until: Option<Timestamp>) {
+        if priority.level() == 0 && delayed_until.is_none() {
             return;
         }
         let special = self.special.get_or_insert_default();
         special.exceptions.insert(position);
-        match held_until {
+        match delayed_until {
             Some(until) => drop(special.delayed.insert(position, (until, priority))),
             None => drop(special.urgent[priority.level() as usize - 1].insert(position)),
         }
     }
 
-    /// The message at `position` may be delivered from now on. `serial` rises from call to call.
-    pub(crate) fn mature(&mut self, position: Position, serial: u64) {
+    /// The delay of the message at `position` has expired. `serial` must increase from call to call.
+    pub(crate) fn expire_delay(&mut self, position: Position, serial: u64) {
         let Some(special) = self.special.as_deref_mut() else { return };
         let Some((_, priority)) = special.delayed.remove(&position) else { return };
         if priority.level() == 0 {
@@ -56,36 +53,36 @@ impl PriorityQueue {
         } else {
             special.urgent[priority.level() as usize - 1].insert(position);
         }
-        special.matured.insert(serial, (position, priority));
-        special.matured_at.insert(position, serial);
+        special.expired_delays.insert(serial, (position, priority));
+        special.expired_delay_serials.insert(position, serial);
     }
 
-    /// The message at `position` is done in every group.
+    /// Removes the message at `position`. Returns the end of its delay if it is delayed.
     pub(crate) fn remove(&mut self, position: Position) -> Option<Timestamp> {
         let special = self.special.as_deref_mut()?;
         special.exceptions.remove(position);
-        for lane in &mut special.urgent {
-            lane.remove(&position);
+        for positions in &mut special.urgent {
+            positions.remove(&position);
         }
-        if let Some(serial) = special.matured_at.remove(&position) {
-            special.matured.remove(&serial);
+        if let Some(serial) = special.expired_delay_serials.remove(&position) {
+            special.expired_delays.remove(&serial);
         }
-        let held_until = special.delayed.remove(&position).map(|(until, _)| until);
-        if special.exceptions.is_empty() && special.matured.is_empty() {
-            debug_assert!(special.delayed.is_empty(), "what is delayed is an exception");
+        let delayed_until = special.delayed.remove(&position).map(|(until, _)| until);
+        if special.exceptions.is_empty() && special.expired_delays.is_empty() {
+            debug_assert!(special.delayed.is_empty(), "delayed positions are exceptions");
             self.special = None;
         }
-        held_until
+        delayed_until
     }
 
-    /// Every position that is not simply in the plain lane.
+    /// Every position with a priority or a delay, running or expired.
     pub(crate) fn special_positions(&self) -> Vec<Position> {
         let Some(special) = self.special.as_deref() else { return Vec::new() };
         let urgent = special.urgent.iter().flatten();
-        urgent.chain(special.delayed.keys()).chain(special.matured_at.keys()).copied().collect()
+        urgent.chain(special.delayed.keys()).chain(special.expired_delay_serials.keys()).copied().collect()
     }
 
-    /// Positions still held back, and until when.
+    /// The delayed positions and the end of each delay.
     pub(crate) fn delayed(&self) -> impl Iterator<Item = (Position, Timestamp)> {
         self.special.iter().flat_map(|special| special.delayed.iter()).map(|(position, (until, _))| (*position, *until))
     }
@@ -98,13 +95,13 @@ impl PriorityQueue {
         self.special.as_deref().is_some_and(|special| special.delayed.contains_key(&position))
     }
 
-    /// Whether every message stands in the plain lane.
+    /// Whether no message has a priority or a delay.
     pub(crate) fn is_plain(&self) -> bool {
         self.special.is_none()
     }
 
-    /// The first position at or after `from` that may stand in the lane of `level`. In the plain lane that is a bound, not a
-    /// promise: the partition may end before it.
+    /// The first position at or after `from` of priority `level`, delayed ones excluded. For level 0 it is a lower
+    /// bound: the partition can end before it.
     pub(crate) fn next_of_priority(&self, level: u8, from: Position) -> Option<Position> {
         match (self.special.as_deref(), level) {
             (None, 0) => Some(from),
@@ -114,10 +111,10 @@ impl PriorityQueue {
         }
     }
 
-    /// Positions released since `seen`, with their serials.
-    pub(crate) fn matured_since(&self, seen: u64) -> impl Iterator<Item = (u64, Position, Priority)> {
-        let matured = self.special.iter().flat_map(move |special| special.matured.range(seen + 1..));
-        matured.map(|(serial, (position, priority))| (*serial, *position, *priority))
+    /// The positions whose delay expired after serial `seen`, with their serials.
+    pub(crate) fn delays_expired_since(&self, seen: u64) -> impl Iterator<Item = (u64, Position, Priority)> {
+        let expired = self.special.iter().flat_map(move |special| special.expired_delays.range(seen + 1..));
+        expired.map(|(serial, (position, priority))| (*serial, *position, *priority))
     }
 
     pub(crate) fn wait(&mut self, group: GroupId) {
@@ -128,8 +125,8 @@ impl PriorityQueue {
         self.waiters.retain(|waiter| *waiter != group);
     }
 
-    /// Those who wait; they wait no longer.
-    pub(crate) fn waiters(&mut self) -> impl Iterator<Item = GroupId> {
+    /// Removes and returns the waiting groups.
+    pub(crate) fn take_waiters(&mut self) -> impl Iterator<Item = GroupId> {
         self.waiters.drain(..)
     }
 }

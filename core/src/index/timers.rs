@@ -1,31 +1,30 @@
-//! Who wants to be woken when.
+//! Timers: leases, retries, delays, retention and sweeps, ordered by time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::collections::cow::CowMap;
 use crate::types::{EffectNamespace, GroupId, MessageRef, PartitionId, Position, Timestamp, TopicId, TopicName};
 
-/// Something that happens at a moment.
+/// What happens when a timer fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// A lease ends.
+    /// A lease expires.
     Lease(MessageRef),
-    /// A message that failed may be delivered again.
+    /// A failed message is ready again.
     Retry(MessageRef),
-    /// A delayed message may be delivered.
-    Mature(TopicId, PartitionId, Position),
-    /// The oldest done message of a partition grows too old to keep.
+    /// The delay of a message expires.
+    Delay(TopicId, PartitionId, Position),
+    /// The oldest retained message of a partition exceeds the retention age.
     Retention(TopicId, PartitionId),
 }
 
-/// An timer and its moment as they are sorted: in the order of `(Timestamp, Timer)`, but by two comparisons where that has
-/// up to six.
+/// A time and a timer, packed: ordered as `(Timestamp, Timer)`, but with two comparisons instead of up to six.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
-    /// Moment, kind and topic.
-    when: u128,
-    /// Group, partition and position; 0 for what the kind has not.
-    whose: u128,
+    /// Time, kind and topic.
+    high: u128,
+    /// Group, partition and position; 0 where the kind has none.
+    low: u128,
 }
 
 impl Key {
@@ -33,70 +32,70 @@ impl Key {
         let (kind, topic, group, partition, position) = match timer {
             Timer::Lease(MessageRef { topic, group, partition, position }) => (0, topic, group, partition, position),
             Timer::Retry(MessageRef { topic, group, partition, position }) => (1, topic, group, partition, position),
-            Timer::Mature(topic, partition, position) => (2, topic, GroupId(0), partition, position),
+            Timer::Delay(topic, partition, position) => (2, topic, GroupId(0), partition, position),
             Timer::Retention(topic, partition) => (3, topic, GroupId(0), partition, Position(0)),
         };
         Self {
-            when: u128::from(at.0) << 64 | kind << 32 | u128::from(topic.0),
-            whose: u128::from(group.0) << 96 | u128::from(partition.0) << 64 | u128::from(position.0),
+            high: u128::from(at.0) << 64 | kind << 32 | u128::from(topic.0),
+            low: u128::from(group.0) << 96 | u128::from(partition.0) << 64 | u128::from(position.0),
         }
     }
 
     fn at(self) -> Timestamp {
-        Timestamp((self.when >> 64) as u64)
+        Timestamp((self.high >> 64) as u64)
     }
 
     fn timer(self) -> Timer {
-        let topic = TopicId(self.when as u32);
-        let (group, partition) = (GroupId((self.whose >> 96) as u32), PartitionId((self.whose >> 64) as u32));
-        let position = Position(self.whose as u64);
-        match (self.when >> 32) as u32 {
+        let topic = TopicId(self.high as u32);
+        let (group, partition) = (GroupId((self.low >> 96) as u32), PartitionId((self.low >> 64) as u32));
+        let position = Position(self.low as u64);
+        match (self.high >> 32) as u32 {
             0 => Timer::Lease(MessageRef { topic, group, partition, position }),
             1 => Timer::Retry(MessageRef { topic, group, partition, position }),
-            2 => Timer::Mature(topic, partition, position),
+            2 => Timer::Delay(topic, partition, position),
             _ => Timer::Retention(topic, partition),
         }
     }
 }
 
-/// All timers, by moment. A million sleeping ones cost nothing until their moment comes.
+/// All timers, ordered by time. A timer costs nothing until it is due.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timers {
-    /// Leases mostly end in the order they began: a map that looks at its ends first.
+    /// A [`CowMap`] searches its ends first, and leases mostly end in the order they began.
     timers: CowMap<Key, ()>,
     retention: BTreeMap<(TopicId, PartitionId), Timestamp>,
     sweeps: BTreeSet<(Timestamp, Sweep)>,
-    /// The moments of `sweeps`: each stands there once.
-    swept: BTreeMap<Sweep, Timestamp>,
+    /// The time of each sweep in `sweeps`.
+    sweep_times: BTreeMap<Sweep, Timestamp>,
 }
 
-/// Something that holds what time lets go of.
+/// A table whose expired entries are removed in batches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sweep {
-    /// The produce identities of a topic, as producers mean it.
+    /// The dedupe table of a topic.
     Dedupe(TopicName),
     /// The effects of a namespace.
     Effects(EffectNamespace),
-    /// The answers of completed steps.
+    /// The stored replies of completed steps.
     Completions,
 }
 
 impl Timers {
     pub(crate) fn set(&mut self, at: Timestamp, timer: Timer) {
         let before = self.timers.insert(Key::new(at, timer), ());
-        debug_assert!(before.is_none(), "an timer is set once");
+        debug_assert!(before.is_none(), "a timer is set once");
     }
 
     pub(crate) fn cancel(&mut self, at: Timestamp, timer: Timer) {
         self.timers.remove(&Key::new(at, timer));
     }
 
-    /// Sets or moves a partition's retention timer; `None` takes it away.
+    /// Sets or moves the retention timer of a partition; `None` cancels it.
     pub(crate) fn set_retention(&mut self, topic: TopicId, partition: PartitionId, at: Option<Timestamp>) {
-        let message_ref = (topic, partition);
+        let key = (topic, partition);
         let before = match at {
-            Some(at) => self.retention.insert(message_ref, at),
-            None => self.retention.remove(&message_ref),
+            Some(at) => self.retention.insert(key, at),
+            None => self.retention.remove(&key),
         };
         if before == at {
             return;
@@ -109,9 +108,9 @@ impl Timers {
         }
     }
 
-    /// Sets a sweep, unless one is set for that moment or an earlier one already.
+    /// Schedules a sweep, unless it is scheduled for `at` or earlier.
     pub(crate) fn set_sweep(&mut self, at: Timestamp, sweep: &Sweep) {
-        match self.swept.get_mut(sweep) {
+        match self.sweep_times.get_mut(sweep) {
             Some(set) if *set <= at => {}
             Some(set) => {
                 let before = std::mem::replace(set, at);
@@ -119,29 +118,29 @@ impl Timers {
                 self.sweeps.insert((at, sweep.clone()));
             }
             None => {
-                self.swept.insert(sweep.clone(), at);
+                self.sweep_times.insert(sweep.clone(), at);
                 self.sweeps.insert((at, sweep.clone()));
             }
         }
     }
 
-    /// The first timer due at `now`. It is not taken away; whoever handles it cancels it or acts so that it is.
+    /// The first timer due at `now`. It stays set; handling it cancels it.
     pub(crate) fn due(&self, now: Timestamp) -> Option<(Timestamp, Timer)> {
         let (key, ()) = self.timers.first()?;
         (key.at() <= now).then(|| (key.at(), key.timer()))
     }
 
-    /// Takes the first sweep that is due at `now`.
+    /// Removes and returns the first sweep due at `now`.
     pub(crate) fn take_due_sweep(&mut self, now: Timestamp) -> Option<Sweep> {
         if self.sweeps.first()?.0 > now {
             return None;
         }
         let (_, sweep) = self.sweeps.pop_first()?;
-        self.swept.remove(&sweep);
+        self.sweep_times.remove(&sweep);
         Some(sweep)
     }
 
-    /// The next moment anything is due.
+    /// When the first timer or sweep is due.
     pub(crate) fn next(&self) -> Option<Timestamp> {
         let timer = self.timers.first().map(|(key, ())| key.at());
         let sweep = self.sweeps.first().map(|(at, _)| *at);
@@ -164,7 +163,7 @@ mod tests {
             match kind {
                 0 => Timer::Lease(MessageRef { topic, group, partition, position }),
                 1 => Timer::Retry(MessageRef { topic, group, partition, position }),
-                2 => Timer::Mature(topic, partition, position),
+                2 => Timer::Delay(topic, partition, position),
                 _ => Timer::Retention(topic, partition),
             }
         })
@@ -172,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_sort_as_moments_and_alarms_do_and_come_back(
+        fn timer_keys_round_trip_and_sort_by_time_and_timer(
             one in (prop_oneof![0_u64..3, Just(u64::MAX)].prop_map(Timestamp), timer()),
             other in (prop_oneof![0_u64..3, Just(u64::MAX)].prop_map(Timestamp), timer()),
         ) {

@@ -1,4 +1,4 @@
-//! What the future of a pipeline depends on, as text: for whoever goes every way it can go and wants to know where two meet.
+//! Canonical encoding of a pipeline, used to deduplicate states in exhaustive search.
 
 use std::fmt::{Result, Write};
 
@@ -8,14 +8,14 @@ use crate::log::frame::decode;
 use crate::log::{CrcSeed, FileId, IoOp, LogId};
 
 impl<F: Faults> Pipeline<F> {
-    /// Writes down everything that what comes next depends on, but for the disk.
+    /// Writes everything that affects later calls, except for the storage. Two pipelines with equal encodings and
+    /// storages behave equally.
     ///
-    /// Left out is how it was set up, what it has counted, how long the log's files are, and the checksums in them. A number a
-    /// record has in the log reads `Lsn(…)` wherever it stands, and a ticket `Ticket(…)`, so that a reader can count both from
-    /// where it likes.
+    /// Configuration, counters, file lengths and checksums are omitted. LSNs are written as `Lsn(…)` and tickets as
+    /// `Ticket(…)`, so that a caller can renumber both.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Of `out`.
     pub fn canonical(&self, out: &mut impl Write) -> Result {
         let Self {
             broker,
@@ -36,10 +36,10 @@ impl<F: Faults> Pipeline<F> {
 }
 
 impl Job {
-    /// Writes down what is to be done, as [`Pipeline::canonical`] does; the log is `log_id`.
+    /// Writes the job's ops and purpose, as [`Pipeline::canonical`] does; `log_id` is the id of the log.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Of `out`.
     pub fn canonical(&self, log_id: LogId, out: &mut impl Write) -> Result {
         let Self { class, ops, purpose } = self;
         write!(out, "{class:?} {purpose:?} ")?;
@@ -47,17 +47,17 @@ impl Job {
     }
 }
 
-/// One piece of it.
+/// Canonical encoding of an op.
 pub(super) fn canonical(op: &IoOp, log_id: LogId, out: &mut impl Write) -> Result {
     match op {
         IoOp::Append { file, at, bytes } if at.position > 0 => frames(*file, log_id, bytes, out),
-        // A segment's header, or a part of a snapshot: what is in it follows from what it is.
+        // A segment header or a part of a snapshot: the content follows from the file.
         IoOp::Append { file, bytes, .. } => write!(out, "{file:?} {} ", bytes.len()),
         op => write!(out, "{op:?} "),
     }
 }
 
-/// What the frames say, without what they were sealed with: that depends on all that was ever written before.
+/// Canonical encoding of frames, without their checksums, which depend on the whole log before them.
 pub(super) fn frames(file: FileId, log_id: LogId, mut bytes: &[u8], out: &mut impl Write) -> Result {
     let seed = CrcSeed::new(log_id, file);
     while let Ok(frame) = decode(bytes, seed) {

@@ -1,41 +1,43 @@
-//! From commands to durable answers: batches what arrived, asks for one sync, releases what it covers, and never lets anything
-//! out before.
+//! The commit pipeline: batches records, syncs each batch once, and releases the outputs that depend on it.
 //!
-//! The pipeline performs no I/O. It hands out [`Job`]s; whoever drives it performs them, in order within each [`JobClass`], and
-//! reports back with [`Pipeline::complete`]. While a batch is on its way to the disk the next one is already being decided.
-//! Any failed write or sync ends it: everything held is refused, nothing more is accepted, and only a restart goes on.
+//! A pipeline performs no I/O. It returns [`Job`]s, which its driver performs and reports with [`Pipeline::complete`].
+//! While one batch is written the next one is decided. A failed write or sync is final: everything held is refused, and
+//! only a restart continues.
 
 mod canonical;
+mod job;
 mod maintenance;
 mod open;
 mod writer;
 
-use self::maintenance::{Maintenance, MaintenanceTask};
+use self::job::Purpose;
+pub use self::job::{Job, JobClass};
+use self::maintenance::Maintenance;
 pub use self::open::{OpenError, OpenOptions, inspect, inspect_with};
 use self::writer::{NextSegment, Writer};
 use crate::broker::{Broker, LogFault};
 use crate::command::Command;
 use crate::faults::{Faults, NoFaults};
-use crate::log::{IoOp, SnapshotHead, Storage, StorageFault};
+use crate::log::{SnapshotHead, Storage, StorageFault};
 use crate::reply::Output;
 use crate::state::State;
 use crate::types::{Limits, Lsn, Millis, Ticket, Timestamp};
 
-/// How long after the last sync an idle log says so.
+/// How long after the last sync an idle log appends a mark, a frame that records what is synced.
 const MARK_AFTER: Millis = Millis(100);
 
-/// How a pipeline is set up.
+/// The configuration of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineConfig {
     /// The broker's limits.
     pub limits: Limits,
-    /// Bytes of a segment. No record can be longer than one segment holds.
+    /// Bytes of a segment. A record that does not fit into an empty segment is refused.
     pub segment_bytes: u64,
-    /// Bytes at the end of the last segment a full disk has room for, kept for what drains the broker.
+    /// Bytes at the end of the last segment that are reserved for acks and deletions when the disk is full.
     pub reserve_bytes: u64,
-    /// Log bytes after which a snapshot is taken.
+    /// Log bytes between two snapshots.
     pub snapshot_every_bytes: u64,
-    /// How much of a snapshot is written at a time.
+    /// Bytes of a snapshot per background job.
     pub slice_bytes: usize,
 }
 
@@ -51,61 +53,24 @@ impl Default for PipelineConfig {
     }
 }
 
-/// Which kind of I/O a job is. Jobs of one class are performed one after the other; those of different lanes may overlap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobClass {
-    /// Batches of the log. Somebody is waiting for these.
-    Log,
-    /// Segments made ahead, snapshots, removals.
-    Background,
-}
-
-/// I/O to be performed: every op in order, stopping at the first that fails.
-#[derive(Clone, Debug)]
-#[must_use = "a job that is not performed and completed stops the pipeline"]
-pub struct Job {
-    class: JobClass,
-    ops: Vec<IoOp>,
-    purpose: Purpose,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Purpose {
-    Commit { through: Lsn },
-    MaintenanceTask(MaintenanceTask),
-}
-
-impl Job {
-    /// The class it belongs to.
-    #[must_use]
-    pub fn class(&self) -> JobClass {
-        self.class
-    }
-
-    /// What is to be done.
-    #[must_use]
-    pub fn ops(&self) -> &[IoOp] {
-        &self.ops
-    }
-
-    /// How many bytes it appends to files.
-    #[must_use]
-    pub fn appended_bytes(&self) -> u64 {
-        let appended = |op: &IoOp| if let IoOp::Append { bytes, .. } = op { bytes.len() as u64 } else { 0 };
-        self.ops.iter().map(appended).sum()
-    }
-
-    /// Performs it.
-    ///
-    /// # Errors
-    /// The first op's that failed; the ops behind it were not tried.
-    pub fn perform(&self, storage: &mut (impl Storage + ?Sized)) -> Result<(), StorageFault> {
-        self.ops.iter().try_for_each(|op| op.perform(storage))
-    }
-}
-
-/// A broker and its log. A clone shares nothing with it and goes its own way, which is of use where what it is asked to write
-/// can go two ways as well: in a simulation.
+/// A broker and its log.
+///
+/// A pipeline does nothing on its own: a *driver* passes commands and the time, performs its jobs, and collects its
+/// outputs. No method blocks or performs I/O, except [`Pipeline::drive`]. A driver loops over these steps, in this
+/// order:
+///
+/// 1. [`Pipeline::handle`] for every command that arrived, and [`Pipeline::handle_timeout`] if the time that
+///    [`Pipeline::poll_timeout`] returned has come.
+/// 2. [`Pipeline::complete`] for every job that was performed.
+/// 3. [`Pipeline::poll_job`] for each [`JobClass`] without a job under way; a returned job is performed, possibly on
+///    another thread.
+/// 4. [`Pipeline::poll_output`] until it returns `None`.
+/// 5. [`Pipeline::poll_timeout`], then wait for a command, a performed job or that time.
+///
+/// Dropping a pipeline is equivalent to a crash: what is not durable is lost, and was never reported as done.
+///
+/// A clone continues independently of the original. A simulator uses it to explore two futures; at most one of them can
+/// continue the log on a given storage.
 #[derive(Clone, Debug)]
 pub struct Pipeline<F: Faults = NoFaults> {
     broker: Broker<F>,
@@ -121,12 +86,24 @@ pub struct Pipeline<F: Faults = NoFaults> {
 }
 
 impl<F: Faults> Pipeline<F> {
-    /// Decides `command` at `now`; see [`Broker::handle`].
+    /// Decides `command` at `now` and returns the ticket that its reply will carry.
+    ///
+    /// Call it when a command arrives, in the order that all commands are to take effect in, also while jobs are under
+    /// way. Call [`Pipeline::poll_job`], [`Pipeline::poll_output`] and [`Pipeline::poll_timeout`] afterwards, at the
+    /// latest after a batch of commands.
+    ///
+    /// Every command gets exactly one reply or refusal from [`Pipeline::poll_output`], once every record decided so far
+    /// is durable. A `now` before an earlier one counts as that one. After [`Pipeline::close`] or a failure every
+    /// command is refused.
     pub fn handle(&mut self, now: Timestamp, command: Command) -> Ticket {
         self.broker.handle(now, command, &mut self.log)
     }
 
-    /// Does what has come due by `now`. Call it at the moment [`Pipeline::poll_timeout`] names, or later.
+    /// Fires the timers due at `now`: lease expiries, retries, delays, retention.
+    ///
+    /// Call it when the time that [`Pipeline::poll_timeout`] returned has come. An early or repeated call is harmless;
+    /// a late one delays redeliveries, and nothing is lost. One call does a bounded amount of work; if more is due,
+    /// [`Pipeline::poll_timeout`] returns a time that has passed.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.broker.handle_timeout(now, &mut self.log);
         self.maintenance.on_time(now);
@@ -138,22 +115,35 @@ impl<F: Faults> Pipeline<F> {
         }
     }
 
-    /// When [`Pipeline::handle_timeout`] wants to be called; now or earlier means at once.
+    /// When to call [`Pipeline::handle_timeout`]; a time that has passed means at once, `None` that no timer is set.
+    ///
+    /// Call it after every [`Pipeline::handle`], [`Pipeline::handle_timeout`] and [`Pipeline::complete`]: each can
+    /// change the result.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         if self.has_failed() {
             return None;
         }
-        let waiting = [self.broker.poll_timeout(), self.mark_at, self.maintenance.retry_at()];
-        waiting.into_iter().flatten().min()
+        let times = [self.broker.poll_timeout(), self.mark_at, self.maintenance.retry_at()];
+        times.into_iter().flatten().min()
     }
 
-    /// The next output that is safe to give.
+    /// The next output that may leave: every record it depends on is durable.
+    ///
+    /// Call it after every [`Pipeline::handle`], [`Pipeline::handle_timeout`] and [`Pipeline::complete`], until it
+    /// returns `None`. A reply that depends on no new record, such as a refusal or a read, can leave without a job.
+    /// Outputs that are not polled accumulate in memory. They come in the order of the decisions.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.broker.poll_output()
     }
 
-    /// The next job of `class`, if it has one and none of it is under way.
+    /// The next job of `class`; `None` if there is none, or one of the class is under way, or the log has failed.
+    ///
+    /// Call it for both classes after every [`Pipeline::handle`], [`Pipeline::handle_timeout`] and
+    /// [`Pipeline::complete`]. A job of [`JobClass::Log`] contains everything appended since the one before, so that
+    /// commands which arrive while a job is under way share the next sync. Every job must be performed and passed to
+    /// [`Pipeline::complete`]. If log jobs are not polled, nothing becomes durable and no output leaves; if background
+    /// jobs are not polled, the log refuses records when the current segment is full.
     pub fn poll_job(&mut self, class: JobClass) -> Option<Job> {
         if self.has_failed() {
             return None;
@@ -164,7 +154,13 @@ impl<F: Faults> Pipeline<F> {
         }
     }
 
-    /// A job has been performed, or has failed.
+    /// Reports the result of a job.
+    ///
+    /// Call it exactly once per job, after it was performed, with the result of [`Job::perform`]. Without it no further
+    /// job of the class is returned. Success of a log job releases the outputs that it makes durable. Any failure
+    /// except a full disk in a background job is final: held replies become
+    /// [`Refusal::LogFailed`](crate::Refusal::LogFailed), and only a restart continues. A failed sync must never be
+    /// reported as a success.
     pub fn complete(&mut self, now: Timestamp, job: Job, result: Result<(), StorageFault>) {
         match job.purpose {
             Purpose::Commit { through } => {
@@ -181,16 +177,17 @@ impl<F: Faults> Pipeline<F> {
                     Err(fault) => self.fail("writing the log", &fault),
                 }
             }
-            Purpose::MaintenanceTask(task) => {
+            Purpose::Maintenance(task) => {
                 self.maintenance_busy = false;
-                if let Err(fault) = self.maintenance.done(task, result, now, &mut self.log) {
+                if let Err(fault) = self.maintenance.complete(task, result, now, &mut self.log) {
                     self.fail("keeping the log's files", &fault);
                 }
             }
         }
     }
 
-    /// Performs every job there is, one by one, until none is left: all a driver must do where nothing is to overlap.
+    /// Performs all jobs, one by one, until there is none. Replaces [`Pipeline::poll_job`] and [`Pipeline::complete`]
+    /// in a driver that overlaps no I/O with decisions.
     pub fn drive(&mut self, now: Timestamp, storage: &mut (impl Storage + ?Sized)) {
         while let Some(job) = self.poll_job(JobClass::Log).or_else(|| self.poll_job(JobClass::Background)) {
             let result = job.perform(storage);
@@ -198,12 +195,16 @@ impl<F: Faults> Pipeline<F> {
         }
     }
 
-    /// Takes a snapshot as soon as one can be taken, however little there is to gain.
+    /// Requests a snapshot, whatever [`PipelineConfig::snapshot_every_bytes`] says. It begins with the next
+    /// [`Pipeline::poll_job`] of [`JobClass::Log`] for which a segment is ready, and is written by background jobs.
     pub fn request_snapshot(&mut self) {
         self.snapshot_wanted = true;
     }
 
-    /// Ends the log in an orderly way: behind everything appended so far comes a footer. Nothing is accepted any more.
+    /// Begins a clean shutdown: refuses every later command and appends a footer.
+    ///
+    /// Continue with log jobs and outputs until [`Pipeline::is_closed`]. Without it the next start finds no footer and
+    /// treats the end of the log as a possible torn tail; nothing durable is lost.
     pub fn close(&mut self) {
         if !self.closing && !self.has_failed() {
             self.closing = true;
@@ -212,37 +213,39 @@ impl<F: Faults> Pipeline<F> {
         }
     }
 
-    /// Whether [`Pipeline::close`] has run its course.
+    /// Whether the footer appended by [`Pipeline::close`] is synced. A log that fails meanwhile can stay unclosed:
+    /// check [`Pipeline::failure`], too.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closing && self.log.is_idle() && !self.log_busy
     }
 
-    /// Why nothing is accepted any more, if so.
+    /// The failure of the log, if it has failed. Then no jobs are returned, every command is refused, and only a
+    /// restart continues.
     #[must_use]
     pub fn failure(&self) -> Option<&LogFault> {
         self.broker.failure()
     }
 
-    /// The durable state, to look at.
+    /// The state after the last decision, durable or not.
     #[must_use]
     pub fn state(&self) -> &State {
         self.broker.state()
     }
 
-    /// The broker, to look at.
+    /// The broker.
     #[must_use]
     pub fn broker(&self) -> &Broker<F> {
         &self.broker
     }
 
-    /// The last position known to be durable.
+    /// The LSN through which the log is synced.
     #[must_use]
     pub fn synced(&self) -> Lsn {
         self.log.synced()
     }
 
-    /// Snapshots that stand ready, oldest first.
+    /// The LSNs of the complete snapshots, oldest first.
     #[must_use]
     pub fn snapshots(&self) -> &[Lsn] {
         self.maintenance.snapshots()
@@ -271,18 +274,21 @@ impl<F: Faults> Pipeline<F> {
         }
         let (task, ops) = self.maintenance.next(&mut self.log)?;
         self.maintenance_busy = true;
-        Some(Job { class: JobClass::Background, ops, purpose: Purpose::MaintenanceTask(task) })
+        Some(Job { class: JobClass::Background, ops, purpose: Purpose::Maintenance(task) })
     }
 
-    /// A snapshot is the state at a batch boundary, and a segment ends with it where there is another to go on in. Where the
-    /// disk has no room for another, a snapshot is the way to get some: what it makes unneeded can go. One that is tried again
-    /// ends no further segment: room was short, and a segment takes more of it.
+    /// Begins a snapshot of the state at a batch boundary, if one is due.
+    ///
+    /// The current segment ends with it, if the next one is ready. If the disk has no space for another segment, a
+    /// snapshot is the way to get some: it makes closed segments removable. A retried snapshot ends no segment, since
+    /// space is short.
     fn begin_snapshot_if_due(&mut self) {
         let (lsn, _) = self.log.last();
         let covered = self.maintenance.snapshots().last().is_some_and(|snapshot| *snapshot >= lsn);
-        let no_room = self.log.next_segment() == NextSegment::NoRoom && self.log.has_closed();
-        let again = self.maintenance.owes_snapshot();
-        let due = self.snapshot_wanted || again || no_room || self.bytes_since_snapshot >= self.snapshot_every_bytes;
+        let no_space = self.log.next_segment() == NextSegment::NoSpace && self.log.has_closed();
+        let is_retry = self.maintenance.must_retry_snapshot();
+        let due =
+            self.snapshot_wanted || is_retry || no_space || self.bytes_since_snapshot >= self.snapshot_every_bytes;
         if covered {
             self.snapshot_wanted = false;
             return;
@@ -291,10 +297,10 @@ impl<F: Faults> Pipeline<F> {
             return;
         }
         match self.log.next_segment() {
-            _ if again => {}
+            _ if is_retry => {}
             NextSegment::Ready => self.log.rotate(),
-            NextSegment::NoRoom => {}
-            NextSegment::Wanted | NextSegment::Asked => return,
+            NextSegment::NoSpace => {}
+            NextSegment::Missing | NextSegment::Creating => return,
         }
         self.snapshot_wanted = false;
         self.bytes_since_snapshot = 0;

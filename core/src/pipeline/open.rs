@@ -1,4 +1,4 @@
-//! Opening a log: recover what is there, begin a new segment, boot.
+//! Opening a log: recovers the state, begins a new segment and boots.
 
 use super::maintenance::Maintenance;
 use super::writer::{Sizes, Writer};
@@ -12,21 +12,22 @@ use crate::log::{
 use crate::state::State;
 use crate::types::{Boot, Limits, Lsn, Timestamp};
 
-/// How small a part of the usual size the first segment may have when the disk is short of room.
-const SMALLEST_PART: u64 = 64;
-/// And how small it may be in any case: a header, and a little to say.
-const SMALLEST_BYTES: u64 = 2 * HEADER_BYTES as u64;
+/// On a full disk, the first segment has at least this fraction of the configured size.
+const FIRST_SEGMENT_FRACTION: u64 = 64;
+/// On a full disk, the first segment has at least this many bytes: a header and a few records.
+const FIRST_SEGMENT_BYTES_MIN: u64 = 2 * HEADER_BYTES as u64;
 
 /// Why a log could not be opened.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
-    /// What is there cannot be relied on.
+    /// Recovery refused the log.
     #[error(transparent)]
     Recovery(#[from] RecoveryError),
-    /// The new segment could not be begun.
+    /// The new segment could not be created.
     #[error("beginning a new segment: {0}")]
     Storage(#[from] StorageFault),
-    /// The new segment is too small for the first record.
+    /// The new segment has no space for the boot record.
     #[error("the segment size leaves no room: {0}")]
     NoRoom(#[from] LogRefusal),
 }
@@ -51,30 +52,30 @@ impl<F: Faults> Replay for Rebuild<'_, F> {
 
     fn restore(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
         if !image::is_image(kind) {
-            return Err(Malformed::new("a log record in a snapshot"));
+            return Err(Malformed::new("a record in a snapshot"));
         }
         self.apply(kind, version, payload)
     }
 
     fn restored(&mut self) -> Result<(), Malformed> {
         if self.state.boot() == Boot(0) {
-            return Err(Malformed::new("it has no origin"));
+            return Err(Malformed::new("the snapshot has no origin"));
         }
-        self.state.check().map_err(|unsound| Malformed::new(unsound.to_string()))
+        self.state.check().map_err(|inconsistent| Malformed::new(inconsistent.to_string()))
     }
 
     fn replay(&mut self, _lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
         if image::is_image(kind) {
-            return Err(Malformed::new("a piece of a snapshot in the log"));
+            return Err(Malformed::new("an image in the log"));
         }
         self.apply(kind, version, payload)
     }
 }
 
-/// The state in a log, and what recovery had to say; nothing is written.
+/// Recovers the state of a log without writing to it.
 ///
 /// # Errors
-/// [`RecoveryError`] if the log cannot be relied on, or if there is none and no `new_log`.
+/// [`RecoveryError`] if recovery refuses the log, or if there is none and no `new_log`.
 pub fn inspect(
     storage: &mut (impl Storage + ?Sized),
     new_log: Option<LogId>,
@@ -97,15 +98,15 @@ pub fn inspect_with(
     Ok((rebuild.state, recovered))
 }
 
-/// Begins a segment, a smaller one where the disk has no room for a whole one: a full disk must not keep a broker from
-/// starting, since only a running one can be drained.
+/// Creates a segment and returns its size, which is reduced on a full disk: a broker must start on a full disk, since
+/// only a running one can free space.
 fn begin_segment(
     storage: &mut (impl Storage + ?Sized),
     header: &SegmentHeader,
     epoch: u64,
     segment_bytes: u64,
 ) -> Result<u64, StorageFault> {
-    let smallest = (segment_bytes / SMALLEST_PART).max(SMALLEST_BYTES);
+    let smallest = (segment_bytes / FIRST_SEGMENT_FRACTION).max(FIRST_SEGMENT_BYTES_MIN);
     let mut capacity = segment_bytes;
     loop {
         let created = header.create_ops(epoch, capacity).iter().try_for_each(|op| op.perform(storage));
@@ -159,8 +160,7 @@ impl<F: Faults> OpenOptions<F> {
         self
     }
 
-    /// Creates a log with this id if the storage is empty. Ids should be random; they come from outside, as all
-    /// randomness does.
+    /// Creates a log with this id if the storage is empty. Ids should be random; the core draws no random numbers.
     pub fn create(mut self, log_id: impl Into<Option<LogId>>) -> Self {
         self.new_log = log_id.into();
         self
@@ -174,11 +174,10 @@ impl<F: Faults> OpenOptions<F> {
 
     /// Recovers the log in `storage` and continues it.
     ///
-    /// Performs I/O itself, since nothing can overlap it yet. The boot record it appends is durable before any output
-    /// leaves the broker.
+    /// Performs I/O itself. Appends the boot record, which is durable before any output leaves.
     ///
     /// # Errors
-    /// [`OpenError`]; the log is then as it was, except for files that nothing refers to.
+    /// [`OpenError`]; the log is unchanged then, except for files that recovery ignores.
     pub fn open(
         self,
         storage: &mut (impl Storage + ?Sized),

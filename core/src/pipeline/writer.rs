@@ -1,4 +1,4 @@
-//! The log's writing end: frames into a batch, a batch into a job, one segment after the other.
+//! The log writer: encodes records into frames, collects them into batches and rotates segments.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use crate::log::{FileId, FrameChain, HEADER_BYTES, IoOp, LogId, Recovered, Segme
 use crate::record::Record;
 use crate::types::Lsn;
 
-/// Room kept at the end of a segment for its footer.
+/// Bytes reserved at the end of a segment for its footer.
 const FOOTER_BYTES: u64 = FRAME_HEAD_BYTES as u64;
 
-/// Appends records to the current batch. Pure: what is to be done to files is collected as ops.
+/// Appends records to the current batch. Performs no I/O: collects ops.
 #[derive(Clone, Debug)]
 pub(super) struct Writer {
     log_id: LogId,
@@ -21,16 +21,16 @@ pub(super) struct Writer {
     segment_bytes: u64,
     reserve_bytes: u64,
     sequence: u64,
-    /// Bytes of the current segment: fewer than usual where the disk had no more when the log was opened.
+    /// Bytes of the current segment: fewer than `segment_bytes` if the disk was full when the log was opened.
     capacity: u64,
     first_lsn: Lsn,
     chain: FrameChain,
-    /// Frames not yet handed to a job, all for the current segment, and where in it they go.
+    /// Frames of the current segment that are in no op yet, and their position in it.
     buffer: Vec<u8>,
     buffer_at: u64,
-    /// What must happen before the buffer may be written: the ends of full segments, the beginnings of new ones.
+    /// Ops to perform before the buffer is written: they end full segments and begin new ones.
     ops: Vec<IoOp>,
-    /// A used buffer, for its memory.
+    /// A used buffer, kept for its allocation.
     spare: Vec<u8>,
     synced: Lsn,
     next: NextSegment,
@@ -38,31 +38,31 @@ pub(super) struct Writer {
     ends_in_mark: bool,
 }
 
-/// Whether there is a segment to go on in when the current one is full.
+/// The segment after the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextSegment {
-    /// It is to be made.
-    Wanted,
-    /// It is being made.
-    Asked,
-    /// It stands ready, empty.
+    /// It must be created.
+    Missing,
+    /// It is being created.
+    Creating,
+    /// It is created and empty.
     Ready,
-    /// There was no room to make it.
-    NoRoom,
+    /// The disk was full when it was to be created.
+    NoSpace,
 }
 
-/// How large segments are.
+/// The sizes of segments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     /// Bytes of a segment.
     pub(super) segment_bytes: u64,
-    /// Bytes kept for what drains the broker when there is no next segment.
+    /// Bytes reserved for acks and deletions while there is no next segment.
     pub(super) reserve_bytes: u64,
-    /// Bytes of the segment to begin with.
+    /// Bytes of the first segment.
     pub(super) capacity: u64,
 }
 
-/// A batch on its way to the disk.
+/// Ops to perform, and the LSN through which the log is synced then.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) ops: Vec<IoOp>,
@@ -70,7 +70,7 @@ pub(super) struct Batch {
 }
 
 impl Writer {
-    /// Goes on behind what was recovered, in the segment that `header` begins.
+    /// Continues a recovered log in the segment that `header` begins.
     pub(super) fn new(header: &SegmentHeader, recovered: &Recovered, epoch: u64, sizes: Sizes) -> Self {
         let Sizes { segment_bytes, reserve_bytes, capacity } = sizes;
         Self {
@@ -87,7 +87,7 @@ impl Writer {
             ops: Vec::new(),
             spare: Vec::new(),
             synced: recovered.last_lsn,
-            next: NextSegment::Wanted,
+            next: NextSegment::Missing,
             closed: recovered.segments.clone(),
             ends_in_mark: true,
         }
@@ -130,12 +130,12 @@ impl Writer {
         self.segment_bytes
     }
 
-    /// Whether there are segments behind the current one, which a snapshot could make unneeded.
+    /// Whether there are closed segments, which a snapshot can make obsolete.
     pub(super) fn has_closed(&self) -> bool {
         !self.closed.is_empty()
     }
 
-    /// Forgets segments that nothing needs once a snapshot at `lsn` is the older of two.
+    /// Removes and returns the closed segments that end at or before `lsn`.
     pub(super) fn drop_closed_through(&mut self, lsn: Lsn) -> Vec<FileId> {
         let old: Vec<_> = self.closed.iter().take_while(|segment| segment.last_lsn <= lsn).copied().collect();
         self.closed.drain(..old.len());
@@ -146,12 +146,12 @@ impl Writer {
         self.buffer.is_empty() && self.ops.is_empty()
     }
 
-    /// Whether the last frame is the log's own, so that a mark behind it would say nothing new.
+    /// Whether the last frame is a mark, a footer or none, so that another mark would add nothing.
     pub(super) fn ends_in_mark(&self) -> bool {
         self.ends_in_mark
     }
 
-    /// Writes a frame that says what is synced, if there is room for it.
+    /// Appends a mark, a frame that records what is synced, if the segment has space for it.
     pub(super) fn mark(&mut self) {
         if self.end() + 2 * FOOTER_BYTES <= self.capacity {
             self.chain.mark(&mut self.buffer, self.synced);
@@ -159,18 +159,18 @@ impl Writer {
         }
     }
 
-    /// Writes the last frame of an orderly stop.
+    /// Appends a footer.
     pub(super) fn footer(&mut self) {
         self.chain.footer(&mut self.buffer, self.synced);
         self.ends_in_mark = true;
     }
 
-    /// Ends the current segment, if anything is in it, and goes on in the next, which must stand ready.
+    /// Ends the current segment, unless it is empty, and begins the next, which must be ready.
     pub(super) fn rotate(&mut self) {
         if self.chain.last_lsn() < self.first_lsn {
             return;
         }
-        assert_eq!(self.next, NextSegment::Ready, "a segment ends when the next stands ready");
+        assert_eq!(self.next, NextSegment::Ready, "the next segment is ready before the current one ends");
         self.footer();
         self.flush();
         let info = SegmentInfo {
@@ -185,7 +185,7 @@ impl Writer {
             sequence: self.sequence + 1,
             previous_lsn: self.chain.last_lsn(),
             previous_crc: self.chain.last_crc(),
-            // True when the header is written: the op before it syncs the segment that ends here.
+            // The op before the header's syncs the segment that ends here.
             synced: self.chain.last_lsn(),
         };
         let at = WriteAt { epoch: self.epoch, position: 0 };
@@ -196,10 +196,10 @@ impl Writer {
         self.first_lsn = header.first_lsn();
         self.chain = header.chain();
         self.buffer_at = HEADER_BYTES as u64;
-        self.next = NextSegment::Wanted;
+        self.next = NextSegment::Missing;
     }
 
-    /// Everything appended since the last batch, to be written and synced; `None` if that is nothing.
+    /// Everything appended since the last batch; `None` if nothing was.
     pub(super) fn take_batch(&mut self) -> Option<Batch> {
         if self.is_idle() {
             return None;
@@ -208,7 +208,7 @@ impl Writer {
         Some(Batch { ops: std::mem::take(&mut self.ops), through: self.chain.last_lsn() })
     }
 
-    /// Takes back the memory of a batch that is done.
+    /// Reuses the largest buffer of a completed batch.
     pub(super) fn recycle(&mut self, ops: Vec<IoOp>) {
         for op in ops {
             if let IoOp::Append { mut bytes, .. } = op
@@ -244,8 +244,8 @@ impl Writer {
             .map_err(|_| LogRefusal::TooLong)
     }
 
-    /// How much of the reserve a record of this class must leave.
-    fn kept_from(&self, class: SpaceClass) -> u64 {
+    /// The part of the reserve that a record of this class may not use.
+    fn reserved_from(&self, class: SpaceClass) -> u64 {
         match class {
             SpaceClass::Growth => self.reserve_bytes,
             SpaceClass::Churn => self.reserve_bytes / 2,
@@ -253,25 +253,26 @@ impl Writer {
         }
     }
 
-    /// Whether the frame that has just been put at the end may stay there.
-    fn place(&self, class: SpaceClass) -> Place {
-        let over = |spare: u64| self.end() + FOOTER_BYTES + spare > self.capacity;
+    /// Whether the frame just appended to the buffer fits into the current segment.
+    fn fit(&self, class: SpaceClass) -> Fit {
+        let exceeds = |spare: u64| self.end() + FOOTER_BYTES + spare > self.capacity;
         match (self.next, class) {
-            (NextSegment::Ready, _) if over(0) => Place::NextSegment,
-            (NextSegment::Ready, _) => Place::Here,
-            (next, class) => match over(self.kept_from(class)) {
-                false => Place::Here,
-                true if next == NextSegment::NoRoom => Place::Nowhere(LogRefusal::Full),
-                true => Place::Nowhere(LogRefusal::Busy),
+            (NextSegment::Ready, _) if exceeds(0) => Fit::NextSegment,
+            (NextSegment::Ready, _) => Fit::Current,
+            (next, class) => match exceeds(self.reserved_from(class)) {
+                false => Fit::Current,
+                true if next == NextSegment::NoSpace => Fit::Refused(LogRefusal::Full),
+                true => Fit::Refused(LogRefusal::Busy),
             },
         }
     }
 }
 
-enum Place {
-    Here,
+/// Where a record is written.
+enum Fit {
+    Current,
     NextSegment,
-    Nowhere(LogRefusal),
+    Refused(LogRefusal),
 }
 
 impl Writer {
@@ -307,17 +308,17 @@ impl LogSink for Writer {
         let (chain, start) = (self.chain.clone(), self.buffer.len());
         let mut lsn = self.encode(record)?;
         let len = (self.buffer.len() - start) as u64;
-        let place = match self.place(class) {
-            _ if HEADER_BYTES as u64 + len + FOOTER_BYTES > self.segment_bytes => Place::Nowhere(LogRefusal::TooLong),
-            place => place,
+        let fit = match self.fit(class) {
+            _ if HEADER_BYTES as u64 + len + FOOTER_BYTES > self.segment_bytes => Fit::Refused(LogRefusal::TooLong),
+            fit => fit,
         };
-        if let Place::Here = place {
+        if let Fit::Current = fit {
             self.ends_in_mark = false;
             return Ok(lsn);
         }
         self.buffer.truncate(start);
         self.chain = chain;
-        if let Place::Nowhere(refusal) = place {
+        if let Fit::Refused(refusal) = fit {
             return Err(refusal);
         }
         self.rotate();

@@ -69,7 +69,7 @@ pub struct Completed {
 impl Completed {
     /// The reply to the worker.
     #[must_use]
-    pub fn reply(&self) -> Arc<[StepOutput]> {
+    pub(crate) fn reply(&self) -> Arc<[StepOutput]> {
         let reply = self.outputs.iter().map(|output| StepOutput {
             topic: output.requested_topic.clone(),
             partition: output.partition,

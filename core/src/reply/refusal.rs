@@ -138,7 +138,7 @@ impl Overload {
 
     /// A description for users.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Backlog => "partition buffer is full",
             Self::DeadLetters => "the dead-letter partition is full",

@@ -1,4 +1,4 @@
-//! The only writer. What a record says happens here, the same way live and in recovery.
+//! Applies records: the only code that changes the state, live and in recovery.
 
 use std::sync::Arc;
 
@@ -9,30 +9,30 @@ use super::topic::Topic;
 use super::{Contradiction, State};
 use crate::collections::shared::unshared;
 use crate::record::{DedupeWindow, Event, Record};
-use crate::types::limits::PARTITIONS_CEILING;
 use crate::types::{
-    Body, DeliveryState, GroupId, IdentityKey, LastError, LeaseToken, MessageRef, Offset, OwnerName, PartitionId,
-    Phase, Timestamp, TopicId, TopicName,
+    Body, DeliveryState, GroupId, IdentityKey, LastError, LeaseToken, MessageRef, Offset, OwnerName,
+    PARTITIONS_CEILING, PartitionId, Phase, Timestamp, TopicId, TopicName,
 };
 
 impl State {
-    /// Makes what `record` says true.
+    /// Applies `record`.
     ///
     /// # Errors
-    /// [`Contradiction`] if the record was not decided against this state; the state is then not to be used further.
+    /// [`Contradiction`] if the record was not decided against this state, which must not be used any further then.
+    // One arm per event: an exhaustive match in one place shows everything that can change the state.
     pub fn apply(&mut self, record: &Record) -> Result<(), Contradiction> {
         let at = record.at.max(self.clock);
         self.clock = at;
         match &record.event {
             Event::Booted { boot } => {
-                // Tokens are told apart by the boot that gave them.
+                // A reused boot would reuse lease tokens.
                 if boot.0.checked_sub(1) != Some(self.boot.0) {
-                    return Err(Contradiction("a boot that is not the next"));
+                    return Err(Contradiction("boot is not the next"));
                 }
                 self.boot = *boot;
             }
             Event::TopicCreated { topic, name, partitions, retention } => {
-                countable(*partitions)?;
+                check_partition_count(*partitions)?;
                 self.insert_topic(Topic::new(*topic, name.clone(), *partitions, *retention))?;
             }
             Event::TopicDeleted { topic } => {
@@ -67,9 +67,9 @@ impl State {
                 if let Some(window) = commits {
                     self.commit_effect(message_ref, *window, at)?;
                 }
-                self.finish(message_ref)?;
+                self.ack(message_ref)?;
             }
-            Event::Skipped { message_ref } => self.finish(message_ref)?,
+            Event::Skipped { message_ref } => self.ack(message_ref)?,
             Event::Nacked { message_ref, reason, not_before } => {
                 self.pin_effect(message_ref, at);
                 self.requeue(message_ref, |delivery| {
@@ -99,11 +99,11 @@ impl State {
             Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error } => {
                 let dead = (*dead_topic, *dead_partition, *dead_offset);
                 self.store_dead_letter(message_ref, dead, (*reason, last_error), at)?;
-                self.finish(message_ref)?;
+                self.ack(message_ref)?;
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => {
                 let target = self.topic(*topic).ok_or(Contradiction("no such topic"))?;
-                self.takes_dead_letters_of(target, *dead_topic)?;
+                self.is_dead_letter_topic_of(target, *dead_topic)?;
                 let body = self.take_dead_letter(*dead_topic, *dead_partition, *dead_position, at)?;
                 self.topic_mut(*topic)?.store_for_one(*group, *partition, *offset, at, body)?;
             }
@@ -111,9 +111,9 @@ impl State {
                 self.partition_mut(*topic, *partition)?.expire_retained(*through);
             }
             Event::DedupeExpired { scope, count } => {
-                let table = self.dedupe.get_mut(scope).ok_or(Contradiction("no such identities"))?;
+                let table = self.dedupe.get_mut(scope).ok_or(Contradiction("no such dedupe table"))?;
                 if table.expired(at, *count) != *count {
-                    return Err(Contradiction("end of identities that are in their window"));
+                    return Err(Contradiction("expiry of dedupe entries within their window"));
                 }
                 unshared(table).sweep(*count);
                 if table.is_empty() {
@@ -134,7 +134,7 @@ impl State {
         Ok(())
     }
 
-    /// Stores a message and remembers its identity, where it has one.
+    /// Stores a message and its dedupe entry, if it has an idempotency key.
     pub(super) fn store_message(
         &mut self,
         topic: TopicId,
@@ -152,7 +152,7 @@ impl State {
 
     pub(super) fn insert_topic(&mut self, mut topic: Topic) -> Result<(), Contradiction> {
         if topic.id != self.next_topic || self.names.contains_key(&topic.name) {
-            return Err(Contradiction("topic exists, or its number is not the next"));
+            return Err(Contradiction("topic exists, or its id is not the next"));
         }
         self.next_topic = topic.id.next();
         topic.dead_letters = topic.dead_letter_name().and_then(|name| self.names.get(name)).copied();
@@ -162,7 +162,7 @@ impl State {
         Ok(())
     }
 
-    /// The dead-letter topic of this name has come or is gone: its source, if there is one, is told.
+    /// Links the source of the dead-letter topic `name`, if it exists, to the topic or unlinks it.
     fn set_dead_letters_of_source(&mut self, name: &TopicName, dead_letters: Option<TopicId>) {
         let source = name.dead_letter_source().and_then(|source| self.names.get(source));
         if let Some(source) = source.and_then(|id| self.topics.get_mut(id)) {
@@ -177,12 +177,13 @@ impl State {
         at: Timestamp,
         (partition, offset): (PartitionId, Offset),
     ) -> Result<(), Contradiction> {
-        let (tenant, key) = body.identity().ok_or(Contradiction("window of a message without an identity"))?;
+        let (tenant, key) =
+            body.identity().ok_or(Contradiction("dedupe window of a message without an idempotency key"))?;
         let key = IdentityKey::new(tenant, key);
         let table = self.dedupe.entry(dedupe.scope.clone()).or_default();
         let entry = DedupeEntry { partition, offset, expires_at: dedupe.expires_at };
         match unshared(table).insert(key, entry) {
-            Some(before) if at < before.expires_at => Err(Contradiction("identity accepted twice in its window")),
+            Some(before) if at < before.expires_at => Err(Contradiction("dedupe key stored twice in its window")),
             _ => Ok(()),
         }
     }
@@ -195,17 +196,17 @@ impl State {
         until: Timestamp,
     ) -> Result<(), Contradiction> {
         if token.boot != self.boot {
-            return Err(Contradiction("token of another boot"));
+            return Err(Contradiction("lease token of another boot"));
         }
         let topic = self.topic_mut(message_ref.topic)?;
         let message =
             topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
-        let offset = message.ok_or(Contradiction("delivery of a message that is not there"))?.offset;
+        let offset = message.ok_or(Contradiction("delivery of a message that is not stored"))?.offset;
         let progress = progress_mut(topic, message_ref)?;
         if progress.acked.contains(message_ref.position) {
-            return Err(Contradiction("delivery of a message that is done"));
+            return Err(Contradiction("delivery of an acked message"));
         }
-        // Mostly the first delivery of the furthest message so far, which needs no search.
+        // A first delivery is usually beyond all delivered messages and needs no search.
         let known = match progress.deliveries.last() {
             Some((last, _)) if *last >= message_ref.position => progress.deliveries.get_mut(&message_ref.position),
             _ => None,
@@ -213,7 +214,7 @@ impl State {
         match known {
             Some(delivery) => {
                 if let Phase::Leased { .. } = delivery.phase {
-                    return Err(Contradiction("delivery of a message that is held"));
+                    return Err(Contradiction("delivery of a leased message"));
                 }
                 delivery.attempts = delivery.attempts.saturating_add(1);
                 delivery.token = token;
@@ -253,20 +254,21 @@ impl State {
     ) -> Result<(), Contradiction> {
         progress_mut(self.topic_mut(message_ref.topic)?, message_ref)?
             .requeue(message_ref.position, change)
-            .ok_or(Contradiction("end of a lease that is not running"))
+            .ok_or(Contradiction("end of a lease that has ended"))
     }
 
-    /// The message is done for the group.
-    pub(crate) fn finish(&mut self, message_ref: &MessageRef) -> Result<(), Contradiction> {
+    /// Acks a message in its group.
+    pub(crate) fn ack(&mut self, message_ref: &MessageRef) -> Result<(), Contradiction> {
         let topic = self.topic_mut(message_ref.topic)?;
         let (groups, retention) = (topic.groups.len() as u32, topic.retention);
-        let both = topic.progress_and_partition_mut(message_ref.group, message_ref.partition);
-        let (progress, partition) = both.ok_or(Contradiction("no such group or partition"))?;
+        let (progress, partition) = topic
+            .progress_and_partition_mut(message_ref.group, message_ref.partition)
+            .ok_or(Contradiction("no such group or partition"))?;
         if progress.acked.contains(message_ref.position) {
-            return Err(Contradiction("end of a message that is done"));
+            return Err(Contradiction("ack of an acked message"));
         }
         let offset = partition.count_ack(message_ref.position, groups, retention);
-        let offset = offset.ok_or(Contradiction("end of a message that is not there"))?;
+        let offset = offset.ok_or(Contradiction("ack of a message that is not stored"))?;
         progress.remove_delivery(message_ref.position);
         progress.acked.insert(message_ref.position, offset);
         Ok(())
@@ -290,20 +292,20 @@ impl State {
     }
 }
 
-/// A number that something will be counted on from must be one that counting can have come to.
-pub(super) fn reached(number: u64) -> Result<(), Contradiction> {
-    if number > u64::MAX / 2 { Err(Contradiction("a number that counting never reaches")) } else { Ok(()) }
+/// Rejects a counter that no log can have reached, so that it never overflows.
+pub(super) fn check_counter(number: u64) -> Result<(), Contradiction> {
+    if number > u64::MAX / 2 { Err(Contradiction("counter out of range")) } else { Ok(()) }
 }
 
-/// [`reached`] for numbers of half the width.
-pub(super) fn reached32(number: u32) -> Result<(), Contradiction> {
-    reached(u64::from(number) << 32)
+/// As [`check_counter`], for 32-bit counters.
+pub(super) fn check_counter32(number: u32) -> Result<(), Contradiction> {
+    check_counter(u64::from(number) << 32)
 }
 
-/// So many partitions a topic can have. Checked before room is made for them.
-pub(super) fn countable(partitions: u32) -> Result<(), Contradiction> {
+/// Rejects a partition count that no topic can have, before memory is allocated for it.
+pub(super) fn check_partition_count(partitions: u32) -> Result<(), Contradiction> {
     match partitions {
-        0 => Err(Contradiction("a topic has at least one partition")),
+        0 => Err(Contradiction("topic without partitions")),
         1..=PARTITIONS_CEILING => Ok(()),
         _ => Err(Contradiction("more partitions than a topic can have")),
     }

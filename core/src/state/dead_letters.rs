@@ -1,4 +1,4 @@
-//! What a record does to dead letters: the body a message has as one, and the body it has when it is made live again.
+//! Applies dead-lettering and redrive, and rewrites the metadata of the message.
 
 use super::topic::Topic;
 use super::{Contradiction, State};
@@ -8,7 +8,7 @@ use crate::types::{
 };
 
 impl State {
-    /// Stores a message as a dead letter; its source is left as it is.
+    /// Stores a dead letter of `source`, which is not acked by this.
     pub(crate) fn store_dead_letter(
         &mut self,
         source: &MessageRef,
@@ -18,28 +18,24 @@ impl State {
     ) -> Result<(), Contradiction> {
         let body = self.dead_letter(source, reason, last_error, at)?;
         self.unpin_effect(source);
-        self.make_dead_letter_topic(source, dead_topic)?;
+        self.ensure_dead_letter_topic(source, dead_topic)?;
         self.topic_mut(dead_topic)?.store(partition, offset, at, body)?;
         Ok(())
     }
 
-    /// The topic that takes a topic's dead letters comes with the first of them.
-    pub(super) fn make_dead_letter_topic(
-        &mut self,
-        message_ref: &MessageRef,
-        dead_topic: TopicId,
-    ) -> Result<(), Contradiction> {
+    /// Creates the dead-letter topic with its first dead letter.
+    fn ensure_dead_letter_topic(&mut self, message_ref: &MessageRef, dead_topic: TopicId) -> Result<(), Contradiction> {
         let source = self.topic(message_ref.topic).ok_or(Contradiction("no such topic"))?;
-        let name = source.dead_letter_name().ok_or(Contradiction("death of a dead letter"))?.clone();
-        if self.takes_dead_letters_of(source, dead_topic)? {
+        let name = source.dead_letter_name().ok_or(Contradiction("dead-lettering of a dead letter"))?.clone();
+        if self.is_dead_letter_topic_of(source, dead_topic)? {
             return Ok(());
         }
         let partitions = source.partition_count();
         self.insert_topic(Topic::new(dead_topic, name, partitions, Retention::default()))
     }
 
-    /// Whether `dead_topic` is there; it is a contradiction where it takes the dead letters of another topic.
-    pub(super) fn takes_dead_letters_of(&self, source: &Topic, dead_topic: TopicId) -> Result<bool, Contradiction> {
+    /// Whether `dead_topic` exists. A contradiction if it is not the dead-letter topic of `source`.
+    pub(super) fn is_dead_letter_topic_of(&self, source: &Topic, dead_topic: TopicId) -> Result<bool, Contradiction> {
         match self.topic(dead_topic) {
             Some(dead) if source.dead_letter_name() != Some(&dead.name) => {
                 Err(Contradiction("dead letters of another topic"))
@@ -48,8 +44,8 @@ impl State {
         }
     }
 
-    /// The body a message has as a dead letter.
-    pub(super) fn dead_letter(
+    /// The body of a message as a dead letter.
+    fn dead_letter(
         &self,
         message_ref: &MessageRef,
         reason: DeadReason,
@@ -60,7 +56,7 @@ impl State {
         let group = topic.group(message_ref.group).ok_or(Contradiction("no such group"))?;
         let message =
             topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
-        let message = message.ok_or(Contradiction("death of a message that is not there"))?;
+        let message = message.ok_or(Contradiction("dead-lettering of a message that is not stored"))?;
         let delivery =
             group.progress(message_ref.partition).and_then(|progress| progress.delivery(message_ref.position));
         let mut meta = message.body.metadata();
@@ -86,7 +82,7 @@ impl State {
         Ok(message.body.with_metadata(&meta))
     }
 
-    /// Removes a dead letter from every group of its topic and gives the body it has when made live again.
+    /// Acks a dead letter in every group of its topic, removes it and returns the body of the redriven message.
     pub(crate) fn take_dead_letter(
         &mut self,
         dead_topic: TopicId,
@@ -96,39 +92,38 @@ impl State {
     ) -> Result<Body, Contradiction> {
         let topic = self.topic_mut(dead_topic)?;
         let message = topic.partition(partition).and_then(|partition| partition.message(position));
-        let message = message.ok_or(Contradiction("redrive of a message that is not there"))?;
-        let (body, offset) = (revived(&message.body, message.offset, at)?, message.offset);
-        let undone: Vec<_> = topic
+        let message = message.ok_or(Contradiction("redrive of a message that is not stored"))?;
+        let (body, offset) = (redriven_body(&message.body, message.offset, at)?, message.offset);
+        let unacked: Vec<_> = topic
             .groups
             .values()
             .filter(|group| group.progress(partition).is_some_and(|progress| !progress.acked.contains(position)))
             .map(|group| group.id)
             .collect();
-        if undone.is_empty() && !topic.groups.is_empty() {
-            return Err(Contradiction("redrive of a dead letter that is done"));
+        if unacked.is_empty() && !topic.groups.is_empty() {
+            return Err(Contradiction("redrive of an acked dead letter"));
         }
-        for group in undone {
+        for group in unacked {
             let progress = topic.progress_mut(group, partition).expect("every group has every partition");
             progress.remove_delivery(position);
             progress.acked.insert(position, offset);
         }
-        // Where nobody consumes the dead-letter topic nothing in it is ever done, and where done messages are retained a new
-        // group would find it again: this one item leaves in any case, without ever being retained, so that nothing that is
-        // makes room for it.
-        self.partition_mut(dead_topic, partition)?.take(position);
+        // Removed even if the topic has no groups, and never retained: a new group must not find it again, and it must
+        // not displace retained messages.
+        self.partition_mut(dead_topic, partition)?.remove(position);
         Ok(body)
     }
 }
 
-/// A dead letter's body made live: what it had kept acts again, and it names where it comes from.
-fn revived(body: &Body, dead_letter_offset: Offset, at: Timestamp) -> Result<Body, Contradiction> {
+/// The body of a redriven message: the kept envelope fields are restored, and the metadata names the origin.
+fn redriven_body(body: &Body, dead_letter_offset: Offset, at: Timestamp) -> Result<Body, Contradiction> {
     let mut meta: Metadata = body.metadata();
-    let dead = meta.dead_letter.take().ok_or(Contradiction("redrive of a message that is no dead letter"))?;
+    let dead = meta.dead_letter.take().ok_or(Contradiction("redrive of a message that is not a dead letter"))?;
     let kept = dead.kept;
     meta.envelope.retry_policy = kept.retry_policy;
     meta.envelope.target_topic = kept.target_topic;
     meta.envelope.partition_override = kept.partition_override;
-    // A deadline that has passed would only send it straight back.
+    // A deadline that has passed would dead-letter the message again at once.
     meta.envelope.deadline = kept.deadline.filter(|deadline| deadline.at > at);
     let before = meta.redrive.take();
     meta.redrive = Some(RedriveOrigin {

@@ -1,4 +1,4 @@
-//! A consumer group's progress: what it has finished, and what it holds.
+//! A consumer group and its progress: acked messages and delivery states.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ pub struct Progress {
     pub(super) acked: AckSet,
     pub(super) deliveries: CowMap<Position, DeliveryState>,
     pub(super) in_flight: u32,
-    /// Messages below were there when the group was last sought: they are delivered even where their identity is done.
+    /// Messages below were stored when the group last sought: they are delivered even if their identity is committed.
     pub(super) replayed_below: Position,
 }
 
 impl Group {
-    /// Its number.
+    /// Its id.
     #[must_use]
     pub fn id(&self) -> GroupId {
         self.id
@@ -38,13 +38,13 @@ impl Group {
         &self.name
     }
 
-    /// Whether it is handed nothing for now.
+    /// Whether it is paused.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// Its progress in a partition of its topic.
+    /// Its progress in a partition; `None` if the topic has no such partition.
     #[must_use]
     pub fn progress(&self, partition: PartitionId) -> Option<&Progress> {
         self.partitions.get(partition.0 as usize).map(|progress| &**progress)
@@ -57,25 +57,26 @@ impl Group {
 }
 
 impl Progress {
-    /// What is finished.
+    /// The acked positions.
     #[must_use]
     pub fn acked(&self) -> &AckSet {
         &self.acked
     }
 
-    /// The history of an unfinished message that was delivered before.
+    /// The delivery state of an unacked message; `None` if it was never delivered.
     #[must_use]
     pub fn delivery(&self, position: Position) -> Option<&DeliveryState> {
         self.deliveries.get(&position)
     }
 
-    /// Whether an unfinished message was delivered before. Mostly it lies beyond all that were, and nothing is sought.
+    /// Whether the message is unacked and was delivered. Needs no search for a message beyond all delivered ones, the
+    /// most common case.
     #[must_use]
     pub fn is_delivered(&self, position: Position) -> bool {
         self.deliveries.last().is_some_and(|(last, _)| *last >= position) && self.deliveries.contains_key(&position)
     }
 
-    /// The history of the unfinished message with this offset, if it was delivered before.
+    /// The delivery state of the unacked message with this offset; `None` if it was never delivered.
     #[must_use]
     pub fn find_delivery(&self, offset: Offset) -> Option<(Position, &DeliveryState)> {
         self.deliveries
@@ -83,24 +84,24 @@ impl Progress {
             .map(|(position, delivery)| (*position, delivery))
     }
 
-    /// All unfinished messages that were delivered before, in order.
+    /// The delivery states of all delivered, unacked messages, in order.
     pub fn deliveries(&self) -> impl Iterator<Item = (Position, &DeliveryState)> {
         self.deliveries.iter().map(|(position, delivery)| (*position, delivery))
     }
 
-    /// How many leases are running.
+    /// The number of messages in flight.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Messages below are delivered even where their identity is done: a seek is to replay them.
+    /// Messages below are replayed by a seek: delivered even if their identity is committed.
     #[must_use]
     pub fn replayed_below(&self) -> Position {
         self.replayed_below
     }
 
-    /// How many messages were delivered, came back, and are not held by anyone.
+    /// The number of messages queued for redelivery.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.deliveries.len() as u64 - u64::from(self.in_flight)
@@ -114,7 +115,7 @@ impl Progress {
         Some(delivery)
     }
 
-    /// Puts an delivery that held a lease back into the queue.
+    /// Ends a lease and queues its message. Returns `None` if the message is not leased.
     pub(super) fn requeue(
         &mut self,
         position: Position,

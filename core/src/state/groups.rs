@@ -1,4 +1,4 @@
-//! What a record does to a topic as a whole: storing messages, making, deleting and moving groups.
+//! Applies records to a topic and its groups: stores messages, creates, deletes and seeks groups.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ impl Topic {
         body: Body,
     ) -> Result<Position, Contradiction> {
         if offset != self.next_offset {
-            return Err(Contradiction("an offset that is not the next"));
+            return Err(Contradiction("offset is not the next"));
         }
         self.next_offset = offset.next();
         let partition = self.partition_mut(partition).ok_or(Contradiction("no such partition"))?;
         Ok(partition.push(offset, at, body))
     }
 
-    /// Stores a message that one group alone will see: for the others it is done from the start.
+    /// Stores a message visible to one group only: the others ack it at once.
     pub(super) fn store_for_one(
         &mut self,
         group: GroupId,
@@ -44,7 +44,7 @@ impl Topic {
             let progress = self.progress_mut(*other, partition).expect("every group has every partition");
             progress.acked.insert(position, offset);
         }
-        let partition = self.partition_mut(partition).expect("just stored into");
+        let partition = self.partition_mut(partition).expect("the message was stored in it");
         partition.exclusive.insert(position, group);
         partition.set_acked_in(position, others.len() as u32);
         Ok(())
@@ -57,7 +57,7 @@ impl Topic {
         start: GroupStart,
     ) -> Result<(), Contradiction> {
         if id != self.next_group || self.group_names.contains_key(&name) {
-            return Err(Contradiction("group exists, or its number is not the next"));
+            return Err(Contradiction("group exists, or its id is not the next"));
         }
         self.next_group = id.next();
         let mut progress = Vec::with_capacity(self.partitions.len());
@@ -67,8 +67,8 @@ impl Topic {
                 GroupStart::Earliest => partition.trimmed.clone(),
                 GroupStart::Latest => AckSet::with_floor(partition.next_position, partition.last_offset),
             };
-            // What is done for the new group from the start counts at once; what other groups are done with and the new
-            // one is not must be sorted anew.
+            // Messages hidden from the new group count as acked by it; retained messages that it has not acked return
+            // to the backlog.
             let hidden: Vec<_> = match start {
                 GroupStart::Earliest => partition.exclusive.keys().copied().collect(),
                 GroupStart::Latest => partition.messages().map(|(position, _)| position).collect(),
@@ -76,7 +76,7 @@ impl Topic {
             moved |= !hidden.is_empty() || !partition.retained.is_empty();
             for position in hidden {
                 let partition = unshared(partition);
-                acked.insert(position, partition.message(position).expect("just listed").offset);
+                acked.insert(position, partition.message(position).expect("listed above").offset);
                 partition.add_acked_in(position, 1);
             }
             progress.push(Arc::new(Progress { acked, ..Progress::default() }));
@@ -127,10 +127,10 @@ impl Topic {
 }
 
 impl Partition {
-    /// What is done for `group` when it is to see everything kept from `target` on.
+    /// The acked positions of `group` after a seek to `target`.
     fn acked_below(&self, target: Position, group: GroupId) -> Result<AckSet, Contradiction> {
         if target > self.next_position {
-            return Err(Contradiction("seek beyond the end"));
+            return Err(Contradiction("seek beyond the end of the partition"));
         }
         if target <= self.trimmed.floor() {
             let mut acked = self.trimmed.clone();
@@ -138,10 +138,10 @@ impl Partition {
             return Ok(acked);
         }
         let below = self.messages.last_below(&target).map(|(position, message)| (*position, message.offset));
-        let gone = self.trimmed.last_offset_below(target);
-        let floor_offset = match (below, gone) {
-            (Some((_, kept)), Some(gone)) => Some(kept.max(gone)),
-            (kept, gone) => kept.map(|(_, offset)| offset).or(gone),
+        let trimmed = self.trimmed.last_offset_below(target);
+        let floor_offset = match (below, trimmed) {
+            (Some((_, stored)), Some(trimmed)) => Some(stored.max(trimmed)),
+            (stored, trimmed) => stored.map(|(_, offset)| offset).or(trimmed),
         };
         let mut acked = AckSet::with_floor(target, floor_offset);
         for (start, end, last_offset) in self.trimmed.runs() {
@@ -151,11 +151,11 @@ impl Partition {
         Ok(acked)
     }
 
-    /// Redriven messages of other groups stay out of sight.
+    /// Acks the redriven messages that are visible to other groups only.
     fn hide_exclusive(&self, acked: &mut AckSet, group: GroupId) {
         for (position, owner) in &self.exclusive {
             if *owner != group {
-                acked.insert(*position, self.messages.get(position).expect("exclusive messages are kept").offset);
+                acked.insert(*position, self.messages.get(position).expect("exclusive messages are stored").offset);
             }
         }
     }

@@ -1,20 +1,20 @@
-//! Everything that must survive, and the one function that changes it.
+//! The durable state of a broker.
 //!
-//! [`State`] is changed by [`State::apply`] alone, live and in recovery alike. Reading it is free for all. Its maps are
-//! copy-on-write, so that a [`View`] of this very moment can be taken at once and written out at leisure.
+//! Only [`State::apply`] changes a [`State`], live and in recovery. Its maps are copy-on-write, so that a [`View`] of
+//! the current state is taken in constant time per topic and read while the state changes.
 
-pub mod apply;
+mod apply;
 mod completions;
 mod dead_letters;
 mod dedupe;
 mod effects;
-pub mod group;
+mod group;
 mod groups;
-pub mod partition;
+mod partition;
 mod restore;
-pub mod topic;
+mod topic;
 mod validate;
-pub mod view;
+mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,9 +23,12 @@ pub use self::completions::Completions;
 pub use self::dedupe::{DedupeEntry, DedupeTable};
 pub use self::effects::store::EffectStore;
 pub use self::effects::table::EffectTable;
-use self::topic::Topic;
+pub use self::group::{Group, Progress};
+pub use self::partition::{Load, Message, Partition};
+pub use self::topic::Topic;
 pub use self::validate::InconsistentState;
 pub use self::view::View;
+pub use crate::collections::ack_set::AckSet;
 use crate::collections::shared::unshared;
 use crate::types::{Boot, Timestamp, TopicId, TopicName};
 
@@ -42,60 +45,60 @@ pub struct State {
     completions: Arc<Completions>,
 }
 
-/// A record that cannot follow from this state: it was not decided against it.
+/// A record that cannot follow the state: it was decided against another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("record contradicts the state: {0}")]
 pub struct Contradiction(pub &'static str);
 
 impl State {
-    /// The last recorded moment. Time inside the broker never runs behind it.
+    /// The time of the last record. The broker's time never falls behind it.
     #[must_use]
     pub fn clock(&self) -> Timestamp {
         self.clock
     }
 
-    /// The boot in force; 0 before the first.
+    /// The current boot; 0 before the first.
     #[must_use]
     pub fn boot(&self) -> Boot {
         self.boot
     }
 
-    /// The number the next topic gets.
+    /// The id of the next topic.
     #[must_use]
     pub fn next_topic(&self) -> TopicId {
         self.next_topic
     }
 
-    /// A topic, by number.
+    /// The topic with this id.
     #[must_use]
     pub fn topic(&self, topic: TopicId) -> Option<&Topic> {
         self.topics.get(&topic).map(|topic| &**topic)
     }
 
-    /// A topic, by name.
+    /// The topic with this name.
     #[must_use]
     pub fn topic_named(&self, name: &TopicName) -> Option<&Topic> {
         self.topic(*self.names.get(name)?)
     }
 
-    /// All topics, by name in byte order.
+    /// All topics, in byte order of their names.
     pub fn topics(&self) -> impl Iterator<Item = &Topic> {
         self.names.values().map(|id| &*self.topics[id])
     }
 
-    /// How many topics there are.
+    /// The number of topics.
     #[must_use]
     pub fn topic_count(&self) -> usize {
         self.topics.len()
     }
 
-    /// The produce identities of a topic as producers mean it, if it has any.
+    /// The dedupe table of the topic that producers named, before routing; `None` if it has no entries.
     #[must_use]
     pub fn dedupe(&self, scope: &TopicName) -> Option<&DedupeTable> {
         self.dedupe.get(scope).map(|table| &**table)
     }
 
-    /// The scopes that have produce identities.
+    /// All dedupe tables and their topics.
     pub fn dedupe_tables(&self) -> impl Iterator<Item = (&TopicName, &DedupeTable)> {
         self.dedupe.iter().map(|(scope, table)| (scope, &**table))
     }
@@ -106,7 +109,7 @@ impl State {
         &self.store
     }
 
-    /// The answers of completed steps.
+    /// The stored replies of completed steps.
     #[must_use]
     pub fn completions(&self) -> &Completions {
         &self.completions

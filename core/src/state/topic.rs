@@ -13,9 +13,9 @@ use crate::types::{GroupId, GroupName, Offset, PartitionId, Retention, TopicId, 
 pub struct Topic {
     pub(super) id: TopicId,
     pub(super) name: TopicName,
-    /// What its dead-letter topic is called; follows from the name.
+    /// The name of its dead-letter topic, derived from its own.
     dead_letter_name: Option<TopicName>,
-    /// Its dead-letter topic while there is one, so that no produce has to look for it by name.
+    /// Its dead-letter topic while one exists, so that a produce need not look it up by name.
     pub(super) dead_letters: Option<TopicId>,
     pub(super) retention: Retention,
     pub(crate) next_offset: Offset,
@@ -41,7 +41,7 @@ impl Topic {
         }
     }
 
-    /// Its number.
+    /// Its id.
     #[must_use]
     pub fn id(&self) -> TopicId {
         self.id
@@ -53,43 +53,43 @@ impl Topic {
         &self.name
     }
 
-    /// The name of the topic that takes its dead letters; `None` where it is itself such a topic.
+    /// The name of its dead-letter topic; `None` if it is a dead-letter topic itself.
     #[must_use]
     pub fn dead_letter_name(&self) -> Option<&TopicName> {
         self.dead_letter_name.as_ref()
     }
 
-    /// The topic that takes its dead letters, where there is one already.
+    /// Its dead-letter topic, if one exists.
     #[must_use]
     pub fn dead_letters(&self) -> Option<TopicId> {
         self.dead_letters
     }
 
-    /// How long done messages stay.
+    /// How long acked messages are retained.
     #[must_use]
     pub fn retention(&self) -> Retention {
         self.retention
     }
 
-    /// The offset the next message gets.
+    /// The offset of the next message.
     #[must_use]
     pub fn next_offset(&self) -> Offset {
         self.next_offset
     }
 
-    /// The number the next group gets.
+    /// The id of the next group.
     #[must_use]
     pub fn next_group(&self) -> GroupId {
         self.next_group
     }
 
-    /// How many partitions it has.
+    /// The number of partitions.
     #[must_use]
     pub fn partition_count(&self) -> u32 {
         self.partitions.len() as u32
     }
 
-    /// One of its partitions.
+    /// The partition with this id.
     #[must_use]
     pub fn partition(&self, partition: PartitionId) -> Option<&Partition> {
         self.partitions.get(partition.0 as usize).map(|partition| &**partition)
@@ -100,24 +100,24 @@ impl Topic {
         (0..).map(PartitionId).zip(self.partitions.iter().map(|partition| &**partition))
     }
 
-    /// One of its groups.
+    /// The group with this id.
     #[must_use]
     pub fn group(&self, group: GroupId) -> Option<&Group> {
         self.groups.get(&group).map(|group| &**group)
     }
 
-    /// One of its groups, by name.
+    /// The group with this name.
     #[must_use]
     pub fn group_named(&self, name: &GroupName) -> Option<&Group> {
         self.group(*self.group_names.get(name)?)
     }
 
-    /// Its groups, by name.
+    /// Its groups, ordered by name.
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
         self.group_names.values().map(|id| &*self.groups[id])
     }
 
-    /// How many groups it has.
+    /// The number of groups.
     #[must_use]
     pub fn group_count(&self) -> usize {
         self.groups.len()

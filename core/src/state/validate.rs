@@ -1,8 +1,8 @@
-//! Whether the parts of a state fit together.
+//! Consistency check of a state restored from a snapshot.
 //!
-//! A state that was built record by record does so by itself. One that comes from a snapshot is only as good as whoever wrote
-//! it: every piece may be whole, and yet two of them may contradict each other. [`State::check`] finds that before the
-//! state is used, in one pass over everything, so that no later step has to reckon with it.
+//! Records applied one by one keep the state consistent. The images of a snapshot can each be valid and still
+//! contradict each other. [`State::check`] detects that in one pass before the state is used, so that no later code has
+//! to.
 
 use std::fmt;
 
@@ -12,16 +12,16 @@ use super::partition::{Message, Partition};
 use super::topic::Topic;
 use crate::types::{Boot, GroupId, GroupName, Offset, PartitionId, Position, Timestamp, TopicName};
 
-/// Two parts of a state that cannot both be true.
+/// Two parts of a state contradict each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 pub struct InconsistentState {
-    /// In this topic, if in any.
+    /// The topic.
     pub topic: Option<TopicName>,
-    /// In this partition of it.
+    /// The partition.
     pub partition: Option<PartitionId>,
-    /// In what this group knows of it.
+    /// The group.
     pub group: Option<GroupName>,
-    /// What contradicts what.
+    /// What is inconsistent.
     pub what: &'static str,
 }
 
@@ -40,23 +40,22 @@ impl fmt::Display for InconsistentState {
     }
 }
 
-fn demand(holds: bool, what: &'static str) -> Result<(), InconsistentState> {
+fn ensure(holds: bool, what: &'static str) -> Result<(), InconsistentState> {
     if holds { Ok(()) } else { Err(InconsistentState { what, ..InconsistentState::default() }) }
 }
 
 impl State {
-    /// Whether what no piece of a snapshot shows by itself is true of all of them together: every position is kept or trimmed,
-    /// offsets and moments rise, a message is done in as many groups as it says, what is gone is done everywhere, and no group
-    /// holds what it is done with.
+    /// Checks that every position is stored or trimmed, offsets and times increase, ack counts are correct, trimmed
+    /// messages are acked in every group, and acked messages have no delivery state.
     ///
-    /// Looks at every part once. A state that was built by [`State::apply`] from nothing passes.
+    /// Reads the whole state once. A state built by [`State::apply`] from an empty one passes.
     ///
     /// # Errors
-    /// [`InconsistentState`] names the first contradiction found.
+    /// [`InconsistentState`] names the first inconsistency found.
     pub fn check(&self) -> Result<(), InconsistentState> {
         for topic in self.topics.values() {
             check_topic(topic, self.boot, self.clock)
-                .map_err(|unsound| InconsistentState { topic: Some(topic.name.clone()), ..unsound })?;
+                .map_err(|inconsistent| InconsistentState { topic: Some(topic.name.clone()), ..inconsistent })?;
         }
         Ok(())
     }
@@ -64,36 +63,36 @@ impl State {
 
 fn check_topic(topic: &Topic, boot: Boot, clock: Timestamp) -> Result<(), InconsistentState> {
     for (id, partition) in topic.partitions() {
-        let here = |unsound| InconsistentState { partition: Some(id), ..unsound };
+        let here = |inconsistent| InconsistentState { partition: Some(id), ..inconsistent };
         check_partition(topic, id, partition, clock).map_err(here)?;
         for group in topic.groups.values() {
             let progress = group.progress(id).expect("every group has every partition");
             check_progress(progress, partition, boot)
-                .map_err(|unsound| here(InconsistentState { group: Some(group.name.clone()), ..unsound }))?;
+                .map_err(|inconsistent| here(InconsistentState { group: Some(group.name.clone()), ..inconsistent }))?;
         }
     }
     check_offsets(topic)
 }
 
-/// An offset is given once in a topic. Within a partition offsets are known to rise.
+/// Offsets are unique in a topic. Within a partition they increase, as checked before.
 fn check_offsets(topic: &Topic) -> Result<(), InconsistentState> {
     if topic.partitions.iter().filter(|partition| !partition.messages.is_empty()).count() < 2 {
         return Ok(());
     }
-    let kept = topic.partitions.iter().flat_map(|partition| partition.messages.iter());
-    let mut offsets: Vec<Offset> = kept.map(|(_, message)| message.offset).collect();
-    // Sorted partition by partition already: a sort that looks for such runs merges them.
+    let stored = topic.partitions.iter().flat_map(|partition| partition.messages.iter());
+    let mut offsets: Vec<Offset> = stored.map(|(_, message)| message.offset).collect();
+    // A stable sort merges the sorted runs of the partitions.
     offsets.sort();
-    demand(offsets.windows(2).all(|pair| pair[0] != pair[1]), "two partitions keep a message with the same offset")
+    ensure(offsets.windows(2).all(|pair| pair[0] != pair[1]), "two partitions store a message with the same offset")
 }
 
-/// Walks a partition from its first position to its last.
+/// A walk over a partition from its first position to its last.
 struct Walk<'a> {
     topic: &'a Topic,
     id: PartitionId,
     partition: &'a Partition,
     groups: u32,
-    coverage: Coverage,
+    ack_counts: AckCounts,
     clock: Timestamp,
     at: Position,
     last: Option<Offset>,
@@ -111,154 +110,158 @@ fn check_partition(
         id,
         partition,
         groups: topic.groups.len() as u32,
-        coverage: Coverage::of(topic, id),
+        ack_counts: AckCounts::of(topic, id),
         clock,
         at: Position(0),
         last: None,
         produced_at: Timestamp(0),
     };
     let floor = partition.trimmed.floor();
-    demand((floor == Position(0)) == partition.trimmed.floor_offset().is_none(), "the trimmed floor lacks its offset")?;
+    ensure((floor == Position(0)) == partition.trimmed.floor_offset().is_none(), "the trimmed floor has no offset")?;
     let floor = partition.trimmed.floor_offset().map(|offset| (Position(0), floor, offset));
-    let mut gone = floor.into_iter().chain(partition.trimmed.runs()).peekable();
-    let mut kept = partition.messages.iter().peekable();
+    let mut trimmed = floor.into_iter().chain(partition.trimmed.runs()).peekable();
+    let mut stored = partition.messages.iter().peekable();
     while walk.at < partition.next_position {
-        if let Some((_, end, offset)) = gone.next_if(|(start, ..)| *start == walk.at) {
+        if let Some((_, end, offset)) = trimmed.next_if(|(start, ..)| *start == walk.at) {
             walk.pass_trimmed(end, offset)?;
-        } else if let Some((_, message)) = kept.next_if(|(position, _)| **position == walk.at) {
+        } else if let Some((_, message)) = stored.next_if(|(position, _)| **position == walk.at) {
             walk.pass_message(message)?;
         } else {
-            return demand(false, "a position is neither kept nor trimmed");
+            return ensure(false, "a position is neither stored nor trimmed");
         }
     }
-    let all = walk.at == partition.next_position && gone.next().is_none() && kept.next().is_none();
-    demand(all, "a position is kept and trimmed, or not given yet")?;
-    demand(walk.last == partition.last_offset, "the newest offset is not that of the last position")?;
+    let all = walk.at == partition.next_position && trimmed.next().is_none() && stored.next().is_none();
+    ensure(all, "a position is both stored and trimmed, or not assigned yet")?;
+    ensure(walk.last == partition.last_offset, "the newest offset is not the offset of the last position")?;
     let (retained, retention) = (partition.retained_load, topic.retention);
-    demand(retained.messages == 0 || retention.keeps_acked(), "done messages are kept where none are to be")?;
+    ensure(retained.messages == 0 || retention.keeps_acked(), "messages are retained without a retention limit")?;
     let within = retention.bytes.is_none_or(|max| retained.bytes <= max);
-    demand(within, "more done bytes are kept than the topic's retention says")
+    ensure(within, "retained bytes exceed the topic's limit")
 }
 
 impl Walk<'_> {
-    /// Goes on to `end`, in front of which stands `offset`: every position on the way took an offset of its own.
-    fn step(&mut self, end: Position, offset: Offset) -> Result<(), InconsistentState> {
-        demand(offset < self.topic.next_offset, "an offset is still to be given")?;
-        let given = self.last.map_or(0, |last| last.0 + 1);
-        demand(offset.0 >= given && offset.0 - given >= end.0 - self.at.0 - 1, "offsets do not rise with positions")?;
+    /// Advances to `end`; `offset` belongs to the position before it. Every position in between had an offset of its
+    /// own.
+    fn advance(&mut self, end: Position, offset: Offset) -> Result<(), InconsistentState> {
+        ensure(offset < self.topic.next_offset, "an offset is not assigned yet")?;
+        let first = self.last.map_or(0, |last| last.0 + 1);
+        ensure(
+            offset.0 >= first && offset.0 - first >= end.0 - self.at.0 - 1,
+            "offsets do not increase with positions",
+        )?;
         self.last = Some(offset);
         self.at = end;
         Ok(())
     }
 
     fn pass_trimmed(&mut self, end: Position, offset: Offset) -> Result<(), InconsistentState> {
-        let done = self.coverage.is_throughout(self.at, end, self.groups);
-        demand(done, "a message is trimmed that is not done in every group")?;
-        self.step(end, offset)
+        let acked = self.ack_counts.is_throughout(self.at, end, self.groups);
+        ensure(acked, "a trimmed message is not acked in every group")?;
+        self.advance(end, offset)
     }
 
     fn pass_message(&mut self, message: &Message) -> Result<(), InconsistentState> {
         let position = self.at;
-        self.step(position.next(), message.offset)?;
+        self.advance(position.next(), message.offset)?;
         let in_order = self.produced_at <= message.produced_at && message.produced_at <= self.clock;
-        demand(in_order, "a message was accepted before the one in front of it, or after the last recorded moment")?;
+        ensure(in_order, "a message is older than the one before it, or newer than the last record")?;
         self.produced_at = message.produced_at;
-        demand(
-            self.coverage.at(position) == message.acked_in,
-            "a message is done in more groups than it says, or fewer",
-        )?;
-        let done = self.groups > 0 && message.acked_in == self.groups;
+        ensure(self.ack_counts.at(position) == message.acked_in, "a message's ack count is wrong")?;
+        let acked = self.groups > 0 && message.acked_in == self.groups;
         let retained = !self.partition.retained.is_empty() && self.partition.retained.contains_key(&position);
-        demand(done == retained, "a message is done in every group or merely kept, but not both")?;
+        ensure(acked == retained, "a message is acked in every group but not retained, or the reverse")?;
         match self.partition.visible_to(position) {
             None => Ok(()),
             Some(group) => self.check_exclusive(position, message, group),
         }
     }
 
-    /// A redriven message is done from the start in every group but its own, which may be gone.
+    /// A redriven message is acked in every group except its own, which can be deleted.
     fn check_exclusive(&self, position: Position, message: &Message, group: GroupId) -> Result<(), InconsistentState> {
-        demand(group < self.topic.next_group, "a message is for a group that is still to be numbered")?;
-        demand(message.body.metadata().redrive.is_some(), "a message that was not redriven is for one group only")?;
+        ensure(group < self.topic.next_group, "a message is visible to a group that is not created yet")?;
+        ensure(
+            message.body.metadata().redrive.is_some(),
+            "a message that was not redriven is visible to one group only",
+        )?;
         let own = self.topic.group(group).and_then(|group| group.progress(self.id));
-        let done_here = own.is_some_and(|progress| progress.acked.contains(position));
-        let hidden = message.acked_in + u32::from(own.is_some() && !done_here) == self.groups;
-        demand(hidden, "a message that is for one group only is not done in the others")
+        let acked_here = own.is_some_and(|progress| progress.acked.contains(position));
+        let hidden = message.acked_in + u32::from(own.is_some() && !acked_here) == self.groups;
+        ensure(hidden, "a message visible to one group only is not acked in the others")
     }
 }
 
 fn check_progress(progress: &Progress, partition: &Partition, boot: Boot) -> Result<(), InconsistentState> {
     let acked = &progress.acked;
-    demand((acked.floor() == Position(0)) == acked.floor_offset().is_none(), "its floor lacks its offset")?;
+    ensure((acked.floor() == Position(0)) == acked.floor_offset().is_none(), "the floor has no offset")?;
     let floor = acked.floor_offset().map(|offset| (acked.floor(), offset));
     for (end, offset) in floor.into_iter().chain(acked.runs().map(|(_, end, offset)| (end, offset))) {
-        let told = offset_before(partition, end) == Some(offset);
-        demand(told, "it tells another offset than the message it is done with has")?;
+        let matches = offset_before(partition, end) == Some(offset);
+        ensure(matches, "the offset of a run is not the offset of its last message")?;
     }
     for (position, delivery) in progress.deliveries.iter() {
-        demand(!acked.contains(*position), "it is done with a message it remembers deliveries of")?;
-        demand(delivery.token.boot <= boot, "it knows a token of a boot that is still to come")?;
-        let failed = delivery.attempts >= 1 && delivery.failures <= delivery.attempts;
-        demand(failed, "a message failed more often than it was delivered")?;
+        ensure(!acked.contains(*position), "an acked message has a delivery state")?;
+        ensure(delivery.token.boot <= boot, "a lease token belongs to a later boot")?;
+        let counted = delivery.attempts >= 1 && delivery.failures <= delivery.attempts;
+        ensure(counted, "a message has more failures than attempts")?;
     }
     Ok(())
 }
 
-/// The offset of the message in front of `position`, which is kept or the last of what is trimmed.
+/// The offset of the message before `position`, which is stored or the last of a trimmed run.
 fn offset_before(partition: &Partition, position: Position) -> Option<Offset> {
     let before = Position(position.0.checked_sub(1)?);
-    let kept = partition.messages.get(&before).map(|message| message.offset);
-    kept.or_else(|| partition.trimmed.last_offset_below(position))
+    let stored = partition.messages.get(&before).map(|message| message.offset);
+    stored.or_else(|| partition.trimmed.last_offset_below(position))
 }
 
-/// In how many groups each position of a partition is done, as the positions where that number changes.
-struct Coverage {
-    /// From this position on, so many; ascending.
-    steps: Vec<(Position, u32)>,
-    /// The first step that is not reached yet.
+/// The number of groups that have acked each position of a partition, as the positions where it changes.
+struct AckCounts {
+    /// The count from each position on; ascending.
+    changes: Vec<(Position, u32)>,
+    /// The first change not passed yet.
     next: usize,
-    now: u32,
+    current: u32,
 }
 
-impl Coverage {
+impl AckCounts {
     fn of(topic: &Topic, partition: PartitionId) -> Self {
-        let mut changes: Vec<(Position, i64)> = Vec::new();
+        let mut edges: Vec<(Position, i64)> = Vec::new();
         for progress in topic.groups.values().filter_map(|group| group.progress(partition)) {
             let floor = (Position(0), progress.acked.floor());
             let runs = progress.acked.runs().map(|(start, end, _)| (start, end));
             for (start, end) in std::iter::once(floor).chain(runs).filter(|(start, end)| start < end) {
-                changes.extend([(start, 1), (end, -1)]);
+                edges.extend([(start, 1), (end, -1)]);
             }
         }
-        changes.sort_unstable();
-        let (mut steps, mut count): (Vec<(Position, u32)>, i64) = (Vec::new(), 0);
-        for (position, change) in changes {
-            count += change;
-            let covered = u32::try_from(count.max(0)).unwrap_or(u32::MAX);
-            match steps.last_mut() {
-                Some((last, step)) if *last == position => *step = covered,
-                _ => steps.push((position, covered)),
+        edges.sort_unstable();
+        let (mut changes, mut sum): (Vec<(Position, u32)>, i64) = (Vec::new(), 0);
+        for (position, change) in edges {
+            sum += change;
+            let count = u32::try_from(sum.max(0)).unwrap_or(u32::MAX);
+            match changes.last_mut() {
+                Some((last, last_count)) if *last == position => *last_count = count,
+                _ => changes.push((position, count)),
             }
         }
-        Self { steps, next: 0, now: 0 }
+        Self { changes, next: 0, current: 0 }
     }
 
-    /// How many groups are done with `position`; asked of rising positions.
+    /// The count at `position`. Positions must not decrease from call to call.
     fn at(&mut self, position: Position) -> u32 {
-        while let Some((_, covered)) = self.steps.get(self.next).filter(|(step, _)| *step <= position) {
-            self.now = *covered;
+        while let Some((_, count)) = self.changes.get(self.next).filter(|(from, _)| *from <= position) {
+            self.current = *count;
             self.next += 1;
         }
-        self.now
+        self.current
     }
 
-    /// Whether each of `start..end` is done in just so many groups.
+    /// Whether the count is `groups` at each of `start..end`.
     fn is_throughout(&mut self, start: Position, end: Position, groups: u32) -> bool {
         let mut same = self.at(start) == groups;
-        while let Some((_, covered)) = self.steps.get(self.next).filter(|(step, _)| *step < end) {
-            self.now = *covered;
+        while let Some((_, count)) = self.changes.get(self.next).filter(|(from, _)| *from < end) {
+            self.current = *count;
             self.next += 1;
-            same &= *covered == groups;
+            same &= *count == groups;
         }
         same
     }

@@ -1,7 +1,7 @@
-//! A state frozen at one moment, read out piece by piece while the broker goes on.
+//! A view of the state at one time, read image by image while the state changes.
 //!
-//! Taking a view clones a handful of shared pointers. Reading it hands out [`Image`]s in a fixed order and lets go of every
-//! part once it is read, so that memory the broker has since let go of is given back bit by bit, never all at once.
+//! Taking a view clones shared pointers. Reading it yields [`Image`]s in a fixed order and drops each part once it is
+//! read, so that memory which only the view still holds is freed piece by piece, never all at once.
 
 use std::sync::Arc;
 use std::vec::IntoIter;
@@ -20,14 +20,14 @@ use crate::types::{
     EffectNamespace, GroupId, GroupName, IdentityKey, MessageRef, PartitionId, Position, Timestamp, TopicId, TopicName,
 };
 
-/// The pieces of a state, in an order that rebuilds it. A clone reads on from where it was taken.
+/// The images of a state, in an order that rebuilds it. A clone continues from where it was taken.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// What is still to be read; the last is next.
+    /// A stack: the last task is read next.
     tasks: Vec<Task>,
 }
 
-/// A part still to be read.
+/// A part of the state that is not read yet.
 #[derive(Clone)]
 enum Task {
     One(Image),
@@ -38,11 +38,11 @@ enum Task {
     Dedupe(IntoIter<(TopicName, Arc<DedupeTable>)>),
     Effects(IntoIter<(EffectNamespace, Arc<EffectTable>)>),
     Completions(Arc<Completions>),
-    /// Messages, runs, deliveries or identities.
+    /// Messages, runs, delivery states, dedupe entries, effects or completions.
     Many(Box<dyn Images>),
 }
 
-/// Images, of whatever they are made.
+/// A clonable iterator of images.
 trait Images: Iterator<Item = Image> + Send {
     fn boxed_clone(&self) -> Box<dyn Images>;
 }
@@ -72,7 +72,7 @@ struct TopicRef {
 }
 
 impl State {
-    /// This state as it is now, however it changes afterwards.
+    /// A view of the current state; later changes do not affect it.
     #[must_use]
     pub fn view(&self) -> View {
         let dedupe: Vec<_> = self.dedupe.iter().map(|(scope, table)| (scope.clone(), table.clone())).collect();
@@ -90,23 +90,23 @@ impl State {
         }
     }
 
-    /// The effects of a topic, or of one of its groups, as they are now.
+    /// A view of the effects of a topic, or of one of its groups.
     pub(crate) fn view_of_effects(&self, topic: &TopicName, group: Option<&GroupName>) -> View {
-        let is_asked_for = |namespace: &EffectNamespace| {
+        let is_included = |namespace: &EffectNamespace| {
             group.is_none_or(|group| matches!(namespace, EffectNamespace::Group(_, name) if name == group))
         };
-        let tables = self.store.tables_of(topic).filter(|(namespace, _)| is_asked_for(namespace));
+        let tables = self.store.tables_of(topic).filter(|(namespace, _)| is_included(namespace));
         let tables: Vec<_> = tables.map(|(namespace, table)| (namespace, table.clone())).collect();
         View { tasks: vec![Task::Effects(tables.into_iter())] }
     }
 
-    /// One topic as it is now, if it is there.
+    /// A view of one topic, if it exists.
     pub(crate) fn view_of(&self, topic: TopicId) -> Option<View> {
         let topic = self.topics.get(&topic)?.clone();
         Some(View { tasks: vec![Task::Topics(vec![topic].into_iter())] })
     }
 
-    /// A number that two states share only if they are the same: CRC-based, over every piece of the state.
+    /// A digest of the whole state, equal for equal states and, up to collisions of a CRC-based hash, only for those.
     ///
     /// Reads the whole state; for tests, simulation and inspection.
     #[must_use]
@@ -137,7 +137,7 @@ impl Iterator for View {
 impl View {
     fn read_next(&mut self) -> Option<Image> {
         loop {
-            // Each task takes its next step and goes back under whatever that step adds.
+            // A task that has more is pushed back below the tasks that its next part adds.
             match self.tasks.pop()? {
                 Task::One(image) => return Some(image),
                 Task::Topics(mut topics) => {
@@ -220,7 +220,7 @@ impl View {
 
     fn enter_partition(&mut self, of: TopicRef, id: PartitionId, partition: &Partition) -> Image {
         let exclusive = partition.exclusive.clone();
-        let messages = each_of(partition.messages.clone());
+        let messages = entries_of(partition.messages.clone());
         self.tasks.push(Task::Many(Box::new(messages.map(move |(position, message)| Image::Message {
             topic: of.topic,
             partition: id,
@@ -244,7 +244,7 @@ impl View {
     }
 
     fn enter_progress(&mut self, topic: TopicId, group: GroupId, partition: PartitionId, progress: &Progress) -> Image {
-        let deliveries = each_of(progress.deliveries.clone());
+        let deliveries = entries_of(progress.deliveries.clone());
         self.tasks.push(Task::Many(Box::new(deliveries.map(move |(position, delivery)| {
             let message_ref = MessageRef { topic, group, partition, position };
             Image::DeliveryState { message_ref, delivery }
@@ -272,8 +272,8 @@ impl View {
     }
 }
 
-/// The entries of a map, each chunk let go of when its last entry is read.
-fn each_of<V: Clone + Send + Sync + 'static>(
+/// The entries of a map; each chunk is dropped when its last entry is read.
+fn entries_of<V: Clone + Send + Sync + 'static>(
     map: CowMap<Position, V>,
 ) -> impl Iterator<Item = (Position, V)> + Clone + Send {
     let mut chunks = map.into_chunks();

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::types::message::{MessageFlags, Metadata};
-use crate::types::metadata;
+use crate::types::{MessageFlags, Metadata, metadata};
 use crate::wire::{Malformed, join};
 
 /// One message's metadata, key and value, shared without copying.
@@ -66,7 +65,7 @@ impl Body {
 
     /// The same key and value with other metadata.
     #[must_use]
-    pub fn with_metadata(&self, meta: &Metadata) -> Self {
+    pub(crate) fn with_metadata(&self, meta: &Metadata) -> Self {
         Self::pack(meta, self.key(), self.value())
     }
 

@@ -63,7 +63,7 @@ impl LastError {
 
     /// The error after an expiry. A reason given with a nack is never overwritten.
     #[must_use]
-    pub fn after_expiry(self) -> Self {
+    pub(crate) fn after_expiry(self) -> Self {
         match self {
             Self::Nothing => Self::AckTimeout,
             known => known,
@@ -74,7 +74,7 @@ impl LastError {
 impl DeliveryState {
     /// Whether the message is leased and the lease has not ended at `now`.
     #[must_use]
-    pub fn is_leased(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_leased(&self, now: Timestamp) -> bool {
         self.leased_until().is_some_and(|until| until > now)
     }
 

@@ -61,7 +61,7 @@ pub enum Lifetime {
 impl Lifetime {
     /// When an effect that ended at `end` expires.
     #[must_use]
-    pub fn after(self, end: Timestamp) -> Timestamp {
+    pub(crate) fn after(self, end: Timestamp) -> Timestamp {
         match self {
             Self::Window(window) => end.after(window),
             Self::Until(time) => time.max(end),
@@ -138,17 +138,9 @@ pub struct Pin {
 }
 
 impl Effect {
-    /// Whether it can end with `status` now: it is in progress, or an ack alone made it succeed and a worker adds the
-    /// result.
-    #[must_use]
-    pub fn can_finish(&self, status: EffectStatus) -> bool {
-        let by_ack_alone = self.committed && !self.finished;
-        self.status == EffectStatus::InProgress || (by_ack_alone && status == EffectStatus::Succeeded)
-    }
-
     /// An effect granted for the first time.
     #[must_use]
-    pub fn granted(token: LeaseToken, owner: OwnerName, lease_until: Timestamp, at: Timestamp) -> Self {
+    pub(crate) fn granted(token: LeaseToken, owner: OwnerName, lease_until: Timestamp, at: Timestamp) -> Self {
         Self {
             status: EffectStatus::InProgress,
             committed: false,
@@ -168,7 +160,7 @@ impl Effect {
 
     /// An effect created by an ack.
     #[must_use]
-    pub fn acked(window: Millis, at: Timestamp) -> Self {
+    pub(crate) fn acked(window: Millis, at: Timestamp) -> Self {
         Self {
             status: EffectStatus::Succeeded,
             committed: true,
@@ -188,7 +180,7 @@ impl Effect {
 
     /// When to check whether the effect has expired.
     #[must_use]
-    pub fn expiry_check_at(&self) -> Timestamp {
+    pub(crate) fn expiry_check_at(&self) -> Timestamp {
         self.pin.as_ref().map_or(self.expires_at, |pin| pin.look_at.max(self.expires_at))
     }
 
@@ -205,6 +197,14 @@ impl Effect {
     #[must_use]
     pub fn is_leased(&self, now: Timestamp) -> bool {
         self.status == EffectStatus::InProgress && now < self.lease_until
+    }
+
+    /// Whether the effect can be finished with `status`: it is in progress, or only an ack has made it succeed and the
+    /// finish adds the result.
+    #[must_use]
+    pub(crate) fn can_finish(&self, status: EffectStatus) -> bool {
+        let by_ack_alone = self.committed && !self.finished;
+        self.status == EffectStatus::InProgress || (by_ack_alone && status == EffectStatus::Succeeded)
     }
 
     /// The hash of the first request, if one was given.

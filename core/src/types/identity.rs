@@ -1,7 +1,6 @@
 //! The identity of an effect: tenant, scope and key.
 
-use crate::types::message::DEFAULT_TENANT;
-use crate::types::{GroupName, IdentityKey, Text, TopicName};
+use crate::types::{DEFAULT_TENANT, GroupName, IdentityKey, Text, TopicName};
 use crate::wire::{Malformed, Reader};
 
 /// The encoded tag of each kind of scope.
@@ -191,7 +190,7 @@ pub enum EffectNamespace {
 impl EffectNamespace {
     /// The namespace of the effects of `scope`.
     #[must_use]
-    pub fn of(scope: &Scope) -> Self {
+    pub(crate) fn of(scope: &Scope) -> Self {
         match scope {
             Scope::Consume { topic, group } => Self::Group(topic.clone(), group.clone()),
             _ => Self::Shared,

@@ -6,8 +6,8 @@ use crate::wire::{Reader, join, varint};
 
 /// Tenant and key, ordered by a hash and then by the bytes.
 ///
-/// The hash makes most comparisons one integer comparison; the bytes keep the order total if hashes collide, by accident
-/// or on purpose.
+/// The hash makes most comparisons one integer comparison; the bytes keep the order total if hashes collide, by
+/// accident or on purpose.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdentityKey {
     hash: u64,
@@ -48,13 +48,13 @@ impl IdentityKey {
 
     /// The tenant.
     #[must_use]
-    pub fn tenant(&self) -> &str {
+    pub(crate) fn tenant(&self) -> &str {
         Reader::new(&self.bytes).text().expect("the tenant is the first field")
     }
 
     /// Tenant and key, of a key made by [`IdentityKey::new`].
     #[must_use]
-    pub fn parts(&self) -> (&str, &str) {
+    pub(crate) fn parts(&self) -> (&str, &str) {
         let mut reader = Reader::new(&self.bytes);
         let tenant = reader.text().expect("the tenant is the first field");
         (tenant, std::str::from_utf8(reader.rest()).expect("the key is UTF-8"))

@@ -215,7 +215,7 @@ pub struct Metadata {
 impl Metadata {
     /// Whether there is none.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let Self { envelope, routing, trace, dead_letter, redrive } = self;
         envelope.is_empty() && routing.is_none() && trace.is_none() && dead_letter.is_none() && redrive.is_none()
     }
@@ -237,7 +237,7 @@ pub struct MessageFlags {
 impl MessageFlags {
     /// The flags of `meta`.
     #[must_use]
-    pub fn of(meta: &Metadata) -> Self {
+    pub(crate) fn of(meta: &Metadata) -> Self {
         Self {
             priority: meta.envelope.priority.unwrap_or_default(),
             has_deadline: meta.envelope.deadline.is_some(),

@@ -1,10 +1,9 @@
 //! Encoding of message metadata: tagged fields in ascending tag order; absent fields take no bytes.
 
-use crate::types::message::{DEFAULT_TENANT, MessageFlags};
 use crate::types::names::{group_name, topic_name};
 use crate::types::{
-    DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, Metadata, Millis, Offset, PartitionId, Priority,
-    RedriveOrigin, RetryPolicy, Text, Timestamp,
+    DEFAULT_TENANT, DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, MessageFlags, Metadata, Millis, Offset,
+    PartitionId, Priority, RedriveOrigin, RetryPolicy, Text, Timestamp,
 };
 use crate::wire::{Malformed, Reader, put_bytes, put_varint};
 

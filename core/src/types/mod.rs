@@ -2,21 +2,21 @@
 //!
 //! These types make no decisions. A value is validated when it is constructed and never again.
 
-pub mod body;
-pub mod claim;
-pub mod delivery_state;
-pub mod effect;
-pub mod identity;
-pub mod identity_key;
-pub mod ids;
-pub mod limits;
-pub mod message;
+mod body;
+mod claim;
+mod delivery_state;
+mod effect;
+pub(crate) mod identity;
+mod identity_key;
+mod ids;
+mod limits;
+mod message;
 pub mod metadata;
-pub mod names;
-pub mod partitioner;
-pub mod step;
-pub mod time;
-pub mod topic_settings;
+pub(crate) mod names;
+pub(crate) mod partitioner;
+mod step;
+mod time;
+mod topic_settings;
 
 pub use body::Body;
 pub use claim::{Claim, TokenClaim};
@@ -24,11 +24,14 @@ pub use delivery_state::{DeliveryState, LastError, Phase};
 pub use effect::{Details, Effect, EffectStatus, Lifetime, Outcome, Pin};
 pub use identity::{EffectNamespace, Identity, Scope};
 pub use identity_key::IdentityKey;
-pub use ids::{Boot, ConsumerId, GroupId, LeaseToken, Lsn, MessageRef, Offset, PartitionId, Position, Ticket, TopicId};
-pub use limits::Limits;
+pub use ids::{
+    Boot, ConsumerId, GroupId, LeaseToken, Lsn, MessageRef, Offset, PartitionId, Position, Ticket, TokenParseError,
+    TopicId,
+};
+pub use limits::{ERROR_TEXT_BYTES_CEILING, Limits, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING};
 pub use message::{
-    DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, Metadata, Priority, RedriveOrigin, RetryPolicy,
-    Routing, RoutingDecision, Text,
+    DEFAULT_TENANT, DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, MAX_BACKOFF_DEFAULT, MessageFlags,
+    Metadata, Priority, RedriveOrigin, RetryPolicy, Routing, RoutingDecision, Text,
 };
 pub use names::{GroupName, NameError, OwnerName, TopicName};
 pub use step::{Completion, StepOutput};

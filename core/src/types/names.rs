@@ -1,45 +1,46 @@
-//! Names of topics, groups and owners: checked when made, shared afterwards.
+//! Names of topics, groups and owners, validated on construction.
 
 use crate::wire::Malformed;
 use std::fmt;
 use std::sync::Arc;
 
 /// The longest name of a group or an owner, in bytes.
-pub const NAME_BYTES_MAX: usize = 255;
-/// The longest name of a topic that is not itself a dead-letter topic: `dlq.` must still fit in front.
-pub const TOPIC_BYTES_MAX: usize = NAME_BYTES_MAX - DEAD_LETTER_PREFIX.len();
-/// What a dead-letter topic's name starts with.
-pub const DEAD_LETTER_PREFIX: &str = "dlq.";
+const NAME_BYTES_MAX: usize = 255;
+/// The longest name of a topic that is not a dead-letter topic, in bytes: its dead-letter topic adds a prefix.
+const TOPIC_BYTES_MAX: usize = NAME_BYTES_MAX - DEAD_LETTER_PREFIX.len();
+/// The prefix of dead-letter topics.
+const DEAD_LETTER_PREFIX: &str = "dlq.";
 
-/// Why a text is not a name.
+/// Why a text is not a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NameError {
-    /// Nothing is left after trimming.
+    /// The text is empty after trimming.
     #[error("{what} must not be empty")]
     Empty {
-        /// Which name it was to be.
+        /// The kind of name.
         what: &'static str,
     },
-    /// More bytes than such a name may have.
+    /// The text is too long.
     #[error("{what} has {len} bytes, at most {max} are allowed")]
     TooLong {
-        /// Which name it was to be.
+        /// The kind of name.
         what: &'static str,
-        /// How many bytes it has.
+        /// Its length in bytes.
         len: usize,
-        /// How many it may have.
+        /// The limit in bytes.
         max: usize,
     },
     /// A character outside `[A-Za-z0-9._:-]`.
     #[error("{what} may hold only A-Z a-z 0-9 . _ : -")]
     BadCharacter {
-        /// Which name it was to be.
+        /// The kind of name.
         what: &'static str,
     },
-    /// `.` and `..` would be path steps.
+    /// `.` and `..`, which would change a path.
     #[error("{what} must not be \".\" or \"..\"")]
     Dots {
-        /// Which name it was to be.
+        /// The kind of name.
         what: &'static str,
     },
 }
@@ -68,10 +69,10 @@ macro_rules! name {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Trims `text` and checks it.
+            /// Trims and validates `text`.
             ///
             /// # Errors
-            /// [`NameError`] says what is wrong with it.
+            /// [`NameError`] if it is not a valid name.
             pub fn new(text: &str) -> Result<Self, NameError> {
                 let max: fn(&str) -> usize = $max;
                 check(text, $what, max(text.trim())).map(Self)
@@ -106,7 +107,7 @@ macro_rules! name {
 }
 
 name! {
-    /// The name of a topic: 1–251 bytes, or up to 255 where it starts with `dlq.`.
+    /// The name of a topic: 1 to 251 bytes, or up to 255 if it starts with `dlq.`.
     TopicName, "topic", |text| if text.starts_with(DEAD_LETTER_PREFIX) { NAME_BYTES_MAX } else { TOPIC_BYTES_MAX }
 }
 name! {
@@ -114,18 +115,18 @@ name! {
     GroupName, "group", |_| NAME_BYTES_MAX
 }
 name! {
-    /// The name a worker gives itself; deliveries belong to it.
+    /// The name of a worker, the owner of its deliveries and grants.
     OwnerName, "owner", |_| NAME_BYTES_MAX
 }
 
 impl TopicName {
-    /// Whether this is a dead-letter topic: its messages are never dead-lettered again.
+    /// Whether this is a dead-letter topic, whose messages are never dead-lettered.
     #[must_use]
     pub fn is_dead_letter(&self) -> bool {
         self.0.starts_with(DEAD_LETTER_PREFIX)
     }
 
-    /// The topic that takes this topic's dead letters, or `None` where this already is one.
+    /// The name of this topic's dead-letter topic; `None` if this is a dead-letter topic.
     #[must_use]
     pub fn dead_letter(&self) -> Option<Self> {
         if self.is_dead_letter() {
@@ -134,9 +135,9 @@ impl TopicName {
         Some(Self(Arc::from(format!("{DEAD_LETTER_PREFIX}{}", self.0))))
     }
 
-    /// The name of the topic whose dead letters this topic takes, if it takes any.
+    /// The name of the topic whose dead letters this topic stores, if there can be one.
     #[must_use]
-    pub fn dead_letter_source(&self) -> Option<&str> {
+    pub(crate) fn dead_letter_source(&self) -> Option<&str> {
         self.0.strip_prefix(DEAD_LETTER_PREFIX).filter(|source| !source.starts_with(DEAD_LETTER_PREFIX))
     }
 }
@@ -149,6 +150,7 @@ pub(crate) fn group_name(text: &str) -> Result<GroupName, Malformed> {
     GroupName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a group name"))
 }
 
+/// A topic name from the log, where names are stored trimmed.
 pub(crate) fn topic_name(text: &str) -> Result<TopicName, Malformed> {
     TopicName::new(text).ok().filter(|name| name.as_str() == text).ok_or(Malformed("not a topic name"))
 }
@@ -158,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_trimmed_then_checked() {
+    fn name_is_trimmed_then_validated() {
         assert_eq!(TopicName::new("  a.b_c:d-9 ").unwrap().as_str(), "a.b_c:d-9");
         assert_eq!(TopicName::new("   "), Err(NameError::Empty { what: "topic" }));
         assert_eq!(GroupName::new("a b"), Err(NameError::BadCharacter { what: "group" }));
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_topic_still_has_a_dead_letter_topic() {
+    fn longest_topic_name_has_a_dead_letter_topic() {
         let longest = "t".repeat(TOPIC_BYTES_MAX);
         let topic = TopicName::new(&longest).unwrap();
         let dead = topic.dead_letter().unwrap();

@@ -7,7 +7,7 @@ use super::ids::PartitionId;
 /// # Panics
 /// If `partitions` is 0.
 #[must_use]
-pub fn partition_of(key: &[u8], partitions: u32) -> PartitionId {
+pub(crate) fn partition_of(key: &[u8], partitions: u32) -> PartitionId {
     assert!(partitions > 0, "a topic has at least one partition");
     if key.is_empty() {
         return PartitionId(0);

@@ -179,7 +179,7 @@ fn snapshot_with_group_behind_trimmed_floor_is_inconsistent() {
     assert_eq!(with_floor(3), Ok(()));
     for floor in [0, 1, 2] {
         let inconsistent = with_floor(floor).expect_err("an unacked message is trimmed");
-        assert_eq!(inconsistent, "topic t, partition 0, a message is trimmed that is not done in every group");
+        assert_eq!(inconsistent, "topic t, partition 0, a trimmed message is not acked in every group");
     }
 }
 
@@ -214,6 +214,6 @@ fn snapshot_with_offset_in_two_partitions_is_inconsistent() {
     assert_eq!(with_offsets([2, 0, 1]), Ok(()));
     for offsets in [[0, 1, 1], [1, 0, 1], [1, 1, 0]] {
         let inconsistent = with_offsets(offsets).expect_err("an offset is used twice");
-        assert_eq!(inconsistent, "topic t, two partitions keep a message with the same offset");
+        assert_eq!(inconsistent, "topic t, two partitions store a message with the same offset");
     }
 }

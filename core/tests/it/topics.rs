@@ -137,7 +137,7 @@ fn describe_reports_partitions_groups_and_progress() {
 #[test]
 fn partition_limit_never_exceeds_codec_ceiling() {
     let mut broker = TestBroker::with_limits(|limits| limits.partitions_max = u32::MAX);
-    let (len, max) = (u64::from(u32::MAX), u64::from(limits::PARTITIONS_CEILING));
+    let (len, max) = (u64::from(u32::MAX), u64::from(PARTITIONS_CEILING));
     let refused = Refusal::TooMany { what: "partitions", len, max };
     assert_eq!(create(&mut broker, "t", Some(u32::MAX)), Err(refused));
 }

@@ -81,87 +81,84 @@ fn snapshot_record_contradicting_others_is_named() {
     use Image::*;
     let cases: [(&str, Change); 22] = [
         (
-            "the trimmed floor lacks its offset",
+            "the trimmed floor has no offset",
             image!(Partition { topic: DEAD, trimmed_floor_offset, .. } => *trimmed_floor_offset = None),
         ),
         (
-            "a position is neither kept nor trimmed",
+            "a position is neither stored nor trimmed",
             image!(Partition { topic: AUDIT, next_position, .. } => *next_position = Position(4)),
         ),
         (
-            "the newest offset is not that of the last position",
+            "the newest offset is not the offset of the last position",
             image!(Partition { topic: AUDIT, last_offset, .. } => *last_offset = Some(Offset(1))),
         ),
         (
-            "an offset is still to be given",
+            "an offset is not assigned yet",
             image!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(u64::MAX)),
         ),
         (
-            "an offset is still to be given",
+            "an offset is not assigned yet",
             image!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(3)),
         ),
         (
-            "offsets do not rise with positions",
+            "offsets do not increase with positions",
             image!(Message { topic: AUDIT, position: Position(1), offset, .. } => *offset = Offset(0)),
         ),
-        ("offsets do not rise with positions", image!(TrimmedRun { run, .. } => run.last_offset = Offset(0))),
+        ("offsets do not increase with positions", image!(TrimmedRun { run, .. } => run.last_offset = Offset(0))),
         (
-            "a message was accepted before the one in front of it, or after the last recorded moment",
+            "a message is older than the one before it, or newer than the last record",
             image!(Message { topic: ORDERS, position: Position(7), produced_at, .. } => *produced_at = Timestamp(5)),
         ),
         (
-            "a message was accepted before the one in front of it, or after the last recorded moment",
+            "a message is older than the one before it, or newer than the last record",
             image!(Message { topic: AUDIT, position: Position(2), produced_at, .. } => produced_at.0 += 1),
         ),
         (
-            "a message is done in more groups than it says, or fewer",
+            "a message's ack count is wrong",
             image!(Message { topic: ORDERS, position: Position(5), acked_in, .. } => *acked_in = 0),
         ),
         (
-            "a message is done in every group or merely kept, but not both",
+            "a message is acked in every group but not retained, or the reverse",
             image!(Message { topic: ORDERS, position: Position(5), retained, .. } => *retained = true),
         ),
         (
-            "a message is done in every group or merely kept, but not both",
+            "a message is acked in every group but not retained, or the reverse",
             image!(Message { topic: AUDIT, position: Position(0), retained, .. } => *retained = false),
         ),
         (
-            "a message is for a group that is still to be numbered",
+            "a message is visible to a group that is not created yet",
             image!(Message { topic: ORDERS, position: Position(6), visible_to, .. } => *visible_to = Some(GroupId(3))),
         ),
         (
-            "a message that was not redriven is for one group only",
+            "a message that was not redriven is visible to one group only",
             image!(Message { topic: ORDERS, position: Position(5), visible_to, .. } => *visible_to = Some(GroupId(1))),
         ),
         (
-            "a message that is for one group only is not done in the others",
+            "a message visible to one group only is not acked in the others",
             image!(Message { topic: ORDERS, position: Position(6), visible_to, .. } => *visible_to = Some(GroupId(1))),
         ),
         (
-            "done messages are kept where none are to be",
+            "messages are retained without a retention limit",
             image!(Topic { topic: AUDIT, retention, .. } => *retention = Retention::default()),
         ),
         (
-            "more done bytes are kept than the topic's retention says",
+            "retained bytes exceed the topic's limit",
             image!(Topic { topic: AUDIT, retention, .. } => retention.bytes = Some(37)),
         ),
-        ("its floor lacks its offset", image!(Floor { topic: AUDIT, floor_offset, .. } => *floor_offset = None)),
+        ("the floor has no offset", image!(Floor { topic: AUDIT, floor_offset, .. } => *floor_offset = None)),
         (
-            "it tells another offset than the message it is done with has",
+            "the offset of a run is not the offset of its last message",
             image!(Floor { topic: AUDIT, floor_offset, .. } => *floor_offset = Some(Offset(0))),
         ),
         (
-            "it tells another offset than the message it is done with has",
+            "the offset of a run is not the offset of its last message",
             image!(AckedRun { topic: ORDERS, run, .. } => run.last_offset = Offset(1)),
         ),
         (
-            "it knows a token of a boot that is still to come",
+            "a lease token belongs to a later boot",
             image!(DeliveryState { delivery, .. } => delivery.token.boot = Boot(2)),
         ),
-        (
-            "a message failed more often than it was delivered",
-            image!(DeliveryState { delivery, .. } => delivery.failures = 3),
-        ),
+        ("a message has more failures than attempts", image!(DeliveryState { delivery, .. } => delivery.failures = 3)),
     ];
     for (phrase, change) in cases {
         let refusal = refusal_of_snapshot(|images| make(images, change));
@@ -174,22 +171,25 @@ fn snapshot_record_contradicting_others_is_named() {
 fn snapshot_record_impossible_after_earlier_ones_is_named() {
     use Image::*;
     let cases: [(&str, Change); 9] = [
-        ("topic number is still to be given", image!(Topic { topic: id @ DEAD, .. } => *id = TopicId(5))),
+        ("topic id not assigned yet", image!(Topic { topic: id @ DEAD, .. } => *id = TopicId(5))),
         (
-            "trimmed beyond the end",
+            "trimmed beyond the end of the partition",
             image!(Partition { topic: DEAD, trimmed_floor, .. } => *trimmed_floor = Position(3)),
         ),
-        ("trimmed beyond the end", image!(TrimmedRun { run, .. } => run.end = Position(9))),
+        ("trimmed beyond the end of the partition", image!(TrimmedRun { run, .. } => run.end = Position(9))),
         (
-            "offset is still to be given",
+            "offset not assigned yet",
             image!(Partition { topic: AUDIT, last_offset, .. } => *last_offset = Some(Offset(3))),
         ),
-        ("message where none can be", image!(Message { topic: ORDERS, position, .. } => *position = Position(1))),
-        ("message done in more groups than there were", image!(Message { acked_in, .. } => *acked_in = 4)),
-        ("floor beyond the end", image!(Floor { topic: AUDIT, floor, .. } => *floor = Position(4))),
-        ("done beyond the end", image!(AckedRun { run, .. } => run.end = Position(9))),
         (
-            "history of a message that is not there",
+            "message at a trimmed or unassigned position",
+            image!(Message { topic: ORDERS, position, .. } => *position = Position(1)),
+        ),
+        ("message acked in more groups than were ever created", image!(Message { acked_in, .. } => *acked_in = 4)),
+        ("floor beyond the end of the partition", image!(Floor { topic: AUDIT, floor, .. } => *floor = Position(4))),
+        ("acked beyond the end of the partition", image!(AckedRun { run, .. } => run.end = Position(9))),
+        (
+            "delivery state of a message that is not stored or is acked",
             image!(DeliveryState { delivery, .. } => delivery.offset = Offset(2)),
         ),
     ];
@@ -198,7 +198,7 @@ fn snapshot_record_impossible_after_earlier_ones_is_named() {
         assert_eq!(refusal, format!("record contradicts the state: {phrase}"));
     }
     let twice_begun = refusal_of_snapshot(|images| images.push(images[0].clone()));
-    assert_eq!(twice_begun, "record contradicts the state: a snapshot starts from nothing");
+    assert_eq!(twice_begun, "record contradicts the state: origin of a snapshot is not its first image");
 }
 
 #[test]
@@ -208,8 +208,8 @@ fn snapshot_record_missing_or_repeated_is_named() {
         drop(images.remove(images.iter().position(run).expect("has a run")));
     };
     let refusal = refusal_of_snapshot(drop_run);
-    assert_eq!(refusal, "topic orders, partition 0, a message is trimmed that is not done in every group");
-    assert_eq!(refusal_of_snapshot(Vec::clear), "it has no origin");
+    assert_eq!(refusal, "topic orders, partition 0, a trimmed message is not acked in every group");
+    assert_eq!(refusal_of_snapshot(Vec::clear), "the snapshot has no origin");
 
     let twice = |of: Kind| {
         move |images: &mut Vec<Record>| {
@@ -219,15 +219,15 @@ fn snapshot_record_missing_or_repeated_is_named() {
         }
     };
     let cases: [(&str, Kind); 9] = [
-        ("two accounts of one partition", |image| matches!(image, Image::Partition { .. })),
+        ("two images of one partition", |image| matches!(image, Image::Partition { .. })),
         ("two messages at one position", |image| matches!(image, Image::Message { .. })),
-        ("group exists or is still to be numbered", |image| matches!(image, Image::Group { .. })),
+        ("group exists, or its id is not assigned yet", |image| matches!(image, Image::Group { .. })),
         ("two floors of one group in one partition", |image| matches!(image, Image::Floor { .. })),
-        ("run within or beside what is done already", |image| matches!(image, Image::AckedRun { .. })),
-        ("two histories of one message", |image| matches!(image, Image::DeliveryState { .. })),
-        ("two memories of one identity", |image| matches!(image, Image::DedupeEntry { .. })),
-        ("two memories of one effect", |image| matches!(image, Image::Effect { .. })),
-        ("a step completed twice", |image| matches!(image, Image::Completion { .. })),
+        ("run overlaps or touches an earlier run", |image| matches!(image, Image::AckedRun { .. })),
+        ("two delivery states of one message", |image| matches!(image, Image::DeliveryState { .. })),
+        ("two entries for one dedupe key", |image| matches!(image, Image::DedupeEntry { .. })),
+        ("two effects with one identity", |image| matches!(image, Image::Effect { .. })),
+        ("step completed twice", |image| matches!(image, Image::Completion { .. })),
     ];
     for (phrase, of) in cases {
         let refusal = refusal_of_snapshot(twice(of));
@@ -240,7 +240,7 @@ fn snapshot_record_missing_or_repeated_is_named() {
         };
         *name = TopicName::new("another").expect("a name");
     });
-    assert!(refusal.ends_with("two topics of one number"), "{refusal}");
+    assert!(refusal.ends_with("two topics with one id"), "{refusal}");
 
     // Another group under an id or a name in use, or under an id that is not assigned yet.
     let others: [fn(&mut GroupId, &mut GroupName); 3] = [
@@ -257,7 +257,7 @@ fn snapshot_record_missing_or_repeated_is_named() {
             };
             other(group, name);
         });
-        assert!(refusal.ends_with("group exists or is still to be numbered"), "{refusal}");
+        assert!(refusal.ends_with("group exists, or its id is not assigned yet"), "{refusal}");
     }
 }
 
@@ -271,7 +271,7 @@ fn snapshot_records_inconsistent_together_are_named() {
         let image = AckedRun { topic: ORDERS, group: GroupId(2), partition: FIRST, run };
         images.push(Record { at: Timestamp::default(), event: Event::Restored(image) });
     });
-    assert_eq!(refusal, "topic orders, partition 0, group g, it is done with a message it remembers deliveries of");
+    assert_eq!(refusal, "topic orders, partition 0, group g, an acked message has a delivery state");
 
     // Two partitions store a message with the same offset, consistently everywhere else.
     let refusal = refusal_of_snapshot(|images| {
@@ -288,7 +288,7 @@ fn snapshot_records_inconsistent_together_are_named() {
             }
         }
     });
-    assert_eq!(refusal, "topic orders, two partitions keep a message with the same offset");
+    assert_eq!(refusal, "topic orders, two partitions store a message with the same offset");
 
     // A stored message is trimmed by a later image; its topic has no group.
     let refusal = refusal_of_snapshot(|images| {
@@ -308,36 +308,36 @@ fn snapshot_records_inconsistent_together_are_named() {
         let image = TrimmedRun { topic: DEAD, partition: FIRST, run };
         images.insert(at + 2, Record { at: Timestamp::default(), event: Event::Restored(image) });
     });
-    assert_eq!(refusal, "topic dlq.orders, partition 0, a position is kept and trimmed, or not given yet");
+    assert_eq!(refusal, "topic dlq.orders, partition 0, a position is both stored and trimmed, or not assigned yet");
 }
 
 #[test]
 fn log_record_impossible_after_earlier_ones_is_named() {
     let cases: [(&str, Change); 16] = [
-        ("a boot that is not the next", change!(Event::Booted { boot } => *boot = Boot(2))),
-        ("topic exists, or its number is not the next", change!(Event::TopicCreated { topic, .. } => topic.0 += 1)),
-        ("group exists, or its number is not the next", change!(Event::GroupCreated { group, .. } => group.0 += 1)),
-        ("an offset that is not the next", change!(Event::Produced { offset, .. } => offset.0 += 1)),
-        ("an offset that is not the next", change!(Event::DeadLettered { dead_offset, .. } => dead_offset.0 += 1)),
+        ("boot is not the next", change!(Event::Booted { boot } => *boot = Boot(2))),
+        ("topic exists, or its id is not the next", change!(Event::TopicCreated { topic, .. } => topic.0 += 1)),
+        ("group exists, or its id is not the next", change!(Event::GroupCreated { group, .. } => group.0 += 1)),
+        ("offset is not the next", change!(Event::Produced { offset, .. } => offset.0 += 1)),
+        ("offset is not the next", change!(Event::DeadLettered { dead_offset, .. } => dead_offset.0 += 1)),
         (
-            "window of a message without an identity",
+            "dedupe window of a message without an idempotency key",
             change!(Event::Produced { body, dedupe: Some(_), .. } => *body = driftq_core::Body::pack(&Metadata::default(), b"", b"v")),
         ),
-        ("token of another boot", change!(Event::Delivered { token, .. } => token.boot = Boot(0))),
+        ("lease token of another boot", change!(Event::Delivered { token, .. } => token.boot = Boot(0))),
         ("no such delivery", change!(Event::Acked { message_ref, .. } => message_ref.position = Position(3))),
         ("dead letters of another topic", change!(Event::DeadLettered { dead_topic, .. } => *dead_topic = AUDIT)),
         ("dead letters of another topic", change!(Event::Redriven { topic, .. } => *topic = AUDIT)),
-        ("end of identities that are in their window", change!(Event::DedupeExpired { count, .. } => *count += 1)),
+        ("expiry of dedupe entries within their window", change!(Event::DedupeExpired { count, .. } => *count += 1)),
         (
-            "end of a lease that is not running",
+            "end of a lease that has ended",
             change!(Event::Nacked { message_ref, .. } => message_ref.position = Position(3)),
         ),
         (
-            "delivery of a message that is not there",
+            "delivery of a message that is not stored",
             change!(Event::Delivered { message_ref, .. } => message_ref.position = Position(99)),
         ),
         (
-            "seek beyond the end",
+            "seek beyond the end of the partition",
             change!(Event::GroupSought { targets, .. } => *targets = [Position(99), Position(0)].into()),
         ),
         (
@@ -359,65 +359,65 @@ fn log_record_impossible_after_earlier_ones_is_named() {
         *offset = offset.next();
         records.insert(at + 1, again);
     });
-    assert_eq!(refusal, "record contradicts the state: identity accepted twice in its window");
+    assert_eq!(refusal, "record contradicts the state: dedupe key stored twice in its window");
 }
 
 #[test]
 fn effect_snapshot_record_contradicting_others_is_named() {
     use Image::*;
     let cases: [(&str, Change); 15] = [
-        ("replay beyond the end", image!(Replayed { below, .. } => *below = Position(99))),
-        ("replay beyond the end", image!(Replayed { partition, .. } => *partition = PartitionId(9))),
-        ("an effect without a key", image!(Effect { identity, .. } => *identity = with_key(identity, ""))),
+        ("replay beyond the end of the partition", image!(Replayed { below, .. } => *below = Position(99))),
+        ("replay beyond the end of the partition", image!(Replayed { partition, .. } => *partition = PartitionId(9))),
+        ("effect without a key", image!(Effect { identity, .. } => *identity = with_key(identity, ""))),
         (
-            "an effect that nobody was granted",
+            "effect without a grant or an ack",
             image!(Effect { effect, .. } if effect.token.is_some() => effect.attempt = 0),
         ),
         (
-            "an effect that nobody was granted",
+            "effect without a grant or an ack",
             image!(Effect { effect, .. } if effect.token.is_some() => effect.owner = None),
         ),
         (
-            "an effect that nobody was granted",
+            "effect without a grant or an ack",
             image!(Effect { effect, .. } if effect.token.is_some() => effect.token = None),
         ),
         (
-            "an effect that nobody was granted",
+            "effect without a grant or an ack",
             image!(Effect { effect: driftq_core::types::Effect { token: Some(token), .. }, .. } => token.boot = Boot(9)),
         ),
         (
-            "an effect that nobody was granted",
+            "effect without a grant or an ack",
             image!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => {
                 (effect.token, effect.owner, effect.committed, effect.attempt) = (None, None, true, 1);
             }),
         ),
         (
-            "an effect that nobody was granted",
+            "effect without a grant or an ack",
             image!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => {
                 (effect.token, effect.owner, effect.committed, effect.attempt) = (None, None, false, 0);
             }),
         ),
         (
-            "an effect that has ended and has not",
+            "effect whose status contradicts its flags",
             image!(Effect { effect, .. } if effect.status == EffectStatus::InProgress => effect.finished = true),
         ),
         (
-            "an effect that has ended and has not",
+            "effect whose status contradicts its flags",
             image!(Effect { effect, .. } if effect.status == EffectStatus::FailedFinal => effect.finished = false),
         ),
         (
-            "an ack of what is no message",
+            "committed effect outside a consume scope",
             image!(Effect { identity, effect } if identity.scope == Scope::Tenant => effect.committed = true),
         ),
         (
-            "an effect of a message that was never there",
+            "effect of a message that was never stored",
             image!(Effect { effect: driftq_core::types::Effect { pin: Some(pin), .. }, .. } => pin.position = Position(99)),
         ),
         (
-            "an effect of a message that was never there",
+            "effect of a message that was never stored",
             image!(Effect { identity, effect } if effect.pin.is_some() && !effect.committed => identity.scope = Scope::Tenant),
         ),
-        ("token of a boot that is still to come", image!(Completion { token, .. } => token.boot = Boot(9))),
+        ("lease token of a later boot", image!(Completion { token, .. } => token.boot = Boot(9))),
     ];
     for (phrase, change) in cases {
         let refusal = refusal_of_snapshot(|images| make(images, change));
@@ -441,63 +441,54 @@ fn effect_snapshot_record_contradicting_others_is_named() {
             }
         }
     });
-    assert_eq!(refusal, "record contradicts the state: an effect of a message that was never there");
+    assert_eq!(refusal, "record contradicts the state: effect of a message that was never stored");
 }
 
 #[test]
 fn effect_log_record_impossible_after_earlier_ones_is_named() {
     let cases: [(&str, Change); 19] = [
-        ("token of another boot", change!(Event::EffectBegun(begun) => begun.token.boot = Boot(0))),
+        ("lease token of another boot", change!(Event::EffectBegun(begun) => begun.token.boot = Boot(0))),
+        ("effect without a key", change!(Event::EffectBegun(begun) => begun.identity = with_key(&begun.identity, ""))),
+        ("new effect without a lifetime", change!(Event::EffectBegun(begun) => begun.lifetime = None)),
         (
-            "an effect without a key",
-            change!(Event::EffectBegun(begun) => begun.identity = with_key(&begun.identity, "")),
-        ),
-        ("a new effect without a lifetime", change!(Event::EffectBegun(begun) => begun.lifetime = None)),
-        (
-            "an effect of a message that was never there",
+            "effect of a message that was never stored",
             change!(Event::EffectBegun(begun) if begun.message.is_some() => begun.message = Some((FIRST, Position(99)))),
         ),
         (
-            "an effect of a message that was never there",
+            "effect of a message that was never stored",
             change!(Event::EffectBegun(begun) if begun.message.is_none() => begun.message = Some((FIRST, Position(0)))),
         ),
         ("no such effect", change!(Event::EffectFinished { identity, .. } => *identity = with_key(identity, "other"))),
         (
-            "end of an effect that has ended",
+            "finish of an effect that has ended",
             change!(Event::EffectFinished { outcome, .. } => outcome.status = EffectStatus::InProgress),
         ),
         ("no such effect", change!(Event::EffectRenewed { identity, .. } => *identity = with_key(identity, "other"))),
         ("no such effect", change!(Event::EffectForgotten { identity } => *identity = with_key(identity, "other"))),
-        ("end of effects that are in their window", change!(Event::EffectsExpired { count, .. } => *count += 1)),
+        ("expiry of effects within their window", change!(Event::EffectsExpired { count, .. } => *count += 1)),
         (
-            "no such effects",
+            "no such effect table",
             change!(Event::EffectsExpired { namespace, .. } => {
                 *namespace = EffectNamespace::Group(TopicName::new("x").expect("a name"), GroupName::new("y").expect("a name"));
             }),
         ),
         (
-            "commit of a message without an identity",
+            "commit of a message without an idempotency key",
             change!(Event::Acked { commits, .. } => *commits = Some(Millis(1))),
         ),
-        (
-            "end of a message that is done",
-            change!(Event::Skipped { message_ref } => message_ref.position = Position(0)),
-        ),
+        ("ack of an acked message", change!(Event::Skipped { message_ref } => message_ref.position = Position(0))),
         ("no such delivery", change!(Event::Completed(step) => step.message_ref.position = Position(0))),
-        (
-            "a step completed under another token than the newest delivery's",
-            change!(Event::Completed(step) => step.token.counter += 1),
-        ),
-        ("an offset that is not the next", change!(Event::Completed(step) => step.outputs[0].offset.0 += 1)),
+        ("step completed under a stale lease token", change!(Event::Completed(step) => step.token.counter += 1)),
+        ("offset is not the next", change!(Event::Completed(step) => step.outputs[0].offset.0 += 1)),
         ("no such partition", change!(Event::Completed(step) => step.outputs[2].partition = PartitionId(2))),
         (
-            "window of a message without an identity",
+            "dedupe window of a message without an idempotency key",
             change!(Event::Completed(step) => {
                 let stored = step.outputs[0].stored.as_mut().expect("is new");
                 stored.body = driftq_core::Body::pack(&Metadata::default(), b"", b"v");
             }),
         ),
-        ("end of more answers than there are", change!(Event::CompletionsExpired { count } => *count += 1)),
+        ("expiry of more completions than are stored", change!(Event::CompletionsExpired { count } => *count += 1)),
     ];
     for (phrase, change) in cases {
         let refusal = refusal_of_log(|records| make(records, change));
@@ -509,9 +500,9 @@ fn effect_log_record_impossible_after_earlier_ones_is_named() {
             records.insert(at + 1, records[at].clone());
         })
     };
-    let not_newer = "record contradicts the state: grant that is not newer than the one before";
+    let not_newer = "record contradicts the state: grant with a token that is not newer";
     assert_eq!(again(|event| matches!(event, Event::EffectBegun(_))), not_newer);
-    let ended = "record contradicts the state: end of an effect that has ended";
+    let ended = "record contradicts the state: finish of an effect that has ended";
     assert_eq!(again(|event| matches!(event, Event::EffectFinished { .. })), ended);
     assert_eq!(again(|event| matches!(event, Event::Completed(_))), "record contradicts the state: no such delivery");
     // An effect that ended, finally or retryably, does not end again.
@@ -548,7 +539,7 @@ fn effect_log_record_impossible_after_earlier_ones_is_named() {
         }
         records.insert(at + 1, again);
     });
-    assert_eq!(refusal, "record contradicts the state: grant of an effect that has ended");
+    assert_eq!(refusal, "record contradicts the state: grant of an effect with a final outcome");
 }
 
 /// The same identity with another key.

@@ -10,10 +10,9 @@ use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreC
 use driftq_core::faults::{Faults, NoFaults};
 use driftq_core::log::{LogId, MemoryStorage};
 use driftq_core::reply::{Delivery, StoreReply};
-use driftq_core::types::message::{Priority, RetryPolicy};
 use driftq_core::types::{
     ConsumerId, EffectStatus, GroupName, GroupStart, Identity, LeaseToken, Limits, Millis, Offset, Outcome, OwnerName,
-    PartitionId, Retention, Scope, Timestamp, TopicName,
+    PartitionId, Priority, Retention, RetryPolicy, Scope, Timestamp, TopicName,
 };
 use driftq_core::{Command, Output, Pipeline, PipelineConfig, Refusal, Reply};
 use driftq_history::{Entry, Phase};

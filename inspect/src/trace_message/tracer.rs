@@ -2,9 +2,7 @@
 
 use driftq_core::Body;
 use driftq_core::record::{Completed, DedupeWindow, Event, Image, Produced, Record};
-use driftq_core::state::State;
-use driftq_core::state::group::Group;
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{Group, State, Topic};
 use driftq_core::types::{
     EffectNamespace, GroupId, GroupName, Identity, MessageRef, Offset, PartitionId, Position, Scope, TopicId,
 };

@@ -2,10 +2,9 @@
 //!
 //! `remote` makes the compiler check that every field of [`Limits`] is listed.
 
-use driftq_core::types::limits::{
-    ERROR_TEXT_BYTES_CEILING, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING,
+use driftq_core::types::{
+    ERROR_TEXT_BYTES_CEILING, Limits, MESSAGE_BYTES_CEILING, Millis, PARTITIONS_CEILING, RESULT_BYTES_CEILING,
 };
-use driftq_core::types::{Limits, Millis};
 use serde::{Deserialize, Serialize};
 
 use super::number::{DAY_MS, I64_MAX, Int, U32_MAX, YEAR_MS};

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use driftq_core::types::limits::PARTITIONS_CEILING;
-use driftq_core::types::{Millis, PartitionId};
+use driftq_core::types::{Millis, PARTITIONS_CEILING, PartitionId};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::ser::Serializer;
 

@@ -17,9 +17,9 @@ use driftq_core::codec::record as codec;
 use driftq_core::log::RECORD_KIND_MAX;
 use driftq_core::record::{Event, Image, Record};
 use driftq_core::state::{Contradiction, State};
-use driftq_core::types::IdentityKey;
-use driftq_core::types::MessageRef;
-use driftq_core::types::{Boot, GroupId, Lsn, Offset, PartitionId, Position, Timestamp, TopicId};
+use driftq_core::types::{
+    Boot, GroupId, IdentityKey, Lsn, MessageRef, Offset, PartitionId, Position, Timestamp, TopicId,
+};
 use driftq_inspect::format::{kind as kind_name, message_ref};
 
 /// A record that is intact and was not applied.
@@ -114,7 +114,7 @@ impl Rebuild {
 
     fn apply(&mut self, record: &Record) -> Result<(), String> {
         if let Event::Restored(_) = record.event {
-            return Err("a piece of a snapshot in the log".to_owned());
+            return Err("an image in the log".to_owned());
         }
         if self.has_unknown_position(&record.event) {
             return Err("the position of its message is unknown after the loss".to_owned());
@@ -146,11 +146,12 @@ impl Rebuild {
         }
         // Produced records are frequent and cloning the state for each is slow, so their second part is checked first.
         if let Event::Produced { body, dedupe: Some(dedupe), .. } = &record.event {
-            let (tenant, key) = body.identity().ok_or(Contradiction("window of a message without an identity"))?;
+            let (tenant, key) =
+                body.identity().ok_or(Contradiction("dedupe window of a message without an idempotency key"))?;
             let now = record.at.max(self.state.clock());
             let known = self.state.dedupe(&dedupe.scope);
             if known.is_some_and(|known| known.find(&IdentityKey::new(tenant, key), now).is_some()) {
-                return Err(Contradiction("identity accepted twice in its window"));
+                return Err(Contradiction("dedupe key stored twice in its window"));
             }
         }
         self.state.apply(record)

@@ -10,8 +10,7 @@ use driftq_core::log::{
 };
 use driftq_core::pipeline::inspect;
 use driftq_core::record::{Event, Record};
-use driftq_core::state::State;
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{State, Topic};
 use driftq_core::types::{Boot, Lsn, Timestamp};
 use driftq_files::DataFolder;
 
@@ -256,7 +255,7 @@ fn newest_snapshot(
             let record = codec::decode(kind, version, payload).map_err(|error| error.to_string())?;
             match record.event {
                 Event::Restored(_) => state.apply(&record).map_err(|error| error.to_string()),
-                _ => Err("a log record in a snapshot".to_owned()),
+                _ => Err("a record in a snapshot".to_owned()),
             }
         });
         match read {

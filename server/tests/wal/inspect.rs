@@ -8,8 +8,7 @@ use std::time::SystemTime;
 
 use driftq_core::command::{Claim, OnDisconnect, Subscribe, TokenClaim};
 use driftq_core::reply::Delivery;
-use driftq_core::types::GroupStart;
-use driftq_core::types::{GroupName, Millis, OwnerName, TopicName};
+use driftq_core::types::{GroupName, GroupStart, Millis, OwnerName, TopicName};
 use driftq_core::{Command, Output};
 use driftq_files::DataFolder;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 
 use driftq_core::command::Produce;
 use driftq_core::reply::{Delivery, Peeked, Produced};
-use driftq_core::state::partition::Message;
+use driftq_core::state::Message;
 use driftq_core::types::{GroupId, PartitionId, Position};
 
 use super::catalog::{self, sentence};

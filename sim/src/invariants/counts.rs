@@ -1,8 +1,7 @@
 //! Counters, compared with a recount.
 
 use driftq_core::reply::TopicInfo;
-use driftq_core::state::group::{Group, Progress};
-use driftq_core::state::partition::Message;
+use driftq_core::state::{Group, Message, Progress};
 use driftq_core::types::Position;
 
 use super::catalog::{self, sentence};

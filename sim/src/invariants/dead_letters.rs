@@ -2,7 +2,7 @@
 //! group that failed it, and to no other.
 
 use driftq_core::reply::Delivery;
-use driftq_core::state::partition::Message;
+use driftq_core::state::Message;
 use driftq_core::types::{DeadLetter, DeadReason, Envelope, GroupId, Lsn, Metadata, Offset, RedriveOrigin, Timestamp};
 
 use super::catalog::{self, sentence};

@@ -1,6 +1,6 @@
 //! In-flight limits of groups and streams.
 
-use driftq_core::state::group::{Group, Progress};
+use driftq_core::state::{Group, Progress};
 use driftq_core::types::{ConsumerId, Limits, Timestamp};
 
 use super::catalog::{self, sentence};

@@ -1,10 +1,7 @@
 //! The lifecycle of a message: stored or trimmed, and in each group ready, delayed, in flight or acked.
 
 use driftq_core::reply::Delivery;
-use driftq_core::state::State;
-use driftq_core::state::group::{Group, Progress};
-use driftq_core::state::partition::Message;
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{Group, Message, Progress, State, Topic};
 use driftq_core::types::{MessageRef, Offset, Position};
 
 use super::catalog::{self, sentence};

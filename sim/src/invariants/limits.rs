@@ -2,8 +2,7 @@
 
 use driftq_core::Refusal;
 use driftq_core::reply::{Overload, Produced};
-use driftq_core::state::partition::Partition;
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{Partition, Topic};
 use driftq_core::types::{PartitionId, Timestamp};
 
 use super::catalog::{self, sentence};

@@ -1,7 +1,6 @@
 //! Liveness: timers, I/O and deliveries make progress.
 
-use driftq_core::state::group::Progress;
-use driftq_core::state::partition::Message;
+use driftq_core::state::{Message, Progress};
 use driftq_core::types::{Phase, Position, Timestamp};
 
 use super::catalog::{self, sentence};

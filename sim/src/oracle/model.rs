@@ -5,12 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use driftq_core::reply::StepOutput;
-use driftq_core::types::limits::{
-    ERROR_TEXT_BYTES_CEILING, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING,
-};
 use driftq_core::types::{
-    Boot, ConsumerId, EffectNamespace, GroupId, GroupName, LeaseToken, Limits, Millis, Offset, PartitionId, Timestamp,
-    TopicId, TopicName,
+    Boot, ConsumerId, ERROR_TEXT_BYTES_CEILING, EffectNamespace, GroupId, GroupName, LeaseToken, Limits,
+    MESSAGE_BYTES_CEILING, Millis, Offset, PARTITIONS_CEILING, PartitionId, RESULT_BYTES_CEILING, Timestamp, TopicId,
+    TopicName,
 };
 use driftq_core::{Command, Refusal};
 

@@ -5,10 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use driftq_core::Pipeline;
 use driftq_core::faults::Faults;
-use driftq_core::state::State;
-use driftq_core::state::group::Group;
-use driftq_core::state::partition::Message;
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{Group, Message, State, Topic};
 use driftq_core::types::{Effect, EffectStatus, Identity, LeaseToken, PartitionId, Phase, Position, Scope, Timestamp};
 
 /// A message in a group.

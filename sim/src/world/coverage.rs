@@ -4,10 +4,7 @@ use driftq_core::command::{Ack, DeleteGroup, TokenClaim};
 use driftq_core::faults::Faults;
 use driftq_core::record::{Event, Record};
 use driftq_core::reply::{Blocked, Delivery, Overload, RouterUse, StoreReply};
-use driftq_core::state::State;
-use driftq_core::state::group::{Group, Progress};
-use driftq_core::state::partition::Partition;
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{Group, Partition, Progress, State, Topic};
 use driftq_core::types::{DeadReason, MessageRef, Position};
 use driftq_core::{Command, Pipeline, Refusal, Reply};
 

@@ -2,9 +2,7 @@
 
 use driftq_core::command::{Ack, Claim, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
 use driftq_core::faults::Faults;
-use driftq_core::state::group::Group;
-use driftq_core::state::partition::Partition;
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{Group, Partition, Topic};
 use driftq_core::types::{GroupName, GroupStart, Millis, PartitionId, Position, TopicName};
 use driftq_core::{Command, Pipeline};
 
@@ -172,8 +170,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let wakes = broker.poll_timeout().map_or("never".to_owned(), |at| at.to_string());
         let topic_state = broker.state().topic_named(topic);
         let progress = topic_state.and_then(|topic| topic.group_named(group)?.progress(partition));
-        let in_flight = progress.map_or(0, driftq_core::state::group::Progress::in_flight);
-        let waiting = progress.map_or(0, driftq_core::state::group::Progress::waiting);
+        let in_flight = progress.map_or(0, driftq_core::state::Progress::in_flight);
+        let waiting = progress.map_or(0, driftq_core::state::Progress::waiting);
         format!(
             "{unacked} of {topic}/{partition} for {group}: {in_flight} in flight, {waiting} waiting; the next timeout is at {wakes}"
         )

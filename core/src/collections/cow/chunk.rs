@@ -10,13 +10,13 @@ pub(crate) const CHUNK: usize = 128;
 
 /// Up to [`CHUNK`] consecutive entries of a map.
 #[derive(Clone, Debug)]
-pub struct Chunk<K, V> {
+pub(crate) struct Chunk<K, V> {
     pub(super) entries: VecDeque<(K, V)>,
 }
 
 impl<K, V> Chunk<K, V> {
     /// The entries in ascending order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&K, &V)> {
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&K, &V)> {
         self.entries.iter().map(|(key, value)| (key, value))
     }
 

@@ -1,4 +1,4 @@
-//! All tables together.
+//! The idempotency store: all effect tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,51 +7,51 @@ use super::table::{EffectTable, count_down, count_up};
 use crate::collections::shared::unshared;
 use crate::types::{Effect, EffectNamespace, GroupName, Identity, IdentityKey, OwnerName, Scope, Text, TopicName};
 
-/// Every effect that is remembered.
+/// The idempotency store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectStore {
     shared: Arc<EffectTable>,
     groups: BTreeMap<TopicName, BTreeMap<GroupName, Arc<EffectTable>>>,
     tenants: BTreeMap<Text, u64>,
-    /// Names of owners seen lately: many effects are of few workers, and need not have a name each.
+    /// Interned owner names: many effects belong to few workers.
     owners: BTreeSet<OwnerName>,
     len: usize,
 }
 
-/// How many names of owners are kept to be shared.
+/// The most interned owner names.
 const OWNERS_MAX: usize = 1_024;
 
 impl EffectStore {
-    /// The effect of `identity`, whether or not it is past its window.
+    /// The effect of `identity`, expired or not.
     #[must_use]
     pub fn get(&self, identity: &Identity) -> Option<&Effect> {
         let table = match &identity.scope {
-            Scope::Consume { topic, group } => self.of_group(topic, group)?,
+            Scope::Consume { topic, group } => self.group_table(topic, group)?,
             _ => &self.shared,
         };
         if table.is_empty() { None } else { table.get(identity.packed()) }
     }
 
-    /// The effect of a group's work on a message of `tenant` and `key`.
+    /// The effect of `tenant` and `key` in the consume scope of a group, expired or not.
     #[must_use]
     pub fn consumed(&self, topic: &TopicName, group: &GroupName, (tenant, key): (&str, &str)) -> Option<&Effect> {
-        self.of_group(topic, group)?.get(&IdentityKey::new(tenant, key))
+        self.group_table(topic, group)?.get(&IdentityKey::new(tenant, key))
     }
 
-    /// The table of a namespace, if anything stands in it.
+    /// The table of a namespace, unless it is empty.
     #[must_use]
-    pub fn table(&self, namespace: &EffectNamespace) -> Option<&EffectTable> {
+    pub(crate) fn table(&self, namespace: &EffectNamespace) -> Option<&EffectTable> {
         match namespace {
             EffectNamespace::Shared => Some(&self.shared).filter(|table| !table.is_empty()).map(|table| &**table),
-            EffectNamespace::Group(topic, group) => self.of_group(topic, group),
+            EffectNamespace::Group(topic, group) => self.group_table(topic, group),
         }
     }
 
-    fn of_group(&self, topic: &TopicName, group: &GroupName) -> Option<&EffectTable> {
+    fn group_table(&self, topic: &TopicName, group: &GroupName) -> Option<&EffectTable> {
         self.groups.get(topic)?.get(group).map(|table| &**table)
     }
 
-    /// All tables in which something stands.
+    /// All tables that are not empty.
     pub fn tables(&self) -> impl Iterator<Item = (EffectNamespace, &Arc<EffectTable>)> {
         let shared = Some((EffectNamespace::Shared, &self.shared)).filter(|(_, table)| !table.is_empty());
         let groups = self.groups.iter().flat_map(|(topic, groups)| {
@@ -67,26 +67,26 @@ impl EffectStore {
         })
     }
 
-    /// How many effects a tenant has, those past their window but not yet forgotten included.
+    /// The number of effects of a tenant, including expired ones that are not removed yet.
     #[must_use]
     pub fn len_of(&self, tenant: &str) -> u64 {
         self.tenants.get(tenant).copied().unwrap_or(0)
     }
 
-    /// How many effects there are in all.
+    /// The number of effects.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether there is no effect.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The same name, in memory that effects share where they can.
-    pub(crate) fn share_owner(&mut self, owner: &OwnerName) -> OwnerName {
+    /// The interned form of `owner`.
+    pub(crate) fn intern_owner(&mut self, owner: &OwnerName) -> OwnerName {
         if let Some(known) = self.owners.get(owner) {
             return known.clone();
         }
@@ -97,7 +97,7 @@ impl EffectStore {
         owner.clone()
     }
 
-    /// Adds an effect that is not there.
+    /// Adds an effect, which must not exist.
     pub(crate) fn insert(&mut self, identity: &Identity, effect: Effect) {
         let tenant = identity.tenant();
         self.table_mut(&EffectNamespace::of(&identity.scope)).insert(identity.packed().clone(), tenant, effect);
@@ -105,12 +105,12 @@ impl EffectStore {
         self.len += 1;
     }
 
-    /// Changes an effect; `None` if it is not there.
+    /// Changes an effect; `None` if it does not exist.
     pub(crate) fn change<T>(&mut self, identity: &Identity, change: impl FnOnce(&mut Effect) -> T) -> Option<T> {
         self.change_key(&EffectNamespace::of(&identity.scope), identity.packed(), change)
     }
 
-    /// Forgets an effect.
+    /// Removes an effect.
     pub(crate) fn remove(&mut self, identity: &Identity) -> Option<Effect> {
         self.remove_key(&EffectNamespace::of(&identity.scope), identity.packed())
     }
@@ -126,7 +126,7 @@ impl EffectStore {
         self.table_mut(namespace).change(key, change)
     }
 
-    /// Forgets the effect of `key` in `namespace`.
+    /// Removes the effect of `key` in `namespace`.
     pub(crate) fn remove_key(&mut self, namespace: &EffectNamespace, key: &IdentityKey) -> Option<Effect> {
         self.table(namespace)?.get(key)?;
         let tenant = key.tenant();
@@ -134,20 +134,20 @@ impl EffectStore {
         count_down(&mut self.tenants, tenant, 1);
         self.len -= 1;
         if let EffectNamespace::Group(topic, group) = namespace
-            && self.of_group(topic, group).is_some_and(EffectTable::is_empty)
+            && self.group_table(topic, group).is_some_and(EffectTable::is_empty)
         {
             self.drop_table(topic, group);
         }
         Some(removed)
     }
 
-    /// Forgets everything of a topic.
+    /// Removes the tables of all groups of a topic.
     pub(crate) fn drop_topic(&mut self, topic: &TopicName) {
         let groups: Vec<_> = self.groups.get(topic).into_iter().flat_map(BTreeMap::keys).cloned().collect();
         groups.iter().for_each(|group| self.drop_table(topic, group));
     }
 
-    /// Forgets everything of a group.
+    /// Removes the table of a group.
     pub(crate) fn drop_table(&mut self, topic: &TopicName, group: &GroupName) {
         let Some(groups) = self.groups.get_mut(topic) else { return };
         let Some(table) = groups.remove(group) else { return };
@@ -167,7 +167,7 @@ impl EffectStore {
                 if !self.groups.contains_key(topic) {
                     self.groups.insert(topic.clone(), BTreeMap::new());
                 }
-                let groups = self.groups.get_mut(topic).expect("just made");
+                let groups = self.groups.get_mut(topic).expect("inserted above");
                 groups.entry(group.clone()).or_default()
             }
         })

@@ -1,53 +1,53 @@
-//! Effects, found by their identity and by the moment they may be forgotten.
+//! A table of effects, indexed by key and by the time of the next expiry check.
 
 use std::collections::BTreeMap;
 
 use crate::collections::cow::CowMap;
 use crate::types::{Effect, IdentityKey, Text, Timestamp};
 
-/// Some effects.
+/// The effects of one namespace.
 ///
-/// An effect has a number, so that its key stands in one message_ref and a moment's entry stays small.
+/// Each effect has a serial number, so that the expiry queue stores a number instead of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectTable {
     known: CowMap<IdentityKey, u64>,
     effects: CowMap<u64, (IdentityKey, Effect)>,
-    /// When to look at which.
-    looks: CowMap<(Timestamp, u64), ()>,
+    /// When each effect is next checked for expiry.
+    expiry_queue: CowMap<(Timestamp, u64), ()>,
     tenants: BTreeMap<Text, u64>,
     next: u64,
 }
 
 impl EffectTable {
-    /// The effect of `key`, whether or not it is past its window.
+    /// The effect of `key`, expired or not.
     #[must_use]
-    pub fn get(&self, key: &IdentityKey) -> Option<&Effect> {
+    pub(crate) fn get(&self, key: &IdentityKey) -> Option<&Effect> {
         let number = self.known.get(key)?;
         self.effects.get(number).map(|(_, effect)| effect)
     }
 
-    /// How many effects there are, those past their window but not yet forgotten included.
+    /// The number of effects, including expired ones that are not removed yet.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no effect.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// When the first effect is to be looked at.
+    /// The time of the first expiry check.
     #[must_use]
-    pub fn next_look(&self) -> Option<Timestamp> {
-        self.looks.first().map(|((at, _), ())| *at)
+    pub(crate) fn next_check(&self) -> Option<Timestamp> {
+        self.expiry_queue.first().map(|((at, _), ())| *at)
     }
 
-    /// How many are to be looked at by `now`, counting at most `limit`.
+    /// The number of effects whose expiry check is due at `now`, at most `limit`.
     #[must_use]
-    pub fn due(&self, now: Timestamp, limit: u64) -> u64 {
-        self.looks.iter().take_while(|((at, _), ())| *at <= now).take(limit as usize).count() as u64
+    pub(crate) fn due(&self, now: Timestamp, limit: u64) -> u64 {
+        self.expiry_queue.iter().take_while(|((at, _), ())| *at <= now).take(limit as usize).count() as u64
     }
 
     /// The effects in the order they were first granted, with their keys.
@@ -55,61 +55,60 @@ impl EffectTable {
         self.effects.iter().map(|(_, (key, effect))| (key, effect))
     }
 
-    /// The effects that are looked at first, in that order.
-    pub(crate) fn first_looks(&self, count: u64) -> impl Iterator<Item = (Timestamp, &IdentityKey, &Effect)> {
-        self.looks.iter().take(count as usize).map(|((at, number), ())| {
-            let (key, effect) = self.effects.get(number).expect("what is looked at is there");
+    /// The first `count` effects in the order of their expiry checks.
+    pub(super) fn first_due(&self, count: u64) -> impl Iterator<Item = (Timestamp, &IdentityKey, &Effect)> {
+        self.expiry_queue.iter().take(count as usize).map(|((at, number), ())| {
+            let (key, effect) = self.effects.get(number).expect("every queued number has an effect");
             (*at, key, effect)
         })
     }
 
-    /// How many effects each tenant has.
+    /// The number of effects of each tenant.
     pub(super) fn tenants(&self) -> impl Iterator<Item = (&Text, u64)> {
         self.tenants.iter().map(|(tenant, count)| (tenant, *count))
     }
 
-    /// Adds an effect that is not there.
+    /// Adds an effect, which must not exist.
     pub(super) fn insert(&mut self, key: IdentityKey, tenant: &str, effect: Effect) {
         let number = self.next;
         self.next += 1;
-        self.looks.insert((effect.expiry_check_at(), number), ());
+        self.expiry_queue.insert((effect.expiry_check_at(), number), ());
         let before = self.known.insert(key.clone(), number);
-        assert!(before.is_none(), "an effect is inserted once");
+        assert!(before.is_none(), "the key is new");
         self.effects.insert(number, (key, effect));
         count_up(&mut self.tenants, tenant);
     }
 
-    /// Changes an effect. Gives `None`, and does nothing, if it is not there.
+    /// Changes an effect; `None` if it does not exist.
     pub(super) fn change<T>(&mut self, key: &IdentityKey, change: impl FnOnce(&mut Effect) -> T) -> Option<T> {
         let number = *self.known.get(key)?;
-        let (_, effect) = self.effects.get_mut(&number).expect("every number has its effect");
+        let (_, effect) = self.effects.get_mut(&number).expect("every known number has an effect");
         let before = effect.expiry_check_at();
         let changed = change(effect);
         let after = effect.expiry_check_at();
         if before != after {
-            self.looks.remove(&(before, number));
-            self.looks.insert((after, number), ());
+            self.expiry_queue.remove(&(before, number));
+            self.expiry_queue.insert((after, number), ());
         }
         Some(changed)
     }
 
-    /// Forgets an effect.
+    /// Removes an effect.
     pub(super) fn remove(&mut self, key: &IdentityKey, tenant: &str) -> Option<Effect> {
         let number = self.known.remove(key)?;
-        let (_, effect) = self.effects.remove(&number).expect("every number has its effect");
-        self.looks.remove(&(effect.expiry_check_at(), number));
+        let (_, effect) = self.effects.remove(&number).expect("every known number has an effect");
+        self.expiry_queue.remove(&(effect.expiry_check_at(), number));
         count_down(&mut self.tenants, tenant, 1);
         Some(effect)
     }
 
-    /// The effects in the order they were first granted. Memory is let go of piece by piece as they are read, that of the other
-    /// maps included.
+    /// The effects in the order they were first granted. Frees the memory of all maps piece by piece as they are read.
     pub(crate) fn into_effects(self) -> impl Iterator<Item = (IdentityKey, Effect)> + Clone + Send {
-        let (mut known, mut looks) = (self.known.into_chunks(), self.looks.into_chunks());
+        let (mut known, mut expiry_queue) = (self.known.into_chunks(), self.expiry_queue.into_chunks());
         self.effects.into_chunks().flat_map(move |chunk| {
-            // Sparse as their chunks may be, there are at most four times as many.
+            // Even if their chunks are sparse, the other maps have at most four times as many.
             known.by_ref().take(4).for_each(drop);
-            looks.by_ref().take(4).for_each(drop);
+            expiry_queue.by_ref().take(4).for_each(drop);
             chunk.iter().map(|(_, entry)| entry.clone()).collect::<Vec<_>>()
         })
     }

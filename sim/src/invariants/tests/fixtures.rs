@@ -7,7 +7,7 @@ use driftq_core::command::{Command, OnDisconnect, Subscribe};
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{LogId, Recovered};
 use driftq_core::reply::Delivery;
-use driftq_core::state::partition::Message;
+use driftq_core::state::Message;
 use driftq_core::types::{GroupStart, LastError, *};
 
 use crate::actions::Action;

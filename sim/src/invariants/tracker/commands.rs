@@ -3,8 +3,7 @@
 use driftq_core::Pipeline;
 use driftq_core::command::{Command, CreateGroup, DescribeTopic, Redrive, Seek, SeekTo, Subscribe, TokenClaim};
 use driftq_core::faults::Faults;
-use driftq_core::state::State;
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{State, Topic};
 use driftq_core::types::{GroupStart, *};
 
 use super::model::*;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use driftq_core::command::{Complete, Produce, StoreCommand, TokenClaim};
 use driftq_core::reply::{Overload, Produced, RouterUse, StepOutput};
-use driftq_core::state::State;
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{State, Topic};
 use driftq_core::types::*;
 use driftq_core::{Command, Refusal, Reply};
 

@@ -9,10 +9,7 @@ use std::fmt;
 
 use driftq_core::command::{Claim, Produce, StoreCommand, Subscribe};
 use driftq_core::reply::Delivery;
-use driftq_core::state::State;
-use driftq_core::state::group::{Group, Progress};
-use driftq_core::state::partition::Partition;
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{Group, Partition, Progress, State, Topic};
 use driftq_core::types::*;
 use driftq_core::{Body, Command};
 

@@ -1,9 +1,7 @@
 //! Recounts: what the broker keeps in counters, counted message by message. No counter is read here.
 
 use driftq_core::reply::{PartitionInfo, TopicInfo};
-use driftq_core::state::group::Progress;
-use driftq_core::state::partition::{Message, Partition};
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{Message, Partition, Progress, Topic};
 use driftq_core::types::{Offset, PartitionId, Position, Timestamp};
 
 /// A recount of a topic.

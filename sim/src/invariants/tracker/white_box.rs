@@ -2,10 +2,7 @@
 
 use driftq_core::command::{Ack, Seek};
 use driftq_core::faults::Faults;
-use driftq_core::state::State;
-use driftq_core::state::group::Group;
-use driftq_core::state::partition::{Message, Partition};
-use driftq_core::state::topic::Topic;
+use driftq_core::state::{Group, Message, Partition, State, Topic};
 use driftq_core::types::*;
 use driftq_core::{Command, Pipeline};
 
