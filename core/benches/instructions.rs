@@ -5,9 +5,9 @@
 
 mod support;
 
-use driftq_core::command::CreateTopic;
 use std::process::Command;
 
+use driftq_core::command::CreateTopic;
 use driftq_core::types::{Millis, TopicName};
 use support::{BenchBroker, PLAIN, Shape};
 

@@ -3,12 +3,12 @@
 //! `cargo bench -p driftq-core --bench table`
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods, clippy::disallowed_types)]
 
-use driftq_core::command::CreateTopic;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use driftq_core::Command;
+use driftq_core::command::CreateTopic;
 use driftq_core::pipeline::inspect;
 use driftq_core::types::{Retention, TopicName};
 use support::{BATCH, BenchBroker, PLAIN, RESULT, Shape, VALUE, cpu_time};

@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p driftq-core --example by_hand`
 //!
-//! There is no clock and no disk: time is a number that this program advances, the storage is in memory and this program crashes
-//! it. Every line that starts with an arrow is an input (`->`) or an output (`<-`) of the core.
+//! There is no clock and no disk: time is a number that this program advances, the storage is in memory and this
+//! program crashes it. Every line that starts with an arrow is an input (`->`) or an output (`<-`) of the core.
 
 use driftq_core::OpenOptions;
 

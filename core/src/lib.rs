@@ -90,11 +90,12 @@
 //! | [`poll_job`](Pipeline::poll_job) | after every `handle`, `handle_timeout` and `complete`, for each [`JobClass`] that has none under way | nothing becomes durable, so nothing is answered |
 //! | [`complete`](Pipeline::complete) | exactly once per job, with its result | that class stops |
 //! | [`poll_output`](Pipeline::poll_output) | after every `handle`, `handle_timeout` and `complete`, until it returns `None` | outputs accumulate in memory |
-//! | [`close`](Pipeline::close) | to stop; then jobs until [`is_closed`](Pipeline::is_closed) | the next start finds no footer and reads the tail more carefully |
+//! | [`close`](Pipeline::close) | to stop; then jobs until [`is_closed`](Pipeline::is_closed) | the next start reports an unclean stop; nothing durable is lost |
 //!
-//! Jobs of one class are performed in order; jobs of different classes may overlap. Time must not run backwards; a
-//! `now` before an earlier one counts as that one. After a failed job everything held is answered with
-//! [`Refusal::LogFailed`] and only a restart continues. `examples/threaded.rs` is a driver with a thread for the log,
+//! Jobs of one class are performed in order; jobs of different classes may overlap. A `now`
+//! earlier than one passed before counts as the latest. After a failed job (except a full disk in a background job) held
+//! replies become [`Refusal::LogFailed`], held deliveries are dropped, and only a restart continues; whether their
+//! records are on the disk is unknown until then. `examples/threaded.rs` is a driver with a thread for the log,
 //! `examples/by_hand.rs` one without.
 //!
 //! # Where to find what
@@ -102,10 +103,13 @@
 //! | question | answer |
 //! |---|---|
 //! | Where is an ack decided? | `decide/settle.rs`: `ack`, called from `broker/execute.rs` |
-//! | Where does a lease expire? | `broker/timeouts.rs`: `expire`, when a timer of `index/timers.rs` fires |
-//! | What is synced when? | `pipeline/mod.rs`: a [`Job`] of [`JobClass::Log`] ends with a sync; [`Pipeline::complete`] releases what it covers |
+//! | Where does the lease of a delivery expire? | `broker/timeouts.rs`: `expire_lease`, when a timer of `index/timers.rs` is due; every command and every timeout fires the due timers first |
+//! | Where does the lease of an effect expire? | nowhere: `decide/effects.rs` compares its end with the time of each request |
+//! | What is synced when? | `pipeline/mod.rs`: a [`Job`] of [`JobClass::Log`] ends with a sync; [`Pipeline::complete`] reports it durable |
+//! | What holds an output back until then? | `broker/mod.rs`: `hold` stamps it with the last LSN, `poll_output` compares (`is_releasable` in `faults/seams.rs`, whose default bodies are the production behaviour) |
 //! | What changes durable state? | `state/apply.rs`: [`State::apply`](state::State::apply), live and in recovery |
 //! | What does a record look like on disk? | `codec/`, framed by `log/frame.rs`; `docs/wal.md` |
+//! | How is a command added? | `CONTRIBUTING.md` lists the files in order |
 //! | What makes recovery refuse a log? | `log/recovery.rs` and `log/proof.rs` |
 //!
 //! The layers, each using only those above it in this list: `wire` and [`types`] (ids, names, messages), `collections`

@@ -305,7 +305,7 @@ impl<F: Faults> Model<F> {
         self.replies.remove(&ticket).expect("every command is answered once the log is synced").map(R::reply)
     }
 
-    /// Hands a command to the broker and lets the disk work, unless it is stalled.
+    /// Passes a command to the broker and performs its log jobs, unless it is stalled.
     pub fn submit(&mut self, mut command: Command) -> Ticket {
         if let Some(first) = self.faults.command(self.pipeline.state(), &self.config.limits, &mut command) {
             self.pipeline.handle(self.now, first);

@@ -61,7 +61,7 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 pub(crate) fn join(parts: &[&[u8]]) -> Arc<[u8]> {
     let len = parts.iter().map(|part| part.len()).sum();
     let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len).collect();
-    let mut rest = Arc::get_mut(&mut bytes).expect("just made, shared with nobody");
+    let mut rest = Arc::get_mut(&mut bytes).expect("just made, not shared yet");
     for part in parts {
         let (head, tail) = rest.split_at_mut(part.len());
         match part {

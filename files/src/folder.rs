@@ -9,8 +9,8 @@ use super::fs_ops::sync_dir;
 use super::shared::SharedFolder;
 use super::storage::FileStorage;
 
-/// The name of the lock file in a data folder. It contains the id of the process that locked it last. Only the lock on the file
-/// counts, not its existence; the system releases the lock when the process ends, however it ends.
+/// The name of the lock file in a data folder. It contains the id of the process that locked it last. Only the lock on
+/// the file counts, not its existence; the system releases the lock when the process ends, however it ends.
 pub const LOCK_FILE: &str = "lock";
 
 /// Why a data folder cannot be used.
@@ -49,8 +49,8 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderE
     move |error| FolderError::Io { doing, path: path.to_owned(), error }
 }
 
-/// A folder of log files that this process has locked. The lock is held until this value and every [`FileStorage`] created from
-/// it are dropped.
+/// A folder of log files that this process has locked. The lock is held until this value and every [`FileStorage`]
+/// created from it are dropped.
 #[derive(Debug)]
 pub struct DataFolder {
     shared: Arc<SharedFolder>,
@@ -66,8 +66,8 @@ impl DataFolder {
         Self::lock(path, OpenOptions::new().read(true).write(true).create(true).truncate(false))
     }
 
-    /// Locks an existing folder exclusively without creating any file. Without a lock file no broker has ever used the folder, and
-    /// no lock is taken. The folder may be on a read-only medium.
+    /// Locks an existing folder exclusively without creating any file. Without a lock file no broker has ever used the
+    /// folder, and no lock is taken. The folder may be on a read-only medium.
     ///
     /// # Errors
     /// As [`DataFolder::open`]; [`FolderError::NotFound`].
@@ -76,8 +76,8 @@ impl DataFolder {
         Self::lock(path, OpenOptions::new().read(true).write(true))
     }
 
-    /// Locks an existing folder for shared reading: excludes writers, but not other readers. Changes nothing in the folder, the
-    /// lock file included, so a refused writer sees the id of the last process that wrote.
+    /// Locks an existing folder for shared reading: excludes writers, but not other readers. Changes nothing in the
+    /// folder, the lock file included, so a refused writer sees the id of the last process that wrote.
     ///
     /// # Errors
     /// As [`DataFolder::open_existing`].

@@ -1,8 +1,8 @@
 //! The log's files on a real disk.
 //!
-//! A [`DataFolder`] is a folder that this process has locked. [`DataFolder::storage`] returns a [`FileStorage`], which implements
-//! the [`Storage`](driftq_core::log::Storage) trait of the core on the files of that folder. Storages are cheap to clone, one per
-//! thread, and share the files they create.
+//! A [`DataFolder`] is a folder that this process has locked. [`DataFolder::storage`] returns a [`FileStorage`], which
+//! implements the [`Storage`](driftq_core::log::Storage) trait of the core on the files of that folder. Storages are
+//! cheap to clone, one per thread, and share the files they create.
 //!
 //! ```
 //! use driftq_core::log::{FileId, Storage, WriteAt};
@@ -24,7 +24,8 @@
 //!
 //! The guarantees are those of the trait. Three of them need more than plain file I/O:
 //!
-//! - segments are preallocated with durable zeros, so that appends never run out of space and syncs write data only ([`Prepare`]);
+//! - segments are preallocated with durable zeros, so that appends never run out of space and syncs write data only
+//!   ([`Prepare`]);
 //! - files of an earlier process are read from the medium, not from the page cache ([`ReadPath`]);
 //! - a second process is refused by a lock on [`LOCK_FILE`].
 

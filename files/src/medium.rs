@@ -1,12 +1,13 @@
 //! Reads files of an earlier process from the medium instead of the page cache.
 //!
-//! When writing dirty pages back fails, Linux reports the error once, to the sync that was waiting, and keeps the pages in the
-//! cache: they are readable and count as clean, but are not on the disk. A restarted process would build on them. So files of an
-//! earlier process are read with `O_DIRECT`, which bypasses the cache and writes dirty pages back first.
+//! When writing dirty pages back fails, Linux reports the error once, to the sync that was waiting, and keeps the pages
+//! in the cache: they are readable and count as clean, but are not on the disk. A restarted process would build on
+//! them. So files of an earlier process are read with `O_DIRECT`, which bypasses the cache and writes dirty pages back
+//! first.
 //!
-//! File systems without `O_DIRECT` (tmpfs, some network and overlay file systems) get a weaker fallback: the file is synced, the
-//! system is asked to evict its clean pages, and the file is read through the cache. The system may decline. On tmpfs there is no
-//! medium to read.
+//! File systems without `O_DIRECT` (tmpfs, some network and overlay file systems) get a weaker fallback: the file is
+//! synced, the system is asked to evict its clean pages, and the file is read through the cache. The system may
+//! decline. On tmpfs there is no medium to read.
 
 use std::fs::File;
 use std::io;

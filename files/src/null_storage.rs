@@ -5,8 +5,8 @@ use std::io::{self, Read};
 
 use driftq_core::log::{FileId, FileInfo, LogId, Storage, StorageFault, WriteAt};
 
-/// A storage for a broker without persistence: accepts everything, stores nothing and lists nothing. Every start finds an empty
-/// folder and needs a [`fresh_log_id`].
+/// A storage for a broker without persistence: accepts everything, stores nothing and lists nothing. Every start finds
+/// an empty folder and needs a [`fresh_log_id`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NullStorage;
 

@@ -1,7 +1,8 @@
 //! Preallocation of segments.
 //!
-//! In a file whose blocks are only reserved, every later sync is slower: the file system must record that the blocks now hold data,
-//! and that metadata is part of the sync. A file of durable zeros is overwritten in place, and a sync writes the data only.
+//! In a file whose blocks are only reserved, every later sync is slower: the file system must record that the blocks
+//! now hold data, and that metadata is part of the sync. A file of durable zeros is overwritten in place, and a sync
+//! writes the data only.
 
 use std::fs::File;
 use std::io;
@@ -17,14 +18,15 @@ pub enum Prepare {
     /// All of it is written with zeros and synced: slow to create, fast to append to. For segments created ahead.
     #[default]
     Zeros,
-    /// The first bytes, as many as given, are written with zeros; the rest is only reserved and reads as zeros too. For the segment
-    /// that a start waits for. Zeros cannot be written later, once the header is in place.
+    /// The first bytes, as many as given, are written with zeros; the rest is only reserved and reads as zeros too. For
+    /// the segment that a start waits for. Zeros cannot be written later, once the header is in place.
     ZerosThenReserve(u64),
     /// Nothing is written.
     Reserve,
 }
 
-/// The size of one write. Each write is synced before the next: a whole segment in flight at once would delay the syncs of the log.
+/// The size of one write. Each write is synced before the next: a whole segment in flight at once would delay the syncs
+/// of the log.
 const CHUNK_BYTES: usize = 1 << 20;
 /// The pause after each write of a segment created ahead, which leaves the disk to the log.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -56,6 +58,7 @@ pub(super) fn reserve_space(file: &File, capacity: u64, prepare: Prepare) -> io:
             std::thread::sleep(PAUSE);
         }
     }
-    // Zeros still in flight would become part of the sync of the header, and the length of the file must be durable in any case.
+    // Zeros still in flight would become part of the sync of the header, and the length of the file must be durable in
+    // any case.
     file.sync_data()
 }

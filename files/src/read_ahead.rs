@@ -1,7 +1,8 @@
 //! Read-ahead for sequential reads past the page cache.
 //!
-//! Linux reads ahead only into the page cache. Once a file is read sequentially, a thread reads a bounded number of chunks ahead,
-//! through that file and then through the segments that follow it. If the thread fails, the reader reads on its own.
+//! Linux reads ahead only into the page cache. Once a file is read sequentially, a thread reads a bounded number of
+//! chunks ahead, through that file and then through the segments that follow it. If the thread fails, the reader reads
+//! on its own.
 
 use std::fs::File;
 use std::path::Path;
@@ -45,8 +46,8 @@ impl ReadAhead {
         Ok(Self { chunks, spent })
     }
 
-    /// The chunk of `file` from byte `at` on, if it is the next one; `spent` is memory to reuse. After a `None` the read-ahead is
-    /// over.
+    /// The chunk of `file` from byte `at` on, if it is the next one; `spent` is memory to reuse. After a `None` the
+    /// read-ahead is over.
     pub(super) fn take(&self, file: FileId, at: u64, spent: AlignedBuffer) -> Option<Chunk> {
         // If the thread has ended, the memory is dropped.
         drop(self.spent.send(spent));

@@ -34,8 +34,8 @@ pub(super) struct SharedFolder {
 
 impl Drop for SharedFolder {
     fn drop(&mut self) {
-        // Closing is not enough while a child process that is being spawned still has copies of the descriptors. If this fails,
-        // the lock is released when the child closes them.
+        // Closing is not enough while a child process that is being spawned still has copies of the descriptors. If
+        // this fails, the lock is released when the child closes them.
         drop(self.lock.as_ref().map(File::unlock));
     }
 }

@@ -17,17 +17,17 @@ use super::medium::{MediumReader, ReadPath};
 use super::prepare::{Prepare, reserve_space};
 use super::shared::{OpenFile, SharedFolder};
 
-/// A growing file, such as a snapshot, is synced every time this many bytes were appended. A single sync at its end would delay the
-/// syncs of the log behind hundreds of megabytes.
+/// A growing file, such as a snapshot, is synced every time this many bytes were appended. A single sync at its end
+/// would delay the syncs of the log behind hundreds of megabytes.
 const SYNC_EVERY_BYTES: u64 = 2 << 20;
 
 /// A [`Storage`] on a folder of log files, to be used by one thread.
 ///
-/// Clones share the folder and its open files, so that the thread that writes the log can append to a segment created by a
-/// background thread. Only the position of the current sequential read is separate.
+/// Clones share the folder and its open files, so that the thread that writes the log can append to a segment created
+/// by a background thread. Only the position of the current sequential read is separate.
 ///
-/// Files of an earlier process are read from the medium, past the page cache. Files created by this process are read through the
-/// cache, since the process stops after a failed sync. Only files created by this process accept appends.
+/// Files of an earlier process are read from the medium, past the page cache. Files created by this process are read
+/// through the cache, since the process stops after a failed sync. Only files created by this process accept appends.
 #[derive(Debug)]
 pub struct FileStorage {
     shared: Arc<SharedFolder>,
@@ -71,8 +71,8 @@ impl FileStorage {
         self
     }
 
-    /// Sets how files of earlier processes are read, for measurements and tests. Only the default, [`ReadPath::Medium`], keeps the
-    /// contract of [`Storage`].
+    /// Sets how files of earlier processes are read, for measurements and tests. Only the default,
+    /// [`ReadPath::Medium`], keeps the contract of [`Storage`].
     #[must_use]
     pub fn with_read_path(mut self, read_path: ReadPath) -> Self {
         self.read_path = read_path;

@@ -1,4 +1,4 @@
-//! The libFuzzer shell of [`driftq_fuzz::json_bodies`].
+//! libFuzzer binary for [`driftq_fuzz::json_bodies`].
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| driftq_fuzz::json_bodies(data));

@@ -1,4 +1,4 @@
-//! The libFuzzer shell of [`driftq_fuzz::record`].
+//! libFuzzer binary for [`driftq_fuzz::record`].
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| driftq_fuzz::record(data));

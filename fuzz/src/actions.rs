@@ -1,4 +1,5 @@
-//! A fuzzer's bytes as the actions of a simulated world. Numbers are small, so that actions refer to the same objects.
+//! Decodes the input of the `commands` target into the limits and actions of a simulated world. Numbers are small, so
+//! that actions refer to the same objects.
 
 use arbitrary::Unstructured;
 use driftq_core::log::HEADER_BYTES;
@@ -9,28 +10,28 @@ use driftq_sim::actions::{
 use driftq_sim::names::{Call, Group, Message, Topic, Worker};
 use driftq_sim::setup::Setup;
 
-use crate::script::below;
+use crate::input::{below, choose};
 
 /// The most actions of one run.
 const ACTIONS_MAX: usize = 96;
-/// Durations, in milliseconds.
-const SPANS: [u32; 8] = [0, 1, 5, 60, 500, 2_500, 70_000, 700_000];
+/// The durations that occur.
+const DURATIONS_MS: [u32; 8] = [0, 1, 5, 60, 500, 2_500, 70_000, 700_000];
 
-/// The limits of a world: mostly the defaults, some small.
+/// The limits of a world: the defaults with small segments, or some limits so low that runs reach them.
 pub(crate) fn setup(input: &mut Unstructured<'_>) -> Setup {
-    let usual = Setup { segment_bytes: HEADER_BYTES as u64 + (1 << 14), slice_bytes: 512, ..Setup::default() };
+    let base = Setup { segment_bytes: HEADER_BYTES as u64 + (1 << 14), slice_bytes: 512, ..Setup::default() };
     match below(input, 4) {
-        0 => usual,
-        1 => Setup { in_flight_max: 1, messages_max: 2, dedupe_keys_max: 2, effects_max: 2, ..usual },
-        2 => Setup { lease_ms: 5, snapshot_every_bytes: 300, slice_bytes: 1, ack_ttl_ms: 1, ..usual },
-        _ => Setup { segment_bytes: HEADER_BYTES as u64 + 1_200, reserve_bytes: 200, bytes_max: 64, ..usual },
+        0 => base,
+        1 => Setup { in_flight_max: 1, messages_max: 2, dedupe_keys_max: 2, effects_max: 2, ..base },
+        2 => Setup { lease_ms: 5, snapshot_every_bytes: 300, slice_bytes: 1, ack_ttl_ms: 1, ..base },
+        _ => Setup { segment_bytes: HEADER_BYTES as u64 + 1_200, reserve_bytes: 200, bytes_max: 64, ..base },
     }
 }
 
-/// All actions in the input.
+/// The actions of a run: a fixed setup, then those in the input.
 pub(crate) fn actions(input: &mut Unstructured<'_>) -> Vec<Action> {
-    let mut reader = Reader { input, messages: Vec::new(), next_message: 0, next_call: 0 };
-    let mut actions = prelude();
+    let mut reader = ActionReader { input, messages: Vec::new(), next_message: 0, next_call: 0 };
+    let mut actions = setup_actions();
     while !reader.input.is_empty() && actions.len() < ACTIONS_MAX {
         let action = reader.action();
         actions.push(action);
@@ -38,23 +39,24 @@ pub(crate) fn actions(input: &mut Unstructured<'_>) -> Vec<Action> {
     actions
 }
 
-/// Every run starts with a topic and a worker, so that messages are delivered.
-fn prelude() -> Vec<Action> {
+/// Creates a topic and subscribes a worker, so that messages are delivered in every run.
+fn setup_actions() -> Vec<Action> {
     let topic = Topic::new(0);
     let create = Request::CreateTopic { topic, partitions: Some(1), keep_ms: None, keep_bytes: None };
     let stream = Subscription { topic, prefetch: 3, ..Subscription::default() };
     vec![Action::Request(create), Action::Request(Request::Subscribe(stream)), Action::FlushIo]
 }
 
-struct Reader<'a, 'b> {
+/// Reads actions from the input, and remembers which messages and calls they can refer to.
+struct ActionReader<'a, 'b> {
     input: &'a mut Unstructured<'b>,
-    /// Messages that may be sent again.
+    /// Produced messages, which may be resent.
     messages: Vec<NewMessage>,
     next_message: u32,
     next_call: u32,
 }
 
-impl Reader<'_, '_> {
+impl ActionReader<'_, '_> {
     fn below(&mut self, end: usize) -> usize {
         below(self.input, end)
     }
@@ -67,11 +69,11 @@ impl Reader<'_, '_> {
         self.below(2) == 1
     }
 
-    fn span(&mut self) -> u32 {
-        SPANS[self.below(SPANS.len())]
+    fn duration_ms(&mut self) -> u32 {
+        choose(self.input, &DURATIONS_MS)
     }
 
-    fn maybe<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> Option<T> {
+    fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> Option<T> {
         self.flag().then(|| read(self))
     }
 
@@ -84,7 +86,7 @@ impl Reader<'_, '_> {
     }
 
     fn worker(&mut self) -> Worker {
-        Worker([0, 0, 0, 1, 2][self.below(5)])
+        Worker(choose(self.input, &[0, 0, 0, 1, 2]))
     }
 
     fn action(&mut self) -> Action {
@@ -98,24 +100,24 @@ impl Reader<'_, '_> {
             16..=18 => Action::Read { worker: self.worker(), count: 1 + self.byte(4) },
             19 => match self.below(4) {
                 0 => Action::RunEffect(self.grant()),
-                _ => Action::AdvanceTime { ms: self.span() },
+                _ => Action::AdvanceTime { ms: self.duration_ms() },
             },
-            20 => Action::AdvanceTime { ms: self.span() },
+            20 => Action::AdvanceTime { ms: self.duration_ms() },
             21 => {
-                let ms = i64::from(self.span());
+                let ms = i64::from(self.duration_ms());
                 Action::JumpClock { ms: if self.flag() { -ms } else { ms } }
             }
             22 => Action::Wake,
-            23 => Action::Io { class: self.class(), fault: None },
+            23 => Action::Io { class: self.job_class(), fault: None },
             25 => {
                 let fault =
                     if self.flag() { IoFault::Fail } else { IoFault::Short { bytes: u16::from(self.byte(200)) } };
-                Action::Io { class: self.class(), fault: Some(fault) }
+                Action::Io { class: self.job_class(), fault: Some(fault) }
             }
             24 | 26 => Action::FlushIo,
             27 => Action::Snapshot,
             28 => match self.below(4) {
-                0 => Action::SetFreeSpace { bytes: self.maybe(|reader| 64 * reader.below(64) as u32) },
+                0 => Action::SetFreeSpace { bytes: self.option(|reader| 64 * reader.below(64) as u32) },
                 1 => Action::Close,
                 2 => Action::Probe { loss: self.loss(), damage: self.damage() },
                 _ => Action::Drain,
@@ -126,7 +128,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn class(&mut self) -> JobClass {
+    fn job_class(&mut self) -> JobClass {
         if self.flag() { JobClass::Background } else { JobClass::Log }
     }
 
@@ -151,81 +153,102 @@ impl Reader<'_, '_> {
     fn request(&mut self) -> Request {
         match self.below(28) {
             0..=4 => Request::Produce(self.new_message()),
-            5 | 6 => Request::Subscribe(Subscription {
-                worker: self.worker(),
-                topic: self.topic(),
-                group: self.group(),
-                owner: self.worker(),
-                lease_ms: self.maybe(Self::span),
-                prefetch: self.below(5) as u32,
-                deliveries: self.maybe(|reader| 1 + reader.below(4) as u64),
-                latest: self.flag(),
-                release: self.flag(),
-            }),
-            7 | 8 => Request::Ack(self.delivery_ref()),
-            9 => {
-                Request::Nack { delivery: self.delivery_ref(), reason: self.byte(3), delay_ms: self.maybe(Self::span) }
-            }
-            10 => Request::Extend { delivery: self.delivery_ref(), lease_ms: self.maybe(Self::span) },
-            11 => Request::Release(self.delivery_ref()),
-            12 => {
-                let (delivery, result) = (self.delivery_ref(), self.byte(3));
-                // Only new messages: the simulator recognises the outputs of a step by their names.
-                let produce = (0..self.below(3)).map(|_| self.unsent_message()).collect();
-                Request::Complete { delivery, result, produce }
-            }
-            13 => Request::BeginEffect(self.effect_begin()),
-            14 => Request::FinishEffect { grant: self.grant(), outcome: self.outcome(), result: self.byte(3) },
-            15 => Request::ReacquireEffect {
-                worker: self.worker(),
-                effect: self.effect(),
-                lease_ms: self.maybe(Self::span),
-            },
-            16 => Request::RenewEffect { grant: self.grant(), lease_ms: self.maybe(Self::span) },
-            17 => Request::GetEffect { effect: self.effect() },
-            18 => Request::ForgetEffect { effect: self.effect() },
+            5 | 6 => Request::Subscribe(self.subscription()),
+            selector @ 7..=12 => self.delivery_request(selector),
+            selector @ 13..=18 => self.effect_request(selector),
             19 => Request::CreateTopic {
                 topic: self.topic(),
-                partitions: self.maybe(|reader| reader.below(4) as u32),
-                keep_ms: self.maybe(Self::span),
-                keep_bytes: self.maybe(|reader| reader.below(100) as u32),
+                partitions: self.option(|reader| reader.below(4) as u32),
+                keep_ms: self.option(Self::duration_ms),
+                keep_bytes: self.option(|reader| reader.below(100) as u32),
             },
             20 => Request::DeleteTopic { topic: self.topic() },
-            21 => match self.below(4) {
-                0 => Request::ListTopics,
-                1 => Request::DescribeTopic { topic: self.topic() },
-                2 => Request::ListGroups { topic: self.topic() },
-                _ => Request::Peek {
-                    topic: self.topic(),
-                    partition: self.below(3) as u32,
-                    offset: self.below(8) as u64,
-                    limit: self.byte(4),
-                },
-            },
+            21 => self.read_only_request(),
             22 => Request::Unsubscribe { worker: self.worker() },
             23 => Request::SetPrefetch { worker: self.worker(), to: self.below(5) as u32 },
-            24 => match self.flag() {
-                true => Request::CreateGroup { topic: self.topic(), group: self.group(), latest: self.flag() },
-                false => Request::DeleteGroup { topic: self.topic(), group: self.group() },
-            },
-            25 => Request::Seek { topic: self.topic(), group: self.group(), to: self.target() },
-            26 => match self.flag() {
-                true => Request::Pause { topic: self.topic(), group: self.group() },
-                false => Request::Resume { topic: self.topic(), group: self.group() },
-            },
+            selector @ 24..=26 => self.group_request(selector),
             _ => Request::Redrive {
                 topic: self.topic(),
-                offset: self.maybe(|reader| reader.below(8) as u64),
+                offset: self.option(|reader| reader.below(8) as u64),
                 limit: self.below(4) as u64,
             },
         }
     }
 
-    /// A new message, or an unchanged resend.
+    fn subscription(&mut self) -> Subscription {
+        Subscription {
+            worker: self.worker(),
+            topic: self.topic(),
+            group: self.group(),
+            owner: self.worker(),
+            lease_ms: self.option(Self::duration_ms),
+            prefetch: self.below(5) as u32,
+            deliveries: self.option(|reader| 1 + reader.below(4) as u64),
+            latest: self.flag(),
+            release: self.flag(),
+        }
+    }
+
+    fn delivery_request(&mut self, selector: usize) -> Request {
+        let delivery = self.delivery_ref();
+        match selector {
+            7 | 8 => Request::Ack(delivery),
+            9 => Request::Nack { delivery, reason: self.byte(3), delay_ms: self.option(Self::duration_ms) },
+            10 => Request::Extend { delivery, lease_ms: self.option(Self::duration_ms) },
+            11 => Request::Release(delivery),
+            _ => {
+                let result = self.byte(3);
+                // Only unsent messages: the simulator recognises the outputs of a step by their names.
+                let produce = (0..self.below(3)).map(|_| self.unsent_message()).collect();
+                Request::Complete { delivery, result, produce }
+            }
+        }
+    }
+
+    fn effect_request(&mut self, selector: usize) -> Request {
+        match selector {
+            13 => Request::BeginEffect(self.effect_begin()),
+            14 => Request::FinishEffect { grant: self.grant(), outcome: self.outcome(), result: self.byte(3) },
+            15 => Request::ReacquireEffect {
+                worker: self.worker(),
+                effect: self.effect(),
+                lease_ms: self.option(Self::duration_ms),
+            },
+            16 => Request::RenewEffect { grant: self.grant(), lease_ms: self.option(Self::duration_ms) },
+            17 => Request::GetEffect { effect: self.effect() },
+            _ => Request::ForgetEffect { effect: self.effect() },
+        }
+    }
+
+    fn read_only_request(&mut self) -> Request {
+        match self.below(4) {
+            0 => Request::ListTopics,
+            1 => Request::DescribeTopic { topic: self.topic() },
+            2 => Request::ListGroups { topic: self.topic() },
+            _ => Request::Peek {
+                topic: self.topic(),
+                partition: self.below(3) as u32,
+                offset: self.below(8) as u64,
+                limit: self.byte(4),
+            },
+        }
+    }
+
+    fn group_request(&mut self, selector: usize) -> Request {
+        match selector {
+            24 if self.flag() => Request::CreateGroup { topic: self.topic(), group: self.group(), latest: self.flag() },
+            24 => Request::DeleteGroup { topic: self.topic(), group: self.group() },
+            25 => Request::Seek { topic: self.topic(), group: self.group(), to: self.seek_target() },
+            _ if self.flag() => Request::Pause { topic: self.topic(), group: self.group() },
+            _ => Request::Resume { topic: self.topic(), group: self.group() },
+        }
+    }
+
+    /// An unsent message, or an unchanged resend.
     fn new_message(&mut self) -> NewMessage {
         if !self.messages.is_empty() && self.below(6) == 0 {
-            let again = self.below(self.messages.len());
-            return self.messages[again].clone();
+            let index = self.below(self.messages.len());
+            return self.messages[index].clone();
         }
         let new_message = self.unsent_message();
         self.messages.push(new_message.clone());
@@ -240,25 +263,25 @@ impl Reader<'_, '_> {
             new_message.key = self.byte(3);
             new_message.size = self.byte(30);
             new_message.priority = self.byte(10);
-            new_message.identity = self.maybe(|reader| reader.byte(3));
+            new_message.identity = self.option(|reader| reader.byte(3));
             new_message.tenant = self.byte(3);
-            new_message.policy = self.maybe(|reader| RetryPolicy {
+            new_message.policy = self.option(|reader| RetryPolicy {
                 attempts: reader.below(4) as u32,
-                backoff_ms: u64::from(reader.span()),
-                max_backoff_ms: u64::from(reader.span()),
+                backoff_ms: u64::from(reader.duration_ms()),
+                max_backoff_ms: u64::from(reader.duration_ms()),
             });
         }
         if self.below(4) == 0 {
-            new_message.delay_ms = self.maybe(Self::span);
-            new_message.deadline = self.maybe(|reader| u64::from(reader.span()));
-            new_message.target = self.maybe(Self::topic);
-            new_message.partition = self.maybe(|reader| reader.below(4) as u32);
-            new_message.router = self.maybe(|reader| RouterDecision {
-                topic: reader.maybe(Self::topic),
-                partition: reader.maybe(|reader| reader.below(4) as u32),
+            new_message.delay_ms = self.option(Self::duration_ms);
+            new_message.deadline = self.option(|reader| u64::from(reader.duration_ms()));
+            new_message.target = self.option(Self::topic);
+            new_message.partition = self.option(|reader| reader.below(4) as u32);
+            new_message.router = self.option(|reader| RouterDecision {
+                topic: reader.option(Self::topic),
+                partition: reader.option(|reader| reader.below(4) as u32),
             });
             if new_message.delay_ms.is_none() {
-                new_message.deliver_at = self.maybe(|reader| u64::from(reader.span()));
+                new_message.deliver_at = self.option(|reader| u64::from(reader.duration_ms()));
             }
         }
         new_message
@@ -297,12 +320,12 @@ impl Reader<'_, '_> {
         EffectBegin {
             worker: self.worker(),
             effect: self.effect(),
-            lease_ms: self.maybe(Self::span),
-            ttl_ms: self.maybe(Self::span),
+            lease_ms: self.option(Self::duration_ms),
+            ttl_ms: self.option(Self::duration_ms),
             expires_at: None,
             request: self.byte(3),
-            report: self.maybe(Self::flag),
-            delivery: self.maybe(Self::delivery_ref),
+            report: self.option(Self::flag),
+            delivery: self.option(Self::delivery_ref),
         }
     }
 
@@ -319,12 +342,12 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn target(&mut self) -> SeekTarget {
+    fn seek_target(&mut self) -> SeekTarget {
         match self.below(4) {
             0 => SeekTarget::Earliest,
             1 => SeekTarget::Latest,
             2 => SeekTarget::Offset(self.below(8) as u64),
-            _ => SeekTarget::Time(u64::from(self.span())),
+            _ => SeekTarget::Time(u64::from(self.duration_ms())),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Runs of a simulated world, with every output predicted by the oracle.
+//! Fuzz target for the broker: runs of a simulated world, with every output predicted by the oracle.
 
 use arbitrary::Unstructured;
 use driftq_core::faults::Fault;
@@ -8,18 +8,19 @@ use driftq_sim::trace::Trace;
 
 use crate::actions::{actions, setup};
 
-/// A world from the input: its limits, then actions (requests, time, failing I/O, crashes, starts), and a drain at the
-/// end.
+/// Runs a simulated world with limits and actions from the input (requests, time, failing I/O, crashes, boots), and a
+/// drain at the end.
 ///
-/// The broker must not panic, must match the oracle's predictions, and must violate none of the simulator's invariants.
+/// Checks that the broker does not panic, matches the predictions of the oracle, and violates no invariant of the
+/// simulator.
 pub fn commands(data: &[u8]) {
     commands_with(data, None);
 }
 
-/// As [`commands`], with a bug planted in the broker.
+/// [`commands`] with a bug planted in the broker.
 ///
 /// # Panics
-/// If an invariant is violated.
+/// If a check fails. The message contains the trace of the run.
 pub fn commands_with(data: &[u8], fault: Option<Fault>) {
     let mut input = Unstructured::new(data);
     let setup = setup(&mut input);
@@ -27,6 +28,6 @@ pub fn commands_with(data: &[u8], fault: Option<Fault>) {
     actions.push(Action::Drain);
     let run = replay(&setup, &actions, RunOptions { fault, ..RunOptions::default() });
     if let Some(violation) = &run.violation {
-        panic!("{violation}; the trace:\n{}", Trace::of(&run, None, fault).to_jsonl());
+        panic!("{violation}; trace:\n{}", Trace::of(&run, None, fault).to_jsonl());
     }
 }

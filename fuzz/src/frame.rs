@@ -1,61 +1,79 @@
-//! Frames: what decodes is what was written, and what is searched for is found where it is.
+//! Fuzz target for the frame decoder and the search for frames in damaged bytes.
 
 use arbitrary::Unstructured;
 use driftq_core::log::frame::{decode, encode_with};
 use driftq_core::log::{CrcSeed, FileId, Frame, FrameChain, Head, LogId, find_frame};
 use driftq_core::types::Lsn;
 
-use crate::script;
+use crate::damage::damage;
+use crate::forgery::fix_checksum;
 
-/// Writes a frame anew: what a planted bug replaces.
-pub type Encode = fn(&mut Vec<u8>, CrcSeed, &Head, &[u8]);
+/// Encodes a frame. Tests replace it to plant a bug.
+pub type FrameEncoder = fn(&mut Vec<u8>, CrcSeed, &Head, &[u8]);
 
-/// Bytes as frames: no bytes make the decoder panic, what decodes is written again in the very same bytes, and a search finds exactly
-/// the first place at which a frame decodes.
+/// Decodes the input, or valid frames with damage, at every position.
+///
+/// Checks that the decoder does not panic, that a decoded frame encodes to the same bytes, and that a search finds
+/// exactly the first position at which a frame decodes.
 pub fn frame(data: &[u8]) {
     frame_with(data, |out, seed, head, payload| {
-        let written = encode_with(out, seed, head, |out| out.extend_from_slice(payload));
-        written.expect("what was read as a frame can be written as one");
+        let encoded = encode_with(out, seed, head, |out| out.extend_from_slice(payload));
+        encoded.expect("a decoded frame is not too long to encode");
     });
 }
 
-/// As [`frame`], with another way of writing frames.
+/// [`frame`] with another encoder.
 ///
 /// # Panics
-/// If something is wrong.
-pub fn frame_with(data: &[u8], encode: Encode) {
+/// If a check fails.
+pub fn frame_with(data: &[u8], encode: FrameEncoder) {
     let mut input = Unstructured::new(data);
     let (log_id, file) = (LogId([7; 16]), FileId::Segment(u64::from(input.arbitrary::<u8>().unwrap_or(0))));
     let seed = CrcSeed::new(log_id, file);
     let bytes = if input.arbitrary().unwrap_or(false) {
-        made(&mut input, seed)
+        damaged_frames(&mut input, seed)
     } else {
-        // Taken as they are, but for the checksum of the first frame: it may fit.
-        let fits = input.arbitrary().unwrap_or(false);
+        let has_valid_checksum = input.arbitrary().unwrap_or(false);
         let mut bytes = input.take_rest().to_vec();
-        if fits {
-            script::fix_checksum(&mut bytes, log_id, file);
+        if has_valid_checksum {
+            fix_checksum(&mut bytes, log_id, file);
         }
         bytes
     };
-    let frames: Vec<Option<Frame<'_>>> = (0..=bytes.len()).map(|at| decode(&bytes[at..], seed).ok()).collect();
-    for (at, frame) in frames.iter().enumerate() {
-        let Some(frame) = frame else { continue };
-        let mut again = Vec::new();
-        encode(&mut again, seed, &frame.head, frame.payload);
-        assert_eq!(again, bytes[at..at + frame.size()], "a frame is written as it was read");
-    }
-    let first = frames.iter().position(Option::is_some);
-    assert_eq!(find_frame(&bytes, 0, Lsn(0)..=Lsn(u64::MAX), seed), first, "a search finds what is there");
-    for (at, frame) in frames.iter().enumerate().filter_map(|(at, frame)| Some((at, (*frame)?))) {
-        let lsn = frame.head.lsn;
-        let found = find_frame(&bytes, 0, lsn..=lsn, seed).expect("it is there");
-        assert!(found <= at && frames[found].is_some_and(|found| found.head.lsn == lsn), "the first of that number");
+    // The frame that starts at each position, if one decodes there.
+    let frames: Vec<Option<Frame<'_>>> = (0..=bytes.len()).map(|start| decode(&bytes[start..], seed).ok()).collect();
+    check_round_trip(&bytes, &frames, seed, encode);
+    check_search(&bytes, &frames, seed);
+}
+
+fn check_round_trip(bytes: &[u8], frames: &[Option<Frame<'_>>], seed: CrcSeed, encode: FrameEncoder) {
+    for (start, frame) in found(frames) {
+        let mut encoded = Vec::new();
+        encode(&mut encoded, seed, &frame.head, frame.payload);
+        assert_eq!(encoded, bytes[start..start + frame.size()], "a decoded frame encodes to other bytes");
     }
 }
 
-/// Good frames in a row, and then things done to them.
-fn made(input: &mut Unstructured<'_>, seed: CrcSeed) -> Vec<u8> {
+fn check_search(bytes: &[u8], frames: &[Option<Frame<'_>>], seed: CrcSeed) {
+    let first = frames.iter().position(Option::is_some);
+    let any_lsn = Lsn(0)..=Lsn(u64::MAX);
+    assert_eq!(find_frame(bytes, 0, any_lsn, seed), first, "a search does not find the first frame");
+    for (start, frame) in found(frames) {
+        let lsn = frame.head.lsn;
+        let position = find_frame(bytes, 0, lsn..=lsn, seed);
+        let position = position.unwrap_or_else(|| panic!("a search does not find LSN {lsn} at {start}"));
+        let has_lsn = frames[position].is_some_and(|frame| frame.head.lsn == lsn);
+        assert!(position <= start && has_lsn, "a search for LSN {lsn} at {start} returns {position}");
+    }
+}
+
+/// The frames that decode, with their positions.
+fn found<'a>(frames: &[Option<Frame<'a>>]) -> impl Iterator<Item = (usize, Frame<'a>)> {
+    frames.iter().enumerate().filter_map(|(start, frame)| Some((start, (*frame)?)))
+}
+
+/// A chain of valid frames with damage.
+fn damaged_frames(input: &mut Unstructured<'_>, seed: CrcSeed) -> Vec<u8> {
     let (mut bytes, mut chain) = (Vec::new(), FrameChain::new(seed, Lsn(0), 0));
     for _ in 0..input.int_in_range(1..=6).unwrap_or(1) {
         let synced = Lsn(input.int_in_range(0..=chain.last_lsn().0).unwrap_or(0));
@@ -66,11 +84,11 @@ fn made(input: &mut Unstructured<'_>, seed: CrcSeed) -> Vec<u8> {
             1 => drop(chain.footer(&mut bytes, synced)),
             _ => {
                 let kind = input.int_in_range(1..=0xEF).unwrap_or(1);
-                let written = chain.record(&mut bytes, synced, kind, 1, |out| out.extend_from_slice(payload));
-                written.expect("short, and of a record's kind");
+                let appended = chain.record(&mut bytes, synced, kind, 1, |out| out.extend_from_slice(payload));
+                appended.expect("the payload is short and the kind is a record's");
             }
         }
     }
-    script::damage(input, &mut bytes);
+    damage(input, &mut bytes);
     bytes
 }

@@ -1,4 +1,5 @@
-//! A good log to begin with: the golden files of the core, in which every kind of record and every piece of a snapshot stands.
+//! The golden log of the core, from which the targets that read log files start. It contains every kind of record and
+//! every part of a snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -24,113 +25,139 @@ const FILES: &[(&str, &[u8])] = golden! {
     "snap-00000000000000000101.snap"
 };
 
-/// A message, wherever it is or was: topic, partition, offset, value.
-pub(crate) type Message = (String, u32, u64, Vec<u8>);
+/// The only snapshot of the golden log.
+pub(crate) const SNAPSHOT: FileId = FileId::Snapshot(Lsn(101));
 
-/// A frame that stands in a segment.
+/// A message with its position in the log's topics.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StoredMessage {
+    topic: String,
+    partition: u32,
+    offset: u64,
+    value: Vec<u8>,
+}
+
+/// The position of a frame in a segment, and the LSN that it states to be synced.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Placed {
-    pub(crate) file: FileId,
-    pub(crate) start: usize,
-    pub(crate) end: usize,
-    pub(crate) synced: Lsn,
+struct FrameLocation {
+    file: FileId,
+    start: usize,
+    end: usize,
+    synced: Lsn,
 }
 
-/// The log, and what is known of it.
+/// The golden log and its history.
 #[derive(Debug)]
-pub struct Golden {
-    /// Its files.
-    pub files: Vec<(FileId, Vec<u8>)>,
-    /// Whose it is.
-    pub log_id: LogId,
-    pub(crate) frames: Vec<Placed>,
+pub(crate) struct GoldenLog {
+    pub(crate) files: Vec<(FileId, Vec<u8>)>,
+    pub(crate) log_id: LogId,
+    frames: Vec<FrameLocation>,
     /// The digest of the state after each LSN.
-    pub(crate) history: BTreeMap<Lsn, u64>,
-    /// Every message that ever was.
-    pub(crate) messages: BTreeSet<Message>,
+    pub(crate) digests: BTreeMap<Lsn, u64>,
+    /// Every message that any of these states held.
+    pub(crate) messages: BTreeSet<StoredMessage>,
 }
 
-static GOLDEN: LazyLock<Golden> = LazyLock::new(Golden::read);
+static GOLDEN: LazyLock<GoldenLog> = LazyLock::new(GoldenLog::read);
 
-impl Golden {
-    /// The log. It is read once.
-    #[must_use]
-    pub fn log() -> &'static Self {
+impl GoldenLog {
+    /// The golden log. It is decoded once per process.
+    pub(crate) fn get() -> &'static Self {
         &GOLDEN
     }
 
     fn read() -> Self {
-        let name = |name: &str| name.parse().expect("the golden files have names of the log");
-        let files: Vec<(FileId, Vec<u8>)> = FILES.iter().map(|(file, bytes)| (name(file), bytes.to_vec())).collect();
+        let parse = |name: &str| name.parse().expect("golden files have names of log files");
+        let files: Vec<(FileId, Vec<u8>)> = FILES.iter().map(|(name, bytes)| (parse(name), bytes.to_vec())).collect();
         let mut frames = Vec::new();
         let mut storage = MemoryStorage::new();
         let mut log_id = LogId([0; 16]);
-        for (file, bytes) in files.iter().filter(|(file, _)| matches!(file, FileId::Segment(_))) {
-            let header = SegmentHeader::decode(bytes).expect("the golden files are whole");
+        for (file, bytes) in files.iter().filter(|(file, _)| is_segment(*file)) {
+            let header = SegmentHeader::decode(bytes).expect("golden segments have valid headers");
             log_id = header.log_id;
             let mut reader = SegmentReader::new(&header, bytes);
             while let Some(frame) = reader.next() {
                 let (synced, end) = (frame.head.synced, reader.position());
-                frames.push(Placed { file: *file, start: end - frame.size(), end, synced });
+                frames.push(FrameLocation { file: *file, start: end - frame.size(), end, synced });
             }
             storage.put_file(*file, bytes.clone());
         }
-        let mut tale = Tale::default();
-        let recovered = recover(&mut storage, None, &mut tale).expect("the golden files are whole");
-        // Marks and footers have numbers and change nothing.
-        let mut history = BTreeMap::from([(Lsn(0), State::default().digest())]);
-        let mut digest = State::default().digest();
-        for lsn in 1..=recovered.last_lsn.0 {
-            digest = tale.digests.get(&Lsn(lsn)).copied().unwrap_or(digest);
-            history.insert(Lsn(lsn), digest);
-        }
-        Self { files, log_id, frames, history, messages: tale.messages }
+        let mut history = HistoryReplay::default();
+        let recovered = recover(&mut storage, None, &mut history).expect("the golden log is undamaged");
+        let digests = history.digests_through(recovered.last_lsn);
+        Self { files, log_id, frames, digests, messages: history.messages }
     }
 
-    /// The highest LSN that frames and names which are still as they were prove to be synced.
-    pub(crate) fn proven(&self, storage: &MemoryStorage) -> Lsn {
-        let before = |file: FileId| self.files.iter().find(|(known, _)| *known == file).map(|(_, bytes)| bytes);
-        let intact = self.frames.iter().filter(|frame| {
-            let now = storage.bytes(frame.file).and_then(|bytes| bytes.get(frame.start..frame.end));
-            now == before(frame.file).map(|bytes| &bytes[frame.start..frame.end])
+    /// The segments, oldest first.
+    pub(crate) fn segments(&self) -> Vec<&(FileId, Vec<u8>)> {
+        self.files.iter().filter(|(file, _)| is_segment(*file)).collect()
+    }
+
+    /// The highest LSN that is proven synced by the frames and snapshot names which are unchanged in `storage`.
+    pub(crate) fn proven_lsn(&self, storage: &MemoryStorage) -> Lsn {
+        let original = |file: FileId| self.files.iter().find(|(name, _)| *name == file).map(|(_, bytes)| bytes);
+        let unchanged = self.frames.iter().filter(|frame| {
+            let current = storage.bytes(frame.file).and_then(|bytes| bytes.get(frame.start..frame.end));
+            current == original(frame.file).map(|bytes| &bytes[frame.start..frame.end])
         });
-        let names = self.files.iter().filter_map(|(file, _)| match file {
+        let snapshots = self.files.iter().filter_map(|(file, _)| match file {
             FileId::Snapshot(lsn) if storage.bytes(*file).is_some() => Some(*lsn),
             _ => None,
         });
-        intact.map(|frame| frame.synced).chain(names).max().unwrap_or_default()
+        unchanged.map(|frame| frame.synced).chain(snapshots).max().unwrap_or_default()
     }
 }
 
+fn is_segment(file: FileId) -> bool {
+    matches!(file, FileId::Segment(_))
+}
+
 /// The messages that a state holds.
-pub(crate) fn messages(state: &State) -> BTreeSet<Message> {
+pub(crate) fn stored_messages(state: &State) -> BTreeSet<StoredMessage> {
     let mut messages = BTreeSet::new();
     for topic in state.topics() {
-        for (partition, holds) in topic.partitions() {
-            for (_, message) in holds.messages() {
-                let value = message.body.value().to_vec();
-                messages.insert((topic.name().to_string(), partition.0, message.offset.0, value));
+        for (id, partition) in topic.partitions() {
+            for (_, message) in partition.messages() {
+                messages.insert(StoredMessage {
+                    topic: topic.name().to_string(),
+                    partition: id.0,
+                    offset: message.offset.0,
+                    value: message.body.value().to_vec(),
+                });
             }
         }
     }
     messages
 }
 
-/// Follows a log from record to record.
+/// Replays a log and collects the digest of every state and every message.
 #[derive(Default)]
-struct Tale {
+struct HistoryReplay {
     state: State,
     digests: BTreeMap<Lsn, u64>,
-    messages: BTreeSet<Message>,
+    messages: BTreeSet<StoredMessage>,
 }
 
-impl Replay for Tale {
+impl HistoryReplay {
+    /// The digest after each LSN through `last`. Marks and footers have an LSN and do not change the state.
+    fn digests_through(&self, last: Lsn) -> BTreeMap<Lsn, u64> {
+        let mut digest = State::default().digest();
+        let mut digests = BTreeMap::from([(Lsn(0), digest)]);
+        for lsn in (1..=last.0).map(Lsn) {
+            digest = self.digests.get(&lsn).copied().unwrap_or(digest);
+            digests.insert(lsn, digest);
+        }
+        digests
+    }
+}
+
+impl Replay for HistoryReplay {
     fn reset(&mut self) {
         *self = Self::default();
     }
 
     fn restore(&mut self, _kind: u8, _version: u8, _payload: &[u8]) -> Result<(), Malformed> {
-        Err(Malformed::new("the log is read without its snapshots"))
+        Err(Malformed::new("the golden history is replayed without snapshots"))
     }
 
     fn replay(&mut self, lsn: Lsn, kind: u8, version: u8, payload: &[u8]) -> Result<(), Malformed> {
@@ -138,7 +165,7 @@ impl Replay for Tale {
         let applied = self.state.apply(&record);
         applied.map_err(|error| Malformed::new(error.to_string()))?;
         self.digests.insert(lsn, self.state.digest());
-        self.messages.extend(messages(&self.state));
+        self.messages.extend(stored_messages(&self.state));
         Ok(())
     }
 }

@@ -1,38 +1,40 @@
-//! Arbitrary bytes against everything in DriftQ that reads bytes.
+//! Fuzz targets for every parser and decoder in DriftQ.
 //!
-//! Each target is a plain function of bytes that panics where something is wrong. The shells in `fuzz_targets` hand it to libFuzzer, on a
-//! nightly compiler; `tests/corpus.rs` calls the very same functions on a stable one, with the inputs in `corpus` and with
-//! thousands made from them. `docs/fuzzing.md` says what each checks and how a finding becomes a test.
+//! A target is a function of bytes that panics if a check fails. The binaries in `fuzz_targets` pass it to libFuzzer
+//! and need a nightly compiler; `tests/corpus` calls the same functions on a stable compiler, with the inputs in
+//! `corpus` and with thousands derived from them. `docs/fuzzing.md` lists what each target checks and how a finding
+//! becomes a test.
 //!
-//! Bytes drawn at random end at the first checksum. Targets that read checksummed files therefore begin with a good log and take
-//! their input for a [script] of what is done to it: damage, which recovery must see through, or forgery with all
-//! checksums put right, which must be refused or make sense.
+//! Random bytes fail at the first checksum. Targets that read checksummed files therefore start from the golden log and
+//! interpret their input as a list of changes to it. [`damage`](mod@damage) leaves checksums unchanged, and recovery
+//! must detect it. A [`forgery`] corrects every checksum, and recovery must refuse it or reach a consistent state.
 #![forbid(unsafe_code)]
 
 mod actions;
 mod commands;
+pub mod damage;
+mod folder;
+pub mod forgery;
 mod frame;
 mod golden;
 mod http;
-mod opened;
+mod input;
 mod record;
+mod recovered_log;
 mod recovery;
 mod salvage;
-pub mod script;
 
 pub use commands::{commands, commands_with};
-pub use frame::{Encode, frame, frame_with};
-pub use golden::Golden;
-pub use http::{Reads, json_bodies, json_bodies_with, ndjson, query, query_with};
-pub use opened::Opened;
-pub use record::{Spell, record, record_with};
+pub use frame::{FrameEncoder, frame, frame_with};
+pub use http::{RequestParser, json_bodies, json_bodies_with, ndjson, query, query_with};
+pub use record::{RecordEncoder, record, record_with};
 pub use recovery::{recovery, recovery_with, segment, segment_with, snapshot, snapshot_with};
-pub use salvage::{Salvages, salvage, salvage_with};
+pub use salvage::{SalvageFn, salvage, salvage_with};
 
-/// A target's body: returns if all is well, panics if not.
+/// A fuzz target: panics if a check fails on the input.
 pub type Target = fn(&[u8]);
 
-/// Every target by its name, which is also that of its shell and of its folder of inputs.
+/// Every target by its name, which is also the name of its binary and of its folder in `corpus`.
 pub const TARGETS: &[(&str, Target)] = &[
     ("frame", frame),
     ("segment", segment),

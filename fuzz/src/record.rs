@@ -1,39 +1,41 @@
-//! Records: every spelling that is read is the one that is written.
+//! Fuzz target for the codecs of records and of message metadata.
 
 use driftq_core::Body;
 use driftq_core::codec::record as codec;
 use driftq_core::record::Record;
 use driftq_core::types::metadata;
 
-/// Writes a record anew: what a planted bug replaces.
-pub type Spell = fn(&Record, &mut Vec<u8>);
+/// Encodes a record. Tests replace it to plant a bug.
+pub type RecordEncoder = fn(&Record, &mut Vec<u8>);
 
-/// A kind and a payload as a record, and the payload as a message's metadata: no bytes make a decoder panic, and what decodes is written
-/// again in the very same bytes, so that nothing has two spellings.
+/// Decodes the input as a kind and a payload of a record, and the payload also as the metadata of a message.
+///
+/// Checks that no decoder panics and that whatever decodes has one encoding: it encodes to the same bytes.
 pub fn record(data: &[u8]) {
     record_with(data, codec::encode);
 }
 
-/// As [`record`], with another way of writing records.
+/// [`record`] with another encoder.
 ///
 /// # Panics
-/// If something is wrong.
-pub fn record_with(data: &[u8], spell: Spell) {
+/// If a check fails.
+pub fn record_with(data: &[u8], encode: RecordEncoder) {
     let Some((kind, payload)) = data.split_first() else { return };
-    if let Ok(found) = codec::decode(*kind, codec::VERSION, payload) {
-        let mut again = Vec::new();
-        spell(&found, &mut again);
-        assert_eq!((codec::kind(&found.event), &again[..]), (*kind, payload), "{found:?}");
-        assert_eq!(codec::decode(*kind, codec::VERSION, &again).as_ref(), Ok(&found));
+    if let Ok(record) = codec::decode(*kind, codec::VERSION, payload) {
+        let mut encoded = Vec::new();
+        encode(&record, &mut encoded);
+        let kind_and_payload = (codec::kind(&record.event), &encoded[..]);
+        assert_eq!(kind_and_payload, (*kind, payload), "a decoded record encodes to other bytes: {record:?}");
+        assert_eq!(codec::decode(*kind, codec::VERSION, &encoded).as_ref(), Ok(&record));
     }
-    assert!(codec::decode(*kind, codec::VERSION + 1, payload).is_err(), "no such version is written");
-    let meta = metadata::decode(payload);
+    assert!(codec::decode(*kind, codec::VERSION + 1, payload).is_err(), "an unknown version decodes");
+    let metadata = metadata::decode(payload);
     let body = Body::unpack(payload, payload.len() as u32, 0);
-    assert_eq!(body.is_ok(), meta.is_ok(), "a body takes the metadata that can be read, and no other");
-    if let (Ok(meta), Ok(body)) = (meta, body) {
-        let mut again = Vec::new();
-        metadata::encode(&meta, &mut again);
-        assert_eq!(again, payload, "{meta:?}");
-        assert_eq!(body.metadata(), meta);
+    assert_eq!(body.is_ok(), metadata.is_ok(), "a body and the codec of metadata disagree");
+    if let (Ok(metadata), Ok(body)) = (metadata, body) {
+        let mut encoded = Vec::new();
+        metadata::encode(&metadata, &mut encoded);
+        assert_eq!(encoded, payload, "decoded metadata encodes to other bytes: {metadata:?}");
+        assert_eq!(body.metadata(), metadata, "a body returns other metadata");
     }
 }

@@ -1,4 +1,4 @@
-//! A salvage of folders of arbitrary files.
+//! Fuzz target for salvage: folders with arbitrary contents.
 
 use arbitrary::Unstructured;
 use driftq_core::faults::NoFaults;
@@ -6,45 +6,49 @@ use driftq_core::log::MemoryStorage;
 use driftq_server::fuzzing;
 use driftq_server::wal::{Contents, Loss, WalError};
 
-use crate::golden::{Golden, messages};
-use crate::opened::Opened;
-use crate::recovery::folder;
+use crate::folder::{Folder, Origin};
+use crate::golden::{GoldenLog, stored_messages};
+use crate::recovered_log::RecoveredLog;
 
-/// Salvages a log into a new one: what a planted bug replaces.
-pub type Salvages = fn(&mut MemoryStorage) -> Result<Option<(Contents, Loss, MemoryStorage)>, WalError>;
+/// Salvages a log into a new one. Tests replace it to plant a bug.
+pub type SalvageFn = fn(&mut MemoryStorage) -> Result<Option<(Contents, Loss, MemoryStorage)>, WalError>;
 
-/// A folder as in [`recovery`](crate::recovery()), salvaged.
+/// Salvages a folder as [`recovery`](crate::recovery()) builds it.
 ///
-/// It never panics; what it writes opens, is sound and can be gone on with; it holds exactly as much as the salvage says it kept; and
-/// where bytes were only damaged, moved or taken away, every message in it is one that was.
+/// Checks that the salvage does not panic; that the new log recovers, is consistent, holds exactly what is reported as
+/// kept, and that a broker starts on it. If files were only damaged, renamed or removed, it holds no message that never
+/// existed.
 pub fn salvage(data: &[u8]) {
     salvage_with(data, fuzzing::salvage);
 }
 
-/// As [`salvage`], with another salvage.
+/// [`salvage`] with another implementation.
 ///
 /// # Panics
-/// If something is wrong.
-pub fn salvage_with(data: &[u8], salvages: Salvages) {
-    let mut input = Unstructured::new(data);
-    let (mut storage, genuine) = folder(&mut input);
-    let (kept, loss, mut new) = match salvages(&mut storage) {
-        Ok(Some(salvaged)) => salvaged,
+/// If a check fails.
+pub fn salvage_with(data: &[u8], salvage: SalvageFn) {
+    let Folder { mut storage, origin } = Folder::read(&mut Unstructured::new(data));
+    let (kept, loss, mut salvaged) = match salvage(&mut storage) {
+        Ok(Some(result)) => result,
         Ok(None) | Err(WalError::NoIdentity | WalError::Recovery(_)) => return,
-        Err(error) if !genuine => {
-            // Forged numbers may leave nothing to count on with.
-            return assert!(error.to_string().contains("at their end"), "a salvage in memory fails: {error}");
-        }
+        // A forged header can leave no LSN to continue with.
+        Err(error) if origin == Origin::Forged && error.to_string().contains("at their end") => return,
         Err(error) => panic!("a salvage in memory fails: {error}"),
     };
-    let opened = Opened::from(&mut new, &NoFaults).unwrap_or_else(|error| panic!("salvaged, and refused: {error}"));
-    assert_eq!(Contents::of(&opened.state), kept, "what is said to be kept is kept");
-    let ranges = loss.ranges.iter().map(|range| (range.start().0, range.end().0));
-    let rising: Vec<u64> = ranges.flat_map(|(first, last)| [first, last.saturating_add(1)]).collect();
-    assert!(rising.is_sorted(), "what is lost is named in order, each once: {loss:?}");
-    if genuine {
-        let invented: Vec<_> = messages(&opened.state).difference(&Golden::log().messages).cloned().collect();
-        assert!(invented.is_empty(), "messages that never were: {invented:?}");
+    let recovered = RecoveredLog::recover(&mut salvaged, &NoFaults);
+    let log = recovered.unwrap_or_else(|error| panic!("recovery refuses a salvaged log: {error}"));
+    assert_eq!(Contents::of(&log.state), kept, "a salvaged log holds other contents than reported");
+    check_ranges(&loss);
+    if origin == Origin::Genuine {
+        let unknown: Vec<_> = stored_messages(&log.state).difference(&GoldenLog::get().messages).cloned().collect();
+        assert!(unknown.is_empty(), "a salvaged log holds messages that never existed: {unknown:?}");
     }
-    opened.go_on(&new);
+    log.check_restarts(&salvaged);
+}
+
+/// Checks that the lost ranges are in order and do not overlap.
+fn check_ranges(loss: &Loss) {
+    let ranges = loss.ranges.iter().map(|range| (range.start().0, range.end().0));
+    let bounds: Vec<u64> = ranges.flat_map(|(first, last)| [first, last.saturating_add(1)]).collect();
+    assert!(bounds.is_sorted(), "lost ranges overlap or are out of order: {loss:?}");
 }

@@ -11,7 +11,8 @@ use crate::wal::WalCommand;
     name = "driftqd",
     version,
     about = "The DriftQ message broker",
-    long_about = "The DriftQ message broker.\n\nSettings come from the defaults of the profile, then from the configuration file, then from \
+    long_about = "The DriftQ message broker.\n\nSettings come from the defaults of the profile, then from the \
+        configuration file, then from \
                   DRIFTQ_* variables, then from flags; each overrides the ones before. An empty variable counts as not set.",
     args_conflicts_with_subcommands = true
 )]

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use driftq_core::types::Timestamp;
 
-/// The longest wait: the driver is woken by commands and completed jobs, and an `Instant` cannot be arbitrarily far away.
+/// The longest wait: the driver is woken by commands and completed jobs, and an `Instant` cannot be arbitrarily far
+/// away.
 const WAIT_MAX_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// A clock that never runs backwards.

@@ -1,4 +1,5 @@
-//! Entry points for the fuzz targets: the request parsers and the core of a salvage, which are private otherwise. Not a stable API.
+//! Entry points for the fuzz targets: the request parsers and the core of a salvage, which are private otherwise. Not a
+//! stable API.
 
 use driftq_core::Command;
 use driftq_core::log::MemoryStorage;
@@ -10,7 +11,8 @@ use crate::wal::{Contents, Loss, WalError, salvage_into};
 /// The requests that [`request`] parses, by name.
 pub const REQUESTS: &[&str] = request_parsers::REQUESTS;
 
-/// Parses the request with this number in [`REQUESTS`], modulo their count, from its body or, if that is blank, its query.
+/// Parses the request with this number in [`REQUESTS`], modulo their count, from its body or, if that is blank, its
+/// query.
 ///
 /// # Errors
 /// The status of the error response.
@@ -25,8 +27,8 @@ pub fn batch(acks: bool, lines: &[u8]) -> Vec<Result<Command, u16>> {
     lines.map(|line| request_parsers::parse_line(acks, line).map_err(|error| error.status.as_u16())).collect()
 }
 
-/// Salvages the log in `from` into a new storage: what is kept and lost, and the new log. `None` if a broker starts on the log as it
-/// is, or there is none.
+/// Salvages the log in `from` into a new storage: what is kept and lost, and the new log. `None` if a broker starts on
+/// the log as it is, or there is none.
 ///
 /// # Errors
 /// [`WalError`].

@@ -1,7 +1,7 @@
 //! A JSON writer for responses and deliveries.
 //!
-//! By hand and not with `serde`: the types of the core are written in the shape of the API, each line is appended to a buffer that many
-//! lines share, and texts that need no escaping are copied as they are.
+//! By hand and not with `serde`: the types of the core are written in the shape of the API, each line is appended to a
+//! buffer that many lines share, and texts that need no escaping are copied as they are.
 
 use bytes::Bytes;
 use driftq_core::Body;

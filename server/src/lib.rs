@@ -1,7 +1,7 @@
 //! The DriftQ broker as a process: HTTP in front, the pure core of `driftq-core` in the middle, real files behind.
 //!
-//! Every decision is made in `driftq-core`, which performs no I/O. This crate gives it commands, the time and the results of I/O, and
-//! delivers its replies. The binary `driftqd` ([`cli`]) is a thin `main` over it.
+//! Every decision is made in `driftq-core`, which performs no I/O. This crate gives it commands, the time and the
+//! results of I/O, and delivers its replies. The binary `driftqd` ([`cli`]) is a thin `main` over it.
 //!
 //! # Modules, top-down
 //!
@@ -14,30 +14,31 @@
 //! | `http` | connections, requests, one handler per family of routes, responses | `driver`, [`router`], `metrics`, `json`, [`config`] |
 //! | [`router`] | router hook: rules and webhook | [`config`], `json` |
 //! | `driver` | the core's [`Pipeline`](driftq_core::Pipeline) with its clock, I/O threads, pending replies and streams | `clock`, `metrics`, `driftq-files` |
-//! | [`wal`] | `driftqd wal`: verify, dump and salvage a log | `driftq-files` |
+//! | [`wal`] | `driftqd wal`: verify, dump, inspect and salvage a log | `driftq-files`, `driftq-inspect` |
 //! | `metrics`, `json`, `rfc3339`, `clock`, [`openapi`] | leaves | `driftq-core` types |
 //! | [`config`] | settings from defaults, file, environment and flags | `driftq-core` types |
 //!
-//! Threads: the *reactor* runs connections, handlers and the driver, so a command needs no lock; `driftq-log` appends and syncs the
-//! log; `driftq-files` prepares segments and writes snapshots; `driftq-recovery` reads the log at the start.
+//! Threads: the *reactor* runs connections, handlers and the driver, so a command needs no lock; `driftq-log` appends
+//! and syncs the log; `driftq-files` prepares segments and writes snapshots; `driftq-recovery` reads the log at the
+//! start.
 //!
 //! # A request from socket to core and back
 //!
 //! 1. `http::connection` accepts the socket and lets hyper parse the head.
 //! 2. `Service::respond` in `http` checks the head (`guard.rs`), finds the route (`routes.rs`) and receives the body
 //!    (`request_body.rs`).
-//! 3. The handler (`settle.rs` for an ack, `produce.rs` for a produce, `batch.rs` for both as NDJSON) parses the fields into a
-//!    [`Command`](driftq_core::Command) and calls `Driver::ask`.
+//! 3. The handler (`settle.rs` for an ack, `produce.rs` for a produce, `batch.rs` for both as NDJSON) parses the fields
+//!    into a [`Command`](driftq_core::Command) and calls `Driver::ask`.
 //! 4. `Driver::ask` in `driver` gives the command to the pipeline at once. **Here an ack is decided**, inside
-//!    [`Pipeline::handle`](driftq_core::Pipeline::handle) by the core's `decide` module: the state in memory has changed when it
-//!    returns, and the records are in the current batch.
-//! 5. **Here the reply waits for the sync**: the pipeline holds it until its log position is synced, and the request waits in
-//!    `driver/pending_replies.rs`, in the order of tickets.
+//!    [`Pipeline::handle`](driftq_core::Pipeline::handle) by the core's `decide` module: the state in memory has
+//!    changed when it returns, and the records are in the current batch.
+//! 5. **Here the reply waits for the sync**: the pipeline holds it until its log position is synced, and the request
+//!    waits in `driver/pending_replies.rs`, in the order of tickets.
 //! 6. `Driver::run` queues the batch on the `driftq-log` thread (`driver/io_threads.rs`), which appends and syncs it.
-//! 7. When the sync is complete, `Driver::run` takes the released outputs from the pipeline: a reply wakes its request, a delivery
-//!    goes to its stream in `driver/streams.rs`.
-//! 8. The handler writes the reply as JSON (`response.rs`), a refusal as an error (`error.rs`). For `GET /v1/consume` the response body
-//!    in `consume.rs` takes deliveries from the driver as the socket accepts them.
+//! 7. When the sync is complete, `Driver::run` takes the released outputs from the pipeline: a reply wakes its request,
+//!    a delivery goes to its stream in `driver/streams.rs`.
+//! 8. The handler writes the reply as JSON (`response.rs`), a refusal as an error (`error.rs`). For `GET /v1/consume`
+//!    the response body in `consume.rs` takes deliveries from the driver as the socket accepts them.
 #![forbid(unsafe_code)]
 
 pub mod cli;

@@ -206,8 +206,8 @@ fn list_absent(text: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// Converts OpenMetrics text to the Prometheus text format, in which a counter's family has the name of its series and there is no end
-/// mark.
+/// Converts OpenMetrics text to the Prometheus text format, in which a counter's family has the name of its series and
+/// there is no end mark.
 pub(crate) fn to_prometheus(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len() + 1_024);
     let mut lines = open_metrics.lines().filter(|line| *line != "# EOF").peekable();
@@ -216,7 +216,7 @@ pub(crate) fn to_prometheus(open_metrics: &str) -> String {
         let kind = if line.starts_with("# HELP ") { lines.peek().copied() } else { Some(line) };
         let is_counter = kind.is_some_and(|kind| kind.starts_with("# TYPE ") && kind.ends_with(" counter"));
         match line.splitn(4, ' ').collect::<Vec<_>>()[..] {
-            ["#", word, name, rest] if is_counter => text.extend(["# ", word, " ", name, "_total ", rest]),
+            ["#", keyword, name, rest] if is_counter => text.extend(["# ", keyword, " ", name, "_total ", rest]),
             _ => text.push_str(line),
         }
         text.push('\n');

@@ -1,6 +1,7 @@
 //! The OpenAPI document of the HTTP API, served at `/v1/openapi.json`.
 //!
-//! `openapi.json` is written by hand: it is the specification that the code is tested against, not generated from the code.
+//! `openapi.json` is written by hand: it is the specification that the code is tested against, not generated from the
+//! code.
 
 /// The OpenAPI 3.1 document, as JSON.
 #[must_use]

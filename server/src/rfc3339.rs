@@ -3,7 +3,8 @@
 use driftq_core::types::Timestamp;
 use jiff::fmt::temporal::DateTimePrinter;
 
-/// Appends a timestamp. One beyond what RFC 3339 can express is written as the last that can be, near the end of the year 9999.
+/// Appends a timestamp. One beyond what RFC 3339 can express is written as the last that can be, near the end of the
+/// year 9999.
 pub(crate) fn write(at: Timestamp, out: &mut Vec<u8>) {
     const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
     let timestamp = i64::try_from(at.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());

@@ -1,8 +1,8 @@
 //! Starts the broker, runs it until SIGTERM or SIGINT, and shuts it down.
 //!
-//! The listener is open before the log is recovered, so that probes see a live process that is not ready yet. On SIGTERM or SIGINT
-//! nothing more is accepted, streams end, accepted requests get their responses, the log gets its footer, and the process exits, all
-//! within a second.
+//! The listener is open before the log is recovered, so that probes see a live process that is not ready yet. On
+//! SIGTERM or SIGINT nothing more is accepted, streams end, accepted requests get their responses and the log its
+//! footer if they do not take longer than their timeouts, and the process exits within a second.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -251,7 +251,8 @@ impl LogSource {
                 Ok(RecoveredLog { pipeline, recovered, storage: None })
             }
             Self::Folder(storage) => {
-                // The broker is not ready before its first segment is, so only the beginning of that is written with zeros.
+                // The broker is not ready before its first segment is, so only the beginning of that is written with
+                // zeros.
                 let mut first = wrap(storage.clone().with_prepare(Prepare::ZerosThenReserve(FIRST_ZEROS_BYTES)));
                 let (pipeline, recovered) = OpenOptions::new().config(config).create(new_log).open(&mut first, now)?;
                 Ok(RecoveredLog { pipeline, recovered, storage: Some(storage) })

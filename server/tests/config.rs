@@ -12,7 +12,8 @@ use driftq_server::config::{
     ConfigError, LogFormat, LogSettings, Profile, Rule, Settings, Webhook, WebhookUrl, init_logging,
 };
 
-/// What `driftqd config` prints with these flags, these variables and a configuration file of this text, or its error message.
+/// What `driftqd config` prints with these flags, these variables and a configuration file of this text, or its error
+/// message.
 fn load(flags: &str, env: &[(&str, &str)], file: Option<&str>) -> Result<Settings, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("driftqd.toml");
@@ -393,7 +394,8 @@ fn contradictory_settings_are_refused() {
         ("[storage]\nsegment_bytes = 65536\nreserve_bytes = 65536", "must be less than storage.segment_bytes"),
         ("[storage]\nsegment_bytes = 16777216", "must hold the largest record"),
         (
-            "[storage]\nsegment_bytes = 262144\nreserve_bytes = 65536\n[limits]\nmessage_bytes_max = 1024\nkey_bytes_max = 10\n\
+            "[storage]\nsegment_bytes = 262144\nreserve_bytes = 65536\n[limits]\nmessage_bytes_max = \
+                1024\nkey_bytes_max = 10\n\
              metadata_bytes_max = 10\nresult_bytes_max = 131072",
             "or limits.result_bytes_max (131072)",
         ),

@@ -83,12 +83,12 @@ pub fn check_determinism(seed: u64, options: RunOptions) -> Result<DigestChain, 
     let first = run_seed(seed, options);
     let again = run_seed(seed, options);
     let replayed = replay(&first.setup, &first.actions, options);
-    let same = |how, other: &Run| {
+    let compare = |how, other: &Run| {
         let same = (first.chain, &first.actions, &first.violation) == (other.chain, &other.actions, &other.violation);
         if same { Ok(()) } else { Err(NotDeterministic { seed, how, first: first.chain, second: other.chain }) }
     };
-    same("the second run differs from the first", &again)?;
-    same("the replay of its trace differs from the run", &replayed)?;
+    compare("the second run differs from the first", &again)?;
+    compare("the replay of its trace differs from the run", &replayed)?;
     Ok(first.chain)
 }
 
@@ -111,10 +111,10 @@ pub fn run(plan: &Plan, mut watch: impl FnMut(&Summary)) -> Summary {
                 // Only failing runs are reported; a long campaign must not keep the actions of all.
                 run.actions = Vec::new();
             }
-            Failure { seed, run }
+            (seed, run)
         },
-        |result| {
-            summary.add(result);
+        |(seed, run)| {
+            summary.add(seed, run);
             summary.elapsed = started.elapsed();
             watch(&summary);
             let enough = summary.failures.len() as u64 >= plan.failures_max;
@@ -126,13 +126,13 @@ pub fn run(plan: &Plan, mut watch: impl FnMut(&Summary)) -> Summary {
 }
 
 impl Summary {
-    fn add(&mut self, result: Failure) {
+    fn add(&mut self, seed: u64, run: Run) {
         self.seeds += 1;
-        self.counters.add(&result.run.counters);
-        self.coverage.add(&result.run.coverage);
-        self.chain.mix_bytes(result.run.chain.to_string().as_bytes());
-        if result.run.violation.is_some() {
-            self.failures.push(result);
+        self.counters.add(&run.counters);
+        self.coverage.add(&run.coverage);
+        self.chain.mix_bytes(run.chain.to_string().as_bytes());
+        if run.violation.is_some() {
+            self.failures.push(Failure { seed, run });
         }
     }
 }

@@ -141,8 +141,8 @@ impl Coverage {
 
     /// Adds the counts of another world.
     pub fn add(&mut self, other: &Self) {
-        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
-            *mine += theirs;
+        for (count, more) in self.0.iter_mut().zip(other.0) {
+            *count += more;
         }
     }
 

@@ -26,9 +26,9 @@ impl DigestChain {
     pub fn mix_bytes(&mut self, bytes: &[u8]) {
         self.mix(bytes.len() as u64);
         for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.mix(u64::from_le_bytes(word));
+            let mut block = [0; 8];
+            block[..chunk.len()].copy_from_slice(chunk);
+            self.mix(u64::from_le_bytes(block));
         }
     }
 }

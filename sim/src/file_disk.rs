@@ -152,7 +152,7 @@ impl FileDisk {
 
     /// Reopens the directory, as another process would.
     fn reopen(&mut self) -> Result<(), FolderError> {
-        // The lock is released with the last handle, which must go before the directory is locked again.
+        // The lock is released with the last handle, which must be dropped before the directory is locked again.
         let without_lock = FileStorage::open_unlocked(&self.path);
         let failed = |error| FolderError::Io { doing: "opening", path: self.path.clone(), error };
         self.files = without_lock.map_err(failed)?;
@@ -160,8 +160,8 @@ impl FileDisk {
         Ok(())
     }
 
-    fn note_failure<E: Display>(&self, doing: &str, done: Result<(), E>) {
-        if let Err(error) = done {
+    fn note_failure<E: Display>(&self, doing: &str, result: Result<(), E>) {
+        if let Err(error) = result {
             self.difference.set(format_args!("{doing}: {error}"));
         }
     }
@@ -180,10 +180,10 @@ impl SimStorage for FileDisk {
         let compared = self.compare_all();
         self.note_failure("before a crash", compared);
         self.model.crash(loss);
-        let lost = self.apply_loss();
-        self.note_failure("applying the loss", lost);
-        let opened = self.reopen();
-        self.note_failure("reopening the directory", opened);
+        let applied = self.apply_loss();
+        self.note_failure("applying the loss", applied);
+        let reopened = self.reopen();
+        self.note_failure("reopening the directory", reopened);
     }
 
     fn inspect_recovery(&self, faults: &impl Faults) -> Result<(State, Recovered), RecoveryError> {
@@ -278,10 +278,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut disk, path) = written(folder.path());
         disk.crash(Loss::Nothing);
-        assert!(fs::read(&path).expect("there").starts_with(b"syncednot yet\0"));
+        assert!(fs::read(&path).expect("the file exists").starts_with(b"syncednot yet\0"));
         disk.crash(Loss::All);
-        let left = fs::read(&path).expect("there");
-        assert!(left.starts_with(b"synced\0") && left.len() == CAPACITY as usize);
+        let bytes = fs::read(&path).expect("the file exists");
+        assert!(bytes.starts_with(b"synced\0") && bytes.len() == CAPACITY as usize);
         let mut buffer = [1; 8];
         assert_eq!(disk.read(FILE, 0, &mut buffer), Ok(8));
         assert_eq!(&buffer, b"synced\0\0");
@@ -290,19 +290,19 @@ mod tests {
 
     #[test]
     fn changed_file_is_reported_at_read_sync_and_crash() {
-        type Use = fn(&mut FileDisk);
-        let uses: [(&str, Use); 3] = [
+        type Operation = fn(&mut FileDisk);
+        let operations: [(&str, Operation); 3] = [
             ("read", |disk| drop(disk.read(FILE, 0, &mut [0; 16]))),
             ("sync", |disk| drop(disk.sync(FILE))),
             ("crash", |disk| disk.crash(Loss::All)),
         ];
-        for (name, touch) in uses {
+        for (name, operation) in operations {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let (mut disk, path) = written(folder.path());
-            let mut bytes = fs::read(&path).expect("there");
+            let mut bytes = fs::read(&path).expect("the file exists");
             bytes[7] ^= 1;
             fs::write(&path, bytes).expect("written outside the storage");
-            touch(&mut disk);
+            operation(&mut disk);
             assert!(disk.difference().found().is_some(), "{name}");
         }
     }

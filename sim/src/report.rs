@@ -19,7 +19,7 @@ pub fn figures(summary: &Summary, jobs: NonZeroUsize) -> String {
     let seconds = elapsed.as_secs_f64().max(1e-9);
     let rate = counters.events as f64 / seconds;
     let simulated = Duration::from_millis(counters.simulated_ms);
-    let faster = simulated.as_secs_f64() / seconds;
+    let speedup = simulated.as_secs_f64() / seconds;
     let outputs = counters.replies + counters.deliveries;
     // Closed streams are predicted too, but not counted as outputs.
     let share = 100.0 * (counters.predicted.min(outputs)) as f64 / outputs.max(1) as f64;
@@ -31,7 +31,7 @@ pub fn figures(summary: &Summary, jobs: NonZeroUsize) -> String {
     row("events", grouped(counters.events));
     let per_core = grouped((rate / jobs.get() as f64) as u64);
     row("events/s", format!("{} ({per_core} on each of {jobs} threads)", grouped(rate as u64)));
-    row("simulated time", format!("{}, {}x real time", span(simulated), grouped(faster as u64)));
+    row("simulated time", format!("{}, {}x real time", span(simulated), grouped(speedup as u64)));
     row("commands", grouped(counters.commands));
     row("deliveries", grouped(counters.deliveries));
     row("effects", grouped(counters.effects));
@@ -44,7 +44,7 @@ pub fn figures(summary: &Summary, jobs: NonZeroUsize) -> String {
 }
 
 /// The invariants about effects and completed steps.
-const ABOUT_EFFECTS: [u8; 3] = [12, 24, 25];
+const EFFECT_INVARIANTS: [u8; 3] = [12, 24, 25];
 
 /// How often effects were granted, run, replayed and skipped, one figure per line, and whether every rerun was
 /// justified.
@@ -69,12 +69,12 @@ pub fn effects(summary: &Summary) -> String {
             .iter()
             .any(|failure| failure.run.violation.as_ref().is_some_and(|found| found.invariant == number))
     };
-    lines.push_str(match ABOUT_EFFECTS.into_iter().any(violated) {
+    lines.push_str(match EFFECT_INVARIANTS.into_iter().any(violated) {
         true => "exactly-once effects: VIOLATED, see the failures below\n",
         false => {
-            "exactly-once effects: held. An effect ran again only under a grant issued after an expired lease, a recorded failure, a newer \
-             delivery, a forget or the end of its window, and never after a success within it; every output of a completed step is stored \
-             exactly once\n"
+            "exactly-once effects: held. An effect ran again only under a grant issued after an expired lease, a \
+             recorded failure, a newer delivery, a forget or the end of its window, and never after a success \
+             within it; every output of a completed step is stored exactly once\n"
         }
     });
     lines

@@ -62,11 +62,11 @@ impl<F: Faults> Shadow<F> {
         }
     }
 
-    /// Takes in `bytes` written to a segment and returns the records in them.
+    /// Adds `bytes` written to a segment and returns the records in them.
     pub fn appended(&mut self, file: FileId, position: u64, bytes: &[u8]) -> impl Iterator<Item = &Record> {
-        let known = self.tail.len();
+        let tail_len = self.tail.len();
         self.push_frames(file, position, bytes);
-        self.tail.iter().skip(known).filter_map(|(_, record)| record.as_ref())
+        self.tail.iter().skip(tail_len).filter_map(|(_, record)| record.as_ref())
     }
 
     fn push_frames(&mut self, file: FileId, position: u64, bytes: &[u8]) {
@@ -87,7 +87,7 @@ impl<F: Faults> Shadow<F> {
                 .then(|| codec::decode(frame.head.kind, frame.head.version, frame.payload).ok())
                 .flatten();
             if self.frames.last().is_some_and(|last| last.lsn >= written.lsn) {
-                // Written again by a recovery that did not trust the tail.
+                // Written again by a recovery that did not rely on the tail.
                 continue;
             }
             self.frames.push(written.clone());
@@ -95,7 +95,7 @@ impl<F: Faults> Shadow<F> {
         }
     }
 
-    /// After a sync: takes in what has become durable.
+    /// After a sync: applies the records that have become durable.
     pub fn advance_durable(&mut self, disk: &Disk) {
         while let Some((written, _)) = self.tail.front()
             && disk.is_durable(written.file, written.range.clone())

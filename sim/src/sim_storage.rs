@@ -16,7 +16,7 @@ pub trait SimStorage: Storage {
     /// The model, to inject faults.
     fn model_mut(&mut self) -> &mut Disk;
 
-    /// The process or the machine dies; what is left can be opened again.
+    /// The process or the machine crashes; what is left can be opened again.
     fn crash(&mut self, loss: Loss);
 
     /// What recovery would find. Changes nothing.

@@ -8,13 +8,13 @@ use driftq_sim::mutants::{Effort, measure};
 use driftq_sim::trace::Trace;
 
 /// The result of a program run.
-struct Ended {
+struct ProgramResult {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Ended {
+impl ProgramResult {
     fn first(&self) -> &str {
         self.out.lines().next().unwrap_or_default()
     }
@@ -23,19 +23,19 @@ impl Ended {
         self.out.lines().last().unwrap_or_default()
     }
 
-    /// Misuse: exit code 2 and an error message that names the valid choices.
-    fn is_refused(&self, text: &str) {
+    /// Asserts misuse: exit code 2 and an error message that names the valid choices.
+    fn assert_refused(&self, text: &str) {
         assert_eq!(self.code, 2, "{} {}", self.out, self.err);
         assert!(self.err.starts_with("error: ") && self.err.contains(text), "{text}: {}", self.err);
         assert!(!self.err.contains("panicked"), "{}", self.err);
     }
 }
 
-fn sim(args: &[&str]) -> Ended {
+fn sim(args: &[&str]) -> ProgramResult {
     let run = Command::new(env!("CARGO_BIN_EXE_driftq-sim")).args(args).output();
     let Output { status, stdout, stderr } = run.expect("the program starts");
     let text = |bytes| String::from_utf8(bytes).expect("the program writes text");
-    Ended { code: status.code().expect("it exits by itself"), out: text(stdout), err: text(stderr) }
+    ProgramResult { code: status.code().expect("it exits by itself"), out: text(stdout), err: text(stderr) }
 }
 
 /// An empty directory for a test.
@@ -52,23 +52,23 @@ fn text(path: &Path) -> &str {
 
 #[test]
 fn passing_run_prints_its_options_first_and_passed_last() {
-    let ended = sim(&["run", "--seeds", "6", "--jobs", "2"]);
-    assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
+    let result = sim(&["run", "--seeds", "6", "--jobs", "2"]);
+    assert_eq!((result.code, result.last()), (0, "PASSED"), "{}", result.out);
     assert_eq!(
-        ended.first(),
+        result.first(),
         "driftq-sim run --seeds 6 --start 0 --profile default --jobs 2 --failures 1 --out-dir sim-failures"
     );
     let expected =
         ["seed 0 run twice", "events/s", "simulated time", "predicted", "peak memory", "coverage", "a sync failed"];
     for text in expected {
-        assert!(ended.out.contains(text), "{text}: {}", ended.out);
+        assert!(result.out.contains(text), "{text}: {}", result.out);
     }
 }
 
 #[test]
 fn effects_profile_prints_how_often_effects_ran() {
-    let ended = sim(&["run", "--seeds", "12", "--profile", "effects"]);
-    assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
+    let result = sim(&["run", "--seeds", "12", "--profile", "effects"]);
+    assert_eq!((result.code, result.last()), (0, "PASSED"), "{}", result.out);
     let expected = [
         "EXECUTE replies",
         "effects run by workers",
@@ -79,9 +79,9 @@ fn effects_profile_prints_how_often_effects_ran() {
         "exactly-once effects: held",
     ];
     for text in expected {
-        assert!(ended.out.contains(text), "{text}: {}", ended.out);
+        assert!(result.out.contains(text), "{text}: {}", result.out);
     }
-    let counted = ended.out.lines().find(|line| line.ends_with("EXECUTE replies")).expect("the figure is printed");
+    let counted = result.out.lines().find(|line| line.ends_with("EXECUTE replies")).expect("the figure is printed");
     assert!(!counted.trim_start().starts_with("0 "), "{counted}");
     assert!(!sim(&["run", "--seeds", "2"]).out.contains("EXECUTE replies"));
 }
@@ -106,33 +106,35 @@ fn counts_do_not_depend_on_the_number_of_jobs() {
 
 #[test]
 fn run_with_a_duration_ends_in_time() {
-    let ended = sim(&["run", "--for", "50ms", "--failures", "100"]);
-    assert!(ended.first().contains("--for 50ms"), "{}", ended.out);
-    assert!(["PASSED", "FAILED"].contains(&ended.last()), "{}", ended.out);
+    let result = sim(&["run", "--for", "50ms", "--failures", "100"]);
+    assert!(result.first().contains("--for 50ms"), "{}", result.out);
+    assert!(["PASSED", "FAILED"].contains(&result.last()), "{}", result.out);
 }
 
 #[test]
 fn exhaust_searches_to_a_depth_and_prints_counts() {
-    let ended = sim(&["exhaust", "--depth", "2", "--jobs", "1"]);
-    assert_eq!((ended.code, ended.last()), (0, "PASSED"), "{}", ended.out);
+    let result = sim(&["exhaust", "--depth", "2", "--jobs", "1"]);
+    assert_eq!((result.code, result.last()), (0, "PASSED"), "{}", result.out);
     assert_eq!(
-        ended.first(),
-        "driftq-sim exhaust --depth 2 --messages 2 --consumers 2 --crashes 1 --jobs 1 --trace sim-failures/exhaust.jsonl"
+        result.first(),
+        "driftq-sim exhaust --depth 2 --messages 2 --consumers 2 --crashes 1 --jobs 1 --trace \
+            sim-failures/exhaust.jsonl"
     );
     for text in ["new states", "transitions", "deduplicated", "crash points", "2 of 2", "states/s"] {
-        assert!(ended.out.contains(text), "{text}: {}", ended.out);
+        assert!(result.out.contains(text), "{text}: {}", result.out);
     }
-    sim(&["exhaust", "--depth", "two"]).is_refused("two");
-    sim(&["exhaust", "--mutant", "nonsense"]).is_refused("skip-token-check");
+    sim(&["exhaust", "--depth", "two"]).assert_refused("two");
+    sim(&["exhaust", "--mutant", "nonsense"]).assert_refused("skip-token-check");
 }
 
 #[test]
 fn planted_bug_found_by_exhaust_is_shrunk_written_and_replayed() {
     let path = folder("exhaust").join("found.jsonl");
-    let ended = sim(&["exhaust", "--mutant", "torn-tail-taken-for-rot", "--trace", text(&path)]);
-    assert_eq!((ended.code, ended.last()), (1, "FAILED"), "{}", ended.out);
-    let again = format!("replay the shrunk trace: cargo run --release -p driftq-sim -- replay {}", path.display());
-    assert!(ended.out.contains(&again), "{}", ended.out);
+    let result = sim(&["exhaust", "--mutant", "torn-tail-taken-for-rot", "--trace", text(&path)]);
+    assert_eq!((result.code, result.last()), (1, "FAILED"), "{}", result.out);
+    let replay_command =
+        format!("replay the shrunk trace: cargo run --release -p driftq-sim -- replay {}", path.display());
+    assert!(result.out.contains(&replay_command), "{}", result.out);
     let trace = Trace::read(&path).expect("the trace was written");
     let violated = trace.header.violates.expect("the trace names the invariant");
     assert!((trace.actions.len(), violated.invariant) <= (5, 20), "{} actions", trace.actions.len());
@@ -143,15 +145,16 @@ fn planted_bug_found_by_exhaust_is_shrunk_written_and_replayed() {
 #[test]
 fn planted_bug_found_by_run_is_shrunk_written_and_replayed() {
     let folder = folder("planted");
-    let ended = sim(&["run", "--mutant", "skip-token-check", "--out-dir", text(&folder)]);
-    assert_eq!((ended.code, ended.last()), (1, "FAILED"), "{}", ended.out);
-    let again = "replay the shrunk trace: cargo run --release -p driftq-sim -- replay ";
-    let path = ended.out.lines().find_map(|line| line.trim().strip_prefix(again)).expect("the command is printed");
+    let result = sim(&["run", "--mutant", "skip-token-check", "--out-dir", text(&folder)]);
+    assert_eq!((result.code, result.last()), (1, "FAILED"), "{}", result.out);
+    let replay_command = "replay the shrunk trace: cargo run --release -p driftq-sim -- replay ";
+    let path =
+        result.out.lines().find_map(|line| line.trim().strip_prefix(replay_command)).expect("the command is printed");
     let trace = Trace::read(Path::new(path)).expect("the trace was written");
     assert!(trace.actions.len() <= 25, "{} actions", trace.actions.len());
     let violated = trace.header.violates.expect("the trace names the invariant");
     let (number, sentence) = (violated.invariant, violated.sentence);
-    assert!(ended.out.contains(&format!("invariant {number}: {sentence}")), "{}", ended.out);
+    assert!(result.out.contains(&format!("invariant {number}: {sentence}")), "{}", result.out);
 
     let replayed = sim(&["replay", path]);
     assert_eq!(replayed.code, 1, "{}", replayed.out);
@@ -194,16 +197,16 @@ fn seed_and_its_trace_have_the_same_digest() {
 
 #[test]
 fn passing_seed_has_nothing_to_shrink() {
-    let ended = sim(&["shrink", "2"]);
-    assert_eq!((ended.code, ended.last()), (0, "no invariant is violated: there is nothing to shrink"));
+    let result = sim(&["shrink", "2"]);
+    assert_eq!((result.code, result.last()), (0, "no invariant is violated: there is nothing to shrink"));
 }
 
 #[test]
 fn violation_is_explained_with_a_curve_an_action_and_a_slice() {
-    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions/mutant-dedupe-dropped-on-replay.jsonl");
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/regressions/mutant-dedupe-dropped-on-replay.jsonl");
     let json = folder("explain").join("explained.json");
-    let ended = sim(&["explain", kept, "--futures", "16", "--json", text(&json)]);
-    assert_eq!(ended.code, 1, "{} {}", ended.out, ended.err);
+    let result = sim(&["explain", trace, "--futures", "16", "--json", text(&json)]);
+    assert_eq!(result.code, 1, "{} {}", result.out, result.err);
     let expected = [
         "with dedupe-dropped-on-replay planted",
         "invariant 20 violated: recovery accepts every disk that honoured its contract",
@@ -214,17 +217,17 @@ fn violation_is_explained_with_a_curve_an_action_and_a_slice() {
         "without it another is violated: invariant 18",
     ];
     for text in expected {
-        assert!(ended.out.contains(text), "{text}: {}", ended.out);
+        assert!(result.out.contains(text), "{text}: {}", result.out);
     }
     let curve =
-        ended.out.lines().skip_while(|line| !line.starts_with("of 16 futures")).take_while(|line| !line.is_empty());
-    assert!(curve.map(|line| line.chars().count()).all(|width| width <= 80), "{}", ended.out);
+        result.out.lines().skip_while(|line| !line.starts_with("of 16 futures")).take_while(|line| !line.is_empty());
+    assert!(curve.map(|line| line.chars().count()).all(|width| width <= 80), "{}", result.out);
     let written = std::fs::read_to_string(&json).expect("the file was written");
     let written: serde_json::Value = serde_json::from_str(&written).expect("it is JSON");
     assert_eq!((&written["inevitable"], &written["curve"][7]), (&5.into(), &serde_json::json!([7, 1.0])));
 
-    let nothing = sim(&["explain", kept, "--mutant", "none"]);
-    assert_eq!((nothing.code, nothing.last()), (0, "no invariant is violated: there is nothing to explain"));
+    let passing = sim(&["explain", trace, "--mutant", "none"]);
+    assert_eq!((passing.code, passing.last()), (0, "no invariant is violated: there is nothing to explain"));
 }
 
 #[test]
@@ -246,8 +249,8 @@ fn kill_matrix_is_written_between_the_markers_of_a_document() {
     std::fs::write(&with, "before\n<!-- kill matrix -->\nobsolete\n<!-- /kill matrix -->\nafter\n").expect("a file");
     std::fs::write(&without, "nothing\n").expect("a file");
     let quick = ["mutants", "--seeds", "1", "--starts", "1", "--survey", "0", "--out"];
-    let ended = sim(&[&quick[..], &[text(&with)]].concat());
-    assert!(ended.code < 2, "{} {}", ended.out, ended.err);
+    let result = sim(&[&quick[..], &[text(&with)]].concat());
+    assert!(result.code < 2, "{} {}", result.out, result.err);
     let written = std::fs::read_to_string(&with).expect("the document");
     assert!(
         written.starts_with("before\n") && written.ends_with("after\n") && !written.contains("obsolete"),
@@ -255,59 +258,59 @@ fn kill_matrix_is_written_between_the_markers_of_a_document() {
     );
     let rows = Fault::ALL.iter().filter(|fault| written.contains(&format!("\n| `{}` |", fault.name()))).count();
     assert_eq!(rows, Fault::ALL.len(), "{written}");
-    sim(&[&quick[..], &[text(&without)]].concat()).is_refused("<!-- kill matrix -->");
-    sim(&[&quick[..], &[text(&folder.join("missing.md"))]].concat()).is_refused("cannot be read");
+    sim(&[&quick[..], &[text(&without)]].concat()).assert_refused("<!-- kill matrix -->");
+    sim(&[&quick[..], &[text(&folder.join("missing.md"))]].concat()).assert_refused("cannot be read");
 }
 
 #[test]
 fn misuse_is_refused_with_the_valid_choices() {
-    sim(&["replay", "no-such-file.jsonl"]).is_refused("neither a seed");
-    sim(&["shrink", "-5"]).is_refused("-5");
-    sim(&["run", "--mutant", "unknown"]).is_refused("highest-ack-watermark");
-    sim(&["replay", "1", "--mutant", "unknown"]).is_refused("or none");
-    sim(&["mutants", "--only", "unknown"]).is_refused("skip-token-check");
-    sim(&["run", "--seeds", "0"]).is_refused("--seeds");
-    sim(&["run", "--seeds", "3", "--for", "1s"]).is_refused("--for");
-    sim(&["run", "--for", "2 minutes"]).is_refused("2m");
-    sim(&["run", "--start", "x"]).is_refused("seeds are numbers");
-    sim(&["run", "--jobs", "0"]).is_refused("--jobs");
-    sim(&["explain", "no-such-file.jsonl"]).is_refused("neither a seed");
-    sim(&["explain", "1", "--futures", "0"]).is_refused("--futures");
-    sim(&["soak", "--every", "often"]).is_refused("2m");
-    sim(&["run", "--profile", "unknown"]).is_refused("effects");
-    sim(&["dance"]).is_refused("dance");
+    sim(&["replay", "no-such-file.jsonl"]).assert_refused("neither a seed");
+    sim(&["shrink", "-5"]).assert_refused("-5");
+    sim(&["run", "--mutant", "unknown"]).assert_refused("highest-ack-watermark");
+    sim(&["replay", "1", "--mutant", "unknown"]).assert_refused("or none");
+    sim(&["mutants", "--only", "unknown"]).assert_refused("skip-token-check");
+    sim(&["run", "--seeds", "0"]).assert_refused("--seeds");
+    sim(&["run", "--seeds", "3", "--for", "1s"]).assert_refused("--for");
+    sim(&["run", "--for", "2 minutes"]).assert_refused("2m");
+    sim(&["run", "--start", "x"]).assert_refused("seeds are numbers");
+    sim(&["run", "--jobs", "0"]).assert_refused("--jobs");
+    sim(&["explain", "no-such-file.jsonl"]).assert_refused("neither a seed");
+    sim(&["explain", "1", "--futures", "0"]).assert_refused("--futures");
+    sim(&["soak", "--every", "often"]).assert_refused("2m");
+    sim(&["run", "--profile", "unknown"]).assert_refused("effects");
+    sim(&["dance"]).assert_refused("dance");
     let folder = folder("misuse");
     let bad = folder.join("bad.jsonl");
     std::fs::write(&bad, "{\"driftq_trace\":1,\"written_by\":\"me\",\"setup\":{}}\n\"wake\"\n{\"wake\":1}\n")
         .expect("a file");
-    sim(&["replay", text(&bad)]).is_refused("line 3");
+    sim(&["replay", text(&bad)]).assert_refused("line 3");
     std::fs::write(&bad, [0xff, 0xfe, 0]).expect("a file");
-    sim(&["replay", text(&bad)]).is_refused("cannot be read");
-    sim(&["replay", "2", "--trace", "/dev/null/x.jsonl"]).is_refused("cannot be written");
+    sim(&["replay", text(&bad)]).assert_refused("cannot be read");
+    sim(&["replay", "2", "--trace", "/dev/null/x.jsonl"]).assert_refused("cannot be written");
 }
 
 #[test]
 fn every_command_has_help_with_examples() {
     for command in [&[][..], &["run"], &["replay"], &["shrink"], &["explain"], &["soak"], &["mutants"]] {
-        let ended = sim(&[command, &["--help"]].concat());
-        assert_eq!(ended.code, 0, "{command:?}");
-        assert!(ended.out.contains("Examples:"), "{}", ended.out);
+        let result = sim(&[command, &["--help"]].concat());
+        assert_eq!(result.code, 0, "{command:?}");
+        assert!(result.out.contains("Examples:"), "{}", result.out);
     }
     assert_eq!(sim(&[]).code, 2);
 }
 
 #[test]
 fn view_writes_one_file_and_names_the_violation() {
-    let (folder, kept) = (folder("view"), format!("{}/regressions", env!("CARGO_MANIFEST_DIR")));
-    let (trace, out) = (format!("{kept}/mutant-skip-token-check.jsonl"), folder.join("deep/view.html"));
-    let ended = sim(&["view", &trace, "--out", text(&out)]);
-    assert_eq!(ended.code, 0, "{}", ended.err);
-    assert!(ended.out.contains("invariant 6 violated by action 8"), "{}", ended.out);
-    assert!(ended.out.contains(&format!("written to {}", out.display())), "{}", ended.out);
+    let (folder, regressions) = (folder("view"), format!("{}/regressions", env!("CARGO_MANIFEST_DIR")));
+    let (trace, out) = (format!("{regressions}/mutant-skip-token-check.jsonl"), folder.join("deep/view.html"));
+    let result = sim(&["view", &trace, "--out", text(&out)]);
+    assert_eq!(result.code, 0, "{}", result.err);
+    assert!(result.out.contains("invariant 6 violated by action 8"), "{}", result.out);
+    assert!(result.out.contains(&format!("written to {}", out.display())), "{}", result.out);
     let page = std::fs::read_to_string(&out).expect("a page was written");
     assert!(page.starts_with("<!doctype html>") && page.contains("<title>mutant-skip-token-check</title>"));
-    let healthy = sim(&["view", &trace, "--out", text(&out), "--mutant", "none"]);
-    assert!(healthy.out.contains("no invariant is violated in 8 actions"), "{}", healthy.out);
-    sim(&["view", "nowhere.jsonl"]).is_refused("neither a seed");
-    sim(&["view", "3", "--out", text(&folder)]).is_refused("cannot be written");
+    let without_bug = sim(&["view", &trace, "--out", text(&out), "--mutant", "none"]);
+    assert!(without_bug.out.contains("no invariant is violated in 8 actions"), "{}", without_bug.out);
+    sim(&["view", "nowhere.jsonl"]).assert_refused("neither a seed");
+    sim(&["view", "3", "--out", text(&folder)]).assert_refused("cannot be written");
 }

@@ -67,9 +67,9 @@ fn long_log_is_limited_to_last_records_or_to_the_filter() {
     broker.create_group("orders", "billing");
     broker.produce("orders");
     for _ in 0..TIMELINE_RECORDS_MAX * 2 / 3 {
-        let taken = broker.receive("orders", "billing", "w1");
+        let delivery = broker.receive("orders", "billing", "w1");
         broker.produce("orders");
-        broker.ack("orders", "billing", "w1", &taken);
+        broker.ack("orders", "billing", "w1", &delivery);
     }
     broker.produce("other");
     let timeline_of = |filter: &RecordFilter| timeline_of_log(&mut broker.reader(), "a log", filter).unwrap();
@@ -102,12 +102,12 @@ fn long_log_is_limited_to_last_records_or_to_the_filter() {
 /// Runs `driftq-sim view` and returns what it printed and the timeline in the page.
 fn view(dir: &Path, page: &Path, args: &[&str]) -> (String, Value) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_driftq-sim"));
-    let ended = command.arg("view").arg(dir).arg("--out").arg(page).args(args).output().unwrap();
-    assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stderr));
+    let output = command.arg("view").arg(dir).arg("--out").arg(page).args(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let html = std::fs::read_to_string(page).unwrap();
     let (_, json) = html.split_once("application/json").and_then(|(_, rest)| rest.split_once('>')).unwrap();
     let json = serde_json::from_str(json.split_once("</script>").unwrap().0).unwrap();
-    (String::from_utf8(ended.stdout).unwrap(), json)
+    (String::from_utf8(output.stdout).unwrap(), json)
 }
 
 #[test]
@@ -128,17 +128,17 @@ fn view_of_data_folder_shows_log_range_and_single_message() {
     let records = all["steps"].as_array().unwrap().len();
     assert!(out.starts_with(&format!("{records} records\nwritten to ")), "{out}");
     assert_eq!((&all["unit"], all["leases"].as_array().unwrap().len()), (&Value::from("record"), 2));
-    let (_, some) = view(folder.path(), &page, &["--from", "3", "--to", "4"]);
-    assert_eq!(some["steps"].as_array().unwrap().len(), 2);
-    let (_, one) = view(folder.path(), &page, &["--message", "orders/0"]);
-    assert_eq!(one["title"], Value::from("orders/0"));
-    assert!(one["steps"].as_array().unwrap().len() < records);
+    let (_, range) = view(folder.path(), &page, &["--from", "3", "--to", "4"]);
+    assert_eq!(range["steps"].as_array().unwrap().len(), 2);
+    let (_, message) = view(folder.path(), &page, &["--message", "orders/0"]);
+    assert_eq!(message["title"], Value::from("orders/0"));
+    assert!(message["steps"].as_array().unwrap().len() < records);
 }
 
 #[test]
 fn record_selection_without_data_folder_is_refused() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_driftq-sim"));
-    let ended = command.args(["view", "3", "--from", "3"]).output().unwrap();
-    let err = String::from_utf8(ended.stderr).unwrap();
-    assert!(ended.status.code() == Some(2) && err.contains("3 is not a data folder"), "{err}");
+    let output = command.args(["view", "3", "--from", "3"]).output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && err.contains("3 is not a data folder"), "{err}");
 }

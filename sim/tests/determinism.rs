@@ -11,32 +11,33 @@ use driftq_sim::swarm::Profile;
 use driftq_sim::trace::{Trace, TraceError, ViolatedInvariant};
 use driftq_sim::world::Checks;
 
-const SOUND: RunOptions = RunOptions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
+const NO_FAULT: RunOptions = RunOptions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
 
 fn planted(fault: Fault) -> RunOptions {
-    RunOptions { fault: Some(fault), ..SOUND }
+    RunOptions { fault: Some(fault), ..NO_FAULT }
 }
 
 /// The first seed that fails with a planted bug and passes without.
 fn failing_seed(fault: Fault) -> (u64, Run) {
     let runs = (0..100).map(|seed| (seed, run_seed(seed, planted(fault))));
-    let mut violated = runs.filter(|(seed, run)| run.violation.is_some() && run_seed(*seed, SOUND).violation.is_none());
+    let mut violated =
+        runs.filter(|(seed, run)| run.violation.is_some() && run_seed(*seed, NO_FAULT).violation.is_none());
     violated.next().unwrap_or_else(|| panic!("{} survives a hundred seeds", fault.name()))
 }
 
 #[test]
 fn seed_always_gives_the_same_run() {
     for seed in [0, 1, 2, 3, 77, u64::MAX] {
-        let (first, again) = (run_seed(seed, SOUND), run_seed(seed, SOUND));
+        let (first, again) = (run_seed(seed, NO_FAULT), run_seed(seed, NO_FAULT));
         assert_eq!(
             (first.chain, &first.actions, first.counters),
             (again.chain, &again.actions, again.counters),
             "{seed}"
         );
         assert_eq!(first.coverage, again.coverage, "{seed}");
-        assert_eq!(check_determinism(seed, SOUND), Ok(first.chain));
+        assert_eq!(check_determinism(seed, NO_FAULT), Ok(first.chain));
     }
-    assert_ne!(run_seed(0, SOUND).chain, run_seed(1, SOUND).chain);
+    assert_ne!(run_seed(0, NO_FAULT).chain, run_seed(1, NO_FAULT).chain);
 }
 
 #[test]
@@ -59,7 +60,7 @@ fn thread_count_changes_neither_results_nor_the_end_of_a_campaign() {
 #[test]
 fn trace_round_trips_and_replays_to_the_same_run() {
     for seed in 0..12 {
-        let run = run_seed(seed, SOUND);
+        let run = run_seed(seed, NO_FAULT);
         let trace = Trace::of(&run, Some(seed), None);
         let text = trace.to_jsonl();
         let read = Trace::from_jsonl(&text).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -72,8 +73,8 @@ fn trace_round_trips_and_replays_to_the_same_run() {
 
 #[test]
 fn malformed_trace_is_refused_with_its_line() {
-    let text = Trace::of(&run_seed(0, SOUND), Some(0), None).to_jsonl();
-    let at = |text: &str| match Trace::from_jsonl(text) {
+    let text = Trace::of(&run_seed(0, NO_FAULT), Some(0), None).to_jsonl();
+    let line_error = |text: &str| match Trace::from_jsonl(text) {
         Err(TraceError::Line { line, cause }) => (line, cause.to_string()),
         other => panic!("{other:?}"),
     };
@@ -82,16 +83,16 @@ fn malformed_trace_is_refused_with_its_line() {
         lines[nth] = line;
         lines.join("\n")
     };
-    let (line, cause) = at(&with(3, r#"{"pass":{"ms":1,"hurry":true}}"#));
+    let (line, cause) = line_error(&with(3, r#"{"pass":{"ms":1,"hurry":true}}"#));
     assert!(line == 4 && cause.contains("hurry"), "{line}: {cause}");
-    let (line, cause) = at(&with(7, r#"{"sing":{}}"#));
+    let (line, cause) = line_error(&with(7, r#"{"sing":{}}"#));
     assert!(line == 8 && cause.contains("sing"), "{line}: {cause}");
-    let (line, cause) = at(&with(2, r#"{"read":{"worker":"x1","count":1}}"#));
+    let (line, cause) = line_error(&with(2, r#"{"read":{"worker":"x1","count":1}}"#));
     assert!(line == 3 && cause.contains("x1"), "{line}: {cause}");
     let first = text.lines().next().expect("a header");
-    let (line, cause) = at(&with(0, &first.replace("\"seed\":0", "\"seed\":0,\"mutant\":\"unknown\"")));
+    let (line, cause) = line_error(&with(0, &first.replace("\"seed\":0", "\"seed\":0,\"mutant\":\"unknown\"")));
     assert!(line == 1 && cause.contains("skip-token-check"), "{line}: {cause}");
-    let (line, _) = at(&with(0, &first.replace("in_flight_max", "in_flight_most")));
+    let (line, _) = line_error(&with(0, &first.replace("in_flight_max", "in_flight_most")));
     assert_eq!(line, 1);
 
     let refused = |text: &str| Trace::from_jsonl(text).expect_err("not a trace").to_string();
@@ -100,8 +101,8 @@ fn malformed_trace_is_refused_with_its_line() {
     assert!(refused(&with(0, &first.replace("\"driftq_trace\":1", "\"driftq_trace\":2"))).contains("version 2"));
     let tiny = with_setup_field(first, "segment_bytes", 10);
     assert!(refused(&with(0, &tiny)).contains("setup"), "{tiny}");
-    let endless = with_setup_field(first, "slice_bytes", 0);
-    assert!(refused(&with(0, &endless)).contains("slice_bytes"), "{endless}");
+    let zero = with_setup_field(first, "slice_bytes", 0);
+    assert!(refused(&with(0, &zero)).contains("slice_bytes"), "{zero}");
 }
 
 /// The header with another number in one field of its setup.
@@ -123,10 +124,10 @@ fn any_subsequence_of_a_trace_is_a_trace() {
         state
     };
     for seed in SEEDS {
-        let run = run_seed(seed, SOUND);
+        let run = run_seed(seed, NO_FAULT);
         for one_in in [2, 3, 10] {
             let part: Vec<Action> = run.actions.iter().filter(|_| draw() % one_in != 0).cloned().collect();
-            let replayed = replay(&run.setup, &part, SOUND);
+            let replayed = replay(&run.setup, &part, NO_FAULT);
             assert_eq!(replayed.violation, None, "seed {seed}, one in {one_in} left out");
             assert_eq!(replayed.actions.len(), part.len());
         }
@@ -147,7 +148,7 @@ fn shrunk_run_violates_the_same_invariant_and_only_with_the_bug() {
         assert!(actions <= 25 && actions < shrunk.before, "{}: seed {seed} has {actions} actions", fault.name());
         let again = replay(&shrunk.run.setup, &shrunk.run.actions, planted(fault));
         assert!(again.violation.is_some_and(|found| violated.is(&found)), "{}", fault.name());
-        assert_eq!(replay(&shrunk.run.setup, &shrunk.run.actions, SOUND).violation, None, "{}", fault.name());
+        assert_eq!(replay(&shrunk.run.setup, &shrunk.run.actions, NO_FAULT).violation, None, "{}", fault.name());
         let twice = shrink(&run.setup, &run.actions, planted(fault)).expect("the run fails");
         assert_eq!(twice.run.actions, shrunk.run.actions, "{} shrinks to the same actions again", fault.name());
     }
@@ -155,6 +156,6 @@ fn shrunk_run_violates_the_same_invariant_and_only_with_the_bug() {
 
 #[test]
 fn passing_run_has_nothing_to_shrink() {
-    let run = run_seed(0, SOUND);
-    assert!(shrink(&run.setup, &run.actions, SOUND).is_none());
+    let run = run_seed(0, NO_FAULT);
+    assert!(shrink(&run.setup, &run.actions, NO_FAULT).is_none());
 }

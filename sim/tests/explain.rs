@@ -34,8 +34,8 @@ fn violates_the_same(trace: &Trace, explanation: &Explanation, numbers: &[usize]
     run.violation.is_some_and(|found| explanation.violated.is(&found))
 }
 
-/// Every action of the slice is needed, and together they suffice.
-fn slice_is_sound(name: &str, trace: &Trace, explanation: &Explanation) {
+/// Asserts that every action of the slice is needed, and that together they suffice.
+fn assert_slice_minimal(name: &str, trace: &Trace, explanation: &Explanation) {
     let slice = &explanation.explained.slice;
     assert!(explanation.needed.is_minimal, "{name}");
     assert!(violates_the_same(trace, explanation, slice), "{name}: {slice:?}");
@@ -47,7 +47,7 @@ fn slice_is_sound(name: &str, trace: &Trace, explanation: &Explanation) {
     }
 }
 
-const KINDS: [&str; 9] = [
+const TRACES: [&str; 9] = [
     "mutant-skip-token-check",
     "mutant-dedupe-dropped-on-replay",
     "mutant-append-after-torn-tail",
@@ -60,8 +60,8 @@ const KINDS: [&str; 9] = [
 ];
 
 #[test]
-fn kept_traces_end_in_certainty_with_minimal_slices() {
-    for name in KINDS {
+fn kept_traces_end_with_full_share_and_minimal_slices() {
+    for name in TRACES {
         let trace = kept(name);
         let explanation = explained(&trace, 8);
         let curve = &explanation.explained.curve;
@@ -70,13 +70,13 @@ fn kept_traces_end_in_certainty_with_minimal_slices() {
         assert!(curve.iter().all(|(_, share)| (0.0..=1.0).contains(share)), "{name}: {curve:?}");
         assert!(explanation.inevitable() <= explanation.actions, "{name}");
         assert!(explanation.violation_without_fault.is_none(), "{name}: {:?}", explanation.violation_without_fault);
-        slice_is_sound(name, &trace, &explanation);
+        assert_slice_minimal(name, &trace, &explanation);
     }
 }
 
 /// A contradictory record is on the disk from action 5 on; only the next start detects it.
 #[test]
-fn damage_detected_late_was_inevitable_when_done() {
+fn damage_detected_late_is_inevitable_from_its_cause() {
     let mut trace = kept("mutant-dedupe-dropped-on-replay");
     let harmless = (0..20).map(|nth| if nth % 2 == 0 { Action::AdvanceTime { ms: 1 } } else { Action::Wake });
     trace.actions.splice(5..5, harmless);
@@ -85,7 +85,7 @@ fn damage_detected_late_was_inevitable_when_done() {
     assert_eq!(explanation.explained.slice, [1, 2, 3, 4, 5, 26, 27]);
     let (beginning, before) = (explanation.points[0].share(), explanation.points[4].share());
     assert!(beginning < before && before < 1.0, "{:?}", explanation.explained.curve);
-    slice_is_sound("with harmless actions", &trace, &explanation);
+    assert_slice_minimal("with harmless actions", &trace, &explanation);
 }
 
 /// The old segments are removed by action 8, but until the next start more I/O makes the snapshot that replaces them
@@ -111,8 +111,8 @@ fn avoidable_violation_is_inevitable_only_at_the_last_action() {
 fn passing_trace_has_nothing_to_explain() {
     let mut trace = kept("mutant-skip-token-check");
     trace.header.mutant = None;
-    assert_eq!(explain(&trace, options(4, 1)), Err(NotExplained::NothingBroken));
-    assert_eq!(explain(&kept("extend-then-redrive"), options(4, 1)), Err(NotExplained::NothingBroken));
+    assert_eq!(explain(&trace, options(4, 1)), Err(NotExplained::NoViolation));
+    assert_eq!(explain(&kept("extend-then-redrive"), options(4, 1)), Err(NotExplained::NoViolation));
 }
 
 #[test]
@@ -130,12 +130,12 @@ fn long_run_is_explained_from_few_points_for_any_thread_count() {
     // The action before the decisive one was examined.
     let inevitable = explanation.inevitable();
     assert!(inevitable == 0 || examined.contains(&(inevitable - 1)), "{inevitable}: {examined:?}");
-    slice_is_sound("a run", &trace, &explanation);
+    assert_slice_minimal("a run", &trace, &explanation);
     assert!(explanation.explained.slice.len() < 40, "{:?}", explanation.explained.slice);
 }
 
 /// The violations in some futures of a broker without bugs.
-fn violations_of_sound_futures(setup: &Setup, actions: &[Action], every: usize, futures: u64) -> Vec<String> {
+fn violations_without_fault(setup: &Setup, actions: &[Action], every: usize, futures: u64) -> Vec<String> {
     let mut world = World::new(setup, NoFaults, Checks::default()).expect("the broker starts");
     let sampler = FutureSampler::new(actions);
     let mut violations = Vec::new();
@@ -154,7 +154,7 @@ fn violations_of_sound_futures(setup: &Setup, actions: &[Action], every: usize, 
 }
 
 #[test]
-fn futures_of_a_sound_broker_violate_nothing() {
+fn futures_without_fault_violate_nothing() {
     let files = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions")).expect("a directory");
     let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
     paths.sort();
@@ -163,11 +163,11 @@ fn futures_of_a_sound_broker_violate_nothing() {
         if trace.header.setup.shows_given_up {
             continue;
         }
-        let violations = violations_of_sound_futures(&trace.header.setup, &trace.actions, 4, 4);
+        let violations = violations_without_fault(&trace.header.setup, &trace.actions, 4, 4);
         assert!(violations.is_empty(), "{}: {violations:?}", path.display());
     }
     let run = run_seed(2, RunOptions::default());
-    let violations = violations_of_sound_futures(&run.setup, &run.actions, 150, 4);
+    let violations = violations_without_fault(&run.setup, &run.actions, 150, 4);
     assert!(violations.is_empty(), "seed 2: {violations:?}");
 }
 

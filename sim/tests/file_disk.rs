@@ -60,18 +60,18 @@ fn runs_with_torn_writes_failed_syncs_and_full_disks_are_the_same_on_real_files(
 #[test]
 fn different_run_on_real_files_is_reported() {
     let (_, trace) = kept().into_iter().find(|(_, trace)| trace.header.mutant.is_some()).expect("one is kept");
-    let bug = trace.replay(trace.header.mutant);
-    assert!(difference(&bug, None).is_some(), "without the bug the outputs differ");
+    let run = trace.replay(trace.header.mutant);
+    assert!(difference(&run, None).is_some(), "without the bug the outputs differ");
 }
 
 #[test]
 fn directory_with_other_files_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let theirs = folder.path().join("theirs");
-    fs::write(&theirs, "precious").expect("written");
+    let other_file = folder.path().join("other");
+    fs::write(&other_file, "unrelated").expect("written");
     let run = run_seed(0, RunOptions::default());
     let refused = replay_on_files(&run.setup, &run.actions, RunOptions::default(), folder.path());
     assert!(matches!(refused, Err(FileDiskError::NotEmpty(_))), "{refused:?}");
-    assert_eq!(fs::read_to_string(&theirs).expect("the file exists"), "precious");
+    assert_eq!(fs::read_to_string(&other_file).expect("the file exists"), "unrelated");
     assert_eq!(fs::read_dir(folder.path()).expect("a directory").count(), 1);
 }

@@ -1,4 +1,4 @@
-//! Every trace in `sim/regressions` still shows what it was kept for, and a forged one is rejected.
+//! Every trace in `sim/regressions` still shows what it was kept for, and one that does not is reported.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ fn kept() -> Vec<(String, Trace)> {
 }
 
 /// A planted bug and a kept trace of it.
-fn one_with_a_mutant() -> (Fault, Trace) {
+fn mutant_trace() -> (Fault, Trace) {
     let (_, trace) = kept().into_iter().find(|(_, trace)| trace.header.mutant.is_some()).expect("one is kept");
     (trace.header.mutant.expect("the trace has a mutant"), trace)
 }
@@ -41,7 +41,7 @@ fn kept_traces_are_short_and_described() {
 
 #[test]
 fn mutant_that_violates_nothing_is_reported() {
-    let (fault, mut trace) = one_with_a_mutant();
+    let (fault, mut trace) = mutant_trace();
     trace.actions.clear();
     let survived = check(&trace);
     assert!(matches!(&survived, Err(Regression::Survived { fault: found, .. }) if *found == fault), "{survived:?}");
@@ -49,7 +49,7 @@ fn mutant_that_violates_nothing_is_reported() {
 
 #[test]
 fn mutant_that_violates_another_invariant_is_reported() {
-    let (_, mut trace) = one_with_a_mutant();
+    let (_, mut trace) = mutant_trace();
     trace.header.violates = Some(ViolatedInvariant { invariant: 99, sentence: "no such invariant".to_owned() });
     let another = check(&trace);
     assert!(matches!(another, Err(Regression::Another { .. })), "{another:?}");
@@ -59,14 +59,14 @@ fn mutant_that_violates_another_invariant_is_reported() {
 
 #[test]
 fn returned_bug_is_reported() {
-    let (fault, trace) = one_with_a_mutant();
-    // As if the planted bug were the broker's own.
-    let broken = |_| trace.replay(Some(fault)).violation;
-    let of_a_mutant = check_with(&trace, broken);
-    assert!(matches!(of_a_mutant, Err(Regression::Violated(_))), "{of_a_mutant:?}");
-    let mut real = trace.clone();
-    real.header.mutant = None;
-    let of_a_real_one = check_with(&real, broken);
-    assert!(matches!(of_a_real_one, Err(Regression::Violated(_))), "{of_a_real_one:?}");
-    assert_eq!(check(&real), Ok(()), "the broker without the planted bug passes");
+    let (fault, trace) = mutant_trace();
+    // The planted bug is present whether or not it is requested.
+    let with_fault = |_| trace.replay(Some(fault)).violation;
+    let mutant_result = check_with(&trace, with_fault);
+    assert!(matches!(mutant_result, Err(Regression::Violated(_))), "{mutant_result:?}");
+    let mut without_mutant = trace.clone();
+    without_mutant.header.mutant = None;
+    let result = check_with(&without_mutant, with_fault);
+    assert!(matches!(result, Err(Regression::Violated(_))), "{result:?}");
+    assert_eq!(check(&without_mutant), Ok(()), "the broker without the planted bug passes");
 }

@@ -28,9 +28,9 @@ impl SoakDirectory {
 
     /// Runs it to its end and returns the exit code and the output.
     fn run(&self, args: &[&str]) -> (i32, String) {
-        let ended = self.command(args).output().expect("the program starts");
-        let text = String::from_utf8([ended.stdout, ended.stderr].concat()).expect("the program writes text");
-        (ended.status.code().expect("it exits by itself"), text)
+        let output = self.command(args).output().expect("the program starts");
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("the program writes text");
+        (output.status.code().expect("it exits by itself"), text)
     }
 
     fn state(&self) -> State {

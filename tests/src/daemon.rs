@@ -1,5 +1,5 @@
-//! Launches `driftqd` processes: on a data folder, at a fixed or a free port, directly or under another program. A daemon is killed and
-//! reaped when its handle is dropped.
+//! Launches `driftqd` processes: on a data folder, at a fixed or a free port, directly or under another program. A
+//! daemon is killed and reaped when its handle is dropped.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -36,7 +36,8 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Launches `program` on a data folder, at a free port of the loopback address. It appends what it logs to the file `log`.
+    /// Launches `program` on a data folder, at a free port of the loopback address. It appends what it logs to the file
+    /// `log`.
     #[must_use]
     pub fn new(program: &Path, data_dir: &Path, log: &Path) -> Self {
         Self {
@@ -340,8 +341,8 @@ pub fn driftqd() -> Result<PathBuf, String> {
     }
 }
 
-/// The program `name` of this workspace, beside the running program. If cargo runs this program, it first builds `name` unless that is newer
-/// than its sources.
+/// The program `name` of this workspace, beside the running program. If cargo runs this program, it first builds `name`
+/// unless that is newer than its sources.
 ///
 /// # Errors
 /// If there is none, or it cannot be built.
@@ -368,8 +369,8 @@ pub fn program(package: &str, name: &str) -> Result<PathBuf, String> {
     find().ok_or_else(|| format!("there is no {name} beside {}", own.display()))
 }
 
-/// Whether a program is newer than the sources that cargo lists beside it. `cargo test --workspace` has just built it then; a build of its
-/// package alone would select other features of dependencies and compile them again.
+/// Whether a program is newer than the sources that cargo lists beside it. `cargo test --workspace` has just built it
+/// then; a build of its package alone would select other features of dependencies and compile them again.
 fn is_up_to_date(program: &Path) -> bool {
     let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
     let Ok(built) = modified(program) else { return false };

@@ -1,7 +1,7 @@
 //! `torture` on the real broker, with fewer repetitions: no invariant is violated, and the canary is detected.
 //!
-//! What needs root or a tool is skipped with a line that says so. Histories with violations are kept in cargo's folder for temporary
-//! files.
+//! What needs root or a tool is skipped with a line that says so. Histories with violations are kept in cargo's folder
+//! for temporary files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

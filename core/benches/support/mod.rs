@@ -10,9 +10,9 @@
 
 use driftq_core::OpenOptions;
 
-use driftq_core::command::{Ack, CreateGroup, CreateTopic, Finish};
 use std::time::{Duration, Instant};
 
+use driftq_core::command::{Ack, CreateGroup, CreateTopic, Finish};
 use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim};
 use driftq_core::log::{FileId, FileInfo, LogId, MemoryStorage, Storage, StorageFault, WriteAt};
 use driftq_core::reply::StoreReply;
@@ -378,8 +378,8 @@ impl BenchBroker {
     }
 }
 
-/// A storage that accepts every append and keeps the last few mebibytes, so that the measurement does not include the allocation
-/// of fresh memory.
+/// A storage that accepts every append and keeps the last few mebibytes, so that the measurement does not include the
+/// allocation of fresh memory.
 pub struct RingStorage {
     bytes: Vec<u8>,
     at: usize,

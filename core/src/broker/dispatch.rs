@@ -4,7 +4,7 @@ use super::{Broker, LogSink, SpaceClass};
 use crate::decide::dead_letter::dead_letter;
 use crate::decide::failure::{deadline_passed, message};
 use crate::faults::Faults;
-use crate::index::Next;
+use crate::index::NextDispatch;
 use crate::record::Event;
 use crate::reply::{Delivery, Output, Refusal};
 use crate::state::Message;
@@ -56,13 +56,13 @@ impl<F: Faults> Broker<F> {
         let message_ref = next.message_ref;
         let message = message(topic, &message_ref);
         if message.body.flags().has_identity && self.is_committed(&message_ref, &message.body) {
-            self.commit_for(Event::Skipped { message_ref }, SpaceClass::Drain, log)?;
+            self.commit_or_refuse(Event::Skipped { message_ref }, SpaceClass::Drain, log)?;
         } else if deadline_passed(topic, message, self.now) {
             let last_error =
                 self.delivery_state(&message_ref).map_or(LastError::Nothing, |delivery| delivery.last_error.clone());
             let reason = DeadReason::DeadlineExceeded;
             let event = dead_letter(&self.state, &message_ref, reason, last_error.as_str().into());
-            self.commit_for(event, SpaceClass::Drain, log)?;
+            self.commit_or_refuse(event, SpaceClass::Drain, log)?;
         } else {
             let message = message.clone();
             self.deliver(next, message, log)?;
@@ -71,12 +71,12 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Leases a message to a consumer.
-    fn deliver(&mut self, next: Next, message: Message, log: &mut impl LogSink) -> Result<(), Refusal> {
-        let Next { message_ref, consumer, .. } = next;
+    fn deliver(&mut self, next: NextDispatch, message: Message, log: &mut impl LogSink) -> Result<(), Refusal> {
+        let NextDispatch { message_ref, consumer, .. } = next;
         let connected = &self.index.consumers[&consumer];
         let (owner, until) = (connected.owner.clone(), self.now.after(connected.lease));
         let token = self.next_token();
-        self.commit_for(Event::Delivered { message_ref, token, owner, until }, SpaceClass::Churn, log)?;
+        self.commit_or_refuse(Event::Delivered { message_ref, token, owner, until }, SpaceClass::Churn, log)?;
         self.index.dispatched(next, message.body.flags().priority);
         let delivery = Box::new(self.delivery(&message_ref, message, until));
         self.hold(Output::Deliver { consumer, delivery });

@@ -28,23 +28,23 @@ impl<F: Faults> Broker<F> {
             Command::Produce(mut request) => {
                 let decision = produce::produce(&self.context(), &mut request)?;
                 self.counters.deduplicated += u64::from(matches!(&decision.reply, Reply::Produced(at) if at.duplicate));
-                self.answer(decision, SpaceClass::Growth, log)
+                self.commit_and_reply(decision, SpaceClass::Growth, log)
             }
             Command::Ack(Ack(claim)) => {
                 let decision = settle::ack(&self.context(), &claim)?;
-                self.answer(decision, SpaceClass::Drain, log)
+                self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::Nack(Nack { claim, reason, delay }) => {
                 let decision = settle::nack(&self.context(), &claim, &reason, delay)?;
-                self.answer(decision, SpaceClass::Drain, log).inspect(|_| self.counters.nacked += 1)
+                self.commit_and_reply(decision, SpaceClass::Drain, log).inspect(|_| self.counters.nacked += 1)
             }
             Command::Extend(Extend { claim, lease }) => {
                 let decision = settle::extend(&self.context(), &claim, lease)?;
-                self.answer(decision, SpaceClass::Churn, log)
+                self.commit_and_reply(decision, SpaceClass::Churn, log)
             }
             Command::Release(Release(claim)) => {
                 let decision = settle::release(&self.context(), &claim)?;
-                self.answer(decision, SpaceClass::Drain, log)
+                self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::Complete(request) => self.complete(request, log),
             Command::Store(request) => self.execute_store(&request, log),
@@ -61,32 +61,32 @@ impl<F: Faults> Broker<F> {
             }
             Command::CreateTopic(CreateTopic { name, partitions, retention }) => {
                 let decision = admin::create_topic(&self.context(), &name, partitions, retention)?;
-                self.answer(decision, SpaceClass::Growth, log)
+                self.commit_and_reply(decision, SpaceClass::Growth, log)
             }
             Command::DeleteTopic(DeleteTopic { name }) => self.delete_topic(&name, log),
             Command::CreateGroup(CreateGroup { topic, group, start }) => {
                 let topic = decide::topic(&self.state, &topic)?;
                 let decision = admin::create_group(&self.context(), topic, &group, start)?;
-                self.answer(decision, SpaceClass::Drain, log)
+                self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::DeleteGroup(DeleteGroup { topic, group }) => {
                 let topic = decide::topic(&self.state, &topic)?;
                 let (topic_id, group_id) = (topic.id(), admin::group(topic, &group)?.id());
                 let decision = admin::delete_group(topic, &group)?;
                 let consumers: Vec<_> = self.index.members(topic_id, group_id).collect();
-                self.delete(consumers, CloseCause::GroupDeleted, decision, log)
+                self.commit_deletion(consumers, CloseCause::GroupDeleted, decision, log)
             }
             Command::Seek(Seek { topic, group, to }) => {
                 let decision = admin::seek(decide::topic(&self.state, &topic)?, &group, to)?;
-                self.answer(decision, SpaceClass::Drain, log)
+                self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::Pause(Pause { topic, group }) => {
                 let decision = admin::pause(decide::topic(&self.state, &topic)?, &group)?;
-                self.answer(decision, SpaceClass::Drain, log)
+                self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::Resume(Resume { topic, group }) => {
                 let decision = admin::resume(decide::topic(&self.state, &topic)?, &group)?;
-                self.answer(decision, SpaceClass::Drain, log)
+                self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::Redrive(Redrive { topic, which, limit }) => self.redrive(&topic, &which, limit, log),
             Command::ListTopics(ListTopics) => {
@@ -108,7 +108,7 @@ impl<F: Faults> Broker<F> {
             _ => SpaceClass::Drain,
         };
         let is_new = decision.event.is_some();
-        let reply = self.answer(decision, class, log)?;
+        let reply = self.commit_and_reply(decision, class, log)?;
         if is_new && self.state.completions().len() > self.limits.completions_max {
             // The oldest are the least likely to be retried. If the log refuses the record, the next step retries it.
             let count = (self.limits.completions_max as u64).div_ceil(COMPLETIONS_FREED_SHARE).max(1);
@@ -128,7 +128,7 @@ impl<F: Faults> Broker<F> {
             StoreCommand::Lookup(Lookup { .. }) | StoreCommand::Forget(Forget { .. }) => (SpaceClass::Drain, false),
         };
         let decision = EffectDecisions { context: self.context(), token }.decide(command);
-        let result = decision.and_then(|decision| self.answer(decision, class, log));
+        let result = decision.and_then(|decision| self.commit_and_reply(decision, class, log));
         self.counters.count_store(is_begin, &result);
         result
     }
@@ -141,7 +141,7 @@ impl<F: Faults> Broker<F> {
         let topic = decide::topic(&self.state, &request.topic)?;
         let decision = admin::create_group(&self.context(), topic, &request.group, request.start)?;
         let topic = topic.id();
-        self.answer(decision, SpaceClass::Drain, log)?;
+        self.commit_and_reply(decision, SpaceClass::Drain, log)?;
         let group = admin::group(decide::topic(&self.state, &request.topic)?, &request.group)?.id();
         let id = self.next_consumer;
         self.next_consumer = id.next();
@@ -184,18 +184,18 @@ impl<F: Faults> Broker<F> {
         let (id, groups): (TopicId, Vec<GroupId>) = (topic.id(), topic.groups().map(Group::id).collect());
         let decision = admin::delete_topic(topic);
         let consumers = groups.into_iter().flat_map(|group| self.index.members(id, group)).collect();
-        self.delete(consumers, CloseCause::TopicDeleted, decision, log)
+        self.commit_deletion(consumers, CloseCause::TopicDeleted, decision, log)
     }
 
     /// Commits a deletion and closes the streams of its consumers.
-    fn delete(
+    fn commit_deletion(
         &mut self,
         consumers: Vec<ConsumerId>,
         cause: CloseCause,
         decision: Decision,
         log: &mut impl LogSink,
     ) -> Result<Reply, Refusal> {
-        let reply = self.answer(decision, SpaceClass::Drain, log)?;
+        let reply = self.commit_and_reply(decision, SpaceClass::Drain, log)?;
         for consumer in consumers {
             self.hold(Output::Closed { consumer, cause });
         }
@@ -216,7 +216,7 @@ impl<F: Faults> Broker<F> {
         {
             let redriven = match dead_letter::redrive(&self.context(), topic, candidate) {
                 Ok(None) => continue,
-                Ok(Some(event)) => self.commit_for(event, SpaceClass::Growth, log),
+                Ok(Some(event)) => self.commit_or_refuse(event, SpaceClass::Growth, log),
                 Err(refusal) => Err(refusal),
             };
             match redriven {

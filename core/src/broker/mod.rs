@@ -39,7 +39,8 @@ pub enum SpaceClass {
     /// The record changes a lease; it may use half of the reserve. The other half is for acks: consumers that never ack
     /// must not exhaust it.
     Churn,
-    /// The record reduces stored data; it may use the whole reserve.
+    /// The broker cannot drain without the record: acks, nacks, deletions, changes of a group. It may use the whole
+    /// reserve.
     Drain,
 }
 
@@ -299,7 +300,7 @@ impl<F: Faults> Broker<F> {
         if self.stalled_until.is_some_and(|until| until <= self.now) {
             self.stalled_until = None;
         }
-        self.run_due(log);
+        self.fire_due_timers(log);
         self.index.reclaim();
     }
 
@@ -329,7 +330,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// As [`Broker::commit`], with the refusal of a command.
-    fn commit_for(&mut self, event: Event, class: SpaceClass, log: &mut impl LogSink) -> Result<(), Refusal> {
+    fn commit_or_refuse(&mut self, event: Event, class: SpaceClass, log: &mut impl LogSink) -> Result<(), Refusal> {
         self.commit(event, class, log).map_err(|refusal| match refusal {
             LogRefusal::Full => Refusal::StorageFull,
             LogRefusal::Busy => Refusal::Overloaded { reason: Overload::Log, retry_after: self.limits.retry_after },
@@ -350,9 +351,14 @@ impl<F: Faults> Broker<F> {
     }
 
     /// Commits the event of a decision, if it has one, and returns its reply.
-    fn answer(&mut self, decision: Decision, class: SpaceClass, log: &mut impl LogSink) -> Result<Reply, Refusal> {
+    fn commit_and_reply(
+        &mut self,
+        decision: Decision,
+        class: SpaceClass,
+        log: &mut impl LogSink,
+    ) -> Result<Reply, Refusal> {
         if let Some(event) = decision.event {
-            self.commit_for(event, class, log)?;
+            self.commit_or_refuse(event, class, log)?;
         }
         Ok(decision.reply)
     }

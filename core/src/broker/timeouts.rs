@@ -20,7 +20,7 @@ const SWEPT_PER_RECORD: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
     /// Fires the timers that are due, up to the limit of one call.
-    pub(super) fn run_due(&mut self, log: &mut impl LogSink) {
+    pub(super) fn fire_due_timers(&mut self, log: &mut impl LogSink) {
         let mut handled = 0;
         while handled < TIMERS_PER_CALL {
             if self.stalled_until.is_some() {
@@ -44,7 +44,7 @@ impl<F: Faults> Broker<F> {
 
     fn fire(&mut self, at: Timestamp, timer: Timer, log: &mut impl LogSink) -> Result<(), Refusal> {
         match timer {
-            Timer::Lease(message_ref) => self.expire(&message_ref, log),
+            Timer::Lease(message_ref) => self.expire_lease(&message_ref, log),
             Timer::Retry(message_ref) => {
                 self.index.timers.cancel(at, timer);
                 self.index.retry(&self.state, &message_ref);
@@ -60,7 +60,7 @@ impl<F: Faults> Broker<F> {
     }
 
     /// A lease has expired: retries or dead-letters its message.
-    fn expire(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
+    fn expire_lease(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
         let topic = self.state.topic(message_ref.topic).expect("timers of a deleted topic are cancelled");
         let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
         let delivery = progress
@@ -68,12 +68,12 @@ impl<F: Faults> Broker<F> {
             .expect("timers of an ended lease are cancelled");
         let expired = match after_failure(&self.state, message_ref, delivery, self.now, None) {
             FailureVerdict::Retry { not_before } => {
-                self.commit_for(Event::Expired { message_ref: *message_ref, not_before }, SpaceClass::Churn, log)
+                self.commit_or_refuse(Event::Expired { message_ref: *message_ref, not_before }, SpaceClass::Churn, log)
             }
             FailureVerdict::DeadLetter(reason) => {
                 let last_error = delivery.last_error.clone().after_expiry();
                 let event = dead_letter(&self.state, message_ref, reason, last_error.as_str().into());
-                self.commit_for(event, SpaceClass::Drain, log)
+                self.commit_or_refuse(event, SpaceClass::Drain, log)
             }
         };
         expired.inspect(|()| self.counters.expired += 1)
@@ -94,7 +94,7 @@ impl<F: Faults> Broker<F> {
         };
         let through = messages.retained().take_while(too_old).take(SWEPT_PER_RECORD as usize).last();
         let through = through.expect("the timer fires when the oldest message exceeds the age");
-        self.commit_for(Event::RetentionExpired { topic, partition, through }, SpaceClass::Drain, log)
+        self.commit_or_refuse(Event::RetentionExpired { topic, partition, through }, SpaceClass::Drain, log)
     }
 
     /// Expires the due entries of a table and returns their number.
@@ -114,7 +114,7 @@ impl<F: Faults> Broker<F> {
                 (count, Event::CompletionsExpired { count })
             }
         };
-        let swept = if count > 0 { self.commit_for(event, SpaceClass::Drain, log) } else { Ok(()) };
+        let swept = if count > 0 { self.commit_or_refuse(event, SpaceClass::Drain, log) } else { Ok(()) };
         self.index.set_sweep(&self.state, sweep);
         swept.map(|()| count)
     }

@@ -6,14 +6,14 @@ use crate::types::PartitionId;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PartitionSet {
     /// One bit per partition.
-    words: Vec<u64>,
+    blocks: Vec<u64>,
     len: usize,
 }
 
 impl PartitionSet {
     /// The set of all of `partitions` partitions.
     pub(crate) fn all(partitions: usize) -> Self {
-        let mut all = Self { words: vec![0; partitions.div_ceil(64)], len: 0 };
+        let mut all = Self { blocks: vec![0; partitions.div_ceil(64)], len: 0 };
         for partition in 0..partitions {
             all.insert(PartitionId(partition as u32));
         }
@@ -26,15 +26,15 @@ impl PartitionSet {
 
     /// Adds a partition, which must be below the count the set was created with.
     pub(crate) fn insert(&mut self, partition: PartitionId) {
-        let (word, bit) = word_and_bit(partition);
-        self.len += usize::from(self.words[word] & bit == 0);
-        self.words[word] |= bit;
+        let (block, bit) = block_and_bit(partition);
+        self.len += usize::from(self.blocks[block] & bit == 0);
+        self.blocks[block] |= bit;
     }
 
     pub(crate) fn remove(&mut self, partition: PartitionId) {
-        let (word, bit) = word_and_bit(partition);
-        self.len -= usize::from(self.words[word] & bit != 0);
-        self.words[word] &= !bit;
+        let (block, bit) = block_and_bit(partition);
+        self.len -= usize::from(self.blocks[block] & bit != 0);
+        self.blocks[block] &= !bit;
     }
 
     /// The first partition at or after `from`; if there is none, the first of all.
@@ -46,10 +46,10 @@ impl PartitionSet {
     }
 
     fn first_from(&self, from: PartitionId) -> Option<PartitionId> {
-        let (start, bit) = word_and_bit(from);
+        let (start, bit) = block_and_bit(from);
         let mut mask = !(bit - 1);
-        for (index, word) in self.words.iter().enumerate().skip(start) {
-            let found = word & mask;
+        for (index, block) in self.blocks.iter().enumerate().skip(start) {
+            let found = block & mask;
             if found != 0 {
                 return Some(PartitionId(index as u32 * 64 + found.trailing_zeros()));
             }
@@ -59,7 +59,7 @@ impl PartitionSet {
     }
 }
 
-fn word_and_bit(partition: PartitionId) -> (usize, u64) {
+fn block_and_bit(partition: PartitionId) -> (usize, u64) {
     (partition.0 as usize / 64, 1 << (partition.0 % 64))
 }
 

@@ -1,7 +1,7 @@
 //! Commands: everything a client can request of the broker.
 //!
-//! Each command is a struct of its own that implements [`Request`](crate::Request) and so names the type of its reply; [`Command`] is
-//! the enum of all of them, which is what [`Pipeline::handle`](crate::Pipeline::handle) takes.
+//! Each command is a struct of its own that implements [`Request`](crate::Request) and so names the type of its reply;
+//! [`Command`] is the enum of all of them, which is what [`Pipeline::handle`](crate::Pipeline::handle) takes.
 
 mod admin;
 mod consume;
@@ -20,7 +20,8 @@ pub use self::settle::{Ack, Complete, Extend, Nack, Release};
 pub use crate::types::{Claim, TokenClaim};
 
 /// One command. Every command gets exactly one [`Reply`](crate::Reply) or [`Refusal`](crate::Refusal); a refused
-/// command has changed nothing.
+/// command has changed nothing, except that the outcome of [`Refusal::LogFailed`](crate::Refusal::LogFailed) is unknown
+/// until a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Creates a topic, or confirms that it exists.

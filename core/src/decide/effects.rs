@@ -204,12 +204,12 @@ impl<F: Faults> EffectDecisions<'_, F> {
         check_len("idempotency key", key.len(), self.context.limits.idempotency_key_bytes_max)?;
         check_len("tenant id", tenant.len(), self.context.limits.id_bytes_max)?;
         let required = match &identity.scope {
-            Scope::Consume { .. } | Scope::Tenant => return Ok(()),
-            Scope::Job { id } => [("job id", id), ("job id", id)],
-            Scope::Task { id } => [("task id", id), ("task id", id)],
-            Scope::Rpc { principal, method } => [("principal", principal), ("method", method)],
+            Scope::Consume { .. } | Scope::Tenant => [None, None],
+            Scope::Job { id } => [Some(("job id", id)), None],
+            Scope::Task { id } => [Some(("task id", id)), None],
+            Scope::Rpc { principal, method } => [Some(("principal", principal)), Some(("method", method))],
         };
-        for (what, text) in required {
+        for (what, text) in required.into_iter().flatten() {
             if text.is_empty() {
                 return Err(Refusal::Invalid("a scope's id, principal and method must not be empty"));
             }

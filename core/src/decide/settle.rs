@@ -78,6 +78,9 @@ fn is_acked(topic: &Topic, (partition, offset): (PartitionId, Offset), acked: &A
 }
 
 /// Decides an ack.
+///
+/// Checks in this order: topic, group, partition, delivery, token (if one is shown), owner. An expired lease is no
+/// reason to refuse: until the redelivery its token is the newest. An acked message is a success for any claim.
 pub(crate) fn ack<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim) -> Result<Decision, Refusal> {
     let ClaimStatus::Current(message_ref, _) = claim_status(context, claim)? else {
         return Ok(Decision::reply_only(Reply::Success));

@@ -34,25 +34,30 @@ macro_rules! faults {
 
 faults! {
     ReleaseBeforeSync "release-before-sync": "Outputs leave before the log has synced the records they depend on.",
-    ReleaseRefusalsBeforeSync "release-refusals-before-sync": "Refusals leave before the log has synced the records they depend on.",
+    ReleaseRefusalsBeforeSync "release-refusals-before-sync": "Refusals leave before the log has synced the records \
+        they depend on.",
     HighestAckWatermark "highest-ack-watermark": "An ack acknowledges every message at or below its offset.",
     SkipTokenCheck "skip-token-check": "A lease token shown with a claim is not compared.",
     TokensRestartOnBoot "tokens-restart-on-boot": "Every boot issues its lease tokens from the same starting point.",
-    OffsetReusedAfterCrash "offset-reused-after-crash": "A boot continues offsets from the newest message still stored.",
+    OffsetReusedAfterCrash "offset-reused-after-crash": "A boot continues offsets from the newest message still \
+        stored.",
     AttemptsForgottenOnReplay "attempts-forgotten-on-replay": "Replaying a delivery does not count the attempt.",
     DedupeDroppedOnReplay "dedupe-dropped-on-replay": "Replaying a message does not restore its produce identity.",
     DeadLetterWrittenTwice "dead-letter-written-twice": "A dead letter is stored twice.",
-    SourceNotFinishedOnDeadLetter "source-not-finished-on-dead-letter": "Dead-lettering a message does not finish it in its source topic.",
+    SourceNotFinishedOnDeadLetter "source-not-finished-on-dead-letter": "Dead-lettering a message does not finish it \
+        in its source topic.",
     TrimOneTooMany "trim-one-too-many": "Trimming a message also removes the message after it.",
     SnapshotMissesInFlight "snapshot-misses-in-flight": "A snapshot leaves out messages in flight.",
     AppendAfterTornTail "append-after-torn-tail": "A boot appends after a torn tail as if it were intact.",
-    ApplyReadsClock "apply-reads-clock": "Applying a record reads a clock that has advanced when the record is replayed.",
+    ApplyReadsClock "apply-reads-clock": "Applying a record reads a clock that has advanced when the record is \
+        replayed.",
     BackoffIgnored "backoff-ignored": "A failed message is ready at once, whatever its retry policy says.",
     ExpiredKeepsToken "expired-keeps-token": "A message redelivered after an expiry keeps its old lease token.",
     DelayedDeliveredEarly "delayed-delivered-early": "A delayed message is ready from the start.",
     PriorityBreaksOrder "priority-breaks-order": "Among messages of equal priority the newest is delivered first.",
     PriorityIgnored "priority-ignored": "Priorities have no effect.",
-    CreditLeakedOnDisconnect "credit-leaked-on-disconnect": "A disconnected consumer's leases are charged to another consumer's credit.",
+    CreditLeakedOnDisconnect "credit-leaked-on-disconnect": "A disconnected consumer's leases are charged to another \
+        consumer's credit.",
     RoundRobinSkipsLast "round-robin-skips-last": "The last consumer of a group never gets a turn.",
     SeekKeepsAcked "seek-keeps-acked": "A seek does not redeliver acked messages.",
     DeletedGroupCounted "deleted-group-counted": "Messages pending only in a deleted group still count as backlog.",
@@ -86,7 +91,8 @@ faults! {
     LeaseShorterThanTold "lease-shorter-than-told": "A worker is told a later end of its lease than the recorded one.",
     SyncRetriedAfterFailure "sync-retried-after-failure": "A failed sync is retried and its success is trusted.",
     FailureIgnored "failure-ignored": "A failed write is reported as a success.",
-    SegmentRemovedEarly "segment-removed-early": "Closed segments are removed before the snapshot that replaces them is durable.",
+    SegmentRemovedEarly "segment-removed-early": "Closed segments are removed before the snapshot that replaces them \
+        is durable.",
     SnapshotRenamedBeforeSync "snapshot-renamed-before-sync": "A snapshot gets its final name before it is synced.",
     RotTakenForTornTail "rot-taken-for-torn-tail": "Damage to synced data is cut off like a torn tail.",
     TornTailTakenForRot "torn-tail-taken-for-rot": "A torn tail is refused like damage.",

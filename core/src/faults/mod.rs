@@ -8,7 +8,7 @@
 //!
 //! To add a bug: one row in `catalogue.rs`, and one arm in the seam it needs: `planted.rs` for decisions, limits,
 //! commands and outputs, `records.rs` for applying and replaying records, `storage.rs` for the storage. Seams around
-//! the broker (limits, commands, outputs, storage) are called by the simulator alone.
+//! the broker (limits, commands, job results, storage) are called by the simulator alone.
 
 mod catalogue;
 mod planted;

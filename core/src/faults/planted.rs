@@ -9,7 +9,7 @@ use super::storage::TamperedStorage;
 use super::{Fault, records};
 use crate::collections::shared::unshared;
 use crate::command::{Ack, Begin, Command, CreateGroup, Forget, StoreCommand, Subscribe, TokenClaim};
-use crate::index::{Index, Next};
+use crate::index::{Index, NextDispatch};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
@@ -80,11 +80,11 @@ impl Seams for Planted {
 
     fn apply_indexed(&self, state: &mut State, index: &mut Index, record: &Record) -> Result<(), Contradiction> {
         if !matches!((self.0, &record.event), (Fault::CompleteWithoutAck, Event::Completed(_))) {
-            index.before(state, record);
+            index.before_apply(state, record);
         }
         self.apply(state, record)?;
         if !matches!((self.0, &record.event), (Fault::StuckAfterExpiry, Event::Expired { .. })) {
-            index.after(state, record);
+            index.after_apply(state, record);
         }
         if self.0 == Fault::RetentionIgnoresAge {
             let partitions = state.topics().flat_map(|topic| topic.partitions().map(|(id, _)| (topic.id(), id)));
@@ -109,7 +109,7 @@ impl Seams for Planted {
         group: GroupId,
         in_flight_max: u32,
         now: Timestamp,
-    ) -> Option<Next> {
+    ) -> Option<NextDispatch> {
         match self.0 {
             Fault::PriorityBreaksOrder => {
                 let mut next = index.next(topic, group, in_flight_max)?;

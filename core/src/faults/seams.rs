@@ -2,14 +2,14 @@
 
 use super::storage::TamperedStorage;
 use crate::command::{Command, TokenClaim};
-use crate::index::{Index, Next};
+use crate::index::{Index, NextDispatch};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, State, Topic, View};
 use crate::types::{ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, LeaseToken, Limits, Lsn, Timestamp};
 
-/// Where planted bugs enter. Every method is called from one function of production code.
+/// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.
 pub trait Seams: Copy {
     /// The event to commit for a decision; `None` commits nothing.
     #[inline(always)]
@@ -42,9 +42,9 @@ pub trait Seams: Copy {
     /// [`Contradiction`] if the record cannot follow from the state.
     #[inline(always)]
     fn apply_indexed(&self, state: &mut State, index: &mut Index, record: &Record) -> Result<(), Contradiction> {
-        index.before(state, record);
+        index.before_apply(state, record);
         self.apply(state, record)?;
-        index.after(state, record);
+        index.after_apply(state, record);
         Ok(())
     }
 
@@ -64,7 +64,7 @@ pub trait Seams: Copy {
         group: GroupId,
         in_flight_max: u32,
         now: Timestamp,
-    ) -> Option<Next> {
+    ) -> Option<NextDispatch> {
         let _ = now;
         index.next(topic, group, in_flight_max)
     }

@@ -13,7 +13,7 @@ use crate::types::{
 
 impl Index {
     /// Removes from the index what `record` is about to change. Called before the record is applied.
-    pub(crate) fn before(&mut self, state: &State, record: &Record) {
+    pub(crate) fn before_apply(&mut self, state: &State, record: &Record) {
         match &record.event {
             Event::Completed(step) => self.withdraw(state, &step.message_ref),
             Event::Acked { message_ref, .. }
@@ -43,13 +43,30 @@ impl Index {
             }
             Event::GroupSought { topic, group, .. } => self.withdraw_group(state, *topic, *group),
             Event::TopicDeleted { topic } => self.drop_topic(state, *topic),
-            _ => {}
+            // These end no lease and remove no queued message.
+            Event::Booted { .. }
+            | Event::TopicCreated { .. }
+            | Event::GroupCreated { .. }
+            | Event::GroupPaused { .. }
+            | Event::GroupResumed { .. }
+            | Event::Produced { .. }
+            | Event::Delivered { .. }
+            | Event::ReasonNoted { .. }
+            | Event::RetentionExpired { .. }
+            | Event::DedupeExpired { .. }
+            | Event::EffectBegun(_)
+            | Event::EffectFinished { .. }
+            | Event::EffectRenewed { .. }
+            | Event::EffectForgotten { .. }
+            | Event::EffectsExpired { .. }
+            | Event::CompletionsExpired { .. }
+            | Event::Restored(_) => {}
         }
     }
 
     /// Adds to the index what `record` has changed. Called after the record was applied.
     // One arm per event, as in `State::apply`.
-    pub(crate) fn after(&mut self, state: &State, record: &Record) {
+    pub(crate) fn after_apply(&mut self, state: &State, record: &Record) {
         let now = state.clock();
         match &record.event {
             Event::TopicCreated { topic, .. } => {

@@ -1,6 +1,6 @@
 //! Volatile state derived from the durable state and the connected consumers: cursors, timers, round robin, credit.
 //!
-//! Never written; rebuilt at start. [`Index::before`] and [`Index::after`] update it with every applied record.
+//! Never written; rebuilt at start. [`Index::before_apply`] and [`Index::after_apply`] update it with every applied record.
 
 mod consumers;
 mod cursor;
@@ -62,7 +62,7 @@ struct GroupIndex {
 
 /// The next dispatch of a group.
 #[derive(Clone, Copy, Debug)]
-pub struct Next {
+pub struct NextDispatch {
     pub(crate) message_ref: MessageRef,
     pub(crate) consumer: ConsumerId,
     /// Whether the partition has no other message for the group.
@@ -160,7 +160,7 @@ impl Index {
     }
 
     /// The next message to dispatch to a group and its consumer, if there are any.
-    pub(crate) fn next(&mut self, topic: &Topic, group: GroupId, in_flight_max: u32) -> Option<Next> {
+    pub(crate) fn next(&mut self, topic: &Topic, group: GroupId, in_flight_max: u32) -> Option<NextDispatch> {
         let index = self.topics.get_mut(&topic.id())?;
         let group_index = index.groups.get_mut(&group)?;
         if group_index.candidates.is_empty() {
@@ -189,7 +189,7 @@ impl Index {
                 continue;
             };
             let is_last = queue.is_plain() && cursor.is_last(position, end);
-            return Some(Next {
+            return Some(NextDispatch {
                 message_ref: MessageRef { topic: topic.id(), group, partition, position },
                 consumer,
                 is_last,
@@ -198,8 +198,8 @@ impl Index {
     }
 
     /// Records that the message of `next` was leased to its consumer.
-    pub(crate) fn dispatched(&mut self, next: Next, priority: Priority) {
-        let Next { message_ref, consumer: id, is_last } = next;
+    pub(crate) fn dispatched(&mut self, next: NextDispatch, priority: Priority) {
+        let NextDispatch { message_ref, consumer: id, is_last } = next;
         let index = self.topic_mut(message_ref.topic);
         let group_index = index.groups.get_mut(&message_ref.group).expect("the index contains every group");
         let cursor = &mut group_index.cursors[message_ref.partition.0 as usize];

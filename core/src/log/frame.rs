@@ -41,8 +41,8 @@ const AFTER_CRC: usize = 8;
 
 /// The initial value of the checksums in one file, derived from the log id and the file.
 ///
-/// Frames of another file of this log, of another log, or forged in a message by a client who does not know the log id do not
-/// verify with this seed.
+/// Frames of another file of this log, of another log, or forged in a message by a client who does not know the log id
+/// do not verify with this seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrcSeed(u32);
 
@@ -209,7 +209,8 @@ pub fn encode_with(
     }
     let frame = &mut out[start..];
     let len = (len as u32).to_le_bytes();
-    // The checksum covers the length and everything behind the checksum field. With the length in that field it is one slice.
+    // The checksum covers the length and everything behind the checksum field. With the length in that field it is one
+    // slice.
     frame[CRC_AT..AFTER_CRC].copy_from_slice(&len);
     let crc = seed.sum_contiguous(&frame[CRC_AT..]);
     frame[..CRC_AT].copy_from_slice(&len);
@@ -220,8 +221,8 @@ pub fn encode_with(
 /// Decodes the frame at the start of `bytes`.
 ///
 /// # Errors
-/// [`FrameError`]. Never panics or allocates, and never checksums more than [`MAX_PAYLOAD_BYTES`] and a head, whatever the
-/// bytes.
+/// [`FrameError`]. Never panics or allocates, and never checksums more than [`MAX_PAYLOAD_BYTES`] and a head, whatever
+/// the bytes.
 #[inline]
 pub fn decode(bytes: &[u8], seed: CrcSeed) -> Result<Frame<'_>, FrameError> {
     let Some(head) = bytes.first_chunk::<FRAME_HEAD_BYTES>() else {

@@ -1,7 +1,7 @@
 //! The header block of every log file: signature, format version, log id, fields and checksum.
 //!
-//! The position and the range of the checksum are the same in every format version, so that a file of a newer version is
-//! never mistaken for a damaged one.
+//! The position and the range of the checksum are the same in every format version, so that a file of a newer version
+//! is never mistaken for a damaged one.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! A storage in memory for tests, examples and benches.
 //!
-//! It tracks written and durable data separately, so that [`crash`](MemoryStorage::crash) drops exactly what a power loss
-//! may drop. It injects no faults of its own; the simulator's disk does.
+//! It tracks written and durable data separately, so that [`crash`](MemoryStorage::crash) drops exactly what a power
+//! loss may drop. It injects no faults of its own; the simulator's disk does.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! The log: durable frames of opaque payloads.
 //!
-//! A log is a sequence of *segments*, each with a header and *frames*; a frame has a kind, a version and a payload that this
-//! module does not interpret. From time to time the whole state is written as a *snapshot*, a file of the same frames, so that
-//! old segments can be removed. After any stop, [`recover`] reads the newest snapshot and the frames after it, and either
-//! returns everything that was synced or refuses with the location and the reason.
+//! A log is a sequence of *segments*, each with a header and *frames*; a frame has a kind, a version and a payload that
+//! this module does not interpret. From time to time the whole state is written as a *snapshot*, a file of the same
+//! frames, so that old segments can be removed. After any stop, [`recover`] reads the newest snapshot and the frames
+//! after it, and either returns everything that was synced or refuses with the location and the reason.
 //!
 //! All I/O goes through the [`Storage`] trait: real files in the server, a faulty disk in the simulator,
 //! [`MemoryStorage`] in tests. `docs/wal.md` specifies the bytes and the write orders that recovery relies on.

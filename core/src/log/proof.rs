@@ -1,8 +1,8 @@
 //! Searches behind a bad frame for a valid frame that proves the bad one was synced.
 //!
-//! Behind damage the start of the next frame is unknown, so every byte is tried. Payloads are chosen by clients, who may fill
-//! them with bytes that look like frame heads; the cost of trying each position is therefore small and independent of the
-//! length it claims.
+//! Behind damage the start of the next frame is unknown, so every byte is tried. Payloads are chosen by clients, who
+//! may fill them with bytes that look like frame heads; the cost of trying each position is therefore small and
+//! independent of the length it claims.
 
 use std::ops::RangeInclusive;
 
@@ -28,8 +28,8 @@ pub(super) fn find_witness(bytes: &[u8], from: usize, bad: Lsn, seed: CrcSeed) -
     Some(Witness { position, lsn: head.lsn, synced: head.synced })
 }
 
-/// The position of the first valid frame at or behind byte `from` with an LSN within `lsns`. `driftqd wal salvage` uses it to
-/// continue behind damage; recovery never does.
+/// The position of the first valid frame at or behind byte `from` with an LSN within `lsns`. `driftqd wal salvage` uses
+/// it to continue behind damage; recovery never does.
 ///
 /// Runs in time linear in the number of bytes searched, whatever they contain.
 ///
@@ -43,7 +43,8 @@ pub fn find_frame(bytes: &[u8], from: usize, lsns: RangeInclusive<Lsn>, seed: Cr
 /// The first valid frame at or behind `from` whose head is `wanted`.
 fn find(bytes: &[u8], from: usize, seed: CrcSeed, wanted: impl Fn(&Head) -> bool) -> Option<(usize, Head)> {
     let tail = &bytes[from..];
-    // A kind is never 0, so no frame starts so late that its kind byte would be among the trailing zeros; its version may.
+    // A kind is never 0, so no frame starts so late that its kind byte would be among the trailing zeros; its version
+    // may.
     let written = tail.iter().rposition(|byte| *byte != 0)? + 1;
     let heads = &tail[..tail.len().min(written + 1)];
     let mut sums = RangeSums::new(tail);

@@ -1,8 +1,9 @@
 //! Recovery: reads the files that a stop left behind and returns everything that was synced, or refuses with a reason.
 //!
-//! It reads files, syncs them, and changes nothing else, so repeating or interrupting it does not affect the next recovery.
-//! It decides whether invalid bytes are a torn tail, which is cut, or corruption, which is refused. They are *corruption* if
-//! anything valid proves that they were synced, else a *torn tail*; `docs/wal.md` describes the rule and its limits.
+//! It reads files, syncs them, and changes nothing else, so repeating or interrupting it does not affect the next
+//! recovery. It decides whether invalid bytes are a torn tail, which is cut, or corruption, which is refused. They are
+//! *corruption* if anything valid proves that they were synced, else a *torn tail*; `docs/wal.md` describes the rule
+//! and its limits.
 
 use super::frame::{CONTROL_VERSION, FOOTER, Frame, RECORD_KIND_MAX, SYNCED_MARK};
 use super::header::{HeaderError, LogId};
@@ -18,8 +19,8 @@ use crate::types::Lsn;
 ///
 /// The received records are the state of the log only once [`recover`] has returned `Ok`.
 pub trait Replay {
-    /// Discards everything received so far: it came from a snapshot that turned out to be damaged. Also called before the
-    /// first record.
+    /// Discards everything received so far: it came from a snapshot that turned out to be damaged. Also called before
+    /// the first record.
     fn reset(&mut self);
 
     /// Receives one record of a snapshot, in the order they were written.
@@ -36,8 +37,8 @@ pub trait Replay {
         Ok(())
     }
 
-    /// Receives one record of the log, in the order they were written. LSNs ascend, but not always by one: marks and footers
-    /// have LSNs too.
+    /// Receives one record of the log, in the order they were written. LSNs ascend, but not always by one: marks and
+    /// footers have LSNs too.
     ///
     /// # Errors
     /// [`Malformed`] if it cannot be decoded or applied; recovery then refuses.
@@ -59,10 +60,10 @@ impl Replay for () {
 
 /// Reads the log in `storage` and passes its state to `replay`: the newest valid snapshot, then every record after it.
 ///
-/// A storage without a log becomes a new one with the id `new_log`; an existing log keeps its id, and `new_log` is ignored.
-/// Every synced record is replayed, or recovery refuses; of the unsynced records, those before the first invalid one are
-/// replayed. Nothing is written: to continue the log, perform
-/// [`Recovered::cleanup_ops`] and create a segment with [`Recovered::next_header`].
+/// A storage without a log becomes a new one with the id `new_log`; an existing log keeps its id, and `new_log` is
+/// ignored. Every synced record is replayed, or recovery refuses; of the unsynced records, those before the first
+/// invalid one are replayed. Nothing is written: to continue the log, perform [`Recovered::cleanup_ops`] and create a
+/// segment with [`Recovered::next_header`].
 ///
 /// # Errors
 /// [`RecoveryError`]. What `replay` received until then must be discarded.
@@ -164,8 +165,8 @@ impl Recovery {
             let mut buffer = std::mem::take(&mut self.buffer);
             read_whole(storage, file, &mut buffer).map_err(|fault| storage_error("reading", Some(file), fault))?;
             match headers.get(index + 1) {
-                Some(next) => self.replay_inner(header, next, &buffer, replay)?,
-                None => self.replay_last(header, &buffer, replay)?,
+                Some(next) => self.replay_closed_segment(header, next, &buffer, replay)?,
+                None => self.replay_open_segment(header, &buffer, replay)?,
             }
             self.buffer = buffer;
         }
@@ -223,7 +224,7 @@ impl Recovery {
     }
 
     /// A segment with a successor ends where the successor's header says; bytes behind that are dead.
-    fn replay_inner(
+    fn replay_closed_segment(
         &mut self,
         header: &SegmentHeader,
         next: &SegmentHeader,
@@ -252,7 +253,7 @@ impl Recovery {
     }
 
     /// The last segment ends at its last valid frame, unless something proves that more was synced.
-    fn replay_last(
+    fn replay_open_segment(
         &mut self,
         header: &SegmentHeader,
         bytes: &[u8],
@@ -337,8 +338,8 @@ impl Recovery {
     fn conclude(self) -> Recovered {
         let Self { mut out, scan, damaged, .. } = self;
         let is_damaged = |lsn: &Lsn| damaged.iter().any(|(bad, _)| bad == lsn);
-        // A damaged snapshot is garbage: left in place, it would later count as one of the two to keep, and everything in it
-        // has just been recovered from elsewhere.
+        // A damaged snapshot is garbage: left in place, it would later count as one of the two to keep, and everything
+        // in it has just been recovered from elsewhere.
         let (bad, mut good): (Vec<Lsn>, Vec<Lsn>) = scan.snapshots.iter().copied().partition(is_damaged);
         out.snapshots = good.split_off(good.len().saturating_sub(2));
         let reach_back = if out.snapshots.len() == 2 { out.snapshots[0] } else { Lsn(0) };

@@ -36,8 +36,8 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// The header of the segment to continue in. It records where the previous segment ends, so once it is durable a torn tail
-    /// there is dead.
+    /// The header of the segment to continue in. It records where the previous segment ends, so once it is durable a
+    /// torn tail there is dead.
     #[must_use]
     pub fn next_header(&self) -> SegmentHeader {
         SegmentHeader {
@@ -55,14 +55,14 @@ impl Recovered {
         self.notices.iter().any(|notice| matches!(notice, Notice::TornTail { .. }))
     }
 
-    /// The operations that remove the garbage, in an order that a power loss may interrupt anywhere. Must be performed before the
-    /// next segment is created, since its name may be among the garbage.
+    /// The operations that remove the garbage, in an order that a power loss may interrupt anywhere. Must be performed
+    /// before the next segment is created, since its name may be among the garbage.
     #[must_use]
     pub fn cleanup_ops(&self) -> Vec<IoOp> {
         let mut ops = Vec::new();
         let never_begun = |file: &FileId| matches!(file, FileId::Segment(sequence) if *sequence >= self.next_segment);
-        // Highest first, each followed by a folder sync: otherwise a power loss could leave a gap before one of them, which looks
-        // like the loss of a segment in use.
+        // Highest first, each followed by a folder sync: otherwise a power loss could leave a gap before one of them,
+        // which looks like the loss of a segment in use.
         for file in self.garbage.iter().filter(|file| never_begun(file)).rev() {
             ops.extend([IoOp::Remove { file: *file }, IoOp::SyncFolder]);
         }
@@ -82,8 +82,8 @@ pub struct SegmentInfo {
     pub sequence: u64,
     /// Its first LSN; 1 if its header is damaged and the segment is not needed.
     pub first_lsn: Lsn,
-    /// Its last LSN, one below the first if it has no frame. Once the older of two snapshots is at or above it, the segment may be
-    /// removed.
+    /// Its last LSN, one below the first if it has no frame. Once the older of two snapshots is at or above it, the
+    /// segment may be removed.
     pub last_lsn: Lsn,
     /// The size of its file in bytes.
     pub len: u64,
@@ -180,7 +180,8 @@ pub enum RecoveryError {
     NoLog,
     /// The header is valid, but its format version is unknown to this program.
     #[error(
-        "{file}: written in format version {version}, which this program cannot read; use a newer version of the program"
+        "{file}: written in format version {version}, which this program cannot read; use a newer version of the \
+            program"
     )]
     UnknownVersion {
         /// The file.

@@ -41,9 +41,9 @@ impl FolderScan {
         for info in &files {
             match info.file {
                 FileId::Segment(sequence) => {
-                    // The previous process may have been killed with its last frames only in the page cache. Recovery would
-                    // read them and clients would see their effects, but a power loss would lose them. So everything that
-                    // recovery relies on is synced first, and if that fails the start is refused.
+                    // The previous process may have been killed with its last frames only in the page cache. Recovery
+                    // would read them and clients would see their effects, but a power loss would lose them. So
+                    // everything that recovery relies on is synced first, and if that fails the start is refused.
                     storage.sync(info.file).map_err(|fault| storage_error("syncing", Some(info.file), fault))?;
                     let header = Err(HeaderError::TooShort);
                     scan.segments.push(ScannedSegment { sequence, len: info.len, header });
@@ -126,8 +126,8 @@ impl FolderScan {
         Ok(())
     }
 
-    /// A segment is created only once the file before it is durable in the folder, so no segment may be missing before a prepared
-    /// one, and a snapshot implies a segment in use.
+    /// A segment is created only once the file before it is durable in the folder, so no segment may be missing before
+    /// a prepared one, and a snapshot implies a segment in use.
     fn check_trailing_segments(&self) -> Result<(), RecoveryError> {
         let last = self.segments.last();
         let mut missing = last.map_or(1, |last| last.sequence.saturating_add(1));

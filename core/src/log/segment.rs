@@ -12,8 +12,8 @@ const MAGIC: [u8; 8] = *b"DRIFTQWL";
 
 /// The header of a segment.
 ///
-/// It must be durable before the first frame is written, and everything in the previous segment must be durable before the
-/// header is written: recovery treats a header as proof of both.
+/// It must be durable before the first frame is written, and everything in the previous segment must be durable before
+/// the header is written: recovery treats a header as proof of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// The log it belongs to.
@@ -92,8 +92,8 @@ impl SegmentHeader {
 
     /// The operations that prepare this segment for its first frame, in the order that recovery relies on.
     ///
-    /// The file must not exist, and the previous segment must be fully synced. If the file was created ahead, skip the first
-    /// operation.
+    /// The file must not exist, and the previous segment must be fully synced. If the file was created ahead, skip the
+    /// first operation.
     #[must_use]
     pub fn create_ops(&self, epoch: u64, capacity: u64) -> Vec<IoOp> {
         let file = self.file();

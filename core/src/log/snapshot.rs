@@ -1,7 +1,8 @@
 //! Snapshots: the whole state after one LSN, in a file of the same frames as the log.
 //!
-//! A snapshot is written under a draft name in slices while the broker runs, then synced and renamed; only after the folder is
-//! synced may older files be removed. It is complete only with its footer. The payloads of its records are opaque here.
+//! A snapshot is written under a draft name in slices while the broker runs, then synced and renamed; only after the
+//! folder is synced may older files be removed. It is complete only with its footer. The payloads of its records are
+//! opaque here.
 
 use super::frame::{self, CONTROL_VERSION, CrcSeed, EncodeError, FOOTER, FrameChain, FrameError, RECORD_KIND_MAX};
 use super::header::{BlockReader, BlockWriter, HEADER_BYTES, HeaderError, LogId, all_zero};
@@ -197,9 +198,9 @@ const WINDOW_BYTES: usize = 64 << 10;
 
 /// Reads the finished snapshot of `lsn` and passes the kind, version and payload of each record to `each`, in order.
 ///
-/// Records are passed on as they are read. They may be relied on only once this returns `Ok`, which means that the whole
-/// snapshot was valid. Memory use stays near the size of the largest frame, however large the file.
-/// `window` is a scratch buffer; its contents are overwritten.
+/// Records are passed on as they are read. They may be relied on only once this returns `Ok`, which means that the
+/// whole snapshot was valid. Memory use stays near the size of the largest frame, however large the file. `window` is a
+/// scratch buffer; its contents are overwritten.
 ///
 /// # Errors
 /// [`SnapshotReadError`] distinguishes a storage error, a damaged file and a refusal by `each`.

@@ -67,8 +67,8 @@ pub struct FileInfo {
 
 /// Where the writer expects an append to go.
 ///
-/// A local file needs neither check. A replicated log does: the epoch fences a writer that has been replaced, the position
-/// one that has missed an append.
+/// A local file needs neither check. A replicated log does: the epoch fences a writer that has been replaced, the
+/// position one that has missed an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteAt {
     /// The writer's boot number. A storage that has seen a later one may refuse.
@@ -113,14 +113,14 @@ pub enum StorageFault {
 /// After a failed [`sync`](Self::sync) or [`sync_folder`](Self::sync_folder) nothing may be assumed about data written
 /// since the last successful one, and a retry proves nothing; the caller stops using the storage.
 ///
-/// A newly opened storage returns what is on the medium or on its way there, never pages that a failed sync of an earlier
-/// process gave up. Operating systems keep such pages in the cache, where they are readable, count as clean, and are lost
-/// at a power loss; recovery would rely on them and its sync would not write them. When a log is opened, its files must
-/// therefore be read past the page cache.
+/// A newly opened storage returns what is on the medium or on its way there, never pages that a failed sync of an
+/// earlier process gave up. Operating systems keep such pages in the cache, where they are readable, count as clean,
+/// and are lost at a power loss; recovery would rely on them and its sync would not write them. When a log is opened,
+/// its files must therefore be read past the page cache.
 pub trait Storage {
     /// Creates an empty file with room for `capacity` bytes, so that appends within it never fail with
-    /// [`StorageFault::Full`]; 0 reserves nothing. Beyond the appended data the file reads as zeros up to the capacity, or
-    /// ends, also after a power loss; old content of the disk never appears. The file's name is durable after
+    /// [`StorageFault::Full`]; 0 reserves nothing. Beyond the appended data the file reads as zeros up to the capacity,
+    /// or ends, also after a power loss; old content of the disk never appears. The file's name is durable after
     /// [`sync_folder`](Self::sync_folder).
     ///
     /// # Errors
@@ -128,8 +128,8 @@ pub trait Storage {
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault>;
 
     /// Writes `bytes` at the end of the written data; after an error none of them are visible to readers. Durable after
-    /// [`sync`](Self::sync). Only files created by this storage need to accept appends: after a restart the log continues
-    /// in a new file.
+    /// [`sync`](Self::sync). Only files created by this storage need to accept appends: after a restart the log
+    /// continues in a new file.
     ///
     /// # Errors
     /// [`StorageFault::NotFound`], [`StorageFault::Misplaced`]; [`StorageFault::Full`] beyond the capacity;
@@ -142,8 +142,8 @@ pub trait Storage {
     /// [`StorageFault::NotFound`]; [`StorageFault::Io`], after which the storage must not be used again.
     fn sync(&mut self, file: FileId) -> Result<(), StorageFault>;
 
-    /// Fills `buffer` from byte `position` on and returns the number of bytes read, which is less than requested only at
-    /// the end of the file. An unreadable medium is an error, never an end of file.
+    /// Fills `buffer` from byte `position` on and returns the number of bytes read, which is less than requested only
+    /// at the end of the file. An unreadable medium is an error, never an end of file.
     ///
     /// # Errors
     /// [`StorageFault::NotFound`], [`StorageFault::Io`].
@@ -158,7 +158,8 @@ pub trait Storage {
     /// Renames the file atomically. Durable after [`sync_folder`](Self::sync_folder).
     ///
     /// # Errors
-    /// [`StorageFault::NotFound`]; [`StorageFault::Exists`], since a rename never replaces a file; [`StorageFault::Io`].
+    /// [`StorageFault::NotFound`]; [`StorageFault::Exists`], since a rename never replaces a file;
+    /// [`StorageFault::Io`].
     fn rename(&mut self, from: FileId, to: FileId) -> Result<(), StorageFault>;
 
     /// Removes the file. Durable after [`sync_folder`](Self::sync_folder); until then a power loss may restore it.

@@ -131,7 +131,7 @@ impl<F: Faults> Pipeline<F> {
     /// The next output that may leave: every record it depends on is durable.
     ///
     /// Call it after every [`Pipeline::handle`], [`Pipeline::handle_timeout`] and [`Pipeline::complete`], until it
-    /// returns `None`. A reply that depends on no new record, such as a refusal or a read, can leave without a job.
+    /// returns `None`. A refusal or a read needs no job of its own, but waits for the records appended before it.
     /// Outputs that are not polled accumulate in memory. They come in the order of the decisions.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.broker.poll_output()
@@ -204,7 +204,7 @@ impl<F: Faults> Pipeline<F> {
     /// Begins a clean shutdown: refuses every later command and appends a footer.
     ///
     /// Continue with log jobs and outputs until [`Pipeline::is_closed`]. Without it the next start finds no footer and
-    /// treats the end of the log as a possible torn tail; nothing durable is lost.
+    /// reports an unclean stop; nothing durable is lost.
     pub fn close(&mut self) {
         if !self.closing && !self.has_failed() {
             self.closing = true;

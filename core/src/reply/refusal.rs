@@ -2,7 +2,8 @@
 
 use crate::types::{EffectStatus, GroupName, Millis, NameError, PartitionId, TopicName};
 
-/// Why a command was refused. A refused command has changed nothing.
+/// Why a command was refused. A refused command has changed nothing; after [`Refusal::LogFailed`] only a restart shows
+/// whether it has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {

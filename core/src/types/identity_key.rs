@@ -29,12 +29,12 @@ impl IdentityKey {
 
     fn hashed(bytes: Arc<[u8]>) -> Self {
         // Eight bytes at a time: every produce and delivery with a key computes this.
-        let (words, rest) = bytes.as_chunks();
+        let (blocks, rest) = bytes.as_chunks();
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        let words = words.iter().chain([&last]).map(|word| u64::from_le_bytes(*word));
-        let hash = words.fold(bytes.len() as u64, |hash, word| {
-            let mixed = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let blocks = blocks.iter().chain([&last]).map(|block| u64::from_le_bytes(*block));
+        let hash = blocks.fold(bytes.len() as u64, |hash, block| {
+            let mixed = (hash ^ block).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             mixed ^ (mixed >> 32)
         });
         // The order depends on the high bits first.

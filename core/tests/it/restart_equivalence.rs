@@ -1,8 +1,8 @@
 //! Volatile state is rebuilt at start: a restarted broker delivers what an uninterrupted one would.
 
-use driftq_core::command::{CreateGroup, CreateTopic, DeleteGroup, Pause, Redrive, Resume, SetPrefetch, Unsubscribe};
 use std::collections::BTreeMap;
 
+use driftq_core::command::{CreateGroup, CreateTopic, DeleteGroup, Pause, Redrive, Resume, SetPrefetch, Unsubscribe};
 use driftq_core::command::{OnDisconnect, RedriveSelection, SeekTo};
 use driftq_core::faults::NoFaults;
 use driftq_core::reply::Delivery;

@@ -96,8 +96,8 @@ fn every_flip(mut case: Case, files: &[FileId]) -> (usize, usize) {
     for file in files.iter().copied() {
         let len = case.storage.bytes(file).map_or(0, <[u8]>::len);
         for byte in 0..len {
-            // Every bit of a head, and one bit of every other byte: one checksum covers a payload, and header padding is
-            // ignored.
+            // Every bit of a head, and one bit of every other byte: one checksum covers a payload, and header padding
+            // is ignored.
             let bits = if case.is_head(file, byte) { 0..8 } else { byte % 8..byte % 8 + 1 };
             for bit in bits {
                 case.storage.bytes_mut(file).expect("is there").flip(byte * 8 + bit);

@@ -1,4 +1,5 @@
-//! The golden files of format version 1 decode to the same records and are written with the same bytes in every release.
+//! The golden files of format version 1 decode to the same records and are written with the same bytes in every
+//! release.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Slow and generated tests: the codec, damaged and forged logs, golden files, and every bit of a 64 KiB log.
 //!
-//! `scenario` is one fixed run that writes every kind of record; `random_traffic` generates small runs. Properties of whole
-//! sequences of commands, crashes and restarts are tested by the simulator.
+//! `scenario` is one fixed run that writes every kind of record; `random_traffic` generates small runs. Properties of
+//! whole sequences of commands, crashes and restarts are tested by the simulator.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::needless_pass_by_value)]
 
 mod arbitrary;

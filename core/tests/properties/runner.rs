@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
-/// A runner that generates the same cases on every machine. `PROPTEST_CASES` scales their number: 512 generates twice as
-/// many, the first half of them the same.
+/// A runner that generates the same cases on every machine. `PROPTEST_CASES` scales their number: 512 generates twice
+/// as many, the first half of them the same.
 pub fn runner(cases: u32) -> TestRunner {
     let cases = (u64::from(cases) * u64::from(Config::default().cases)).div_ceil(256) as u32;
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };

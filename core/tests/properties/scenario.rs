@@ -1,7 +1,7 @@
 //! One fixed scenario that writes every kind of log record and every kind of snapshot image.
 //!
-//! The golden files hold its bytes. The scenario may be extended at its end together with a new version of the golden files,
-//! but not changed.
+//! The golden files hold its bytes. The scenario may be extended at its end together with a new version of the golden
+//! files, but not changed.
 
 use driftq_core::OpenOptions;
 

@@ -2,11 +2,11 @@
 
 use driftq_core::OpenOptions;
 
-use driftq_core::command::CreateTopic;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 
+use driftq_core::command::CreateTopic;
 use driftq_core::command::Produce;
 use driftq_core::log::{FileId, Storage, StorageFault};
 use driftq_core::pipeline::inspect;

@@ -2,9 +2,9 @@
 
 use driftq_core::OpenOptions;
 
-use driftq_core::command::CreateTopic;
 use std::time::{Duration, Instant};
 
+use driftq_core::command::CreateTopic;
 use driftq_core::command::Produce;
 use driftq_core::log::{FileId, LogId, Storage, WriteAt, read_whole};
 use driftq_core::types::{Retention, Timestamp, TopicName};

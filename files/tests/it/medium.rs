@@ -11,8 +11,8 @@ use crate::mounts::Mount;
 const FILE: FileId = FileId::Segment(1);
 const BYTES: usize = 256 << 10;
 
-/// Simulates the state after a failed sync: clean pages in the cache that differ from the disk. The disk is changed under the
-/// cache.
+/// Simulates the state after a failed sync: clean pages in the cache that differ from the disk. The disk is changed
+/// under the cache.
 #[test]
 fn old_file_is_read_from_medium_not_from_cache() {
     let Some(disk) = Mount::ext4(32) else { return };

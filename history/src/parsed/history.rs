@@ -66,8 +66,8 @@ impl<'a> ParsedHistory<'a> {
         self.drains[0].ended.is_some()
     }
 
-    /// Whether a message counts as dead in a group: its dead letter was seen, or it may be dead and its dead letters were not
-    /// consumed.
+    /// Whether a message counts as dead in a group: its dead letter was seen, or it may be dead and its dead letters
+    /// were not consumed.
     pub(crate) fn counts_as_dead(&self, key: TimelineKey<'a>) -> bool {
         if self.dead.contains_key(&key) {
             return true;

@@ -206,7 +206,8 @@ fn leases(all: &mut Vec<Forgery>) {
         }
         let sentence = match op {
             "ack" => {
-                "the ack of group g with token 000000010000000000000001 was accepted although attempt 2 with token 000000010000000000000002 had been received"
+                "the ack of group g with token 000000010000000000000001 was accepted although \
+                 attempt 2 with token 000000010000000000000002 had been received"
             }
             "nack" => "the nack of group g with token 000000010000000000000001 was accepted although attempt 2",
             _ => "the extend of group g with token 000000010000000000000001 was accepted although attempt 2",

@@ -3,9 +3,9 @@
 
 use driftq_core::OpenOptions;
 
-use driftq_core::command::{Ack, CreateGroup, CreateTopic, Extend, Finish, Nack, Release};
 use std::fmt::Write as _;
 
+use driftq_core::command::{Ack, CreateGroup, CreateTopic, Extend, Finish, Nack, Release};
 use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim};
 use driftq_core::faults::{Faults, NoFaults};
 use driftq_core::log::{LogId, MemoryStorage};

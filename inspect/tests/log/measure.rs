@@ -2,9 +2,9 @@
 
 use driftq_core::OpenOptions;
 
-use driftq_core::command::{Ack, CreateTopic};
 use std::time::Instant;
 
+use driftq_core::command::{Ack, CreateTopic};
 use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
 use driftq_core::types::{GroupStart, Retention, Timestamp};
 use driftq_core::{Command, Output, PipelineConfig};

@@ -11,7 +11,8 @@ pub(super) const HOST_EXPECTED: &str = "a host name or IP address without scheme
 /// What a webhook URL must be.
 const URL_EXPECTED: &str = "a URL of the form http://host[:port]/path";
 
-/// The form in which hosts are compared: lower case, IPv6 in brackets as in a `Host` header. `None` for an invalid host.
+/// The form in which hosts are compared: lower case, IPv6 in brackets as in a `Host` header. `None` for an invalid
+/// host.
 pub(super) fn normalize_host(text: &str) -> Option<String> {
     let text = text.trim().to_ascii_lowercase();
     if text == "*" || text.parse::<Ipv4Addr>().is_ok() {

@@ -46,12 +46,14 @@ fn check_sizes(settings: &Settings) -> Result<(), ConfigError> {
             "storage.reserve_bytes ({reserve}) must be less than storage.segment_bytes ({segment})"
         ));
     }
-    // The record of a completed step may carry many messages and is refused if it does not fit; a message or a result always fits.
+    // The record of a completed step may carry many messages and is refused if it does not fit; a message or a result
+    // always fits.
     let payload = limits.message_bytes_max.max(limits.result_bytes_max);
     let largest = (payload + limits.error_text_bytes_max) as u64 + RECORD_OVERHEAD_BYTES;
     if segment - reserve < largest {
         return invalid(format!(
-            "storage.segment_bytes ({segment}) less storage.reserve_bytes ({reserve}) must hold the largest record, {largest} \
+            "storage.segment_bytes ({segment}) less storage.reserve_bytes ({reserve}) must hold the largest record, \
+                {largest} \
              bytes; raise it or lower limits.message_bytes_max ({}) or limits.result_bytes_max ({})",
             limits.message_bytes_max, limits.result_bytes_max
         ));

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why the broker does not start with these settings. The text names the file, key, flag or variable, the value and what is allowed.
+/// Why the broker does not start with these settings. The text names the file, key, flag or variable, the value and
+/// what is allowed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {

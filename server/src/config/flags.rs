@@ -77,8 +77,8 @@ pub struct Flags {
     #[arg(long, env = "DRIFTQ_INSECURE", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<RawValue>,
-    /// Host header to accept beside loopback names and the listen address; repeatable, * accepts any, the variable is a comma
-    /// separated list [default: none]
+    /// Host header to accept beside loopback names and the listen address; repeatable, * accepts any, the variable is a
+    /// comma separated list [default: none]
     #[arg(long, env = "DRIFTQ_ALLOWED_HOST", value_name = "NAME")]
     allowed_host: Vec<RawValue>,
     /// Delay every sync, for measurements only
@@ -101,10 +101,10 @@ impl Flags {
     /// The keys of the configuration file that flags and variables set, each checked.
     pub(super) fn overrides(&self) -> Result<Table, ConfigError> {
         let settings: [(&Option<RawValue>, &str, ToToml); 18] = [
-            (&self.addr, "addr", word),
+            (&self.addr, "addr", trimmed),
             (&self.data_dir, "data_dir", verbatim),
             (&self.no_wal, "wal", negated_switch),
-            (&self.profile, "profile", word),
+            (&self.profile, "profile", trimmed),
             (&self.max_in_flight, "limits.in_flight_max", number),
             (&self.max_partition_msgs, "limits.partition_messages_max", number),
             (&self.max_partition_bytes, "limits.partition_bytes_max", number),
@@ -116,8 +116,8 @@ impl Flags {
             (&self.completion_ttl_ms, "limits.completion_ttl_ms", number),
             (&self.max_completions, "limits.completions_max", number),
             (&self.max_outputs, "limits.outputs_max", number),
-            (&self.log_format, "log.format", word),
-            (&self.log_level, "log.level", word),
+            (&self.log_format, "log.format", trimmed),
+            (&self.log_level, "log.level", trimmed),
             (&self.insecure, "http.insecure", switch),
         ];
         let mut overrides = Table::new();
@@ -175,7 +175,7 @@ fn verbatim(text: &str) -> Value {
     Value::String(text.to_owned())
 }
 
-fn word(text: &str) -> Value {
+fn trimmed(text: &str) -> Value {
     verbatim(text.trim())
 }
 
@@ -189,7 +189,7 @@ fn switch(text: &str) -> Value {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Value::Boolean(true),
         "false" | "0" | "no" | "off" => Value::Boolean(false),
-        _ => word(text),
+        _ => trimmed(text),
     }
 }
 

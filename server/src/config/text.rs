@@ -78,11 +78,11 @@ pub(super) mod topic {
     }
 }
 
-/// The filter that `level` describes. A single word must be a level: as the name of a module, which is how `EnvFilter` takes it,
-/// `--log-level inof` would log nothing.
+/// The filter that `level` describes. A single name must be a level: as the name of a module, which is how `EnvFilter`
+/// takes it, `--log-level inof` would log nothing.
 pub(super) fn parse_filter(level: &str) -> Option<EnvFilter> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    let is_level = |word: &str| LEVELS.iter().any(|level| word.trim().eq_ignore_ascii_case(level));
+    let is_level = |name: &str| LEVELS.iter().any(|level| name.trim().eq_ignore_ascii_case(level));
     let is_directive = |part: &str| part.contains(['=', '[']) || is_level(part);
     if !level.split(',').all(is_directive) {
         return None;

@@ -1,8 +1,8 @@
 //! Keeps the log's thread off the CPU that the reactor runs on.
 //!
-//! The log's thread sleeps most of the time, in a sync, and the scheduler prefers to wake it on the CPU of its waker, the reactor.
-//! There it would preempt the reactor some thousand times a second, which costs more than the sync. The reactor is not pinned: the
-//! log's thread moves away from wherever the reactor was last seen.
+//! The log's thread sleeps most of the time, in a sync, and the scheduler prefers to wake it on the CPU of its waker,
+//! the reactor. There it would preempt the reactor some thousand times a second, which costs more than the sync. The
+//! reactor is not pinned: the log's thread moves away from wherever the reactor was last seen.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

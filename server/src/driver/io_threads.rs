@@ -1,7 +1,7 @@
 //! Two threads that perform the pipeline's I/O jobs, so that the reactor never blocks on the disk.
 //!
-//! One appends and syncs batches of the log; the other prepares segments, writes snapshots and removes obsolete files. Each takes one
-//! job at a time and reports its result. Both end when [`IoThreads`] is dropped.
+//! One appends and syncs batches of the log; the other prepares segments, writes snapshots and removes obsolete files.
+//! Each takes one job at a time and reports its result. Both end when [`IoThreads`] is dropped.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

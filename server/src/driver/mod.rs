@@ -1,16 +1,16 @@
-//! Drives the broker: feeds commands and time into the core's [`Pipeline`], performs its I/O jobs and releases its outputs.
+//! Drives the broker: feeds commands and time into the core's [`Pipeline`], performs its I/O jobs and releases its
+//! outputs.
 //!
 //! The driver runs on the reactor's thread and has no locks. A command is decided at once, in the task of its request
-//! ([`Driver::ask`]); its records are written and synced by the threads of [`io_threads`] while further commands are decided. The
-//! pipeline holds replies and deliveries until the sync has passed their log position; then [`Driver::run`] passes replies to their
-//! waiters ([`pending_replies`]) and deliveries to their streams ([`streams`]).
+//! ([`Driver::ask`]); its records are written and synced by the threads of [`io_threads`] while further commands are
+//! decided. The pipeline holds replies and deliveries until the sync has passed their log position; then
+//! [`Driver::run`] passes replies to their waiters ([`pending_replies`]) and deliveries to their streams ([`streams`]).
 
 mod affinity;
 mod io_threads;
 mod pending_replies;
 mod streams;
 
-use driftq_core::command::{CloseStream, SetPrefetch, Unsubscribe};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -20,6 +20,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use driftq_core::command::Subscribe;
+use driftq_core::command::{CloseStream, SetPrefetch, Unsubscribe};
 use driftq_core::log::StorageFault;
 use driftq_core::state::State;
 use driftq_core::types::{ConsumerId, Lsn, Timestamp};
@@ -115,7 +116,8 @@ impl Driver {
         }
     }
 
-    /// A copy of the current state, which may be ahead of the sync, and the last LSN appended to it. The copy shares memory.
+    /// A copy of the current state, which may be ahead of the sync, and the last LSN appended to it. The copy shares
+    /// memory.
     pub(crate) fn snapshot_state(&self) -> Result<(Lsn, State), Unready> {
         match &*self.engine.borrow() {
             None => Err(Unready::Recovering),
@@ -129,7 +131,8 @@ impl Driver {
         Ok(ReplyFuture::new(self, slot).await.map(R::reply))
     }
 
-    /// Connects a stream. [`Driver::poll_delivery`] yields its deliveries until [`Driver::disconnect`] or [`Driver::close_stream`].
+    /// Connects a stream. [`Driver::poll_delivery`] yields its deliveries until [`Driver::disconnect`] or
+    /// [`Driver::close_stream`].
     pub(crate) async fn subscribe(&self, subscribe: Subscribe) -> Result<Result<ConsumerId, Refusal>, Unready> {
         let spec = StreamSpec {
             topic: subscribe.topic.clone(),
@@ -228,8 +231,8 @@ impl Driver {
         engine.as_ref().is_none_or(|engine| engine.pipeline.is_closed() || engine.pipeline.failure().is_some())
     }
 
-    /// One iteration: submits deferred commands, takes completed jobs, fires timers, starts jobs and releases outputs. Returns when
-    /// the next iteration is due at the latest.
+    /// One iteration: submits deferred commands, takes completed jobs, fires timers, starts jobs and releases outputs.
+    /// Returns when the next iteration is due at the latest.
     fn run_once(&self) -> Option<Timestamp> {
         // A panic would end the driver's task, and no request would ever get a reply.
         let _guard = AbortOnPanic;
@@ -359,7 +362,7 @@ impl Driver {
         let engine = engine.as_mut().expect("commands are submitted to a started broker only");
         let _guard = AbortOnPanic;
         let ticket = engine.pipeline.handle(self.clock.now(), command);
-        self.pending_replies.borrow_mut().expect(ticket, waiter);
+        self.pending_replies.borrow_mut().register(ticket, waiter);
         self.wake.notify_one();
     }
 
@@ -421,8 +424,9 @@ impl Drop for ReplyFuture<'_> {
     }
 }
 
-/// Guards the broker's state against panics: should one occur while the guard is held, memory may be inconsistent, and the process
-/// aborts. The log has everything that was acknowledged. (A panic elsewhere costs only the connection it happened on.)
+/// Guards the broker's state against panics: should one occur while the guard is held, memory may be inconsistent, and
+/// the process aborts. The log has everything that was acknowledged. (A panic elsewhere costs only the connection it
+/// happened on.)
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

@@ -57,7 +57,7 @@ impl PendingReplies {
     }
 
     /// Registers `waiter` for the reply to `ticket`, the newest ticket.
-    pub(crate) fn expect(&mut self, ticket: Ticket, waiter: Waiter) {
+    pub(crate) fn register(&mut self, ticket: Ticket, waiter: Waiter) {
         if self.queue.is_empty() {
             self.first = ticket;
         }

@@ -1,17 +1,17 @@
 //! Connected streams: deliveries that are not yet written to their sockets.
 //!
-//! A lease must not run out in the buffer of a client that has stopped reading. A delivery that its stream has not taken within
-//! [`UNREAD_TIMEOUT`] is released, without counting as a failure, and the stream gets no more deliveries until it reads again. This
-//! and the prefetch bound the queue of a stream: the broker grants no further lease beyond the prefetch, and deliveries whose lease
-//! expired unread are dropped.
+//! A lease must not run out in the buffer of a client that has stopped reading. A delivery that its stream has not
+//! taken within [`UNREAD_TIMEOUT`] is released, without counting as a failure, and the stream gets no more deliveries
+//! until it reads again. This and the prefetch bound the queue of a stream: the broker grants no further lease beyond
+//! the prefetch, and deliveries whose lease expired unread are dropped.
 
-use driftq_core::command::{Release, SetPrefetch};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::task::Waker;
 
 use driftq_core::Command;
 use driftq_core::command::{Claim, TokenClaim};
+use driftq_core::command::{Release, SetPrefetch};
 use driftq_core::reply::Delivery;
 use driftq_core::types::{ConsumerId, GroupName, Millis, OwnerName, Timestamp, TopicName};
 
@@ -136,8 +136,8 @@ impl Streams {
         self.checks.front().map(|(at, _)| *at)
     }
 
-    /// Checks the streams that are due. Returns the commands that stop deliveries to stalled ones and release what they did not
-    /// read.
+    /// Checks the streams that are due. Returns the commands that stop deliveries to stalled ones and release what they
+    /// did not read.
     pub(crate) fn check_unread(&mut self, now: Timestamp) -> Vec<Command> {
         let mut commands = Vec::new();
         while self.next_check().is_some_and(|at| at <= now) {

@@ -1,9 +1,9 @@
 //! Batches: one request per line, one response line each, in order. The fast path.
 //!
-//! Lines are submitted as they arrive, and response lines are sent as they become durable; the response may begin before the request
-//! ends. The number of lines in progress and the bytes of response lines that the client has not read are bounded.
+//! Lines are submitted as they arrive, and response lines are sent as they become durable; the response may begin
+//! before the request ends. The number of lines in progress and the bytes of response lines that the client has not
+//! read are bounded.
 
-use driftq_core::command::Ack;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use driftq_core::command::Ack;
 use driftq_core::command::Produce;
 use driftq_core::types::TopicName;
 use driftq_core::{Command, Request};
@@ -82,9 +83,9 @@ impl BatchBody {
         }
     }
 
-    /// The response to the batch. If the request is complete and its replies arrive soon, all lines leave with the head in one write
-    /// (measured: `docs/performance.md`). A client that waits for the response before it sends more gets the head, then lines as they
-    /// become available.
+    /// The response to the batch. If the request is complete and its replies arrive soon, all lines leave with the head
+    /// in one write (measured: `docs/performance.md`). A client that waits for the response before it sends more gets
+    /// the head, then lines as they become available.
     pub(crate) async fn respond(mut self) -> ApiResponse {
         let mut delay = None;
         let whole = std::future::poll_fn(|context| {

@@ -44,8 +44,8 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
 
 /// Graceful shutdown of the listener and all connections.
 ///
-/// `hyper_util::server::graceful` does the same with a `tokio::sync::watch`, which takes a lock at every poll of a connection; here a
-/// poll reads one `Cell`.
+/// `hyper_util::server::graceful` does the same with a `tokio::sync::watch`, which takes a lock at every poll of a
+/// connection; here a poll reads one `Cell`.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     is_stopping: Cell<bool>,
@@ -135,7 +135,8 @@ fn concerns_one_connection(error: &std::io::Error) -> bool {
 
 fn builder(http: &HttpSettings) -> auto::Builder<LocalExecutor> {
     let mut builder = auto::Builder::new(LocalExecutor);
-    // Responses are short: copying a body behind its head was measured cheaper than a vectored write (`docs/performance.md`).
+    // Responses are short: copying a body behind its head was measured cheaper than a vectored write
+    // (`docs/performance.md`).
     builder.http1().header_read_timeout(http.head_timeout).max_buf_size(http.head_bytes_max).writev(false);
     builder
         .http2()
@@ -180,7 +181,8 @@ async fn serve(socket: TcpStream, service: Rc<Service>, mut builder: auto::Build
             return Poll::Ready(ended);
         }
         if handle.is_peer_closed() && !handle.is_response_pending() {
-            // The socket hid the end of input, and the response has turned out to be a stream: hyper reads again and sees the end.
+            // The socket hid the end of input, and the response has turned out to be a stream: hyper reads again and
+            // sees the end.
             return connection.as_mut().poll(hyper_context);
         }
         std::task::ready!(timeout.poll(context));

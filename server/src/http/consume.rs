@@ -1,14 +1,14 @@
 //! `GET /v1/consume`: a stream of deliveries, one JSON object per line.
 //!
-//! The head is sent as soon as the stream is connected. Blank lines keep an idle connection alive. Deliveries that the socket does not
-//! take yet stay in the driver's queue, bounded by the stream's prefetch.
+//! The head is sent as soon as the stream is connected. Blank lines keep an idle connection alive. Deliveries that the
+//! socket does not take yet stay in the driver's queue, bounded by the stream's prefetch.
 
-use driftq_core::command::Peek;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use driftq_core::command::Peek;
 use driftq_core::command::{OnDisconnect, Subscribe};
 use driftq_core::types::{ConsumerId, GroupName, Offset, OwnerName, PartitionId, TopicName};
 use serde::Deserialize;
@@ -105,8 +105,8 @@ pub(crate) async fn consume(api: &Api, fields: ConsumeFields<'_>) -> Result<ApiR
         is_complete: false,
     };
     if wait.is_some() {
-        // The first deliveries are decided and wait for the sync. The reply to an empty peek is released after them, so the idle time
-        // starts then. Its result does not matter.
+        // The first deliveries are decided and wait for the sync. The reply to an empty peek is released after them, so
+        // the idle time starts then. Its result does not matter.
         let peek = Peek { topic, partition: PartitionId(0), offset: Offset(u64::MAX), limit: 0 };
         let _ = api.driver.ask(peek).await;
         body.delivered_at = Instant::now();
@@ -161,8 +161,8 @@ impl PollLines for StreamBody {
 }
 
 impl StreamBody {
-    /// A keep-alive line, or the end of a stream that was idle for `wait`. The timer is not reset at every delivery; if it fires too
-    /// early, it is set again.
+    /// A keep-alive line, or the end of a stream that was idle for `wait`. The timer is not reset at every delivery; if
+    /// it fires too early, it is set again.
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         while self.timer.as_mut().poll(context).is_ready() {
             let (now, blank_at) = (Instant::now(), self.sent_at + self.keep_alive);

@@ -1,4 +1,5 @@
-//! Errors of the API, `{"error": CODE, "message": TEXT, …}`, and the one place that maps refusals of the broker to status codes.
+//! Errors of the API, `{"error": CODE, "message": TEXT, …}`, and the one place that maps refusals of the broker to
+//! status codes.
 
 use std::borrow::Cow;
 
@@ -118,7 +119,9 @@ impl From<Refusal> for ApiError {
                 Self::not_found(message)
             }
             Refusal::TopicExists { .. } => Self::new(StatusCode::CONFLICT, "ALREADY_EXISTS", message),
-            Refusal::TooLarge { what: "key" | "message" | "key and value" | "result", .. } => Self::too_large(message),
+            Refusal::TooLarge { what: "key" | "metadata" | "message" | "key and value" | "result", .. } => {
+                Self::too_large(message)
+            }
             Refusal::NotOwner | Refusal::StaleLease | Refusal::OtherOutcome | Refusal::NotRetryable { .. } => {
                 Self::precondition(message)
             }

@@ -1,7 +1,7 @@
 //! Parsing of request fields, from a JSON body or from the query.
 //!
-//! The parser refuses unknown fields, repeated fields and values of the wrong type; names are trimmed and checked when they become
-//! typed names of the core.
+//! The parser refuses unknown fields, repeated fields and values of the wrong type; names are trimmed and checked when
+//! they become typed names of the core.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;

@@ -1,8 +1,8 @@
 //! A waker for hyper that can be held back for the one wake-up that is not needed.
 //!
-//! Taking a chunk of a request body wakes the connection's task, so that hyper passes on the next one. After the last chunk there is
-//! none, and the task would be polled for nothing, once per request with a body. So hyper gets a waker that can be held meanwhile;
-//! one poll less per request was measured to be worth it (`docs/performance.md`).
+//! Taking a chunk of a request body wakes the connection's task, so that hyper passes on the next one. After the last
+//! chunk there is none, and the task would be polled for nothing, once per request with a body. So hyper gets a waker
+//! that can be held meanwhile; one poll less per request was measured to be worth it (`docs/performance.md`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;

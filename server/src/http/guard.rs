@@ -1,5 +1,5 @@
-//! Checks the head of every request: framing and paths that hyper accepts but must be refused, `Host` headers of other servers, and
-//! requests from web pages of other sites.
+//! Checks the head of every request: framing and paths that hyper accepts but must be refused, `Host` headers of other
+//! servers, and requests from web pages of other sites.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};

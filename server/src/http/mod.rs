@@ -2,13 +2,15 @@
 //!
 //! From the socket inwards, each layer uses only those below it:
 //!
-//! * [`connection`] accepts sockets and lets hyper serve them, with [`timeouts`], [`socket`] and [`gated_waker`] between the two;
-//! * [`service`] handles one request: [`guard`] checks its head, [`routes`] finds its handler, [`request_body`] receives its body;
-//! * one handler per family of requests: [`produce`], [`batch`], [`consume`], [`settle`], [`complete`], [`idempotency`], [`topics`],
-//!   [`groups`], [`dlq`], [`status`]. A handler parses its fields, submits a command to the driver, waits for the reply and writes it
-//!   as JSON. It decides nothing itself;
-//! * [`api`] is what handlers share; [`fields`], [`message_fields`], [`claim_fields`] and [`query`] are the requests' fields;
-//!   [`response`], [`response_body`] and [`error`] are what handlers return.
+//! * [`connection`] accepts sockets and lets hyper serve them, with [`timeouts`], [`socket`] and [`gated_waker`]
+//!   between the two;
+//! * [`service`] handles one request: [`guard`] checks its head, [`routes`] finds its handler, [`request_body`]
+//!   receives its body;
+//! * one handler per family of requests: [`produce`], [`batch`], [`consume`], [`settle`], [`complete`],
+//!   [`idempotency`], [`topics`], [`groups`], [`dlq`], [`status`]. A handler parses its fields, submits a command to
+//!   the driver, waits for the reply and writes it as JSON. It decides nothing itself;
+//! * [`api`] is what handlers share; [`fields`], [`message_fields`], [`claim_fields`] and [`query`] are the requests'
+//!   fields; [`response`], [`response_body`] and [`error`] are what handlers return.
 
 mod api;
 mod batch;

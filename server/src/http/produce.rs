@@ -58,7 +58,8 @@ pub(crate) async fn route(api: Rc<Api>, mut produce: Box<Produce>) -> Box<Produc
         Ok(decision) => produce.routing = decision,
         Err(failure) => {
             api.metrics.count_router_failure(failure.as_str());
-            tracing::debug!(failure = failure.as_str(), topic = %produce.topic, "router failed, message stays unrouted");
+            tracing::debug!(failure = failure.as_str(), topic = %produce.topic, "router failed, message stays \
+                unrouted");
         }
     }
     produce

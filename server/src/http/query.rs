@@ -69,7 +69,8 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Decodes `+` and percent encoding. `form_urlencoded` replaces invalid UTF-8 without an error; here it must be refused.
+/// Decodes `+` and percent encoding. `form_urlencoded` replaces invalid UTF-8 without an error; here it must be
+/// refused.
 fn decode(text: &str) -> Result<Cow<'_, str>, ApiError> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Ok(Cow::Borrowed(text));

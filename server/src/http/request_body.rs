@@ -136,8 +136,8 @@ impl RequestBody {
         poll_fn(|context| self.poll_chunk(context)).await
     }
 
-    /// Refuses a body that is too long. Many clients read the response only after they have sent everything, and closing the
-    /// connection at once would reset it, so the rest is received and dropped for a while.
+    /// Refuses a body that is too long. Many clients read the response only after they have sent everything, and
+    /// closing the connection at once would reset it, so the rest is received and dropped for a while.
     fn refuse_too_long(mut self, max: usize) -> ApiError {
         tokio::task::spawn_local(async move {
             let drain =

@@ -46,7 +46,8 @@ impl Service {
         &self.api
     }
 
-    /// Responds to a request. The head is evaluated before the future is created, so that the future holds only what the rest needs.
+    /// Responds to a request. The head is evaluated before the future is created, so that the future holds only what
+    /// the rest needs.
     pub(super) fn respond(
         &self,
         request: Request<Incoming>,
@@ -108,15 +109,15 @@ impl PendingRequest {
         RequestBody::new(incoming, timeouts, self.connection.clone()).collect(api.settings.http.body_bytes_max)
     }
 
-    /// Drops headers and URI. They share memory with hyper's read buffer, which can be reused while the reply is awaited; on the
-    /// busiest routes that is worth it (`docs/performance.md`).
+    /// Drops headers and URI. They share memory with hyper's read buffer, which can be reused while the reply is
+    /// awaited; on the busiest routes that is worth it (`docs/performance.md`).
     fn release_buffer(&mut self) {
         self.headers.clear();
         self.uri = Uri::default();
     }
 
-    /// The header map, cleared, for the response. Hyper reuses the response's map for the next request in turn, so that a connection
-    /// has one map, unless a request has made it large.
+    /// The header map, cleared, for the response. Hyper reuses the response's map for the next request in turn, so that
+    /// a connection has one map, unless a request has made it large.
     fn into_empty_headers(mut self) -> HeaderMap {
         if self.headers.capacity() > REUSED_HEADERS_MAX {
             return HeaderMap::new();

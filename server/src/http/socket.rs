@@ -1,8 +1,8 @@
 //! A socket on which the peer may close its side after a request and still get the response.
 //!
-//! Hyper takes the end of input for the end of the connection, even while a response is pending. For a stream that is right, as its
-//! client has disconnected. For any other response it is not: a client may half-close after its request. So while such a response
-//! is pending, the end of input is kept from hyper.
+//! Hyper takes the end of input for the end of the connection, even while a response is pending. For a stream that is
+//! right, as its client has disconnected. For any other response it is not: a client may half-close after its request.
+//! So while such a response is pending, the end of input is kept from hyper.
 
 use std::io;
 use std::pin::Pin;

@@ -1,8 +1,9 @@
 //! Idle and head timeout of a connection, with one timer per connection.
 //!
-//! Hyper requests a new timer whenever it begins to wait for a head, which on a busy connection is after every response, and most
-//! never fire. So the timer it gets here only records the deadline. The connection's own timer is set when there is a deadline to
-//! watch and, if it fires too early, set again. One timer per connection was measured to be worth it (`docs/performance.md`).
+//! Hyper requests a new timer whenever it begins to wait for a head, which on a busy connection is after every
+//! response, and most never fire. So the timer it gets here only records the deadline. The connection's own timer is
+//! set when there is a deadline to watch and, if it fires too early, set again. One timer per connection was measured
+//! to be worth it (`docs/performance.md`).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use super::gated_waker::GatedWaker;
 
 const NO_DEADLINE: u64 = u64::MAX;
 
-/// State of a connection that hyper's timer, the socket and request bodies share. Hyper requires `Send`, hence atomics; all accesses
-/// come from one thread.
+/// State of a connection that hyper's timer, the socket and request bodies share. Hyper requires `Send`, hence atomics;
+/// all accesses come from one thread.
 #[derive(Debug)]
 struct ConnectionState {
     opened_at: Instant,
@@ -128,8 +129,8 @@ impl ConnectionHandle {
         self.0.deadline_ms.store(NO_DEADLINE, Ordering::Relaxed);
     }
 
-    /// While a response is pending the peer may close its side and still gets the response. Set for each HTTP/1 request, cleared for
-    /// a stream, which ends with its peer.
+    /// While a response is pending the peer may close its side and still gets the response. Set for each HTTP/1
+    /// request, cleared for a stream, which ends with its peer.
     pub(super) fn set_response_pending(&self, pending: bool) {
         self.0.response_pending.store(pending, Ordering::Relaxed);
     }

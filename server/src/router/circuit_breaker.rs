@@ -1,7 +1,7 @@
 //! Circuit breaker of the webhook, with a limit on concurrent requests.
 //!
-//! A failure opens the circuit for the configured cooldown. Then one request is let through as a probe, and the others are skipped until
-//! it completes. So an unavailable webhook delays one produce per cooldown, whatever the load.
+//! A failure opens the circuit for the configured cooldown. Then one request is let through as a probe, and the others
+//! are skipped until it completes. So an unavailable webhook delays one produce per cooldown, whatever the load.
 
 use std::cell::Cell;
 use std::time::Duration;

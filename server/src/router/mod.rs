@@ -1,8 +1,8 @@
 //! Router hook: decides topic, partition and label of a message before it is stored.
 //!
-//! Rules of the configuration file are tried first (`rules.rs`); if none matches and a webhook is configured, the webhook is asked
-//! (`webhook.rs`). A router that fails, times out or gives an invalid response never fails a produce: the message is stored unrouted
-//! and the failure is counted. `docs/routing.md` documents the webhook protocol.
+//! Rules of the configuration file are tried first (`rules.rs`); if none matches and a webhook is configured, the
+//! webhook is asked (`webhook.rs`). A router that fails, times out or gives an invalid response never fails a produce:
+//! the message is stored unrouted and the failure is counted. `docs/routing.md` documents the webhook protocol.
 
 mod circuit_breaker;
 mod request;
@@ -19,8 +19,8 @@ use crate::config::RouterSettings;
 
 /// The configured router.
 ///
-/// It belongs to one thread: with a webhook, [`route`](Self::route) must run inside a [`tokio::task::LocalSet`], on which its
-/// connections are spawned.
+/// It belongs to one thread: with a webhook, [`route`](Self::route) must run inside a [`tokio::task::LocalSet`], on
+/// which its connections are spawned.
 #[derive(Debug)]
 pub struct Router {
     settings: RouterSettings,
@@ -41,7 +41,8 @@ impl Router {
         self.settings.is_empty()
     }
 
-    /// The decision about a message: `Ok(None)` if no rule matches and there is no webhook, or the webhook decides nothing.
+    /// The decision about a message: `Ok(None)` if no rule matches and there is no webhook, or the webhook decides
+    /// nothing.
     ///
     /// Takes no longer than the webhook's timeout. Dropping the future cancels the request and closes its connection.
     ///

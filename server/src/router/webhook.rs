@@ -97,8 +97,8 @@ impl WebhookClient {
         }
     }
 
-    /// Uses a kept connection if there is one, and a fresh one if there is none or it gave no response. The request is idempotent,
-    /// so it may be sent twice.
+    /// Uses a kept connection if there is one, and a fresh one if there is none or it gave no response. The request is
+    /// idempotent, so it may be sent twice.
     async fn exchange(&self, body: Bytes) -> Result<Option<RoutingDecision>, RouterFailure> {
         if let Some(kept) = self.take_idle() {
             match self.exchange_over(kept, body.clone()).await {

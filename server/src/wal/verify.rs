@@ -57,7 +57,8 @@ impl fmt::Display for Verification {
             Ok((lsn, contents)) if self.is_intact() => writeln!(f, "ok: LSN {lsn}, {contents}"),
             Ok((lsn, contents)) => writeln!(
                 f,
-                "damaged, but nothing is lost: a broker starts on this log and ignores the damage (LSN {lsn}, {contents})"
+                "damaged, but nothing is lost: a broker starts on this log and ignores the damage (LSN {lsn}, \
+                    {contents})"
             ),
             Err(error) => writeln!(f, "refused: {error}"),
         }

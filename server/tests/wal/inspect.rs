@@ -1,11 +1,11 @@
 //! `driftqd wal inspect` on a real folder: its output, its exit codes, and that it changes nothing.
 
-use driftq_core::command::Ack;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command as Process, Output as Finished};
 use std::time::SystemTime;
 
+use driftq_core::command::Ack;
 use driftq_core::command::{Claim, OnDisconnect, Subscribe, TokenClaim};
 use driftq_core::reply::Delivery;
 use driftq_core::types::{GroupName, GroupStart, Millis, OwnerName, TopicName};

@@ -2,12 +2,12 @@
 
 use driftq_core::OpenOptions;
 
-use driftq_core::command::{Ack, CreateTopic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use driftq_core::codec::record as codec;
+use driftq_core::command::{Ack, CreateTopic};
 use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
 use driftq_core::log::{FileId, Frame, FrameChain, LogId, SegmentHeader, SegmentReader};
 use driftq_core::pipeline::inspect;

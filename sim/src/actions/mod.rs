@@ -81,14 +81,14 @@ pub enum Action {
     },
     /// The broker is shut down cleanly and started again.
     Close,
-    /// The process or the machine dies.
+    /// The process or the machine crashes.
     Crash {
         /// What of the unsynced data is lost.
         loss: Loss,
     },
     /// The broker is started.
     Boot,
-    /// The broker is started and dies during recovery.
+    /// The broker is started and crashes during recovery.
     BootAndCrash {
         /// After this many I/O operations.
         after: u8,
@@ -135,7 +135,7 @@ pub enum IoFault {
 pub enum Loss {
     /// Everything: only synced data is left.
     All,
-    /// Nothing: only the process died.
+    /// Nothing: only the process crashed.
     Nothing,
     /// Some sectors and directory changes, in any order; some of the rest are garbage.
     #[serde(rename = "some")]

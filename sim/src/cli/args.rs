@@ -31,12 +31,12 @@ Examples:
   driftq-sim run --profile effects                      workers that use the idempotency store
   driftq-sim replay 34                                  one seed, with its digest
   driftq-sim replay sim-failures/seed-34.jsonl          a trace, independent of the generator
-  driftq-sim shrink 34 --out sim/regressions/x.jsonl    a short trace that violates the same invariant
-  driftq-sim explain 34                                 when it became inevitable, and which actions it depends on
+  driftq-sim shrink 12 --mutant skip-token-check        a short trace that violates the same invariant
+  driftq-sim explain 12 --mutant skip-token-check       when it became inevitable, and which actions it depends on
   driftq-sim view sim-failures/seed-34.jsonl            a run as a timeline, in one HTML file
   driftq-sim soak --for 8h                              new seeds all night; continues the next time
   driftq-sim run --mutant skip-token-check              a planted bug and its detection
-  driftq-sim mutants --out SIMULATION.md                every planted bug against every invariant
+  driftq-sim mutants                                    every planted bug against every invariant
   driftq-sim exhaust                                    all runs of a small world
 
 Exit codes: 0 passed, 1 an invariant was violated (or a planted bug survived), 2 misuse.";
@@ -129,7 +129,7 @@ pub(super) struct Replay {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  driftq-sim shrink 34
+  driftq-sim shrink 12 --mutant skip-token-check
   driftq-sim shrink 3 --mutant skip-token-check
   driftq-sim shrink sim-failures/seed-34.jsonl --out sim/regressions/what-was-wrong.jsonl")]
 pub(super) struct Shrink {
@@ -150,7 +150,7 @@ pub(super) struct Shrink {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  driftq-sim explain 34
+  driftq-sim explain 12 --mutant skip-token-check
   driftq-sim explain 3 --mutant skip-token-check
   driftq-sim explain sim/regressions/mutant-segment-removed-early.jsonl --json explained.json")]
 pub(super) struct Explain {
@@ -171,7 +171,7 @@ pub(super) struct Explain {
 ///
 /// The state is kept in a directory, with the shrunk traces of failing seeds: five per invariant; more are only
 /// counted. Prints one line per minute. Ctrl-C or SIGTERM ends it once the current seeds are done; a killed process
-/// repeats the seeds of its last minute and skips none. Exits with 0 if this session found nothing, and with 1
+/// repeats the seeds of its last minute and skips none. Exits with 0 if this invocation found nothing, and with 1
 /// otherwise.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -208,8 +208,8 @@ pub(super) struct Soak {
 ///
 /// The timeline has tracks for producers, broker, disk and workers, leases as bars, faults as symbols, and for every
 /// action the request, the replies and the state changes. A violation is marked. Arrow keys navigate, + and - zoom, ?
-/// lists all keys. Exits with 0 whether or not an invariant is violated. Also shows the data directory of a stopped
-/// server, as wal --view does: its last 5,000 records.
+/// lists all keys. Exits with 0 whether or not an invariant is violated. Given the data folder of a stopped server,
+/// shows its last 5,000 records.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -255,7 +255,7 @@ pub(super) struct RecordSelection {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  driftq-sim mutants --out SIMULATION.md
+  driftq-sim mutants --out docs/simulation/kill-matrix.md
   driftq-sim mutants --only skip-token-check --only backoff-ignored
   driftq-sim mutants --starts 3 --survey 20
   driftq-sim mutants --traces sim/regressions")]
@@ -333,28 +333,28 @@ pub(super) struct Subject {
     #[arg(long, value_name = "NAME", value_enum, default_value_t)]
     pub(super) profile: Profile,
     /// A bug to plant in the broker, or "none"; an unknown name lists them
-    #[arg(long, value_name = "NAME", value_parser = choice)]
-    pub(super) mutant: Option<Choice>,
+    #[arg(long, value_name = "NAME", value_parser = mutant_choice)]
+    pub(super) mutant: Option<MutantChoice>,
 }
 
 /// A planted bug, or explicitly none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Choice(pub(super) Option<Fault>);
+pub(super) struct MutantChoice(pub(super) Option<Fault>);
 
-fn choice(text: &str) -> Result<Choice, String> {
+fn mutant_choice(text: &str) -> Result<MutantChoice, String> {
     match text {
-        "none" => Ok(Choice(None)),
-        name => mutant_named(name).map(|fault| Choice(Some(fault))).map_err(|error| format!("{error}; or none")),
+        "none" => Ok(MutantChoice(None)),
+        name => mutant_named(name).map(|fault| MutantChoice(Some(fault))).map_err(|error| format!("{error}; or none")),
     }
 }
 
 /// Parses a seed, decimal or hexadecimal.
 pub(super) fn seed(text: &str) -> Result<u64, String> {
-    let read = match text.strip_prefix("0x") {
+    let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    read.map_err(|_| format!("\"{text}\" is not a seed; seeds are numbers from 0 to {}", u64::MAX))
+    parsed.map_err(|_| format!("\"{text}\" is not a seed; seeds are numbers from 0 to {}", u64::MAX))
 }
 
 fn time(text: &str) -> Result<Duration, String> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::args::Exhaust;
-use super::{Ending, Misuse, say};
+use super::{Ending, Misuse, print_line};
 use crate::exhaust::{Level, Plan, Size, Summary, exhaust as search};
 use crate::parallel::cores;
 use crate::progress::Progress;
@@ -18,11 +18,11 @@ pub(super) fn exhaust(args: &Exhaust) -> Result<Ending, Misuse> {
     let jobs = args.jobs.unwrap_or_else(cores);
     let options = RunOptions { fault: mutant, ..RunOptions::default() };
     let plan = Plan { size: Size { messages, consumers, crashes }, depth, jobs, options };
-    let planted = mutant.map(|fault| format!(" --mutant {}", fault.name())).unwrap_or_default();
+    let mutant_option = mutant.map(|fault| format!(" --mutant {}", fault.name())).unwrap_or_default();
     let trace = args.trace.clone().unwrap_or_else(|| default_trace(args));
-    say!(
+    print_line!(
         "driftq-sim exhaust --depth {depth} --messages {messages} --consumers {consumers} --crashes {crashes} \
-         --jobs {jobs} --trace {}{planted}",
+         --jobs {jobs} --trace {}{mutant_option}",
         trace.display()
     );
     let mut progress = Progress::begin("states", None);
@@ -30,13 +30,13 @@ pub(super) fn exhaust(args: &Exhaust) -> Result<Ending, Misuse> {
         progress.at(summary.states(), || format!("depth {}", summary.depth()));
     });
     progress.end();
-    say!("\n{}", table(&summary.levels));
-    say!("{}", totals(&summary, depth));
+    print_line!("\n{}", table(&summary.levels));
+    print_line!("{}", totals(&summary, depth));
     if let Some(run) = &summary.failure {
         report(run, &summary, options, &trace)?;
     }
     let passed = summary.failure.is_none();
-    say!("{}", if passed { "PASSED" } else { "FAILED" });
+    print_line!("{}", if passed { "PASSED" } else { "FAILED" });
     Ok(if passed { Ending::Passed } else { Ending::Failed })
 }
 
@@ -63,8 +63,8 @@ fn totals(summary: &Summary, depth: u32) -> String {
     let mut row = |name: &str, value: String| lines.push_str(&format!("{name:<18} {value}\n"));
     row("states", grouped(states));
     row("transitions", grouped(transitions));
-    let again = transitions.saturating_sub(states.saturating_sub(1));
-    row("deduplicated", format!("{} transitions led to a known state", grouped(again)));
+    let to_known_states = transitions.saturating_sub(states.saturating_sub(1));
+    row("deduplicated", format!("{} transitions led to a known state", grouped(to_known_states)));
     row("crash points", format!("{} in {} states", grouped(summary.crashes()), grouped(summary.crash_states)));
     row("drained", format!("{} states", grouped(summary.drained)));
     let end = if summary.is_complete { ": all states explored" } else { "" };
@@ -78,18 +78,23 @@ fn totals(summary: &Summary, depth: u32) -> String {
 /// Reports a violation: shrinks it, writes its trace and prints the command that replays it.
 fn report(run: &Run, summary: &Summary, options: RunOptions, path: &Path) -> Result<(), Misuse> {
     let Some(violation) = &run.violation else {
-        say!("a path with a violation was replayed without one: the run is not deterministic");
+        print_line!("a path with a violation was replayed without one: the run is not deterministic");
         return Ok(());
     };
-    say!("violation at depth {}, after {} states", summary.depth(), grouped(summary.states()));
-    say!("  invariant {}: {}", violation.invariant, violation.sentence);
-    say!("  found: {}", violation.found);
+    print_line!("violation at depth {}, after {} states", summary.depth(), grouped(summary.states()));
+    print_line!("  invariant {}: {}", violation.invariant, violation.sentence);
+    print_line!("  found: {}", violation.found);
     let started = Instant::now();
     if let Some(shrunk) = shrink(&run.setup, &run.actions, options) {
         let trace = Trace::of(&shrunk.run, None, options.fault);
         trace.write(path).map_err(|cause| Misuse::Write { path: path.to_owned(), cause })?;
-        say!("  shrunk from {} actions to {} in {}", shrunk.before, shrunk.run.actions.len(), span(started.elapsed()));
-        say!("  replay the shrunk trace: cargo run --release -p driftq-sim -- replay {}", path.display());
+        print_line!(
+            "  shrunk from {} actions to {} in {}",
+            shrunk.before,
+            shrunk.run.actions.len(),
+            span(started.elapsed())
+        );
+        print_line!("  replay the shrunk trace: cargo run --release -p driftq-sim -- replay {}", path.display());
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::args::Explain;
 use super::source::Source;
-use super::{Ending, Misuse, say};
+use super::{Ending, Misuse, print_line};
 use crate::explain::slice::WithoutAction;
 use crate::explain::{CurvePoint, Explanation, NotExplained, Options, explain as explain_trace};
 use crate::parallel::cores;
@@ -20,29 +20,29 @@ const LABEL: usize = 46;
 
 pub(super) fn explain(args: &Explain) -> Result<Ending, Misuse> {
     let (source, fault) = Source::read(&args.subject)?;
-    say!("{}", source.describe(fault));
+    print_line!("{}", source.describe(fault));
     let trace = Trace::of(&source.run(fault), source.seed(), fault);
     let options = Options { futures: args.futures, jobs: args.jobs.unwrap_or_else(cores) };
     let explanation = match explain_trace(&trace, options) {
         Ok(explanation) => explanation,
-        Err(nothing @ NotExplained::NothingBroken) => {
-            say!("{nothing}");
+        Err(reason @ NotExplained::NoViolation) => {
+            print_line!("{reason}");
             return Ok(Ending::Passed);
         }
-        Err(other) => {
-            say!("{other}");
+        Err(reason) => {
+            print_line!("{reason}");
             return Ok(Ending::Failed);
         }
     };
     let labels: Vec<String> = timeline_of(&trace, fault).steps.into_iter().map(|step| step.label).collect();
-    say!("{}", text(&explanation, &labels));
+    print_line!("{}", text(&explanation, &labels));
     if let Some(path) = &args.json {
         write(path, &explanation)?;
     }
     if let Some(found) = &explanation.violation_without_fault {
         let path = Path::new("sim-failures").join("future.jsonl");
         found.write(&path).map_err(|cause| Misuse::Write { path: path.clone(), cause })?;
-        say!(
+        print_line!(
             "\nA future violated an invariant WITHOUT the planted bug. Replay it: driftq-sim replay {}",
             path.display()
         );
@@ -53,11 +53,11 @@ pub(super) fn explain(args: &Explain) -> Result<Ending, Misuse> {
 fn write(path: &Path, explanation: &Explanation) -> Result<(), Misuse> {
     let json = serde_json::to_string_pretty(explanation).expect("the value serializes to JSON");
     if path == Path::new("-") {
-        say!("\n{json}");
+        print_line!("\n{json}");
         return Ok(());
     }
     fs::write(path, json + "\n").map_err(|cause| Misuse::Write { path: path.to_owned(), cause })?;
-    say!("\nwritten to {}", path.display());
+    print_line!("\nwritten to {}", path.display());
     Ok(())
 }
 
@@ -76,15 +76,15 @@ fn text(explanation: &Explanation, labels: &[String]) -> String {
         let _ =
             writeln!(text, "{:>5} {:<width$} {percent:>3}%  {label}", point.after, bar(point), width = BAR as usize);
     }
-    let _ = write!(text, "\n{}", verdict(explanation, explanation.actions));
-    let few =
+    let _ = write!(text, "\n{}", inevitability(explanation));
+    let minimality =
         if needed.is_minimal { "none of which can be left out" } else { "perhaps fewer: the search budget ran out" };
-    let _ = writeln!(text, "\nit depends on {} of {} actions, {few}:", needed.needed.len(), explanation.actions);
+    let _ = writeln!(text, "\nit depends on {} of {} actions, {minimality}:", needed.needed.len(), explanation.actions);
     for needed in &needed.needed {
         let json = serde_json::to_string(&needed.action).expect("the value serializes to JSON");
         let _ = writeln!(text, "{:>5} {json}", needed.number);
         if needed.without != WithoutAction::Nothing {
-            let _ = writeln!(text, "      without it {}", without(&needed.without));
+            let _ = writeln!(text, "      without it {}", describe_without(&needed.without));
         }
     }
     if let Some(last) = needed.needed.last().filter(|last| last.number < explanation.actions) {
@@ -96,15 +96,15 @@ fn text(explanation: &Explanation, labels: &[String]) -> String {
 
 fn bar(point: &CurvePoint) -> String {
     let part = |count: u64| (count * BAR / point.futures.max(1)) as usize;
-    // A single future is shown.
+    // At least one character, even if a single future violates the invariant.
     let same = part(point.same).max(usize::from(point.same > 0));
     let all = part(point.same + point.another).max(same);
     format!("{}{}", "#".repeat(same), "+".repeat(all - same))
 }
 
 /// When the violation became inevitable, in sentences.
-fn verdict(explanation: &Explanation, last: usize) -> String {
-    let (inevitable, doomed) = (explanation.inevitable(), explanation.doomed);
+fn inevitability(explanation: &Explanation) -> String {
+    let (inevitable, doomed, last) = (explanation.inevitable(), explanation.doomed, explanation.actions);
     let mut text = match inevitable {
         0 if last == 0 => "violated before the first action\n".to_owned(),
         0 => format!("inevitable from the start; detected at action {last}\n"),
@@ -120,7 +120,7 @@ fn verdict(explanation: &Explanation, last: usize) -> String {
     text
 }
 
-fn without(without: &WithoutAction) -> String {
+fn describe_without(without: &WithoutAction) -> String {
     match without {
         WithoutAction::Nothing => "no invariant is violated".to_owned(),
         WithoutAction::Another(violated) => {
@@ -131,9 +131,9 @@ fn without(without: &WithoutAction) -> String {
     }
 }
 
-fn shortened(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some(_) => text.chars().take(most - 1).chain(['…']).collect(),
+fn shortened(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some(_) => text.chars().take(chars_max - 1).chain(['…']).collect(),
         None => text.to_owned(),
     }
 }

@@ -22,13 +22,13 @@ use crate::panic_capture;
 use crate::trace::TraceError;
 
 /// Prints a line. A closed pipe is no error: `driftq-sim … | head` is fine.
-macro_rules! say {
+macro_rules! print_line {
     ($($args:tt)*) => {{
         use std::io::Write as _;
         let _ = writeln!(std::io::stdout(), $($args)*);
     }};
 }
-use say;
+use print_line;
 
 /// The result of a command that could be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ enum Misuse {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     panic_capture::install();
-    let ended = match &cli.command {
+    let result = match &cli.command {
         Command::Run(args) => run::run(args),
         Command::Replay(args) => replay::replay(args),
         Command::Shrink(args) => shrink::shrink(args),
@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
         Command::Mutants(args) => mutants::mutants(args),
         Command::Exhaust(args) => exhaust::exhaust(args),
     };
-    match ended {
+    match result {
         Ok(Ending::Passed) => ExitCode::SUCCESS,
         Ok(Ending::Failed) => ExitCode::from(1),
         Err(misuse) => {

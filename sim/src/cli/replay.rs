@@ -6,7 +6,7 @@ use driftq_core::faults::Fault;
 
 use super::args::Replay;
 use super::source::Source;
-use super::{Ending, Misuse, say};
+use super::{Ending, Misuse, print_line};
 use crate::file_disk::FileDiskError;
 use crate::report::{grouped, span};
 use crate::run::{self, Run, RunOptions, replay_on_files};
@@ -14,17 +14,17 @@ use crate::trace::Trace;
 
 pub(super) fn replay(args: &Replay) -> Result<Ending, Misuse> {
     let (source, fault) = Source::read(&args.subject)?;
-    say!("{}", source.describe(fault));
+    print_line!("{}", source.describe(fault));
     let mut run = source.run(fault);
-    if let Some(most) = args.stop_at.filter(|most| *most < run.actions.len()) {
-        say!("stopped after {most} of {} actions", run.actions.len());
-        run = run::replay(&run.setup, &run.actions[..most], RunOptions { fault, ..RunOptions::default() });
+    if let Some(count) = args.stop_at.filter(|count| *count < run.actions.len()) {
+        print_line!("stopped after {count} of {} actions", run.actions.len());
+        run = run::replay(&run.setup, &run.actions[..count], RunOptions { fault, ..RunOptions::default() });
     }
     if let Some(path) = &args.trace {
         write(path, &Trace::of(&run, source.seed(), fault))?;
     }
     let counters = &run.counters;
-    say!(
+    print_line!(
         "{} actions, {} events, {} commands, {} deliveries, {} crashes, {} of simulated time",
         run.actions.len(),
         grouped(counters.events),
@@ -35,20 +35,20 @@ pub(super) fn replay(args: &Replay) -> Result<Ending, Misuse> {
     );
     print_violation(&run);
     if let (Source::Trace(trace), None) = (&source, &run.violation)
-        && let Some(before) = &trace.header.violates
+        && let Some(recorded) = &trace.header.violates
     {
-        say!(
+        print_line!(
             "no invariant is violated; when the trace was written, invariant {} was: {}",
-            before.invariant,
-            before.sentence
+            recorded.invariant,
+            recorded.sentence
         );
     }
-    let same = match &args.real {
+    let is_same = match &args.real {
         Some(folder) => is_same_on_files(&run, fault, folder)?,
         None => true,
     };
-    say!("digest {}", run.chain);
-    Ok(if run.violation.is_some() || !same { Ending::Failed } else { Ending::Passed })
+    print_line!("digest {}", run.chain);
+    Ok(if run.violation.is_some() || !is_same { Ending::Failed } else { Ending::Passed })
 }
 
 /// Replays the run on the server's file storage and compares the results.
@@ -57,16 +57,16 @@ fn is_same_on_files(run: &Run, fault: Option<Fault>, folder: &Path) -> Result<bo
     let real = match replay_on_files(&run.setup, &run.actions, options, folder) {
         Ok(real) => real,
         Err(FileDiskError::Differ(difference)) => {
-            say!("on real files in {} the run differs: {difference}", folder.display());
+            print_line!("on real files in {} the run differs: {difference}", folder.display());
             return Ok(false);
         }
         Err(error) => return Err(error.into()),
     };
     let same = real.chain == run.chain && real.violation == run.violation;
     let how = if same { "the same" } else { "different" };
-    say!("on real files in {}: digest {}, {how}", folder.display(), real.chain);
+    print_line!("on real files in {}: digest {}, {how}", folder.display(), real.chain);
     if let Some(violation) = real.violation.filter(|_| !same) {
-        say!("  invariant {} violated there: {}: {}", violation.invariant, violation.sentence, violation.found);
+        print_line!("  invariant {} violated there: {}: {}", violation.invariant, violation.sentence, violation.found);
     }
     Ok(same)
 }
@@ -74,20 +74,20 @@ fn is_same_on_files(run: &Run, fault: Option<Fault>, folder: &Path) -> Result<bo
 /// Prints the violation and the action that caused it.
 pub(super) fn print_violation(run: &Run) {
     let Some(violation) = &run.violation else { return };
-    say!("invariant {} violated: {}", violation.invariant, violation.sentence);
-    say!("  found: {}", violation.found);
+    print_line!("invariant {} violated: {}", violation.invariant, violation.sentence);
+    print_line!("  found: {}", violation.found);
     if let Some(action) = run.actions.last() {
         let action = serde_json::to_string(action).expect("the value serializes to JSON");
-        say!("  by action {}: {action}", run.actions.len());
+        print_line!("  by action {}: {action}", run.actions.len());
     }
 }
 
 fn write(path: &Path, trace: &Trace) -> Result<(), Misuse> {
     if path == Path::new("-") {
-        say!("{}", trace.to_jsonl().trim_end());
+        print_line!("{}", trace.to_jsonl().trim_end());
         return Ok(());
     }
     trace.write(path).map_err(|cause| Misuse::Write { path: path.to_owned(), cause })?;
-    say!("written to {}", path.display());
+    print_line!("written to {}", path.display());
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use driftq_core::faults::Fault;
 
 use super::args::Run;
-use super::{Ending, Misuse, say};
+use super::{Ending, Misuse, print_line};
 use crate::campaign::{DETERMINISTIC, Extent, Failure, Plan, check_determinism};
 use crate::parallel::cores;
 use crate::progress::Progress;
@@ -26,11 +26,11 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
         options: RunOptions { fault: args.mutant, profile: args.profile, ..RunOptions::default() },
         failures_max: args.failures,
     };
-    say!("{}", command(args, &plan));
+    print_line!("{}", command(args, &plan));
     match check_determinism(plan.start, plan.options) {
-        Ok(chain) => say!("seed {} run twice and replayed once: deterministic, digest {chain}", plan.start),
+        Ok(chain) => print_line!("seed {} run twice and replayed once: deterministic, digest {chain}", plan.start),
         Err(difference) => {
-            say!("invariant 22 violated: {DETERMINISTIC}\n  found: {difference}\nFAILED");
+            print_line!("invariant 22 violated: {DETERMINISTIC}\n  found: {difference}\nFAILED");
             return Ok(Ending::Failed);
         }
     }
@@ -41,9 +41,9 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
         progress.at(summary.seeds, || format!("{} events/s", grouped(rate as u64)));
     });
     progress.end();
-    say!("\n{}\n{}", figures(&summary, plan.jobs), coverage_table(&summary.coverage));
+    print_line!("\n{}\n{}", figures(&summary, plan.jobs), coverage_table(&summary.coverage));
     if args.profile == Profile::Effects {
-        say!("{}", effects(&summary));
+        print_line!("{}", effects(&summary));
     }
     for failure in &summary.failures {
         report(failure, args)?;
@@ -51,10 +51,10 @@ pub(super) fn run(args: &Run) -> Result<Ending, Misuse> {
     // A planted bug changes which points can be hit.
     let missed = if args.mutant.is_some() { Vec::new() } else { missed(&summary) };
     for point in &missed {
-        say!("never hit in {} seeds: {}", grouped(summary.seeds), point.sentence());
+        print_line!("never hit in {} seeds: {}", grouped(summary.seeds), point.sentence());
     }
     let passed = summary.failures.is_empty() && missed.is_empty();
-    say!("{}", if passed { "PASSED" } else { "FAILED" });
+    print_line!("{}", if passed { "PASSED" } else { "FAILED" });
     Ok(if passed { Ending::Passed } else { Ending::Failed })
 }
 
@@ -65,14 +65,15 @@ fn command(args: &Run, plan: &Plan) -> String {
         Extent::For(time) => format!("--for {}ms", time.as_millis()),
     };
     let Plan { start, jobs, failures_max, .. } = plan;
-    let (out, mutant) = (args.out_dir.display(), option(args.mutant));
+    let (out, mutant) = (args.out_dir.display(), mutant_option(args.mutant));
     let profile = args.profile.name();
     format!(
-        "driftq-sim run {extent} --start {start} --profile {profile} --jobs {jobs} --failures {failures_max} --out-dir {out}{mutant}"
+        "driftq-sim run {extent} --start {start} --profile {profile} --jobs {jobs} --failures {failures_max} --out-dir \
+            {out}{mutant}"
     )
 }
 
-fn option(mutant: Option<Fault>) -> String {
+fn mutant_option(mutant: Option<Fault>) -> String {
     mutant.map(|fault| format!(" --mutant {}", fault.name())).unwrap_or_default()
 }
 
@@ -80,9 +81,9 @@ fn option(mutant: Option<Fault>) -> String {
 fn report(failure: &Failure, args: &Run) -> Result<(), Misuse> {
     let Failure { seed, run } = failure;
     let Some(violation) = &run.violation else { return Ok(()) };
-    say!("seed {seed} violated an invariant at action {}", run.actions.len());
-    say!("  invariant {}: {}", violation.invariant, violation.sentence);
-    say!("  found: {}", violation.found);
+    print_line!("seed {seed} violated an invariant at action {}", run.actions.len());
+    print_line!("  invariant {}: {}", violation.invariant, violation.sentence);
+    print_line!("  found: {}", violation.found);
     let started = Instant::now();
     let options = RunOptions { fault: args.mutant, ..RunOptions::default() };
     let command = "cargo run --release -p driftq-sim -- replay";
@@ -93,13 +94,14 @@ fn report(failure: &Failure, args: &Run) -> Result<(), Misuse> {
         });
         let trace = Trace::of(&shrunk.run, Some(*seed), args.mutant);
         trace.write(&path).map_err(|cause| Misuse::Write { path: path.clone(), cause })?;
-        say!("  shrunk to {} actions in {}", shrunk.run.actions.len(), span(started.elapsed()));
-        say!("  replay the shrunk trace: {command} {}", path.display());
+        print_line!("  shrunk to {} actions in {}", shrunk.run.actions.len(), span(started.elapsed()));
+        print_line!("  replay the shrunk trace: {command} {}", path.display());
     }
     let profile = match args.profile {
         Profile::Default => String::new(),
         profile => format!(" --profile {}", profile.name()),
     };
-    say!("  replay the seed: {command} {seed}{profile}{}", option(args.mutant));
+    print_line!("  replay the seed: {command} {seed}{profile}{}", mutant_option(args.mutant));
+    print_line!("  its digest, in this version and on every machine: {}", run.chain);
     Ok(())
 }

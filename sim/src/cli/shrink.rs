@@ -5,19 +5,19 @@ use std::time::Instant;
 use super::args::Shrink;
 use super::replay::print_violation;
 use super::source::Source;
-use super::{Ending, Misuse, say};
+use super::{Ending, Misuse, print_line};
 use crate::report::span;
 use crate::run::RunOptions;
 use crate::trace::Trace;
 
 pub(super) fn shrink(args: &Shrink) -> Result<Ending, Misuse> {
     let (source, fault) = Source::read(&args.subject)?;
-    say!("{}", source.describe(fault));
+    print_line!("{}", source.describe(fault));
     let run = source.run(fault);
     let started = Instant::now();
     let options = RunOptions { fault, ..RunOptions::default() };
     let Some(shrunk) = crate::shrink::shrink(&run.setup, &run.actions, options) else {
-        say!("no invariant is violated: there is nothing to shrink");
+        print_line!("no invariant is violated: there is nothing to shrink");
         return Ok(Ending::Passed);
     };
     let mut trace = Trace::of(&shrunk.run, source.seed(), fault);
@@ -26,17 +26,17 @@ pub(super) fn shrink(args: &Shrink) -> Result<Ending, Misuse> {
         (_, fault) => fault.map(|fault| fault.description().to_owned()),
     };
     match &args.out {
-        None => say!("{}", trace.to_jsonl().trim_end()),
+        None => print_line!("{}", trace.to_jsonl().trim_end()),
         Some(path) => {
             trace.write(path).map_err(|cause| Misuse::Write { path: path.clone(), cause })?;
-            say!("written to {}", path.display());
+            print_line!("written to {}", path.display());
         }
     }
     print_violation(&shrunk.run);
     if !shrunk.is_finished {
-        say!("the search budget ran out: shrink the result again");
+        print_line!("the search budget ran out: shrink the result again");
     }
     let (actions, time) = (shrunk.run.actions.len(), span(started.elapsed()));
-    say!("shrunk from {} actions to {actions} in {time}, after {} tries", shrunk.before, shrunk.tries);
+    print_line!("shrunk from {} actions to {actions} in {time}, after {} tries", shrunk.before, shrunk.tries);
     Ok(Ending::Failed)
 }

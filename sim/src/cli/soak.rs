@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::args::Soak;
-use super::{Ending, Misuse, say};
+use super::{Ending, Misuse, print_line};
 use crate::campaign::{DETERMINISTIC, check_determinism};
 use crate::parallel::cores;
 use crate::report::{grouped, peak_memory_kib, span};
@@ -36,11 +36,11 @@ pub(super) fn soak(args: &Soak) -> Result<Ending, Misuse> {
     let mut state = load_state(args, &folder)?;
     let jobs = args.jobs.unwrap_or_else(cores);
     let time = args.time.map_or("until it is stopped".to_owned(), |time| format!("for {}", span(time)));
-    say!("driftq-sim soak in {} on {jobs} threads, {time}: {}", args.dir.display(), describe(&state));
+    print_line!("driftq-sim soak in {} on {jobs} threads, {time}: {}", args.dir.display(), describe(&state));
     let (seed, before) = (state.next_seed, state.clone());
     let options = RunOptions { fault: state.mutant, profile: state.profile_of(seed), ..RunOptions::default() };
     if let Err(difference) = check_determinism(seed, options) {
-        say!("invariant 22 violated: {DETERMINISTIC}\n  found: {difference}\nFAILED");
+        print_line!("invariant 22 violated: {DETERMINISTIC}\n  found: {difference}\nFAILED");
         return Ok(Ending::Failed);
     }
     let plan = Plan { jobs, every: args.every, time: args.time, stop: &stop };
@@ -53,21 +53,26 @@ fn load_state(args: &Soak, folder: &Folder) -> Result<State, Misuse> {
     let Some(state) = folder.state()? else {
         let start = args.start.unwrap_or(START);
         let why = if args.start.is_some() { "as requested" } else { "far from the seeds of other runs" };
-        say!("new soak from seed {start}, {why}");
+        print_line!("new soak from seed {start}, {why}");
         let state = State::new(start, args.profile, args.mutant);
-        // First of all, so that a directory which cannot be written is reported at once.
+        // Written first, so that a directory which cannot be written is reported at once.
         folder.write_state(&state)?;
         return Ok(state);
     };
-    let wanted = State::new(0, args.profile, args.mutant);
-    if describe(&wanted) != describe(&state) {
-        let (found, wanted) = (describe(&state), describe(&wanted));
+    let requested = State::new(0, args.profile, args.mutant);
+    if describe(&requested) != describe(&state) {
+        let (found, wanted) = (describe(&state), describe(&requested));
         return Err(FolderError::Another { path: args.dir.clone(), found, wanted }.into());
     }
     if args.start.is_some_and(|start| start != state.next_seed && state.seeds > 0) {
-        say!("--start applies to a new soak only; this one continues");
+        print_line!("--start applies to a new soak only; this one continues");
     }
-    say!("{} seeds so far, {} failures; continues with seed {}", grouped(state.seeds), state.failures, state.next_seed);
+    print_line!(
+        "{} seeds so far, {} failures; continues with seed {}",
+        grouped(state.seeds),
+        state.failures,
+        state.next_seed
+    );
     Ok(state)
 }
 
@@ -85,7 +90,7 @@ fn report(event: &Event<'_>, args: &Soak) {
         Event::Progress { state, seeds, events, time } => {
             let rate = |count: u64| grouped((count as f64 / time.as_secs_f64().max(1e-9)) as u64);
             let memory = peak_memory_kib().map_or(String::new(), |kib| format!(", peak {} MiB", kib / 1_024));
-            say!(
+            print_line!(
                 "{} {} seeds, {} seeds/s, {} events/s, {} failures{memory}",
                 Timestamp::now().strftime("%F %H:%M:%SZ"),
                 grouped(state.seeds),
@@ -100,31 +105,31 @@ fn report(event: &Event<'_>, args: &Soak) {
                 profile => format!(" --profile {}", profile.name()),
             };
             let mutant = args.mutant.map(|fault| format!(" --mutant {}", fault.name())).unwrap_or_default();
-            say!("seed {seed} violated invariant {}: {}", invariant.invariant, invariant.sentence);
-            say!("  replay the seed: driftq-sim replay {seed}{profile}{mutant}");
-            say!("  once shrunk: driftq-sim replay {}", shrunk_path(unshrunk).display());
+            print_line!("seed {seed} violated invariant {}: {}", invariant.invariant, invariant.sentence);
+            print_line!("  replay the seed: driftq-sim replay {seed}{profile}{mutant}");
+            print_line!("  once shrunk: driftq-sim replay {}", shrunk_path(unshrunk).display());
         }
         Event::Shrunk { path, before, after } => {
-            say!("{} was shrunk from {before} actions to {after}", path.display());
+            print_line!("{} was shrunk from {before} actions to {after}", path.display());
         }
-        Event::NotShrunk(path) => say!("the replay of {} violates nothing; it is left as it is", path.display()),
+        Event::NotShrunk(path) => print_line!("the replay of {} violates nothing; it is left as it is", path.display()),
     }
 }
 
-/// The summary of this session and of the soak as a whole.
+/// The summary of this invocation and of the soak as a whole.
 fn summary(args: &Soak, before: &State, state: &State) -> Ending {
     let time = Duration::from_millis(state.elapsed_ms - before.elapsed_ms);
     let failures = state.failures - before.failures;
     let (seeds, events) = (grouped(state.seeds - before.seeds), grouped(state.events - before.events));
-    say!("{seeds} seeds, {events} events, {failures} failures in {}", span(time));
+    print_line!("{seeds} seeds, {events} events, {failures} failures in {}", span(time));
     let all = Duration::from_millis(state.elapsed_ms);
-    say!("in total {} seeds, {} failures in {}", grouped(state.seeds), grouped(state.failures), span(all));
+    print_line!("in total {} seeds, {} failures in {}", grouped(state.seeds), grouped(state.failures), span(all));
     for known in &state.sentences {
         let rest = if known.seeds > KEPT_MAX { format!(", of which {KEPT_MAX} are kept") } else { String::new() };
         let (count, invariant) = (grouped(known.seeds), &known.invariant);
-        say!("  {count} violated invariant {}: {}{rest}", invariant.invariant, invariant.sentence);
+        print_line!("  {count} violated invariant {}: {}{rest}", invariant.invariant, invariant.sentence);
     }
-    say!("the next seed is {}; see {}", state.next_seed, args.dir.display());
-    say!("{}", if failures == 0 { "PASSED" } else { "FAILED" });
+    print_line!("the next seed is {}; see {}", state.next_seed, args.dir.display());
+    print_line!("{}", if failures == 0 { "PASSED" } else { "FAILED" });
     if failures == 0 { Ending::Passed } else { Ending::Failed }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use driftq_core::faults::Fault;
 
 use super::Misuse;
-use super::args::{Choice, Subject, seed};
+use super::args::{MutantChoice, Subject, seed};
 use crate::run::{Run, RunOptions, run_seed};
 use crate::swarm::Profile;
 use crate::trace::Trace;
@@ -22,7 +22,7 @@ impl Source {
     pub(super) fn read(subject: &Subject) -> Result<(Self, Option<Fault>), Misuse> {
         let source = Self::named(&subject.source, subject.profile)?;
         let fault = match (subject.mutant, &source) {
-            (Some(Choice(fault)), _) => fault,
+            (Some(MutantChoice(fault)), _) => fault,
             (None, Self::Trace(trace)) => trace.header.mutant,
             (None, Self::Seed(..)) => None,
         };

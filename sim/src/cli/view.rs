@@ -8,7 +8,7 @@ use driftq_inspect::LogReader;
 use super::args::{RecordSelection, View};
 use super::files::write;
 use super::source::Source;
-use super::{Ending, Misuse, say};
+use super::{Ending, Misuse, print_line};
 use crate::explain::{FUTURES, Options, explain};
 use crate::parallel::cores;
 use crate::report::grouped;
@@ -17,20 +17,20 @@ use crate::view::timeline::Explained;
 use crate::view::{RecordFilter, page, timeline_of, timeline_of_log};
 
 pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
-    let named = Path::new(&args.subject.source);
-    let name = name(named);
+    let path = Path::new(&args.subject.source);
+    let name = page_name(path);
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.html")));
     let RecordSelection { from, to, topic, message } = &args.records;
     let filter = RecordFilter { from: *from, to: *to, topic: topic.clone(), message: message.clone() };
-    if named.is_dir() {
-        view_data_folder(named, &filter, &out)?;
+    if path.is_dir() {
+        view_data_folder(path, &filter, &out)?;
         return Ok(Ending::Passed);
     }
     if filter != RecordFilter::default() {
         return Err(Misuse::NotADataFolder(args.subject.source.clone()));
     }
     let (source, fault) = Source::read(&args.subject)?;
-    say!("{}", source.describe(fault));
+    print_line!("{}", source.describe(fault));
     let trace = match &source {
         Source::Trace(trace) => (**trace).clone(),
         Source::Seed(..) => Trace::of(&source.run(fault), source.seed(), fault),
@@ -48,12 +48,12 @@ pub(super) fn view(args: &View) -> Result<Ending, Misuse> {
     match &timeline.violation {
         Some(violation) => {
             let (invariant, action) = (violation.invariant, violation.step + 1);
-            say!("invariant {invariant} violated by action {action}: {}", violation.sentence);
+            print_line!("invariant {invariant} violated by action {action}: {}", violation.sentence);
         }
-        None => say!("no invariant is violated in {} actions", timeline.steps.len()),
+        None => print_line!("no invariant is violated in {} actions", timeline.steps.len()),
     }
-    say!("written to {}", out.display());
-    say!("open it in any browser, such as: xdg-open {}", out.display());
+    print_line!("written to {}", out.display());
+    print_line!("open it in any browser, such as: xdg-open {}", out.display());
     Ok(Ending::Passed)
 }
 
@@ -67,8 +67,8 @@ fn view_data_folder(dir: &Path, filter: &RecordFilter, out: &Path) -> Result<(),
     let timeline = LogReader::open(dir).and_then(|mut reader| timeline_of_log(&mut reader, &title, filter));
     let timeline = timeline.map_err(|cause| Misuse::DataFolder { path: dir.to_owned(), cause })?;
     write(out, &page(&timeline)).map_err(|cause| Misuse::Write { path: out.to_owned(), cause })?;
-    say!("{} records", grouped(timeline.steps.len() as u64));
-    say!("written to {}", out.display());
+    print_line!("{} records", grouped(timeline.steps.len() as u64));
+    print_line!("written to {}", out.display());
     Ok(())
 }
 
@@ -80,7 +80,7 @@ fn explained(mut trace: Trace, fault: Option<Fault>) -> Option<Explained> {
 }
 
 /// The name of the page: the file or directory name without extension, or the seed.
-fn name(source: &Path) -> String {
+fn page_name(source: &Path) -> String {
     match source.file_stem().filter(|_| source.exists()) {
         Some(stem) => stem.to_string_lossy().into_owned(),
         None => format!("seed-{}", source.display()),

@@ -65,7 +65,7 @@ impl Content {
         self.capacity.max(self.written.len() as u64)
     }
 
-    fn put(&mut self, range: Range<usize>, change: impl Fn(u8) -> u8) {
+    fn persist(&mut self, range: Range<usize>, change: impl Fn(u8) -> u8) {
         if self.platter.len() < range.end {
             self.platter.resize(range.end, 0);
         }
@@ -93,7 +93,7 @@ enum Unsynced {
 
 impl Unsynced {
     /// The byte range, if it belongs to this content.
-    fn of(&self, content: u64) -> Option<Range<usize>> {
+    fn range_of(&self, content: u64) -> Option<Range<usize>> {
         match self {
             Self::Bytes(number, range) if *number == content => Some(range.clone()),
             _ => None,
@@ -187,7 +187,7 @@ impl Disk {
         })
     }
 
-    /// The process or the machine dies.
+    /// The process or the machine crashes.
     pub fn crash(&mut self, loss: Loss) {
         self.changes_left = None;
         self.fault = None;
@@ -222,7 +222,7 @@ impl Disk {
             }
         }
         for (number, content) in &mut self.contents {
-            draw.keep_partial(*number, content, unsynced.iter().filter_map(|pending| pending.of(*number)));
+            draw.keep_partial(*number, content, unsynced.iter().filter_map(|pending| pending.range_of(*number)));
         }
     }
 
@@ -236,7 +236,7 @@ impl Disk {
                 _ if len == 0 => {}
                 Unsynced::Bytes(number, range) => {
                     if let Some(content) = self.contents.get_mut(&number) {
-                        content.put(range.start..range.start + len, |byte| byte);
+                        content.persist(range.start..range.start + len, |byte| byte);
                     }
                 }
                 Unsynced::Folder(change, number) => apply(&mut self.folder, change, number),
@@ -244,19 +244,19 @@ impl Disk {
         }
     }
 
-    /// Only the process died. Unsynced data stays readable and will reach the platter. Data given up by a failed sync
-    /// does neither: a storage must be opened so that it is read from the platter.
+    /// Only the process crashed. Unsynced data stays readable and will reach the platter. Data given up by a failed
+    /// sync does neither: a storage must be opened so that it is read from the platter.
     fn reopen(&mut self) {
         if self.shows_given_up {
             return;
         }
         for (number, content) in self.contents.iter_mut().filter(|(_, content)| content.sync_failed) {
-            let mut seen = content.platter.clone();
-            for range in self.unsynced.iter().filter_map(|pending| pending.of(*number)) {
-                seen.resize(seen.len().max(range.end), 0);
-                seen[range.clone()].copy_from_slice(&content.written[range]);
+            let mut readable = content.platter.clone();
+            for range in self.unsynced.iter().filter_map(|pending| pending.range_of(*number)) {
+                readable.resize(readable.len().max(range.end), 0);
+                readable[range.clone()].copy_from_slice(&content.written[range]);
             }
-            content.written = seen;
+            content.written = readable;
             content.sync_failed = false;
         }
     }
@@ -277,14 +277,15 @@ impl Disk {
                 changed.then_some((file, range))
             }
             Damage::Misdirect { from, to } => {
-                let (victim, hit) = self.sector(to)?;
+                let (target_file, target_range) = self.sector(to)?;
                 let (source, range) = self.sector(from)?;
                 let bytes = self.content_mut(source).ok()?.written[range.clone()].to_vec();
-                let len = bytes.len().min(hit.len());
-                let target = &mut self.content_mut(victim).ok()?.written[hit.start..hit.start + len];
+                let len = bytes.len().min(target_range.len());
+                let target =
+                    &mut self.content_mut(target_file).ok()?.written[target_range.start..target_range.start + len];
                 let changed = target != &bytes[..len];
                 target.copy_from_slice(&bytes[..len]);
-                changed.then_some((victim, hit))
+                changed.then_some((target_file, target_range))
             }
             Damage::Unreadable { sector } => {
                 let (file, range) = self.sector(sector)?;
@@ -317,7 +318,7 @@ impl Disk {
             unreadable,
             shows_given_up: _,
         } = self;
-        let name = |number: u64| folder.iter().find(|(_, of)| **of == number).map(|(file, _)| *file);
+        let name = |number: u64| folder.iter().find(|(_, content)| **content == number).map(|(file, _)| *file);
         write!(out, "{:?} {:?} ", folder.keys(), durable_folder.keys())?;
         for pending in unsynced {
             match pending {
@@ -361,12 +362,12 @@ impl Disk {
         None
     }
 
-    fn number(&self, file: FileId) -> Result<u64, StorageFault> {
+    fn content_number(&self, file: FileId) -> Result<u64, StorageFault> {
         self.folder.get(&file).copied().ok_or(StorageFault::NotFound)
     }
 
     fn content_mut(&mut self, file: FileId) -> Result<&mut Content, StorageFault> {
-        let number = self.number(file)?;
+        let number = self.content_number(file)?;
         self.contents.get_mut(&number).ok_or(StorageFault::NotFound)
     }
 
@@ -375,8 +376,8 @@ impl Disk {
         if fits { Ok(()) } else { Err(StorageFault::Full) }
     }
 
-    /// Before every change: fails once no changes are left or if a fault is set.
-    fn begin(&mut self) -> Result<(), StorageFault> {
+    /// Called before every change. Fails once no changes are left or if a fault is set.
+    fn begin_change(&mut self) -> Result<(), StorageFault> {
         match &mut self.changes_left {
             Some(0) => return Err(io("injected power loss")),
             Some(left) => *left -= 1,
@@ -416,10 +417,10 @@ impl SeededDraw {
                 let end = ((sector + 1) * SECTOR_BYTES).min(range.end);
                 let draw = self.draw(number, sector as u64 + (1 << 20));
                 match draw % 8 {
-                    0..=3 => content.put(at..end, |byte| byte),
-                    4 => content.put(at..end, |byte| byte ^ (draw >> 8) as u8),
+                    0..=3 => content.persist(at..end, |byte| byte),
+                    4 => content.persist(at..end, |byte| byte ^ (draw >> 8) as u8),
                     // Torn within the sector, as on a disk with smaller physical sectors.
-                    5 => content.put(at..at + (draw >> 8) as usize % (end - at), |byte| byte),
+                    5 => content.persist(at..at + (draw >> 8) as usize % (end - at), |byte| byte),
                     _ => {}
                 }
                 at = end;

@@ -7,7 +7,7 @@ use crate::actions::IoFault;
 
 impl Storage for Disk {
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault> {
-        self.begin()?;
+        self.begin_change()?;
         if self.folder.contains_key(&file) {
             return Err(StorageFault::Exists);
         }
@@ -24,7 +24,7 @@ impl Storage for Disk {
             Some(IoFault::Short { bytes: kept }) => Some(usize::from(kept).min(bytes.len())),
             _ => None,
         };
-        self.begin()?;
+        self.begin_change()?;
         let content = self.content_mut(file)?;
         let end = content.written.len();
         if at.position != end as u64 {
@@ -34,7 +34,7 @@ impl Storage for Disk {
         if beyond > 0 {
             self.check_budget(beyond)?;
         }
-        let (number, content) = (self.number(file)?, self.content_mut(file)?);
+        let (number, content) = (self.content_number(file)?, self.content_mut(file)?);
         let bytes = &bytes[..short.unwrap_or(bytes.len())];
         content.written.extend_from_slice(bytes);
         self.unsynced.push(Unsynced::Bytes(number, end..end + bytes.len()));
@@ -42,21 +42,21 @@ impl Storage for Disk {
     }
 
     fn sync(&mut self, file: FileId) -> Result<(), StorageFault> {
-        let started = self.begin();
+        let started = self.begin_change();
         let is_stopped = self.changes_left == Some(0) && started.is_err();
-        let number = self.number(file)?;
+        let number = self.content_number(file)?;
         let content = self.contents.get_mut(&number).ok_or(StorageFault::NotFound)?;
         if started.is_err() {
             if !is_stopped {
                 // As operating systems do: the pages count as clean and will not be written again.
-                self.unsynced.retain(|change| change.of(number).is_none());
+                self.unsynced.retain(|change| change.range_of(number).is_none());
                 content.sync_failed = true;
             }
             return started;
         }
-        self.unsynced.retain(|change| match change.of(number) {
+        self.unsynced.retain(|change| match change.range_of(number) {
             Some(range) => {
-                content.put(range, |byte| byte);
+                content.persist(range, |byte| byte);
                 false
             }
             None => true,
@@ -91,8 +91,8 @@ impl Storage for Disk {
     }
 
     fn rename(&mut self, from: FileId, to: FileId) -> Result<(), StorageFault> {
-        self.begin()?;
-        let number = self.number(from)?;
+        self.begin_change()?;
+        let number = self.content_number(from)?;
         if self.folder.contains_key(&to) {
             return Err(StorageFault::Exists);
         }
@@ -101,14 +101,14 @@ impl Storage for Disk {
     }
 
     fn remove(&mut self, file: FileId) -> Result<(), StorageFault> {
-        self.begin()?;
-        let number = self.number(file)?;
+        self.begin_change()?;
+        let number = self.content_number(file)?;
         self.change(Change::Removed(file), number);
         Ok(())
     }
 
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
-        self.begin()?;
+        self.begin_change()?;
         self.durable_folder.clone_from(&self.folder);
         let durable = &self.durable_folder;
         self.contents.retain(|number, _| durable.values().any(|kept| kept == number));

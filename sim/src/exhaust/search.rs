@@ -19,8 +19,8 @@ use crate::world::Fingerprint;
 /// A state, by its predecessor and the transition from there.
 #[derive(Clone, Copy)]
 struct Node {
-    before: u32,
-    taken: Transition,
+    predecessor: u32,
+    transition: Transition,
 }
 
 /// The expansion of a state.
@@ -49,7 +49,7 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
     // A world can be sent between threads but not shared.
     let start = Mutex::new(start);
     // The initial state has no predecessor and no transition.
-    let mut nodes = vec![Node { before: 0, taken: Transition::Wake }];
+    let mut nodes = vec![Node { predecessor: 0, transition: Transition::Wake }];
     let mut level = 0..1;
     summary.levels.push(Level { states: 1, ..Level::default() });
     for depth in 0..=plan.depth {
@@ -60,32 +60,32 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
             plan.jobs,
             level.clone(),
             |at| {
-                let here = start.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                (at, expand(here, &path(&nodes, at), is_last))
+                let initial = start.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                (at, expand(initial, &path(&nodes, at), is_last))
             },
             |(at, expansion)| {
                 found.transitions += expansion.transitions;
                 found.crashes += expansion.crashes;
                 summary.crash_states += u64::from(expansion.crashes > 0);
                 summary.drained += u64::from(expansion.drained);
-                for (taken, fingerprint) in expansion.next {
+                for (transition, fingerprint) in expansion.next {
                     if seen.insert(fingerprint) {
                         found.states += 1;
-                        next.push(Node { before: at as u32, taken });
+                        next.push(Node { predecessor: at as u32, transition });
                     }
                 }
                 summary.elapsed = started.elapsed();
                 watch(&summary);
-                violation = expansion.violation.map(|(taken, ahead)| (at, taken, ahead));
+                violation = expansion.violation.map(|(transition, last)| (at, transition, last));
                 if violation.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             },
         );
         if !is_last && (found.transitions > 0 || violation.is_some()) {
             summary.levels.push(found);
         }
-        if let Some((at, taken, ahead)) = violation {
+        if let Some((at, transition, last)) = violation {
             let start = start.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let actions = actions_of(start, path(&nodes, at).into_iter().chain(taken), ahead);
+            let actions = actions_of(start, path(&nodes, at).into_iter().chain(transition), last);
             summary.failure = Some(replay(&setup(), &actions, plan.options));
             break;
         }
@@ -102,14 +102,14 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
 
 /// The trace of a path from the initial state, with further actions at its end.
 fn actions_of<F: Faults>(
-    mut here: SearchState<F>,
+    mut state: SearchState<F>,
     path: impl Iterator<Item = Transition>,
     last: Vec<Action>,
 ) -> Vec<Action> {
     let mut actions = setup_actions();
-    for taken in path {
+    for transition in path {
         // The last transition may be the one that violates an invariant.
-        let _ = here.apply_recorded(taken, |action| actions.push(action.clone()));
+        let _ = state.apply_recorded(transition, |action| actions.push(action.clone()));
     }
     actions.extend(last);
     actions
@@ -119,26 +119,26 @@ fn actions_of<F: Faults>(
 fn path(nodes: &[Node], mut at: usize) -> Vec<Transition> {
     let mut path = Vec::new();
     while at > 0 {
-        path.push(nodes[at].taken);
-        at = nodes[at].before as usize;
+        path.push(nodes[at].transition);
+        at = nodes[at].predecessor as usize;
     }
     path.reverse();
     path
 }
 
 /// Replays the path to a state and takes every transition from there. A path needs far less memory than a world.
-fn expand<F: Faults>(mut here: SearchState<F>, path: &[Transition], is_last: bool) -> Expansion {
+fn expand<F: Faults>(mut state: SearchState<F>, path: &[Transition], is_last: bool) -> Expansion {
     let mut expansion = Expansion::default();
     let mut buffer = Vec::new();
-    if path.iter().try_for_each(|taken| here.apply(*taken)).is_err() {
+    if path.iter().try_for_each(|transition| state.apply(*transition)).is_err() {
         // The path was taken before without a violation, so the run is not deterministic.
         expansion.violation = Some((None, Vec::new()));
         return expansion;
     }
-    let fingerprint = here.fingerprint(&mut buffer);
-    if drains_here(fingerprint) {
+    let fingerprint = state.fingerprint(&mut buffer);
+    if is_drained(fingerprint) {
         expansion.drained = true;
-        if here.clone().run_actions(std::iter::once(Action::Drain)).is_err() {
+        if state.clone().run_actions(std::iter::once(Action::Drain)).is_err() {
             expansion.violation = Some((None, vec![Action::Drain]));
             return expansion;
         }
@@ -146,37 +146,37 @@ fn expand<F: Faults>(mut here: SearchState<F>, path: &[Transition], is_last: boo
     if is_last {
         return expansion;
     }
-    let mut met = HashSet::from([fingerprint]);
-    let mut cut_at = None;
-    for taken in here.transitions() {
-        let mut there = here.clone();
-        if there.apply(taken).is_err() {
-            expansion.violation = Some((Some(taken), Vec::new()));
+    let mut seen = HashSet::from([fingerprint]);
+    let mut last_cut = None;
+    for transition in state.transitions() {
+        let mut successor = state.clone();
+        if successor.apply(transition).is_err() {
+            expansion.violation = Some((Some(transition), Vec::new()));
             return expansion;
         }
-        let is_crash = matches!(taken, Transition::Crash(_));
-        let is_cut = matches!(taken, Transition::Crash(Loss::Cut { .. }));
+        let is_crash = matches!(transition, Transition::Crash(_));
+        let is_cut = matches!(transition, Transition::Crash(Loss::Cut { .. }));
         // Two cuts after which recovery finds the same log have the same fingerprint.
-        let fingerprint_there = match cut_at {
-            Some((durable, fingerprint)) if is_cut && durable == there.world.durable() => fingerprint,
-            _ => there.fingerprint(&mut buffer),
+        let successor_fingerprint = match last_cut {
+            Some((durable, fingerprint)) if is_cut && durable == successor.world.durable() => fingerprint,
+            _ => successor.fingerprint(&mut buffer),
         };
         if is_cut {
-            cut_at = Some((there.world.durable(), fingerprint_there));
+            last_cut = Some((successor.world.durable(), successor_fingerprint));
         }
-        if fingerprint_there == fingerprint {
+        if successor_fingerprint == fingerprint {
             continue;
         }
         expansion.transitions += 1;
         expansion.crashes += u64::from(is_crash);
         // Durable data is compared by the state it stands for, so recovery must be checked to arrive there.
-        let is_new = is_crash || there.world.durable() > here.world.durable();
-        if is_new && there.check_recovery().is_err() {
-            expansion.violation = Some((Some(taken), vec![Action::Crash { loss: Loss::All }, Action::Boot]));
+        let needs_recovery_check = is_crash || successor.world.durable() > state.world.durable();
+        if needs_recovery_check && successor.check_recovery().is_err() {
+            expansion.violation = Some((Some(transition), vec![Action::Crash { loss: Loss::All }, Action::Boot]));
             return expansion;
         }
-        if met.insert(fingerprint_there) {
-            expansion.next.push((taken, fingerprint_there));
+        if seen.insert(successor_fingerprint) {
+            expansion.next.push((transition, successor_fingerprint));
         }
     }
     expansion
@@ -185,7 +185,7 @@ fn expand<F: Faults>(mut here: SearchState<F>, path: &[Transition], is_last: boo
 /// Draining takes longer than everything else, so one state in this many is drained.
 const DRAINED_ONE_IN: u128 = 16;
 
-fn drains_here(fingerprint: Fingerprint) -> bool {
+fn is_drained(fingerprint: Fingerprint) -> bool {
     fingerprint.0.is_multiple_of(DRAINED_ONE_IN)
 }
 
@@ -203,24 +203,24 @@ mod tests {
     /// All brokers seen: their state, whether it is durable, and the next timeout.
     type Seen = BTreeSet<(u64, bool, Option<u64>)>;
 
-    /// Takes every transition; with `met`, only from states not in it.
+    /// Takes every transition; with `explored`, only from states not in it.
     fn explore(
-        here: &SearchState<NoFaults>,
+        state: &SearchState<NoFaults>,
         left: u32,
-        met: &mut Option<HashSet<(Fingerprint, u32)>>,
+        explored: &mut Option<HashSet<(Fingerprint, u32)>>,
         seen: &mut Seen,
     ) {
-        let fingerprint = here.fingerprint(&mut Vec::new());
-        if met.as_mut().is_some_and(|met| !met.insert((fingerprint, left))) {
+        let fingerprint = state.fingerprint(&mut Vec::new());
+        if explored.as_mut().is_some_and(|explored| !explored.insert((fingerprint, left))) {
             return;
         }
-        let broker = here.world.broker().expect("a start follows every crash");
+        let broker = state.world.broker().expect("a start follows every crash");
         let is_durable = broker.synced() >= broker.broker().appended();
-        seen.insert((broker.state().digest(), is_durable, here.world.until_timeout()));
-        for taken in here.transitions().into_iter().filter(|_| left > 0) {
-            let mut there = here.clone();
-            there.apply(taken).expect("no violation");
-            explore(&there, left - 1, met, seen);
+        seen.insert((broker.state().digest(), is_durable, state.world.until_timeout()));
+        for transition in state.transitions().into_iter().filter(|_| left > 0) {
+            let mut successor = state.clone();
+            successor.apply(transition).expect("no violation");
+            explore(&successor, left - 1, explored, seen);
         }
     }
 
@@ -230,13 +230,13 @@ mod tests {
         let start = || SearchState::initial(size, NoFaults, Default::default()).expect("the broker starts");
         let (mut all, mut fewer) = (Seen::new(), Seen::new());
         explore(&start(), 6, &mut None, &mut all);
-        let mut met = Some(HashSet::new());
-        explore(&start(), 6, &mut met, &mut fewer);
+        let mut explored = Some(HashSet::new());
+        explore(&start(), 6, &mut explored, &mut fewer);
         assert_eq!(all, fewer);
-        let places: HashSet<_> = met.into_iter().flatten().map(|(fingerprint, _)| fingerprint).collect();
+        let fingerprints: HashSet<_> = explored.into_iter().flatten().map(|(fingerprint, _)| fingerprint).collect();
         let (jobs, options) = (NonZeroUsize::MIN, RunOptions::default());
         let found = search(&Plan { size, depth: 6, jobs, options }, NoFaults, |_| {});
-        assert_eq!(found.states(), places.len() as u64);
+        assert_eq!(found.states(), fingerprints.len() as u64);
         assert!(found.failure.is_none() && found.states() > 100, "{found:?}");
     }
 }

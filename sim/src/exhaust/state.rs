@@ -74,11 +74,11 @@ impl<F: Faults> SearchState<F> {
     pub(super) fn transitions(&self) -> Vec<Transition> {
         let (world, budget) = (&self.world, &self.budget);
         let network = world.network();
-        let mut all = Vec::new();
+        let mut transitions = Vec::new();
         for nth in 0..self.size.messages {
             // A producer waits for the reply, and sends again only a message with an identity.
             if !budget.has_sent(nth) || has_identity(nth) && !world.is_producing(Message(u32::from(nth))) {
-                all.push(Transition::Produce(nth));
+                transitions.push(Transition::Produce(nth));
             }
         }
         for nth in 0..self.size.consumers {
@@ -86,45 +86,44 @@ impl<F: Faults> SearchState<F> {
             if !network.is_connected(worker) {
                 // Workers are interchangeable, so they subscribe in order.
                 if nth == 0 || budget.has_subscribed(nth - 1) {
-                    all.push(Transition::Subscribe(nth));
+                    transitions.push(Transition::Subscribe(nth));
                 }
             } else if network.stream_of(worker).is_some() && !budget.has_unsubscribed(nth) {
-                all.push(Transition::Unsubscribe(nth));
+                transitions.push(Transition::Unsubscribe(nth));
             }
             if world.is_claiming(&worker.name()) {
-                // A claim is pending.
                 continue;
             }
             for message in 0..self.size.messages {
                 let count = network.read_by(worker).filter(|held| held.message.0 == u32::from(message)).count();
                 for back in 0..count as u8 {
-                    all.extend(SettleOp::ALL.map(|op| Transition::Settle { worker: nth, message, back, op }));
+                    transitions.extend(SettleOp::ALL.map(|op| Transition::Settle { worker: nth, message, back, op }));
                 }
             }
         }
         let may_crash = budget.crashes() < self.size.crashes;
-        all.push(Transition::Io(JobClass::Log));
+        transitions.push(Transition::Io(JobClass::Log));
         if may_crash {
-            // Only recovery sees how far the preallocation of a segment is.
-            all.push(Transition::Io(JobClass::Background));
+            // Only recovery depends on how far the preallocation of a segment is.
+            transitions.push(Transition::Io(JobClass::Background));
         }
         match world.until_timeout() {
-            Some(0) => all.push(Transition::Wake),
-            Some(wait) => all.extend(u32::try_from(wait).ok().map(Transition::AdvanceTime)),
+            Some(0) => transitions.push(Transition::Wake),
+            Some(wait) => transitions.extend(u32::try_from(wait).ok().map(Transition::AdvanceTime)),
             None => {}
         }
         if may_crash {
-            let all_of_it = world.disk().unsynced_len() as u32;
-            all.extend((0..=all_of_it).map(|bytes| Transition::Crash(Loss::Cut { bytes })));
-            if all_of_it > 0 {
-                all.push(Transition::Crash(Loss::Nothing));
+            let unsynced_len = world.disk().unsynced_len() as u32;
+            transitions.extend((0..=unsynced_len).map(|bytes| Transition::Crash(Loss::Cut { bytes })));
+            if unsynced_len > 0 {
+                transitions.push(Transition::Crash(Loss::Nothing));
             }
         }
-        all
+        transitions
     }
 
-    /// Takes a transition, after which workers read their deliveries. Reading is invisible to the broker, so its time
-    /// does not matter and it is no transition of its own.
+    /// Takes a transition, after which workers read their deliveries. The broker does not observe reads, so their
+    /// time does not matter and they are not transitions.
     pub(super) fn apply(&mut self, transition: Transition) -> Verdict {
         self.apply_recorded(transition, |_| {})
     }
@@ -133,14 +132,14 @@ impl<F: Faults> SearchState<F> {
     pub(super) fn apply_recorded(&mut self, transition: Transition, mut record: impl FnMut(&Action)) -> Verdict {
         self.budget.spend(transition);
         self.run_actions(transition.actions().inspect(&mut record))?;
-        while let Some(read) = self.unread() {
+        while let Some(read) = self.next_read() {
             self.run_actions(std::iter::once(read).inspect(&mut record))?;
         }
         self.world.forget_history();
         Ok(())
     }
 
-    fn unread(&self) -> Option<Action> {
+    fn next_read(&self) -> Option<Action> {
         let unread = |worker: &Worker| self.world.network().unread(*worker) > 0;
         let worker = (0..self.size.consumers).map(Worker).find(unread)?;
         Some(Action::Read { worker, count: self.world.network().unread(worker) as u8 })

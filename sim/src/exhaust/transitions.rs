@@ -84,8 +84,8 @@ impl Transition {
 /// Messages with even numbers have an identity and are tried twice, with a backoff; the others are dead-lettered at the
 /// first failure. They differ in length, so that they can be distinguished.
 fn new_message(nth: u8) -> NewMessage {
-    let is_first = has_identity(nth);
-    let policy = match is_first {
+    let has_identity = has_identity(nth);
+    let policy = match has_identity {
         true => RetryPolicy { attempts: 2, backoff_ms: 20, max_backoff_ms: 20 },
         false => RetryPolicy { attempts: 1, backoff_ms: 0, max_backoff_ms: 0 },
     };
@@ -94,7 +94,7 @@ fn new_message(nth: u8) -> NewMessage {
         topic: TOPIC,
         size: nth,
         policy: Some(policy),
-        identity: is_first.then_some(nth + 1),
+        identity: has_identity.then_some(nth + 1),
         ..NewMessage::default()
     }
 }

@@ -39,11 +39,12 @@ impl<'a> FutureSampler<'a> {
     pub fn new(actions: &'a [Action]) -> Self {
         // New names must differ from those in the trace.
         let next = |kind: char| {
-            let named = |action: &Action| json::subjects(&json::of(action));
-            let names = actions.iter().flat_map(named);
-            let numbers =
-                names.filter_map(|name| json::name(&name).filter(|(_, found, _)| *found == kind).map(|n| n.2));
-            numbers.max().map_or(0, |most| most.saturating_add(1))
+            let subjects = |action: &Action| json::subjects(&json::of(action));
+            let names = actions.iter().flat_map(subjects);
+            let numbers = names.filter_map(|name| {
+                json::name(&name).filter(|(_, found, _)| *found == kind).map(|(_, _, number)| number)
+            });
+            numbers.max().map_or(0, |max| max.saturating_add(1))
         };
         let templates = actions.iter().filter(|action| **action != Action::Drain).collect();
         Self { actions, templates, next_message: next('m'), next_call: next('c') }
@@ -89,7 +90,7 @@ impl Future<'_> {
         }
         self.left -= 1;
         if self.source.below(FIDELITIES) < self.fidelity
-            && let Some(action) = self.remaining()
+            && let Some(action) = self.next_remaining()
         {
             return Some(action);
         }
@@ -97,7 +98,7 @@ impl Future<'_> {
     }
 
     /// The next action of the trace: mostly in place, sometimes later, sometimes dropped.
-    fn remaining(&mut self) -> Option<Action> {
+    fn next_remaining(&mut self) -> Option<Action> {
         let mut action = self.remaining.pop_front()?;
         match self.source.below(8) {
             0 => action = self.remaining.pop_front()?,

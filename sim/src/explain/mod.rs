@@ -69,11 +69,11 @@ impl CurvePoint {
         self.same as f64 / self.futures.max(1) as f64
     }
 
-    fn is_certain(&self) -> bool {
+    fn is_same_in_all(&self) -> bool {
         self.same == self.futures
     }
 
-    fn is_any_violation(&self) -> bool {
+    fn is_violated_in_all(&self) -> bool {
         self.same + self.another == self.futures
     }
 }
@@ -116,7 +116,7 @@ impl Explanation {
 pub enum NotExplained {
     /// No invariant is violated.
     #[error("no invariant is violated: there is nothing to explain")]
-    NothingBroken,
+    NoViolation,
     /// The replay differs from the run.
     #[error("the replay differs from the run: its futures do not apply to it")]
     NotDeterministic,
@@ -146,7 +146,7 @@ impl Case<'_> {
 pub fn explain(trace: &Trace, options: Options) -> Result<Explanation, NotExplained> {
     let fault = trace.header.mutant;
     let run = trace.replay(fault);
-    let violation = run.violation.as_ref().ok_or(NotExplained::NothingBroken)?;
+    let violation = run.violation.as_ref().ok_or(NotExplained::NoViolation)?;
     let mut case = Case {
         setup: &run.setup,
         actions: &run.actions,
@@ -171,10 +171,10 @@ pub fn explain(trace: &Trace, options: Options) -> Result<Explanation, NotExplai
         actions: last,
         explained: Explained {
             curve: points.iter().map(|point| (point.after, point.share())).collect(),
-            inevitable: Some(first_of_tail(&points, CurvePoint::is_certain).unwrap_or(last)),
+            inevitable: Some(first_of_tail(&points, CurvePoint::is_same_in_all).unwrap_or(last)),
             slice: needed.needed.iter().map(|needed| needed.number).collect(),
         },
-        doomed: first_of_tail(&points, CurvePoint::is_any_violation).unwrap_or(last),
+        doomed: first_of_tail(&points, CurvePoint::is_violated_in_all).unwrap_or(last),
         points,
         needed,
         violation_without_fault,
@@ -197,7 +197,7 @@ struct Curve {
 struct Fork<F: Faults, S: Faults> {
     after: usize,
     world: World<F>,
-    sound: Option<World<S>>,
+    without_fault: Option<World<S>>,
 }
 
 /// The result of one future.
@@ -210,8 +210,8 @@ enum FutureVerdict {
     WithoutFault(Vec<Action>, Violation),
 }
 
-/// `sound` is the broker without the bug; a test passes another one.
-fn curve<F, S>(case: &Case<'_>, faults: F, sound: S, options: Options) -> Result<Curve, Violation>
+/// `without_fault` is the broker without the bug; a test passes a broker with it.
+fn curve<F, S>(case: &Case<'_>, faults: F, without_fault: S, options: Options) -> Result<Curve, Violation>
 where
     F: Faults + Send,
     S: Faults + Send,
@@ -223,19 +223,19 @@ where
     let mut violation_without_fault: Option<Box<Trace>> = None;
     let mut next = initial_points(last);
     while !next.is_empty() {
-        let forks = forks(case, faults, sound, &next)?;
+        let forks = forks(case, faults, without_fault, &next)?;
         // A world cannot be shared, so each batch of futures gets a clone.
-        let some = (0..options.futures).step_by(BATCH);
-        let items = forks.into_iter().flat_map(|fork| some.clone().map(move |first| (fork.clone(), first)));
-        let ends = |(fork, first): (Fork<F, S>, u64)| {
+        let batches = (0..options.futures).step_by(BATCH);
+        let items = forks.into_iter().flat_map(|fork| batches.clone().map(move |first| (fork.clone(), first)));
+        let run_batch = |(fork, first): (Fork<F, S>, u64)| {
             let numbers = first..options.futures.min(first + BATCH as u64);
             (fork.after, numbers.map(|number| future_verdict(case, &sampler, &fork, number)).collect::<Vec<_>>())
         };
-        in_order(options.jobs, items, ends, |(after, outcomes)| {
+        in_order(options.jobs, items, run_batch, |(after, verdicts)| {
             let point = points.entry(after).or_insert(CurvePoint { after, ..CurvePoint::default() });
-            for future_verdict in outcomes {
+            for verdict in verdicts {
                 point.futures += 1;
-                match future_verdict {
+                match verdict {
                     FutureVerdict::Passed => {}
                     FutureVerdict::Same => point.same += 1,
                     FutureVerdict::Another => point.another += 1,
@@ -256,26 +256,26 @@ where
 fn forks<F: Faults, S: Faults>(
     case: &Case<'_>,
     faults: F,
-    sound: S,
+    without_fault: S,
     after: &BTreeSet<usize>,
 ) -> Result<Vec<Fork<F, S>>, Violation> {
     let mut forks = Vec::new();
     let mut fork = || -> Verdict {
         let mut world = World::new(case.setup, faults, Checks::default())?;
-        let mut sound = match case.passes_without_fault {
-            true => Some(World::new(case.setup, sound, Checks::default())?),
+        let mut without_fault = match case.passes_without_fault {
+            true => Some(World::new(case.setup, without_fault, Checks::default())?),
             false => None,
         };
-        for (taken, action) in case.actions.iter().enumerate() {
-            if after.contains(&taken) {
-                forks.push(Fork { after: taken, world: world.clone(), sound: sound.clone() });
+        for (executed, action) in case.actions.iter().enumerate() {
+            if after.contains(&executed) {
+                forks.push(Fork { after: executed, world: world.clone(), without_fault: without_fault.clone() });
             }
-            if after.last().is_none_or(|last| *last <= taken) {
+            if after.last().is_none_or(|last| *last <= executed) {
                 break;
             }
             world.apply(action)?;
-            if let Some(sound) = &mut sound {
-                sound.apply(action)?;
+            if let Some(without_fault) = &mut without_fault {
+                without_fault.apply(action)?;
             }
         }
         Ok(())
@@ -294,9 +294,9 @@ fn future_verdict<F: Faults, S: Faults>(
     let mut future = sampler.future(number, fork.after);
     let result = run_future(&fork.world, |world| future.next(world));
     let Some(violation) = result.violation else { return FutureVerdict::Passed };
-    if let Some(sound) = &fork.sound {
+    if let Some(without_fault) = &fork.without_fault {
         let mut actions = result.actions.iter();
-        if let Some(violation) = run_future(sound, |_| actions.next().cloned()).violation {
+        if let Some(violation) = run_future(without_fault, |_| actions.next().cloned()).violation {
             return FutureVerdict::WithoutFault(result.actions, violation);
         }
     }
@@ -319,19 +319,20 @@ fn initial_points(last: usize) -> BTreeSet<usize> {
     }
 }
 
-/// Where to look next: between the last action with a way out and the first without, and where the curve rises most.
+/// Which actions to examine next: between the last after which some future avoids the violation and the first after
+/// which none does, and where the curve rises most.
 fn refined_points(points: &BTreeMap<usize, CurvePoint>) -> BTreeSet<usize> {
     let known: Vec<&CurvePoint> = points.values().collect();
     if known.len() >= POINTS_MAX {
         return BTreeSet::new();
     }
     let gaps: Vec<(&CurvePoint, &CurvePoint)> = known.windows(2).map(|pair| (pair[0], pair[1])).collect();
-    let last_way_out = gaps.iter().rev().find(|(before, _)| !before.is_certain());
-    let rise = |(before, behind): &(&CurvePoint, &CurvePoint)| behind.same.saturating_sub(before.same);
-    let wide = gaps.iter().filter(|(before, behind)| behind.after - before.after > 1);
+    let last_avoidable = gaps.iter().rev().find(|(previous, _)| !previous.is_same_in_all());
+    let rise = |(previous, next): &(&CurvePoint, &CurvePoint)| next.same.saturating_sub(previous.same);
+    let wide = gaps.iter().filter(|(previous, next)| next.after - previous.after > 1);
     let steepest = wide.filter(|gap| rise(gap) * 8 >= gap.1.futures).max_by_key(|gap| rise(gap));
-    let middle = |(before, behind): &(&CurvePoint, &CurvePoint)| before.after + (behind.after - before.after) / 2;
-    last_way_out.into_iter().chain(steepest).map(middle).filter(|after| !points.contains_key(after)).collect()
+    let middle = |(previous, next): &(&CurvePoint, &CurvePoint)| previous.after + (next.after - previous.after) / 2;
+    last_avoidable.into_iter().chain(steepest).map(middle).filter(|after| !points.contains_key(after)).collect()
 }
 
 #[cfg(test)]

@@ -92,21 +92,21 @@ impl Search<'_> {
         self.events > EVENTS_MAX
     }
 
-    fn actions(&self, of: &[usize]) -> Vec<Action> {
-        of.iter().map(|at| self.case.actions[*at].clone()).collect()
+    fn actions(&self, indices: &[usize]) -> Vec<Action> {
+        indices.iter().map(|at| self.case.actions[*at].clone()).collect()
     }
 
-    /// What these actions violate, and how many of them were executed.
-    fn violated_by(&self, of: &[usize]) -> (WithoutAction, usize, u64) {
-        let run = self.case.run(&self.actions(of), self.case.fault);
+    /// What these actions violate, how many of them were executed, and how many events that took.
+    fn violated_by(&self, indices: &[usize]) -> (WithoutAction, usize, u64) {
+        let run = self.case.run(&self.actions(indices), self.case.fault);
         let (len, mut events) = (run.actions.len(), run.counters.events + run.actions.len() as u64);
         let found = match &run.violation {
             None => WithoutAction::Nothing,
             Some(found) if !self.case.wanted.is(found) => WithoutAction::Another(ViolatedInvariant::from(found)),
             Some(_) if self.case.passes_without_fault => {
-                let sound = self.case.run(&run.actions, None);
-                events += sound.counters.events + sound.actions.len() as u64;
-                if sound.violation.is_none() { WithoutAction::Same } else { WithoutAction::Anyway }
+                let without_fault = self.case.run(&run.actions, None);
+                events += without_fault.counters.events + without_fault.actions.len() as u64;
+                if without_fault.violation.is_none() { WithoutAction::Same } else { WithoutAction::Anyway }
             }
             Some(_) => WithoutAction::Same,
         };
@@ -114,7 +114,7 @@ impl Search<'_> {
     }
 
     /// Keeps only these if they violate the same invariant, which may happen before the last of them.
-    fn attempt(&mut self, mut kept: Vec<usize>) -> bool {
+    fn try_keep(&mut self, mut kept: Vec<usize>) -> bool {
         if self.is_over_budget() {
             return false;
         }
@@ -137,7 +137,7 @@ impl Search<'_> {
         for subject in all {
             let kept: Vec<usize> = self.kept.iter().copied().filter(|at| !subjects[*at].contains(subject)).collect();
             if kept.len() < self.kept.len() {
-                self.attempt(kept);
+                self.try_keep(kept);
             }
         }
     }
@@ -150,7 +150,7 @@ impl Search<'_> {
             while end > 0 {
                 let start = end.saturating_sub(len);
                 let kept = [&self.kept[..start], &self.kept[end..]].concat();
-                self.attempt(kept);
+                self.try_keep(kept);
                 end = start.min(self.kept.len());
             }
             len = if len == 1 { 0 } else { len.div_ceil(2) };
@@ -168,7 +168,7 @@ impl Search<'_> {
                 let mut kept = self.kept.clone();
                 kept.remove(second);
                 kept.remove(first);
-                if self.attempt(kept) {
+                if self.try_keep(kept) {
                     continue 'again;
                 }
             }

@@ -1,6 +1,8 @@
+//! Explanations of kept traces.
+
 use super::*;
 
-fn kept(name: &str) -> Trace {
+fn stored_trace(name: &str) -> Trace {
     let path = format!("{}/regressions/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
     Trace::read(path.as_ref()).expect("the trace is kept")
 }
@@ -23,7 +25,7 @@ fn inevitable_action_in_a_long_run_is_found_with_few_points() {
         let points = points_of(last, |after| if after >= inevitable { 64 } else { 3 });
         assert!(points.len() <= POINTS_MAX, "{} points", points.len());
         let points: Vec<CurvePoint> = points.into_values().collect();
-        assert_eq!(first_of_tail(&points, CurvePoint::is_certain), Some(inevitable), "of {last}");
+        assert_eq!(first_of_tail(&points, CurvePoint::is_same_in_all), Some(inevitable), "of {last}");
     }
 }
 
@@ -44,29 +46,30 @@ fn early_rise_of_the_curve_is_refined() {
 }
 
 #[test]
-fn later_way_out_means_not_inevitable_before() {
+fn violation_avoided_later_is_not_inevitable_before() {
     let point = |after, same| CurvePoint { after, futures: 64, same, another: 64 - same };
     let points = [point(0, 64), point(1, 63), point(2, 64), point(3, 64)];
-    assert_eq!(first_of_tail(&points, CurvePoint::is_certain), Some(2));
-    assert_eq!(first_of_tail(&points, CurvePoint::is_any_violation), Some(0));
+    assert_eq!(first_of_tail(&points, CurvePoint::is_same_in_all), Some(2));
+    assert_eq!(first_of_tail(&points, CurvePoint::is_violated_in_all), Some(0));
 }
 
-/// As if the planted bug were the broker's own: no future counts, and one is returned.
+/// The planted bug is also in the broker that should be without it: no future counts, and one is returned.
 #[test]
 fn future_that_fails_without_the_bug_does_not_count_and_is_returned() {
-    let trace = kept("mutant-segment-removed-early");
+    let trace = stored_trace("mutant-segment-removed-early");
     let fault = trace.header.mutant.expect("the trace has a mutant");
     let wanted = trace.header.violates.clone().expect("the trace names the invariant");
     let actions = &trace.actions;
     let case = Case { setup: &trace.header.setup, actions, fault: Some(fault), wanted, passes_without_fault: true };
     let options = Options { futures: 16, jobs: NonZeroUsize::MIN };
-    // Only the last action violates the invariant, in the forged broker too.
-    let honest = curve(&case, Planted(fault), NoFaults, options).expect("no violation before the last action");
-    assert!(honest.violation_without_fault.is_none());
-    assert!(honest.points.iter().any(|point| point.after < actions.len() && point.same > 0));
-    let forged = curve(&case, Planted(fault), Planted(fault), options).expect("the same");
-    assert!(forged.points.iter().all(|point| point.after == actions.len() || point.same + point.another == 0));
-    let shown = forged.violation_without_fault.expect("a future that fails without the bug is returned");
-    assert!(shown.replay(Some(fault)).violation.is_some(), "it can be replayed");
-    assert_eq!(shown.header.mutant, None);
+    // Only the last action violates the invariant, so both brokers get as far as every fork.
+    let curve_without = curve(&case, Planted(fault), NoFaults, options).expect("no violation before the last action");
+    assert!(curve_without.violation_without_fault.is_none());
+    assert!(curve_without.points.iter().any(|point| point.after < actions.len() && point.same > 0));
+    let curve_with =
+        curve(&case, Planted(fault), Planted(fault), options).expect("no violation before the last action");
+    assert!(curve_with.points.iter().all(|point| point.after == actions.len() || point.same + point.another == 0));
+    let trace = curve_with.violation_without_fault.expect("a future that fails without the bug is returned");
+    assert!(trace.replay(Some(fault)).violation.is_some(), "it can be replayed");
+    assert_eq!(trace.header.mutant, None);
 }

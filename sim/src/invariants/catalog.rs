@@ -1,7 +1,8 @@
 //! The catalog of all invariants: number, name and sentence, each written once.
 //!
 //! An invariant is checked by the function of its name, in one of the files beside this one. The number is the one in
-//! `SIMULATION.md`; where one sentence is not enough to check a numbered invariant, several entries share its number.
+//! `docs/simulation/invariants.md`; where one sentence is not enough to check a numbered invariant, several entries
+//! share its number.
 
 use super::verdict::Invariant;
 
@@ -28,8 +29,10 @@ catalog! {
     1 ACCEPTED_IS_STORED accepted_is_stored: "an acknowledged produce is stored";
     1 STORED_OR_TRIMMED stored_or_trimmed: "every position is either stored or trimmed";
     1 OFFSETS_ASCEND offsets_ascend: "offsets ascend within a partition and stay below the topic's next offset";
-    1 ONE_MESSAGE_STATE one_message_state: "in a group a message is in exactly one state: ready, delayed, in flight or acked";
-    1 ACK_IS_JUSTIFIED ack_is_justified: "a message is acked in a group only by ack, complete, skip, dead letter, seek or group start";
+    1 ONE_MESSAGE_STATE one_message_state: "in a group a message is in exactly one state: ready, delayed, in flight or \
+        acked";
+    1 ACK_IS_JUSTIFIED ack_is_justified: "a message is acked in a group only by ack, complete, skip, dead letter, seek \
+        or group start";
     1 SKIPPED_IS_ACKED skipped_is_acked: "a message skipped because its identity is committed is acked";
     1 TRIMMED_STAYS_TRIMMED trimmed_stays_trimmed: "a trimmed message does not reappear";
     1 UNACKED_IS_STORED unacked_is_stored: "a message that a group has not acked is not trimmed";
@@ -47,7 +50,8 @@ catalog! {
     4 OFFSET_IS_STABLE offset_is_stable: "an offset keeps its body, partition and position";
     4 PEEK_MATCHES peek_matches: "a peek returns the stored body of an offset";
 
-    5 ACKED_NOT_REDELIVERED acked_not_redelivered: "a message is not delivered again after a confirmed ack, except after a seek";
+    5 ACKED_NOT_REDELIVERED acked_not_redelivered: "a message is not delivered again after a confirmed ack, except \
+        after a seek";
     5 CONFIRMED_ACK_HOLDS confirmed_ack_holds: "a confirmed ack stays in effect, except after a seek";
 
     6 STALE_CLAIM_IS_NOOP stale_claim_is_noop: "a claim that does not match the newest delivery changes nothing";
@@ -68,7 +72,8 @@ catalog! {
     11 DEDUPED_WITHIN_WINDOW deduped_within_window: "within its dedupe window an identity has one offset";
     11 NEW_AFTER_WINDOW new_after_window: "after its dedupe window an identity is accepted as new";
 
-    12 RERUN_IS_JUSTIFIED rerun_is_justified: "an effect runs again only under a grant issued after an expired lease, a failure, a newer delivery or the end of its window";
+    12 RERUN_IS_JUSTIFIED rerun_is_justified: "an effect runs again only under a grant issued after an expired lease, \
+        a failure, a newer delivery or the end of its window";
     12 OUTPUT_STORED_ONCE output_stored_once: "an output of a completed step is stored exactly once";
 
     13 ATTEMPTS_INCREMENT attempts_increment: "attempts increment with every delivery";
@@ -76,21 +81,28 @@ catalog! {
     13 LAST_ERROR_REPORTED last_error_reported: "a delivery reports the last failure reason";
 
     14 DEAD_NOT_REDELIVERED dead_not_redelivered: "a dead-lettered message is not delivered to its group again";
-    14 EXHAUSTED_NOT_REDELIVERED exhausted_not_redelivered: "a message whose attempts are exhausted is not delivered again";
+    14 EXHAUSTED_NOT_REDELIVERED exhausted_not_redelivered: "a message whose attempts are exhausted is not delivered \
+        again";
     14 DEAD_LETTERED_ONCE dead_lettered_once: "a message is dead-lettered once per group and acked there";
-    14 DEAD_LETTERED_AT_LIMIT dead_lettered_at_limit: "a message is dead-lettered at its last attempt or past its deadline, not before";
-    14 DEAD_LETTER_UNCHANGED dead_letter_unchanged: "a dead letter is the original message, except for fields that must not act";
+    14 DEAD_LETTERED_AT_LIMIT dead_lettered_at_limit: "a message is dead-lettered at its last attempt or past its \
+        deadline, not before";
+    14 DEAD_LETTER_UNCHANGED dead_letter_unchanged: "a dead letter is the original message, except for fields that \
+        must not act";
     14 REDRIVE_NAMES_ORIGIN redrive_names_origin: "a redriven message names its dead letter, which is removed";
-    14 REDRIVEN_VISIBLE_TO_ORIGIN redriven_visible_to_origin: "a redriven message is visible only to the group that failed it";
-    14 REDRIVEN_DELIVERED_TO_ORIGIN redriven_delivered_to_origin: "a redriven message is delivered only to the group that failed it";
+    14 REDRIVEN_VISIBLE_TO_ORIGIN redriven_visible_to_origin: "a redriven message is visible only to the group that \
+        failed it";
+    14 REDRIVEN_DELIVERED_TO_ORIGIN redriven_delivered_to_origin: "a redriven message is delivered only to the group \
+        that failed it";
     14 REDRIVE_WITHIN_LIMIT redrive_within_limit: "a redrive moves no more messages than its limit";
 
     15 NOT_BEFORE_DUE not_before_due: "nothing is delivered before its delay, backoff or schedule";
     15 NOT_AFTER_DEADLINE not_after_deadline: "nothing is delivered after its deadline";
     15 TIME_IS_MONOTONIC time_is_monotonic: "time inside the broker is monotonic";
 
-    16 ACCEPTED_WITHIN_LIMITS accepted_within_limits: "a message is accepted only into its partition and within the limits";
-    16 REFUSED_ONLY_WHEN_FULL refused_only_when_full: "a produce is refused for backpressure only when the partition is full";
+    16 ACCEPTED_WITHIN_LIMITS accepted_within_limits: "a message is accepted only into its partition and within the \
+        limits";
+    16 REFUSED_ONLY_WHEN_FULL refused_only_when_full: "a produce is refused for backpressure only when the partition \
+        is full";
     16 REFUSAL_IS_NOOP refusal_is_noop: "a refused command writes no record";
     16 QUERY_IS_NOOP query_is_noop: "a query writes no record";
     16 RETAINED_BYTES retained_bytes: "retained messages stay within the retention size";
@@ -122,12 +134,14 @@ catalog! {
 
     24 GRANT_TOKEN_IS_NEW grant_token_is_new: "every grant has a new token";
     24 ONE_LIVE_GRANT one_live_grant: "an effect has at most one live grant";
-    24 FINAL_NOT_REGRANTED final_not_regranted: "an effect with a final outcome is not granted again before it may be forgotten";
+    24 FINAL_NOT_REGRANTED final_not_regranted: "an effect with a final outcome is not granted again before it may be \
+        forgotten";
     24 NEWEST_GRANT_FINISHES newest_grant_finishes: "only the newest grant records an outcome";
     24 REQUEST_HASH_IS_STABLE request_hash_is_stable: "the request hash of an effect does not change";
     24 REPLAY_MATCHES_OUTCOME replay_matches_outcome: "a replay returns the recorded outcome";
 
-    25 STEP_IS_ATOMIC step_is_atomic: "a completed step is whole: its message acked, its effect ended, its outputs stored";
+    25 STEP_IS_ATOMIC step_is_atomic: "a completed step is whole: its message acked, its effect ended, its outputs \
+        stored";
     25 REFUSED_STEP_LEAVES_NOTHING refused_step_leaves_nothing: "a step that was not completed leaves no output";
     25 STEP_REPLY_REPEATS step_reply_repeats: "repeating a completed step returns the same reply";
 

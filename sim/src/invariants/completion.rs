@@ -59,12 +59,12 @@ mod tests {
 
     #[test]
     fn different_reply_to_a_repeated_step_is_a_violation() {
-        let answer = |offset| -> Arc<[StepOutput]> {
+        let reply = |offset| -> Arc<[StepOutput]> {
             let (topic, partition, offset) = (topic("t0"), PartitionId(0), Offset(offset));
             Arc::from([StepOutput { topic, partition, offset, duplicate: false }])
         };
-        holds(step_reply_repeats(None, &answer(1)));
-        holds(step_reply_repeats(Some(&answer(1)), &answer(1)));
-        violates(catalog::STEP_REPLY_REPEATS, step_reply_repeats(Some(&answer(1)), &answer(2)));
+        holds(step_reply_repeats(None, &reply(1)));
+        holds(step_reply_repeats(Some(&reply(1)), &reply(1)));
+        violates(catalog::STEP_REPLY_REPEATS, step_reply_repeats(Some(&reply(1)), &reply(2)));
     }
 }

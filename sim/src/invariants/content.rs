@@ -35,39 +35,39 @@ pub(super) fn delivered_was_accepted(delivery: &Delivery, known: Option<&StoredM
 ///
 /// Routing may set the target and a delay becomes a timestamp; nothing else may change. Dead letters and redriven
 /// messages have checks of their own: here it is enough that a message with that number was produced.
-pub(super) fn stored_was_produced(message: &Message, produced_messages: Option<&Produce>) -> Verdict {
-    let same = produced_messages.is_some_and(|produced_messages| {
+pub(super) fn stored_was_produced(message: &Message, produce: Option<&Produce>) -> Verdict {
+    let same = produce.is_some_and(|produce| {
         let meta = message.body.metadata();
         if meta.dead_letter.is_some() || meta.redrive.is_some() {
             return true;
         }
-        let mut envelope = produced_messages.envelope.clone();
-        if let Some(delay) = produced_messages.delay {
+        let mut envelope = produce.envelope.clone();
+        if let Some(delay) = produce.delay {
             envelope.deliver_at = Some(message.produced_at.after(delay));
         }
-        if produced_messages.routing.is_some() && meta.routing.is_some() {
+        if produce.routing.is_some() && meta.routing.is_some() {
             envelope.target_topic.clone_from(&meta.envelope.target_topic);
             envelope.partition_override = meta.envelope.partition_override;
         }
-        (message.body.key(), message.body.value()) == (&*produced_messages.key, &*produced_messages.value)
+        (message.body.key(), message.body.value()) == (&*produce.key, &*produce.value)
             && meta.envelope == envelope
-            && meta.trace == produced_messages.trace
+            && meta.trace == produce.trace
     });
-    catalog::STORED_WAS_PRODUCED.holds(same, || format!("{message:?} of {produced_messages:?}"))
+    catalog::STORED_WAS_PRODUCED.holds(same, || format!("{message:?} of {produce:?}"))
 }
 
 #[doc = sentence!(offset_is_stable)]
 pub(super) fn offset_is_stable(
     message: &Message,
-    place: (PartitionId, Position),
-    seen_by: Option<GroupId>,
+    location: (PartitionId, Position),
+    visible_to: Option<GroupId>,
     known: &StoredMessage,
 ) -> Verdict {
-    let same = (known.partition, known.position) == place
-        && known.visible_to == seen_by
+    let same = (known.partition, known.position) == location
+        && known.visible_to == visible_to
         && known.produced_at == message.produced_at
         && known.body == message.body;
-    catalog::OFFSET_IS_STABLE.holds(same, || format!("{message:?} at {place:?} for {seen_by:?} was {known:?}"))
+    catalog::OFFSET_IS_STABLE.holds(same, || format!("{message:?} at {location:?} for {visible_to:?} was {known:?}"))
 }
 
 #[doc = sentence!(peek_matches)]

@@ -19,46 +19,48 @@ pub(super) fn dead_not_redelivered(model: &GroupModel, delivery: &Delivery, at: 
 #[doc = sentence!(exhausted_not_redelivered)]
 pub(super) fn exhausted_not_redelivered(context: &DeliveryContext<'_>) -> Verdict {
     let policy = context.envelope.retry_policy;
-    let most = policy.map_or(0, |policy| policy.max_attempts);
+    let max_attempts = policy.map_or(0, |policy| policy.max_attempts);
     // A dead letter is not dead-lettered again.
-    let good = context.is_dead_letter || most == 0 || context.delivery.failures < most;
+    let good = context.is_dead_letter || max_attempts == 0 || context.delivery.failures < max_attempts;
     catalog::EXHAUSTED_NOT_REDELIVERED.holds(good, || format!("{policy:?}: {:?}", context.delivery))
 }
 
 #[doc = sentence!(dead_letter_unchanged)]
 pub(super) fn dead_letter_unchanged(
-    letter: &Message,
+    stored: &Message,
     dead: &DeadLetter,
     source: &StoredMessage,
-    was: &Metadata,
+    original: &Metadata,
 ) -> Verdict {
-    let (envelope, kept) = (letter.body.metadata().envelope, &dead.kept);
-    let cleared = Envelope { deliver_at: None, ..was.envelope.clone() };
-    let again = Envelope {
+    let (envelope, kept) = (stored.body.metadata().envelope, &dead.kept);
+    let expected = Envelope { deliver_at: None, ..original.envelope.clone() };
+    let restored = Envelope {
         retry_policy: kept.retry_policy,
         target_topic: kept.target_topic.clone(),
         partition_override: kept.partition_override,
         deadline: kept.deadline.clone(),
         ..envelope.clone()
     };
-    let acts = envelope.retry_policy.is_some()
+    let has_active_fields = envelope.retry_policy.is_some()
         || envelope.deadline.is_some()
         || envelope.target_topic.is_some()
         || envelope.partition_override.is_some();
-    let same = (source.body.key(), source.body.value()) == (letter.body.key(), letter.body.value());
-    let good = same && again == cleared && !acts && dead.original_partition == source.partition;
-    catalog::DEAD_LETTER_UNCHANGED.holds(good, || format!("{dead:?} in {envelope:?} of {was:?}"))
+    let same = (source.body.key(), source.body.value()) == (stored.body.key(), stored.body.value());
+    let good = same && restored == expected && !has_active_fields && dead.original_partition == source.partition;
+    catalog::DEAD_LETTER_UNCHANGED.holds(good, || format!("{dead:?} in {envelope:?} of {original:?}"))
 }
 
 #[doc = sentence!(dead_lettered_at_limit)]
-pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, was: &Envelope) -> Verdict {
+pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, original: &Envelope) -> Verdict {
     let good = match dead.reason {
         DeadReason::MaxAttempts => {
-            was.retry_policy.is_some_and(|policy| policy.max_attempts > 0 && dead.attempts >= policy.max_attempts)
+            original.retry_policy.is_some_and(|policy| policy.max_attempts > 0 && dead.attempts >= policy.max_attempts)
         }
-        DeadReason::DeadlineExceeded => was.deadline.as_ref().is_some_and(|deadline| deadline.at <= dead.routed_at),
+        DeadReason::DeadlineExceeded => {
+            original.deadline.as_ref().is_some_and(|deadline| deadline.at <= dead.routed_at)
+        }
     };
-    catalog::DEAD_LETTERED_AT_LIMIT.holds(good, || format!("{dead:?} under {:?}", was.retry_policy))
+    catalog::DEAD_LETTERED_AT_LIMIT.holds(good, || format!("{dead:?} under {:?}", original.retry_policy))
 }
 
 #[doc = sentence!(dead_lettered_once)]
@@ -68,12 +70,12 @@ pub(super) fn dead_lettered_once(
     model: &GroupModel,
     dead: &DeadLetter,
     before: Option<(Lsn, Timestamp)>,
-    done: bool,
+    is_acked: bool,
 ) -> Verdict {
     let sought = before.is_none_or(|(since, _)| model.sought_since(since));
     catalog::DEAD_LETTERED_ONCE.holds(sought, || format!("{dead:?} again, before {before:?}"))?;
     // A dead letter first seen after a restart may be older than a seek.
-    catalog::DEAD_LETTERED_ONCE.holds(done || model.crashed, || format!("{dead:?} is not acked in its group"))
+    catalog::DEAD_LETTERED_ONCE.holds(is_acked || model.crashed, || format!("{dead:?} is not acked in its group"))
 }
 
 /// The second half of [`dead_lettered_once`], for an unacked message: without a seek it must not have been
@@ -91,24 +93,25 @@ pub(super) struct RedrivenMessage<'a> {
     /// The number of its produce.
     pub(super) number: u64,
     pub(super) redrive: RedriveOrigin,
-    pub(super) letter: &'a StoredMessage,
-    pub(super) was: &'a Metadata,
-    pub(super) is_letter_removed: bool,
+    pub(super) dead_letter: &'a StoredMessage,
+    /// The metadata of the dead letter.
+    pub(super) metadata: &'a Metadata,
+    pub(super) is_dead_letter_removed: bool,
 }
 
 #[doc = sentence!(redrive_names_origin)]
 pub(super) fn redrive_names_origin(redriven_message: &RedrivenMessage<'_>) -> Verdict {
-    let RedrivenMessage { message, number, redrive, letter, was, is_letter_removed } = *redriven_message;
-    let times = was.redrive.map_or(0, |before| before.count);
-    let first = was.redrive.map(|before| before.original_offset);
-    let first = first.or(was.dead_letter.as_ref().map(|dead| dead.original_offset));
-    let policy = was.dead_letter.as_ref().and_then(|dead| dead.kept.retry_policy);
-    let good = letter.number == number
-        && redrive.count == times + 1
-        && first == Some(redrive.original_offset)
+    let RedrivenMessage { message, number, redrive, dead_letter, metadata, is_dead_letter_removed } = *redriven_message;
+    let earlier_redrives = metadata.redrive.map_or(0, |earlier| earlier.count);
+    let original_offset = metadata.redrive.map(|earlier| earlier.original_offset);
+    let original_offset = original_offset.or(metadata.dead_letter.as_ref().map(|dead| dead.original_offset));
+    let policy = metadata.dead_letter.as_ref().and_then(|dead| dead.kept.retry_policy);
+    let good = dead_letter.number == number
+        && redrive.count == earlier_redrives + 1
+        && original_offset == Some(redrive.original_offset)
         && message.body.metadata().envelope.retry_policy == policy
-        && is_letter_removed;
-    catalog::REDRIVE_NAMES_ORIGIN.holds(good, || format!("{redrive:?} of produce {number} from {letter:?}"))
+        && is_dead_letter_removed;
+    catalog::REDRIVE_NAMES_ORIGIN.holds(good, || format!("{redrive:?} of produce {number} from {dead_letter:?}"))
 }
 
 #[doc = sentence!(redriven_visible_to_origin)]
@@ -124,8 +127,8 @@ pub(super) fn redriven_visible_to_origin(
 #[doc = sentence!(redriven_delivered_to_origin)]
 pub(super) fn redriven_delivered_to_origin(context: &DeliveryContext<'_>) -> Verdict {
     let (known, group) = (context.known, context.stream.group);
-    let alone = known.visible_to.is_none_or(|origin| origin == group);
-    catalog::REDRIVEN_DELIVERED_TO_ORIGIN.holds(alone, || format!("to {group:?}: {known:?}"))
+    let is_origin = known.visible_to.is_none_or(|origin| origin == group);
+    catalog::REDRIVEN_DELIVERED_TO_ORIGIN.holds(is_origin, || format!("to {group:?}: {known:?}"))
 }
 
 #[doc = sentence!(redrive_within_limit)]
@@ -158,41 +161,48 @@ mod tests {
     fn dead_letter_before_limit_or_deadline_is_a_violation() {
         let policy = |max_attempts| Some(RetryPolicy { max_attempts, ..RetryPolicy::default() });
         let under = |retry_policy| Envelope { retry_policy, ..Envelope::default() };
-        let (spent, late) = (dead(DeadReason::MaxAttempts), dead(DeadReason::DeadlineExceeded));
-        holds(dead_lettered_at_limit(&spent, &under(policy(2))));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&spent, &under(policy(3))));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&spent, &under(None)));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&late, &under(None)));
+        let (exhausted, overdue) = (dead(DeadReason::MaxAttempts), dead(DeadReason::DeadlineExceeded));
+        holds(dead_lettered_at_limit(&exhausted, &under(policy(2))));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(policy(3))));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(None)));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&overdue, &under(None)));
     }
 
     #[test]
-    fn dead_letter_that_acts_or_lost_a_field_is_a_violation() {
-        let was = |labels| Metadata { envelope: Envelope { labels, ..Envelope::default() }, ..Metadata::default() };
+    fn dead_letter_with_active_or_lost_field_is_a_violation() {
+        let metadata =
+            |labels| Metadata { envelope: Envelope { labels, ..Envelope::default() }, ..Metadata::default() };
         let label = || [(Text::from("k"), Text::from("v"))].into_iter().collect::<BTreeMap<_, _>>();
-        let (plain, labelled) = (was(Default::default()), was(label()));
-        let letter = dead(DeadReason::MaxAttempts);
-        holds(dead_letter_unchanged(&message(&labelled), &letter, &known(), &labelled));
-        violates(catalog::DEAD_LETTER_UNCHANGED, dead_letter_unchanged(&message(&plain), &letter, &known(), &labelled));
-        let acting = Envelope { partition_override: Some(PartitionId(0)), ..Envelope::default() };
-        let acting = Metadata { envelope: acting, ..Metadata::default() };
-        violates(catalog::DEAD_LETTER_UNCHANGED, dead_letter_unchanged(&message(&acting), &letter, &known(), &acting));
+        let (plain, labelled) = (metadata(Default::default()), metadata(label()));
+        let dead_letter = dead(DeadReason::MaxAttempts);
+        holds(dead_letter_unchanged(&message(&labelled), &dead_letter, &known(), &labelled));
+        violates(
+            catalog::DEAD_LETTER_UNCHANGED,
+            dead_letter_unchanged(&message(&plain), &dead_letter, &known(), &labelled),
+        );
+        let active = Envelope { partition_override: Some(PartitionId(0)), ..Envelope::default() };
+        let active = Metadata { envelope: active, ..Metadata::default() };
+        violates(
+            catalog::DEAD_LETTER_UNCHANGED,
+            dead_letter_unchanged(&message(&active), &dead_letter, &known(), &active),
+        );
         let other = StoredMessage { body: Body::bare(b"", b"8"), ..known() };
-        violates(catalog::DEAD_LETTER_UNCHANGED, dead_letter_unchanged(&message(&plain), &letter, &other, &plain));
+        violates(catalog::DEAD_LETTER_UNCHANGED, dead_letter_unchanged(&message(&plain), &dead_letter, &other, &plain));
     }
 
     #[test]
-    fn redrive_with_wrong_count_origin_or_leftover_is_a_violation() {
-        let was = Metadata { dead_letter: Some(Box::new(dead(DeadReason::MaxAttempts))), ..Metadata::default() };
+    fn redrive_with_wrong_count_or_origin_or_dead_letter_left_is_a_violation() {
+        let metadata = Metadata { dead_letter: Some(Box::new(dead(DeadReason::MaxAttempts))), ..Metadata::default() };
         let redrive =
             |count, original| RedriveOrigin { count, dead_letter_offset: Offset(0), original_offset: Offset(original) };
-        let check = |redrive, number, is_letter_removed| {
+        let check = |redrive, number, is_dead_letter_removed| {
             redrive_names_origin(&RedrivenMessage {
                 message: &message(&Metadata::default()),
                 number,
                 redrive,
-                letter: &known(),
-                was: &was,
-                is_letter_removed,
+                dead_letter: &known(),
+                metadata: &metadata,
+                is_dead_letter_removed,
             })
         };
         holds(check(redrive(1, 3), 7, true));

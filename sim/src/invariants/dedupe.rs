@@ -12,7 +12,7 @@ use super::verdict::Verdict;
 /// A reply to a produce, with what was known of its identity before.
 #[derive(Clone, Copy)]
 pub(super) struct ProduceReply<'a> {
-    pub(super) name: Option<&'a DedupeKey>,
+    pub(super) key: Option<&'a DedupeKey>,
     pub(super) known: Option<DedupeEntry>,
     pub(super) at: Timestamp,
     pub(super) produced: &'a Produced,
@@ -20,7 +20,7 @@ pub(super) struct ProduceReply<'a> {
 
 impl fmt::Display for ProduceReply<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} at {} was {:?}, is {:?}", self.name, self.at, self.known, self.produced)
+        write!(f, "{:?} at {} was {:?}, is {:?}", self.key, self.at, self.known, self.produced)
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
                 expires_at: Timestamp(expires_at),
             })
         };
-        let reply = |known| ProduceReply { name: None, known, at: Timestamp(100), produced: &produced };
+        let reply = |known| ProduceReply { key: None, known, at: Timestamp(100), produced: &produced };
         holds(new_after_window(reply(accepted(101))));
         holds(new_after_window(reply(Some(DedupeEntry::Unknown))));
         violates(catalog::NEW_AFTER_WINDOW, new_after_window(reply(accepted(100))));

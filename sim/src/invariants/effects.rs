@@ -46,8 +46,8 @@ pub(super) fn grant_token_is_new(last: Option<LeaseToken>, token: LeaseToken) ->
 #[doc = sentence!(one_live_grant)]
 pub(super) fn one_live_grant(new_grant: NewGrant<'_>) -> Verdict {
     let before = new_grant.before();
-    let free = before.is_none_or(|(token, before)| before.end.is_some() || before.yields_to(token, new_grant.grant));
-    catalog::ONE_LIVE_GRANT.holds(free, || format!("{:?} after {before:?}", new_grant.grant))
+    let is_free = before.is_none_or(|(token, before)| before.end.is_some() || before.yields_to(token, new_grant.grant));
+    catalog::ONE_LIVE_GRANT.holds(is_free, || format!("{:?} after {before:?}", new_grant.grant))
 }
 
 #[doc = sentence!(final_not_regranted)]
@@ -78,10 +78,9 @@ pub(super) fn request_hash_is_stable(model: &EffectModel, hash: Option<&Text>, i
 
 #[doc = sentence!(replay_matches_outcome)]
 pub(super) fn replay_matches_outcome(end: Option<&EffectEnd>, replayed: &Outcome, at: Timestamp) -> Verdict {
-    let is_recorded = end.filter(|end| end.is_remembered(at)).and_then(|end| end.outcome.as_ref());
-    catalog::REPLAY_MATCHES_OUTCOME.holds(is_recorded.is_none_or(|is_recorded| is_recorded == replayed), || {
-        format!("{replayed:?}, it was {is_recorded:?}")
-    })
+    let recorded = end.filter(|end| end.is_remembered(at)).and_then(|end| end.outcome.as_ref());
+    catalog::REPLAY_MATCHES_OUTCOME
+        .holds(recorded.is_none_or(|recorded| recorded == replayed), || format!("{replayed:?}, it was {recorded:?}"))
 }
 
 #[cfg(test)]
@@ -125,20 +124,20 @@ mod tests {
 
     #[test]
     fn live_grant_yields_only_to_a_newer_delivery() {
-        let judge = |first: GrantModel, grant: GrantModel| {
+        let check = |first: GrantModel, grant: GrantModel| {
             one_live_grant(NewGrant { model: &model(first), token: token(5), grant: &grant, unacked_deliveries: &[] })
         };
-        violates(catalog::ONE_LIVE_GRANT, judge(grant(), at(199)));
-        violates(catalog::ONE_LIVE_GRANT, judge(grant(), GrantModel { delivery: Some(token(2)), ..at(199) }));
-        holds(judge(grant(), GrantModel { delivery: Some(token(4)), ..at(199) }));
-        holds(judge(grant(), at(200)));
-        holds(judge(GrantModel { failed: true, ..grant() }, at(150)));
-        holds(judge(GrantModel { is_uncertain: true, ..grant() }, at(150)));
+        violates(catalog::ONE_LIVE_GRANT, check(grant(), at(199)));
+        violates(catalog::ONE_LIVE_GRANT, check(grant(), GrantModel { delivery: Some(token(2)), ..at(199) }));
+        holds(check(grant(), GrantModel { delivery: Some(token(4)), ..at(199) }));
+        holds(check(grant(), at(200)));
+        holds(check(GrantModel { failed: true, ..grant() }, at(150)));
+        holds(check(GrantModel { is_uncertain: true, ..grant() }, at(150)));
     }
 
     #[test]
     fn final_outcome_is_kept_for_its_window_and_while_its_message_is_unacked() {
-        let judge = |first: GrantModel, grant: GrantModel, unacked: &[LeaseToken]| {
+        let check = |first: GrantModel, grant: GrantModel, unacked: &[LeaseToken]| {
             final_not_regranted(NewGrant {
                 model: &model(first),
                 token: token(5),
@@ -146,31 +145,31 @@ mod tests {
                 unacked_deliveries: unacked,
             })
         };
-        violates(catalog::FINAL_NOT_REGRANTED, judge(ended(), at(499), &[]));
-        holds(judge(ended(), at(500), &[]));
-        let deliveries = GrantModel { delivery: Some(token(2)), ..ended() };
-        violates(catalog::FINAL_NOT_REGRANTED, judge(deliveries.clone(), at(500), &[token(2)]));
-        holds(judge(deliveries, at(500), &[token(1)]));
+        violates(catalog::FINAL_NOT_REGRANTED, check(ended(), at(499), &[]));
+        holds(check(ended(), at(500), &[]));
+        let ended_for_delivery = GrantModel { delivery: Some(token(2)), ..ended() };
+        violates(catalog::FINAL_NOT_REGRANTED, check(ended_for_delivery.clone(), at(500), &[token(2)]));
+        holds(check(ended_for_delivery, at(500), &[token(1)]));
         let mut acked = EffectModel::default();
         acked.acked = Some(EffectEnd { outcome: None, expires_at: Some(Timestamp(500)), is_recorded: false });
-        let judge =
+        let check =
             |at| final_not_regranted(NewGrant { model: &acked, token: token(5), grant: &at, unacked_deliveries: &[] });
-        violates(catalog::FINAL_NOT_REGRANTED, judge(at(499)));
-        holds(judge(at(500)));
+        violates(catalog::FINAL_NOT_REGRANTED, check(at(499)));
+        holds(check(at(500)));
     }
 
     #[test]
     fn rerun_without_reason_or_after_success_is_a_violation() {
-        let judge = |first: GrantModel, second: GrantModel| {
+        let check = |first: GrantModel, second: GrantModel| {
             let mut model = model(first);
             model.grants.insert(token(5), second);
             rerun_is_justified(&model, token(3), token(5))
         };
-        violates(catalog::RERUN_IS_JUSTIFIED, judge(grant(), at(199)));
-        holds(judge(grant(), at(200)));
-        holds(judge(GrantModel { failed: true, ..grant() }, at(199)));
-        violates(catalog::RERUN_IS_JUSTIFIED, judge(ended(), at(499)));
-        holds(judge(ended(), at(500)));
+        violates(catalog::RERUN_IS_JUSTIFIED, check(grant(), at(199)));
+        holds(check(grant(), at(200)));
+        holds(check(GrantModel { failed: true, ..grant() }, at(199)));
+        violates(catalog::RERUN_IS_JUSTIFIED, check(ended(), at(499)));
+        holds(check(ended(), at(500)));
     }
 
     #[test]
@@ -180,11 +179,11 @@ mod tests {
         holds(newest_grant_finishes(&model(grant()), TokenClaim::Shown(token(3))));
         violates(catalog::NEWEST_GRANT_FINISHES, newest_grant_finishes(&model(grant()), TokenClaim::Shown(token(2))));
         violates(catalog::NEWEST_GRANT_FINISHES, newest_grant_finishes(&model(grant()), TokenClaim::Unreadable));
-        let mut hash = EffectModel::default();
-        hash.request = Some("a".into());
-        violates(catalog::REQUEST_HASH_IS_STABLE, request_hash_is_stable(&hash, Some(&"b".into()), true));
-        holds(request_hash_is_stable(&hash, Some(&"b".into()), false));
-        holds(request_hash_is_stable(&hash, None, true));
+        let mut with_hash = EffectModel::default();
+        with_hash.request = Some("a".into());
+        violates(catalog::REQUEST_HASH_IS_STABLE, request_hash_is_stable(&with_hash, Some(&"b".into()), true));
+        holds(request_hash_is_stable(&with_hash, Some(&"b".into()), false));
+        holds(request_hash_is_stable(&with_hash, None, true));
         let end = ended().end;
         holds(replay_matches_outcome(end.as_ref(), &outcome(None), Timestamp(499)));
         violates(

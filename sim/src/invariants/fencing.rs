@@ -32,8 +32,8 @@ pub(super) fn tokens_increase(last: Option<LeaseToken>, token: LeaseToken) -> Ve
 #[doc = sentence!(one_lease_holder)]
 pub(super) fn one_lease_holder(model: &GroupModel, delivery: &Delivery, at: Timestamp) -> Verdict {
     let before = model.seen.get(&delivery.offset);
-    let free = before.is_none_or(|seen| seen.is_uncertain || !seen.may_be_held || seen.lease_until <= at);
-    catalog::ONE_LEASE_HOLDER.holds(free, || format!("at {at} {delivery:?}, before {before:?}"))
+    let is_free = before.is_none_or(|seen| seen.is_uncertain || !seen.may_be_held || seen.lease_until <= at);
+    catalog::ONE_LEASE_HOLDER.holds(is_free, || format!("at {at} {delivery:?}, before {before:?}"))
 }
 
 #[cfg(test)]

@@ -10,16 +10,16 @@ use super::verdict::Verdict;
 
 #[doc = sentence!(stream_is_open)]
 pub(super) fn stream_is_open(consumer: ConsumerId, stream: Option<&StreamModel>) -> Verdict {
-    let there = stream.is_some_and(|stream| !stream.is_closed);
-    catalog::STREAM_IS_OPEN.holds(there, || format!("{consumer}: {stream:?}"))
+    let is_open = stream.is_some_and(|stream| !stream.is_closed);
+    catalog::STREAM_IS_OPEN.holds(is_open, || format!("{consumer}: {stream:?}"))
 }
 
 #[doc = sentence!(observed_in_flight)]
 pub(super) fn observed_in_flight(model: &GroupModel, context: &DeliveryContext<'_>, limits: &Limits) -> Verdict {
     let partition = context.delivery.partition;
-    let stored_here = held(model, context.at).filter(|seen| seen.partition == partition).count();
-    catalog::OBSERVED_IN_FLIGHT.holds((stored_here as u32) < limits.in_flight_max, || {
-        format!("{stored_here} held at {}, then {:?}", context.at, context.delivery)
+    let held_here = held(model, context.at).filter(|seen| seen.partition == partition).count();
+    catalog::OBSERVED_IN_FLIGHT.holds((held_here as u32) < limits.in_flight_max, || {
+        format!("{held_here} held at {}, then {:?}", context.at, context.delivery)
     })
 }
 
@@ -27,9 +27,9 @@ pub(super) fn observed_in_flight(model: &GroupModel, context: &DeliveryContext<'
 pub(super) fn within_prefetch(model: &GroupModel, context: &DeliveryContext<'_>) -> Verdict {
     let (consumer, stream) = (context.consumer, context.stream);
     let own = held(model, context.at).filter(|seen| seen.consumer == consumer && !seen.crashed).count();
-    let most = stream.request.deliveries_max.is_none_or(|most| stream.delivered <= most);
+    let within_limit = stream.request.deliveries_max.is_none_or(|max| stream.delivered <= max);
     catalog::WITHIN_PREFETCH
-        .holds((own as u32) < stream.prefetch && most, || format!("{own} held by {consumer}: {stream:?}"))
+        .holds((own as u32) < stream.prefetch && within_limit, || format!("{own} held by {consumer}: {stream:?}"))
 }
 
 #[doc = sentence!(leased_in_flight)]

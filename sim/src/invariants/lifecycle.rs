@@ -54,21 +54,21 @@ pub(super) fn one_message_state(partition_view: &PartitionView<'_>, group: &Grou
 
 #[doc = sentence!(unacked_is_stored)]
 pub(super) fn unacked_is_stored(partition_view: &PartitionView<'_>, group: &Group, progress: &Progress) -> Verdict {
-    let (trimmed, done) = (partition_view.partition.trimmed(), progress.acked());
+    let (trimmed, acked) = (partition_view.partition.trimmed(), progress.acked());
     // Below its floor the group has acked everything.
-    let mut above = (done.floor().0..partition_view.partition.next_position().0 + 2).map(Position);
-    let reply_lost = above.find(|position| trimmed.contains(*position) && !done.contains(*position));
+    let mut above = (acked.floor().0..partition_view.partition.next_position().0 + 2).map(Position);
+    let lost = above.find(|position| trimmed.contains(*position) && !acked.contains(*position));
     catalog::UNACKED_IS_STORED
-        .holds(reply_lost.is_none(), || format!("{partition_view} {}: {reply_lost:?} of {progress:?}", group.name()))
+        .holds(lost.is_none(), || format!("{partition_view} {}: {lost:?} of {progress:?}", group.name()))
 }
 
 #[doc = sentence!(acked_is_trimmed)]
 pub(super) fn acked_is_trimmed(
     partition_view: &PartitionView<'_>,
     message: &Message,
-    is_done_everywhere: bool,
+    is_acked_by_all: bool,
 ) -> Verdict {
-    let good = !is_done_everywhere || partition_view.topic.retention().keeps_acked();
+    let good = !is_acked_by_all || partition_view.topic.retention().keeps_acked();
     catalog::ACKED_IS_TRIMMED.holds(good, || format!("{partition_view}: {message:?} is stored"))
 }
 
@@ -79,22 +79,27 @@ pub(super) fn trimmed_stays_trimmed(known: &StoredMessage) -> Verdict {
 
 #[doc = sentence!(unconsumed_is_stored)]
 pub(super) fn unconsumed_is_stored(topic: &Topic, known: &StoredMessage, is_kept: bool) -> Verdict {
-    let taken = topic.group_count() > 0 || is_kept || known.redriven.is_some();
-    catalog::UNCONSUMED_IS_STORED.holds(taken, || format!("{known:?} though {} has no group", topic.name()))
+    let good = topic.group_count() > 0 || is_kept || known.redriven.is_some();
+    catalog::UNCONSUMED_IS_STORED.holds(good, || format!("{known:?} though {} has no group", topic.name()))
 }
 
 #[doc = sentence!(ack_is_justified)]
 pub(super) fn ack_is_justified(view: &GroupView<'_>, offset: Offset, known: &StoredMessage) -> Verdict {
     let model = view.model;
-    let word = model.acked.contains(&offset) || model.maybe_acked.contains(&offset) || view.acks.contains(&offset);
-    let start = match model.start() {
+    let acked = model.acked.contains(&offset) || model.maybe_acked.contains(&offset) || view.acks.contains(&offset);
+    let is_before_start = match model.start() {
         StartPoint::Unknown => true,
         StartPoint::Below(first) => offset < first,
     };
-    let other = known.visible_to.is_some_and(|group| group != view.group.id());
+    let is_invisible = known.visible_to.is_some_and(|group| group != view.group.id());
     let skipped = model.skipped.contains(&offset);
-    let holds = word || start || other || skipped || model.dead.contains_key(&offset) || known.redriven.is_some();
-    catalog::ACK_IS_JUSTIFIED.holds(holds, || format!("{known:?} for {}: {model:?}", view.group.name()))
+    let is_justified = acked
+        || is_before_start
+        || is_invisible
+        || skipped
+        || model.dead.contains_key(&offset)
+        || known.redriven.is_some();
+    catalog::ACK_IS_JUSTIFIED.holds(is_justified, || format!("{known:?} for {}: {model:?}", view.group.name()))
 }
 
 #[doc = sentence!(skipped_is_acked)]
@@ -103,16 +108,16 @@ pub(super) fn ack_is_justified(view: &GroupView<'_>, offset: Offset, known: &Sto
 pub(crate) fn skipped_is_acked(state: &State, message_ref: &MessageRef) -> Verdict {
     let group = state.topic(message_ref.topic).and_then(|topic| topic.group(message_ref.group));
     let progress = group.and_then(|group| group.progress(message_ref.partition));
-    let is_done = |progress: &Progress| {
+    let is_acked = |progress: &Progress| {
         message_ref.position < progress.replayed_below() || progress.acked().contains(message_ref.position)
     };
-    catalog::SKIPPED_IS_ACKED.holds(progress.is_none_or(is_done), || format!("{message_ref:?} in {progress:?}"))
+    catalog::SKIPPED_IS_ACKED.holds(progress.is_none_or(is_acked), || format!("{message_ref:?} in {progress:?}"))
 }
 
 #[doc = sentence!(confirmed_ack_holds)]
 pub(super) fn confirmed_ack_holds(view: &GroupView<'_>, offset: Offset, known: &StoredMessage) -> Verdict {
-    let acked = view.model.acked.contains(&offset) && !view.is_sought;
-    catalog::CONFIRMED_ACK_HOLDS.holds(!acked, || format!("{known:?} for {}", view.group.name()))
+    let is_lost = view.model.acked.contains(&offset) && !view.is_sought;
+    catalog::CONFIRMED_ACK_HOLDS.holds(!is_lost, || format!("{known:?} for {}", view.group.name()))
 }
 
 #[doc = sentence!(acked_not_redelivered)]
@@ -128,14 +133,14 @@ mod tests {
     #[test]
     fn position_stored_and_trimmed_or_neither_is_a_violation() {
         let trimmed = |position| [0, 1, 3].contains(&position);
-        let look = |kept: &[u64], end| misplaced(kept.iter().copied(), trimmed, 2, end);
-        assert_eq!(look(&[2, 4], 5), None);
-        assert_eq!(look(&[2], 5), Some(4), "neither");
-        assert_eq!(look(&[2, 3, 4], 5), Some(3), "both");
-        assert_eq!(look(&[1, 2, 4], 5), Some(2), "stored below the floor");
-        assert_eq!(look(&[2, 4, 5], 5), Some(5), "stored beyond the end");
-        assert_eq!(look(&[2], 3), Some(3), "trimmed beyond the end");
-        assert_eq!(look(&[], 1), Some(1), "a floor beyond the end");
+        let check = |kept: &[u64], end| misplaced(kept.iter().copied(), trimmed, 2, end);
+        assert_eq!(check(&[2, 4], 5), None);
+        assert_eq!(check(&[2], 5), Some(4), "neither");
+        assert_eq!(check(&[2, 3, 4], 5), Some(3), "both");
+        assert_eq!(check(&[1, 2, 4], 5), Some(2), "stored below the floor");
+        assert_eq!(check(&[2, 4, 5], 5), Some(5), "stored beyond the end");
+        assert_eq!(check(&[2], 3), Some(3), "trimmed beyond the end");
+        assert_eq!(check(&[], 1), Some(1), "a floor beyond the end");
     }
 
     #[test]
@@ -146,10 +151,11 @@ mod tests {
                {"ask":{"produce":{"message":"m0","topic":"t0"}}}"#,
         );
         let state = world.broker().expect("the broker runs").state();
-        let full = state.topic_named(&topic("t0")).expect("made");
-        let empty = state.topic_named(&topic("t1")).expect("made");
-        let (id, partition) = full.partitions().find(|(_, p)| p.last_message().is_some()).expect("stored");
-        holds(offsets_ascend(&PartitionView::new(full, id, partition)));
+        let stored = state.topic_named(&topic("t0")).expect("the topic exists");
+        let empty = state.topic_named(&topic("t1")).expect("the topic exists");
+        let (id, partition) =
+            stored.partitions().find(|(_, p)| p.last_message().is_some()).expect("a message is stored");
+        holds(offsets_ascend(&PartitionView::new(stored, id, partition)));
         violates(catalog::OFFSETS_ASCEND, offsets_ascend(&PartitionView::new(empty, id, partition)));
     }
 }

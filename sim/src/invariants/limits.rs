@@ -11,16 +11,17 @@ use super::verdict::Verdict;
 
 #[doc = sentence!(accepted_within_limits)]
 pub(super) fn accepted_within_limits(pending: &PendingCommand, produced: &Produced) -> Verdict {
-    let place = pending.produce.as_ref();
-    let good =
-        place.is_some_and(|place| (place.fits || !pending.no_timer_due) && place.partition == produced.partition);
-    catalog::ACCEPTED_WITHIN_LIMITS.holds(good, || format!("{produced:?}, to be {place:?}"))
+    let destination = pending.produce.as_ref();
+    let good = destination.is_some_and(|destination| {
+        (destination.fits || !pending.no_timer_due) && destination.partition == produced.partition
+    });
+    catalog::ACCEPTED_WITHIN_LIMITS.holds(good, || format!("{produced:?}, to be {destination:?}"))
 }
 
 #[doc = sentence!(refused_only_when_full)]
 pub(super) fn refused_only_when_full(pending: &PendingCommand, refusal: &Refusal) -> Verdict {
     let backlog = matches!(refusal, Refusal::Overloaded { reason: Overload::Backlog, .. });
-    let fits = pending.produce.as_ref().is_some_and(|place| place.fits);
+    let fits = pending.produce.as_ref().is_some_and(|destination| destination.fits);
     catalog::REFUSED_ONLY_WHEN_FULL
         .holds(!(backlog && pending.no_timer_due && fits), || format!("{:?}", pending.produce))
 }
@@ -37,14 +38,14 @@ pub(super) fn query_is_noop(pending: &PendingCommand) -> Verdict {
 
 #[doc = sentence!(retained_bytes)]
 pub(super) fn retained_bytes(partition_view: &PartitionView<'_>, bytes: u64) -> Verdict {
-    let within = partition_view.topic.retention().bytes.is_none_or(|most| bytes <= most);
+    let within = partition_view.topic.retention().bytes.is_none_or(|max| bytes <= max);
     catalog::RETAINED_BYTES
         .holds(within, || format!("{partition_view}: {bytes}, {:?}", partition_view.topic.retention()))
 }
 
 #[doc = sentence!(retained_as_configured)]
 ///
-/// Of the messages trimmed from a partition at once, `last` is the youngest and the last to go.
+/// Of the messages trimmed from a partition at once, `last` is the newest, which is removed last.
 pub(super) fn retained_as_configured(
     topic: &Topic,
     partition: &Partition,
@@ -55,9 +56,9 @@ pub(super) fn retained_as_configured(
     let too_old = retention.age.is_some_and(|age| last.produced_at.after(age) <= now);
     let kept = partition.retained().filter_map(|at| partition.message(at)).map(|kept| kept.body.payload_len());
     let with_it = kept.sum::<u64>() + last.body.payload_len();
-    let too_much = retention.bytes.is_some_and(|most| with_it > most);
-    let holds = !retention.keeps_acked() || too_old || too_much;
-    catalog::RETAINED_AS_CONFIGURED.holds(holds, || format!("{last:?} at {now}, {retention:?}"))
+    let too_much = retention.bytes.is_some_and(|max| with_it > max);
+    let is_due = !retention.keeps_acked() || too_old || too_much;
+    catalog::RETAINED_AS_CONFIGURED.holds(is_due, || format!("{last:?} at {now}, {retention:?}"))
 }
 
 #[doc = sentence!(retention_ends)]
@@ -91,11 +92,11 @@ mod tests {
 
     #[test]
     fn record_written_by_query_or_refusal_is_a_violation() {
-        let observe_state =
+        let with_record =
             PendingCommand { after: Lsn(6), ..pending(Command::ListTopics(driftq_core::command::ListTopics)) };
         holds(query_is_noop(&pending(Command::ListTopics(driftq_core::command::ListTopics))));
-        holds(query_is_noop(&PendingCommand { no_timer_due: false, ..observe_state.clone() }));
-        violates(catalog::QUERY_IS_NOOP, query_is_noop(&observe_state));
-        violates(catalog::REFUSAL_IS_NOOP, refusal_is_noop(&observe_state, &Refusal::StorageFull));
+        holds(query_is_noop(&PendingCommand { no_timer_due: false, ..with_record.clone() }));
+        violates(catalog::QUERY_IS_NOOP, query_is_noop(&with_record));
+        violates(catalog::REFUSAL_IS_NOOP, refusal_is_noop(&with_record, &Refusal::StorageFull));
     }
 }

@@ -55,11 +55,12 @@ pub(crate) fn drains(left: &[String]) -> Verdict {
 }
 
 fn is_deliverable(progress: &Progress, position: Position, message: &Message, now: Timestamp) -> bool {
-    let free = progress.delivery(position).is_none_or(|entry| match entry.phase {
+    let is_queued = progress.delivery(position).is_none_or(|entry| match entry.phase {
         Phase::Leased { .. } => false,
         Phase::Queued { not_before } => not_before <= now,
     });
-    free && !progress.acked().contains(position)
+    is_queued
+        && !progress.acked().contains(position)
         && message.body.metadata().envelope.deliver_at.is_none_or(|at| at <= now)
 }
 

@@ -6,14 +6,14 @@ use super::catalog::{self, sentence};
 use super::verdict::Verdict;
 
 #[doc = sentence!(matches_oracle)]
-pub(crate) fn matches_oracle(judged: Result<(), impl Display>) -> Verdict {
-    match judged {
+pub(crate) fn matches_oracle(result: Result<(), impl Display>) -> Verdict {
+    match result {
         Ok(()) => Ok(()),
-        Err(wrong) => catalog::MATCHES_ORACLE.holds(false, || wrong.to_string()),
+        Err(mismatch) => catalog::MATCHES_ORACLE.holds(false, || mismatch.to_string()),
     }
 }
 
-/// The same for what no client sees: as many records are `written` as the oracle `predicted`.
+/// The same for records, which clients do not observe: as many are `written` as the oracle `predicted`.
 pub(crate) fn record_count_matches(written: u64, predicted: u64) -> Verdict {
     catalog::MATCHES_ORACLE.holds(written == predicted, || format!("{written} records, {predicted} predicted"))
 }

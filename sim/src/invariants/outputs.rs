@@ -59,11 +59,11 @@ mod tests {
 
     #[test]
     fn reply_without_command_or_success_after_failure_is_a_violation() {
-        holds(one_reply(Some(&()), Ticket(1), &"done"));
-        violates(catalog::ONE_REPLY, one_reply::<()>(None, Ticket(1), &"done"));
-        let done = |ticket| Output::Reply { ticket: Ticket(ticket), result: Ok(Reply::Success) };
+        holds(one_reply(Some(&()), Ticket(1), &"success"));
+        violates(catalog::ONE_REPLY, one_reply::<()>(None, Ticket(1), &"success"));
+        let success = |ticket| Output::Reply { ticket: Ticket(ticket), result: Ok(Reply::Success) };
         let context = ReleaseContext { durable: Lsn(9), failed_from: Some(Ticket(5)) };
-        holds(refused_after_failure(context, &done(4)));
-        violates(catalog::REFUSED_AFTER_FAILURE, refused_after_failure(context, &done(5)));
+        holds(refused_after_failure(context, &success(4)));
+        violates(catalog::REFUSED_AFTER_FAILURE, refused_after_failure(context, &success(5)));
     }
 }

@@ -1,4 +1,4 @@
-//! Time: nothing is early, nothing is late, and the clock is monotonic.
+//! Time: no delivery is early or past its deadline, and the clock is monotonic.
 
 use driftq_core::types::{Millis, RetryPolicy, Timestamp};
 
@@ -7,8 +7,8 @@ use super::tracker::model::{DeliveryContext, GroupModel};
 use super::verdict::Verdict;
 
 #[doc = sentence!(time_is_monotonic)]
-pub(crate) fn time_is_monotonic(latest: Timestamp, inside: Timestamp) -> Verdict {
-    catalog::TIME_IS_MONOTONIC.holds(latest <= inside, || format!("{inside} after {latest}"))
+pub(crate) fn time_is_monotonic(latest: Timestamp, now: Timestamp) -> Verdict {
+    catalog::TIME_IS_MONOTONIC.holds(latest <= now, || format!("{now} after {latest}"))
 }
 
 #[doc = sentence!(not_before_due)]
@@ -28,10 +28,10 @@ pub(super) fn not_before_due(model: &GroupModel, context: &DeliveryContext<'_>) 
 
 #[doc = sentence!(not_after_deadline)]
 pub(super) fn not_after_deadline(context: &DeliveryContext<'_>) -> Verdict {
-    let late = context.envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= context.at);
+    let is_late = context.envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= context.at);
     // Dead letters are delivered past their deadline.
     catalog::NOT_AFTER_DEADLINE
-        .holds(!late || context.is_dead_letter, || format!("at {}: {:?}", context.at, context.envelope))
+        .holds(!is_late || context.is_dead_letter, || format!("at {}: {:?}", context.at, context.envelope))
 }
 
 /// The shortest backoff after the `failures`-th failure.

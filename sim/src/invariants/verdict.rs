@@ -25,7 +25,7 @@ pub type Verdict = Result<(), Violation>;
 /// One statement that must always hold. All of them are in the [`catalog`](super::catalog).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Invariant {
-    /// Its number in `SIMULATION.md`, where an invariant may consist of several statements.
+    /// Its number in `docs/simulation/invariants.md`, where an invariant may consist of several statements.
     pub number: u8,
     /// Its name, and that of the function that checks it.
     pub name: &'static str,

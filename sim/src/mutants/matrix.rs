@@ -1,4 +1,4 @@
-//! The kill matrix as Markdown tables, and its place in a document.
+//! The kill matrix as Markdown tables, and their insertion into a document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -68,7 +68,8 @@ pub fn tables(rows: &[Row], effort: Effort) -> String {
 fn by_mutant(rows: &[Row], effort: Effort) -> String {
     let killed = rows.iter().filter(|row| row.is_killed()).count();
     let mut text = format!(
-        "{killed} of {} planted bugs are killed within {} seeds. Seeds to kill: the median and the worst of {} starts.\n\n",
+        "{killed} of {} planted bugs are killed within {} seeds. Seeds to kill: the median and the worst of {} \
+            starts.\n\n",
         rows.len(),
         effort.seeds,
         effort.starts
@@ -105,8 +106,9 @@ fn by_invariant(rows: &[Row], effort: Effort) -> String {
         }
     }
     let mut text = format!(
-        "An invariant kills a bug *alone* if, in {} seeds without the oracle, no other was ever the first to be violated; the oracle \
-         (21) if no other was violated at all.\n\n| invariant | planted bugs that it alone kills |\n|---|---|\n",
+        "An invariant kills a bug *alone* if, in {} seeds without the oracle, no other was ever the first to be \
+         violated; the oracle (21) if no other was violated at all.\n\n\
+         | invariant | planted bugs that it alone kills |\n|---|---|\n",
         effort.survey
     );
     for (number, summary) in INVARIANTS {
@@ -121,14 +123,18 @@ fn by_invariant(rows: &[Row], effort: Effort) -> String {
 
 /// The bugs that an invariant kills together with others.
 fn in_depth(rows: &[Row], number: u8) -> String {
-    let sees = |row: &&Row| {
+    let detects = |row: &&Row| {
         row.killers.contains_key(&number) || row.first.as_ref().is_some_and(|first| first.invariant == number)
     };
-    let seen: Vec<String> =
-        rows.iter().filter(|row| row.is_killed()).filter(sees).map(|row| format!("`{}`", row.fault.name())).collect();
-    match seen.is_empty() {
+    let detected: Vec<String> = rows
+        .iter()
+        .filter(|row| row.is_killed())
+        .filter(detects)
+        .map(|row| format!("`{}`", row.fault.name()))
+        .collect();
+    match detected.is_empty() {
         true => "defence in depth: no planted bug violated it first".to_owned(),
-        false => format!("defence in depth; with others it kills {}", seen.join(", ")),
+        false => format!("defence in depth; with others it kills {}", detected.join(", ")),
     }
 }
 
@@ -140,17 +146,17 @@ mod tests {
     #[test]
     fn tables_replace_the_text_between_the_markers() {
         let document = format!("a\n{BEGIN}\nold\n{END}\nb\n");
-        let with = insert(&document, "new\n").expect("markers");
-        assert_eq!(with, format!("a\n{BEGIN}\n\nnew\n\n{END}\nb\n"));
-        assert_eq!(insert(&with, "new\n").as_deref(), Ok(with.as_str()), "inserting twice changes nothing");
+        let inserted = insert(&document, "new\n").expect("markers");
+        assert_eq!(inserted, format!("a\n{BEGIN}\n\nnew\n\n{END}\nb\n"));
+        assert_eq!(insert(&inserted, "new\n").as_deref(), Ok(inserted.as_str()), "inserting twice changes nothing");
         assert_eq!(insert("nothing", "new"), Err(MarkerError));
     }
 
     #[test]
     fn killed_and_surviving_bugs_are_distinguished() {
-        let row = |fault, took, killer: u8| Row {
+        let row = |fault, seeds_to_kill, killer: u8| Row {
             fault,
-            took,
+            seeds_to_kill,
             first: Some(ViolatedInvariant { invariant: killer, sentence: "a sentence".to_owned() }),
             first_without_oracle: None,
             killers: BTreeMap::from([(killer, 3)]),

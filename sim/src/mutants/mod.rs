@@ -22,7 +22,7 @@ use crate::world::Checks;
 /// The number of the oracle's invariant.
 pub const ORACLE: u8 = 21;
 /// The distance between the starts.
-const APART: u64 = 1_000;
+const START_DISTANCE: u64 = 1_000;
 
 /// The effort per bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct Row {
     pub fault: Fault,
     /// Seeds needed from every start; `None` if they were not enough. Only the first start if that did not kill the
     /// bug.
-    pub took: Vec<Option<u64>>,
+    pub seeds_to_kill: Vec<Option<u64>>,
     /// The invariant that was most often violated first.
     pub first: Option<ViolatedInvariant>,
     /// The same without the oracle.
@@ -74,22 +74,22 @@ impl Row {
     /// Whether the seeds of the first start killed the bug.
     #[must_use]
     pub fn is_killed(&self) -> bool {
-        self.took.first().is_some_and(Option::is_some)
+        self.seeds_to_kill.first().is_some_and(Option::is_some)
     }
 
     /// The median number of seeds needed.
     #[must_use]
     pub fn median(&self) -> Option<u64> {
-        let mut took = self.took.clone();
+        let mut seeds_to_kill = self.seeds_to_kill.clone();
         // A start that did not kill the bug counts as more than all others.
-        took.sort_by_key(|seeds| seeds.unwrap_or(u64::MAX));
-        took.get(took.len().saturating_sub(1) / 2).copied().flatten()
+        seeds_to_kill.sort_by_key(|seeds| seeds.unwrap_or(u64::MAX));
+        seeds_to_kill.get(seeds_to_kill.len().saturating_sub(1) / 2).copied().flatten()
     }
 
     /// The largest number of seeds needed.
     #[must_use]
     pub fn worst(&self) -> Option<u64> {
-        self.took.iter().copied().max_by_key(|seeds| seeds.unwrap_or(u64::MAX)).flatten()
+        self.seeds_to_kill.iter().copied().max_by_key(|seeds| seeds.unwrap_or(u64::MAX)).flatten()
     }
 
     /// The only invariant that kills the bug, if there is only one; the oracle's if no other detects it.
@@ -107,14 +107,14 @@ impl Row {
 /// Measures how soon a bug is killed, and by which invariants.
 #[must_use]
 pub fn measure(fault: Fault, effort: Effort) -> Row {
-    let mut took = Vec::new();
+    let mut seeds_to_kill = Vec::new();
     let mut kills: Vec<(u64, Run)> = Vec::new();
-    for start in (0..effort.starts.max(1)).map(|nth| nth * APART) {
+    for start in (0..effort.starts.max(1)).map(|nth| nth * START_DISTANCE) {
         let killed = (start..start + effort.seeds).find_map(|seed| {
             let run = kill(seed, fault, Checks::default())?;
             Some((seed, run))
         });
-        took.push(killed.as_ref().map(|(seed, _)| seed - start + 1));
+        seeds_to_kill.push(killed.as_ref().map(|(seed, _)| seed - start + 1));
         kills.extend(killed);
         if kills.is_empty() {
             break;
@@ -124,15 +124,22 @@ pub fn measure(fault: Fault, effort: Effort) -> Row {
     let shortest = first.as_ref().and_then(|first| shortest_trace(fault, first, &kills));
 
     let survey = if kills.is_empty() { 0 } else { effort.survey };
-    let without: Vec<ViolatedInvariant> = (0..survey)
+    let violated_without_oracle: Vec<ViolatedInvariant> = (0..survey)
         .filter_map(|seed| kill(seed, fault, Checks { oracle: false }))
         .filter_map(|run| run.violation.as_ref().map(ViolatedInvariant::from))
         .collect();
     let mut killers = BTreeMap::new();
-    for broken in &without {
-        *killers.entry(broken.invariant).or_default() += 1;
+    for violated in &violated_without_oracle {
+        *killers.entry(violated.invariant).or_default() += 1;
     }
-    Row { fault, took, first, first_without_oracle: most_frequent(without.into_iter()), killers, shortest }
+    Row {
+        fault,
+        seeds_to_kill,
+        first,
+        first_without_oracle: most_frequent(violated_without_oracle.into_iter()),
+        killers,
+        shortest,
+    }
 }
 
 /// The run of a seed that fails with the bug and passes without.
@@ -155,10 +162,10 @@ fn nondeterminism(seed: u64, run: &Run, options: RunOptions) -> Option<Violation
 /// The most frequent one; of equals, the first in the catalog.
 fn most_frequent(all: impl Iterator<Item = ViolatedInvariant>) -> Option<ViolatedInvariant> {
     let mut counts: BTreeMap<ViolatedInvariant, u64> = BTreeMap::new();
-    for broken in all {
-        *counts.entry(broken).or_default() += 1;
+    for violated in all {
+        *counts.entry(violated).or_default() += 1;
     }
-    counts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(broken, _)| broken)
+    counts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(violated, _)| violated)
 }
 
 /// The shortest run that violates the most frequent invariant, shrunk.
@@ -178,10 +185,10 @@ fn shortest_trace(fault: Fault, first: &ViolatedInvariant, kills: &[(u64, Run)])
 mod tests {
     use super::*;
 
-    fn row(took: &[Option<u64>]) -> Row {
+    fn row(seeds_to_kill: &[Option<u64>]) -> Row {
         Row {
             fault: Fault::ALL[0],
-            took: took.to_vec(),
+            seeds_to_kill: seeds_to_kill.to_vec(),
             first: None,
             first_without_oracle: None,
             killers: BTreeMap::new(),

@@ -62,8 +62,8 @@ impl Model {
         let topic = &mut self.topics[t];
         let id = topic.next_group;
         topic.next_group = id.next();
-        let sees = |only_for: Option<_>| start == GroupStart::Earliest && only_for.is_none();
-        let progress = topic.messages.iter().map(|message| match sees(message.only_for) {
+        let is_visible = |only_for: Option<_>| start == GroupStart::Earliest && only_for.is_none();
+        let progress = topic.messages.iter().map(|message| match is_visible(message.only_for) {
             true => Progress::Ready,
             false => Progress::Acked,
         });
@@ -87,16 +87,16 @@ impl Model {
     fn close_streams(&mut self, topic: TopicId, group: GroupId, cause: CloseCause) {
         let outputs = &mut self.outputs;
         self.streams.retain(|stream| {
-            let stays = (stream.topic, stream.group) != (topic, group);
-            if !stays {
+            let is_kept = (stream.topic, stream.group) != (topic, group);
+            if !is_kept {
                 outputs.push_back(Expected::Closed { consumer: stream.id, cause });
             }
-            stays
+            is_kept
         });
     }
 
-    /// From the target on, every message the group sees is as if it had never been delivered; all earlier ones are
-    /// acked.
+    /// From the target on, every message visible to the group is as if it had never been delivered; all earlier ones
+    /// are acked.
     pub(super) fn seek(&mut self, topic: &TopicName, group: &GroupName, to: SeekTo) -> Result<Reply, Stop> {
         let (t, g) = self.group(topic, group)?;
         self.record()?;
@@ -104,14 +104,14 @@ impl Model {
         let group = &mut topic.groups[g];
         group.replayed_below = topic.next_offset;
         for (message, progress) in topic.messages.iter().zip(&mut group.progress) {
-            let wanted = match to {
+            let is_replayed = match to {
                 SeekTo::Earliest => true,
                 SeekTo::Latest => false,
                 SeekTo::Offset(offset) => message.offset >= offset,
                 SeekTo::Time(time) => message.produced_at >= time,
             };
-            let sees = message.only_for.is_none_or(|only| only == group.id);
-            *progress = if wanted && sees { Progress::Ready } else { Progress::Acked };
+            let is_visible = message.only_for.is_none_or(|only| only == group.id);
+            *progress = if is_replayed && is_visible { Progress::Ready } else { Progress::Acked };
         }
         self.reclaim(t);
         Ok(Reply::Success)

@@ -17,27 +17,30 @@ impl Model {
         if len > max {
             return Err(Refusal::TooMany { what: "messages", len, max }.into());
         }
-        if let Some(answer) = self.kept_reply(complete) {
-            return Ok(Reply::Completed(answer));
+        if let Some(outputs) = self.kept_reply(complete) {
+            return Ok(Reply::Completed(outputs));
         }
         let index = self.claimed_message(&complete.claim)?;
         let TokenClaim::Shown(token) = complete.claim.token else { return Err(Refusal::StaleLease.into()) };
         let Some((t, g, m)) = index else { return Err(Refusal::StaleLease.into()) };
-        let known = self.identity_of((t, g, m)).and_then(|identity| self.effect(&identity));
-        let failed = known.is_some_and(|at| self.effects[at].status == EffectStatus::FailedFinal);
+        let effect = self.identity_of((t, g, m)).and_then(|identity| self.effect(&identity));
+        let failed = effect.is_some_and(|at| self.effects[at].status == EffectStatus::FailedFinal);
         if complete.result.is_some() && failed {
             return Err(Refusal::OtherOutcome.into());
         }
 
         let before = (self.topics.clone(), self.scopes.clone(), self.sweeps.clone());
-        let produced =
-            match self.store_all(&complete.produce).map_err(Stop::from).and_then(|all| Ok((self.record()?, all))) {
-                Ok(((), produced)) => produced,
-                Err(stop) => {
-                    (self.topics, self.scopes, self.sweeps) = before;
-                    return Err(stop);
-                }
-            };
+        let produced = match self
+            .store_all(&complete.produce)
+            .map_err(Stop::from)
+            .and_then(|outputs| Ok((self.record()?, outputs)))
+        {
+            Ok(((), produced)) => produced,
+            Err(stop) => {
+                (self.topics, self.scopes, self.sweeps) = before;
+                return Err(stop);
+            }
+        };
         self.complete_effect((t, g, m), complete.result.as_ref());
         self.mark_acked(t, g, m);
         let (topic, group) = (self.topics[t].id, self.topics[t].groups[g].id);
@@ -66,15 +69,15 @@ impl Model {
     fn store_all(&mut self, messages: &[Produce]) -> Result<Arc<[StepOutput]>, Refusal> {
         let mut outputs = Vec::new();
         for message in messages {
-            let at = match self.decide_produce(message)? {
+            let produced = match self.decide_produce(message)? {
                 ProduceDecision::Duplicate(first) => first,
                 ProduceDecision::NewMessage(new) => self.store_message(message, *new),
             };
             outputs.push(StepOutput {
                 topic: message.topic.clone(),
-                partition: at.partition,
-                offset: at.offset,
-                duplicate: at.duplicate,
+                partition: produced.partition,
+                offset: produced.offset,
+                duplicate: produced.duplicate,
             });
         }
         Ok(outputs.into())

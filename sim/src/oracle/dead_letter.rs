@@ -47,9 +47,9 @@ impl Model {
         let partition = message.partition;
         let name = topic.dlq_name.clone().expect("dead letters are not dead-lettered again");
         let partitions = topic.partitions();
-        let dead = self.find(&name).unwrap_or_else(|| self.add_topic(name, partitions, Retention::default()));
-        let dead = &mut self.topics[dead];
-        dead.store(self.now, PartitionId(partition.0 % dead.partitions()), None, content);
+        let dlq = self.find(&name).unwrap_or_else(|| self.add_topic(name, partitions, Retention::default()));
+        let dlq = &mut self.topics[dlq];
+        dlq.store(self.now, PartitionId(partition.0 % dlq.partitions()), None, content);
         self.unpin((t, g, m));
         self.mark_acked(t, g, m);
         Ok(())
@@ -84,12 +84,12 @@ impl Model {
     /// The selected open messages of the dead-letter topic, oldest first, with the topic's index.
     fn selected(&self, name: &TopicName, which: &RedriveSelection) -> Vec<(usize, Offset)> {
         let Some(d) = self.find(name) else { return Vec::new() };
-        let dead = &self.topics[d];
+        let dlq = &self.topics[d];
         let wanted = |offset| match which {
             RedriveSelection::All => true,
             RedriveSelection::Offsets(offsets) => offsets.contains(&offset),
         };
-        let open = dead.messages.iter().enumerate().filter(|(at, _)| !dead.is_closed(*at));
+        let open = dlq.messages.iter().enumerate().filter(|(at, _)| !dlq.is_acked_by_all(*at));
         open.map(|(_, message)| (d, message.offset)).filter(|(_, offset)| wanted(*offset)).collect()
     }
 
@@ -98,10 +98,10 @@ impl Model {
     fn redrive_one(&mut self, t: usize, d: usize, offset: Offset) -> Result<bool, Stop> {
         let m = self.topics[d].message(offset).expect("a redrive removes each dead letter once");
         let content = self.topics[d].messages[m].content.clone();
-        let Some(letter) = &content.metadata.dead_letter else { return Ok(false) };
+        let Some(dead_letter) = &content.metadata.dead_letter else { return Ok(false) };
         let topic = &self.topics[t];
-        let Some(g) = topic.group_named(&letter.group) else { return Ok(false) };
-        let partition = PartitionId(letter.original_partition.0 % topic.partitions());
+        let Some(g) = topic.group_named(&dead_letter.group) else { return Ok(false) };
+        let partition = PartitionId(dead_letter.original_partition.0 % topic.partitions());
         match self.check_space(t, partition, self.topics[d].messages[m].bytes()) {
             // A redrive relieves a full dead-letter partition.
             Ok(()) | Err(Refusal::Overloaded { reason: Overload::DeadLetters, .. }) => {}
@@ -110,15 +110,15 @@ impl Model {
         self.record()?;
         let mut metadata = content.metadata.clone();
         metadata.dead_letter = None;
-        metadata.envelope.retry_policy = letter.kept.retry_policy;
-        metadata.envelope.target_topic = letter.kept.target_topic.clone();
-        metadata.envelope.partition_override = letter.kept.partition_override;
-        metadata.envelope.deadline = letter.kept.deadline.clone().filter(|deadline| deadline.at > self.now);
+        metadata.envelope.retry_policy = dead_letter.kept.retry_policy;
+        metadata.envelope.target_topic = dead_letter.kept.target_topic.clone();
+        metadata.envelope.partition_override = dead_letter.kept.partition_override;
+        metadata.envelope.deadline = dead_letter.kept.deadline.clone().filter(|deadline| deadline.at > self.now);
         let earlier = content.metadata.redrive;
         metadata.redrive = Some(RedriveOrigin {
             count: earlier.map_or(1, |earlier| earlier.count + 1),
             dead_letter_offset: offset,
-            original_offset: earlier.map_or(letter.original_offset, |earlier| earlier.original_offset),
+            original_offset: earlier.map_or(dead_letter.original_offset, |earlier| earlier.original_offset),
         });
         self.topics[d].remove(m);
         let group = self.topics[t].groups[g].id;

@@ -10,7 +10,7 @@ use super::model::Model;
 use super::stream::Stream;
 use super::topic::{Group, Message, Progress, Topic};
 
-/// How many unacked messages are examined to say why none is delivered.
+/// How many unacked messages are examined to find why none is delivered.
 const EXAMINED: usize = 64;
 
 impl Model {
@@ -47,14 +47,14 @@ impl Model {
 
     pub(super) fn describe(&self, name: &TopicName) -> Result<Reply, Refusal> {
         let topic = &self.topics[self.topic(name)?];
-        let numbers = || (0..topic.partitions()).map(PartitionId);
-        let partitions = numbers().map(|partition| self.describe_partition(topic, partition)).collect();
+        let partition_ids = || (0..topic.partitions()).map(PartitionId);
+        let partitions = partition_ids().map(|partition| self.describe_partition(topic, partition)).collect();
         let mut groups: Vec<_> = (0..topic.groups.len())
             .map(|g| GroupInfo {
                 group: topic.groups[g].name.clone(),
                 paused: topic.groups[g].paused,
                 consumers: self.streams_of(topic, &topic.groups[g]).count(),
-                partitions: numbers().map(|partition| self.describe_progress(topic, g, partition)).collect(),
+                partitions: partition_ids().map(|partition| self.describe_progress(topic, g, partition)).collect(),
             })
             .collect();
         groups.sort_by(|a, b| a.group.cmp(&b.group));
@@ -62,14 +62,14 @@ impl Model {
     }
 
     fn streams_of(&self, topic: &Topic, group: &Group) -> impl Iterator<Item = &Stream> {
-        let wanted = (topic.id, group.id);
-        self.streams.iter().filter(move |stream| (stream.topic, stream.group) == wanted)
+        let ids = (topic.id, group.id);
+        self.streams.iter().filter(move |stream| (stream.topic, stream.group) == ids)
     }
 
     fn describe_partition(&self, topic: &Topic, partition: PartitionId) -> PartitionInfo {
         let (messages, bytes) = topic.open(partition);
         let delayed = topic.messages.iter().enumerate().filter(|(at, message)| {
-            message.partition == partition && message.deliver_at > self.now && !topic.is_closed(*at)
+            message.partition == partition && message.deliver_at > self.now && !topic.is_acked_by_all(*at)
         });
         let next_offset = topic.newest[partition.0 as usize].map_or(Offset(0), Offset::next);
         PartitionInfo { partition, next_offset, messages, bytes, delayed: delayed.count() as u64 }

@@ -24,15 +24,15 @@ impl Model {
                 self.next_turn = Default::default();
                 return Ok(());
             };
-            let next_turn = left.min(PER_TURN);
+            let turn_max = left.min(PER_TURN);
             let mut used = 0;
-            while used < next_turn
+            while used < turn_max
                 && let Some((message, stream)) = self.next_message(t, g)
             {
                 self.deliver(t, g, message, stream)?;
                 used += 1;
             }
-            if used == next_turn {
+            if used == turn_max {
                 self.next_turn = (self.topics[t].id, self.topics[t].groups[g].id.next());
             }
             left -= used;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use driftq_core::types::{
-    Effect as Found, EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Offset, Outcome, OwnerName,
+    Effect as ActualEffect, EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Offset, Outcome, OwnerName,
     PartitionId, Scope, Text, Timestamp,
 };
 
@@ -34,8 +34,8 @@ pub(super) struct Effect {
 }
 
 impl Effect {
-    pub(super) fn realm(&self) -> EffectNamespace {
-        realm(&self.identity)
+    pub(super) fn namespace(&self) -> EffectNamespace {
+        namespace(&self.identity)
     }
 
     pub(super) fn outcome(&self) -> Outcome {
@@ -60,11 +60,11 @@ impl Effect {
         (self.code, self.result, self.error) =
             (outcome.response_code, outcome.result.clone(), outcome.last_error.clone());
         self.finished = true;
-        self.expires_at = after(self.lifetime, now);
+        self.expires_at = expiry(self.lifetime, now);
     }
 
     /// Whether the broker returns this record.
-    pub(super) fn is(&self, found: &Found) -> bool {
+    pub(super) fn is(&self, found: &ActualEffect) -> bool {
         (self.status, self.committed, self.finished) == (found.status, found.committed, found.finished)
             && (self.attempt, self.token, self.lease_until) == (found.attempt, found.token, found.lease_until)
             && self.owner == found.owner
@@ -102,7 +102,7 @@ impl Effect {
     }
 }
 
-fn realm(identity: &Identity) -> EffectNamespace {
+fn namespace(identity: &Identity) -> EffectNamespace {
     match &identity.scope {
         Scope::Consume { topic, group } => EffectNamespace::Group(topic.clone(), group.clone()),
         _ => EffectNamespace::Shared,
@@ -110,7 +110,7 @@ fn realm(identity: &Identity) -> EffectNamespace {
 }
 
 /// When the record of an effect that ended at `end` expires.
-pub(super) fn after(lifetime: Lifetime, end: Timestamp) -> Timestamp {
+pub(super) fn expiry(lifetime: Lifetime, end: Timestamp) -> Timestamp {
     match lifetime {
         Lifetime::Window(window) => end.after(window),
         Lifetime::Until(time) => time.max(end),

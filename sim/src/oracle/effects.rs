@@ -1,9 +1,10 @@
 //! The idempotency store: grants, outcomes and their expiry.
 
-use driftq_core::command::{Finish, Forget, Lookup, Reacquire, Renew};
 use std::sync::Arc;
 
-use driftq_core::command::{Begin, DeliveryClaim, OnExpired, StoreCommand, TokenClaim};
+use driftq_core::command::{
+    Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, StoreCommand, TokenClaim,
+};
 use driftq_core::reply::{Overload, StoreReply};
 use driftq_core::types::{
     EffectNamespace, EffectStatus, GroupName, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome, OwnerName,
@@ -11,7 +12,7 @@ use driftq_core::types::{
 };
 use driftq_core::{Refusal, Reply};
 
-use super::effect::{Effect, after};
+use super::effect::{Effect, expiry};
 use super::expected::ExpectedReply;
 use super::model::{EndOfLog, MessageIndex, Model, Stop, SweepKind};
 use super::topic::Progress;
@@ -104,8 +105,8 @@ impl Model {
                 }
             }
             None => {
-                let tenants = self.effects.iter().filter(|effect| effect.identity.tenant() == identity.tenant());
-                if tenants.count() as u64 >= self.limits.effects_max {
+                let of_tenant = self.effects.iter().filter(|effect| effect.identity.tenant() == identity.tenant());
+                if of_tenant.count() as u64 >= self.limits.effects_max {
                     return Err(self.overloaded(Overload::Effects).into());
                 }
             }
@@ -170,17 +171,17 @@ impl Model {
         effect.result = None;
         effect.attempt += 1;
         (effect.token, effect.owner) = (Some(token), Some(owner.clone()));
-        self.leased(at, lease_until);
+        self.set_lease(at, lease_until);
         execute(self.effects[at].attempt, token, lease_until, true)
     }
 
-    fn leased(&mut self, at: usize, until: Timestamp) {
+    fn set_lease(&mut self, at: usize, until: Timestamp) {
         let effect = &mut self.effects[at];
         effect.lease_until = until;
         effect.updated_at = self.now;
-        effect.expires_at = after(effect.lifetime, until);
-        let realm = effect.realm();
-        self.plan_sweep(SweepKind::Effects(realm));
+        effect.expires_at = expiry(effect.lifetime, until);
+        let namespace = effect.namespace();
+        self.plan_sweep(SweepKind::Effects(namespace));
     }
 
     fn delivery_state(&self, identity: &Identity, delivery: &DeliveryClaim) -> Result<DeliveryState, Refusal> {
@@ -215,8 +216,9 @@ impl Model {
         let effect = &self.effects[at];
         self.check_token(effect, token)?;
         let only_acked = effect.committed && !effect.finished;
-        let open = effect.status == EffectStatus::InProgress || only_acked && outcome.status == EffectStatus::Succeeded;
-        if !open {
+        let may_record =
+            effect.status == EffectStatus::InProgress || only_acked && outcome.status == EffectStatus::Succeeded;
+        if !may_record {
             let same = !only_acked && effect.outcome() == *outcome;
             return if same { Ok(Reply::Success) } else { Err(Refusal::OtherOutcome.into()) };
         }
@@ -230,8 +232,8 @@ impl Model {
         let effect = &mut self.effects[at];
         effect.end(outcome, now);
         effect.updated_at = now;
-        let realm = effect.realm();
-        self.plan_sweep(SweepKind::Effects(realm));
+        let namespace = effect.namespace();
+        self.plan_sweep(SweepKind::Effects(namespace));
     }
 
     fn reacquire(
@@ -260,7 +262,7 @@ impl Model {
         }
         self.record()?;
         let lease_until = self.now.after(self.lease(lease));
-        self.leased(at, lease_until);
+        self.set_lease(at, lease_until);
         Ok(Reply::Store(StoreReply::Renewed { lease_until }))
     }
 
@@ -276,7 +278,7 @@ impl Model {
         if len > max { Err(Refusal::TooLarge { what: "result", len, max }) } else { Ok(()) }
     }
 
-    /// The effect of a group's work on a message, if the message has an identity.
+    /// The identity of the effect of a group's work on a message, if the message has an identity.
     pub(super) fn identity_of(&self, (t, g, m): MessageIndex) -> Option<Identity> {
         let topic = &self.topics[t];
         let envelope = &topic.messages[m].content.metadata.envelope;
@@ -303,7 +305,7 @@ impl Model {
         let known = self.identity_of((t, g, m)).and_then(|identity| self.effect(&identity));
         let Some(at) = known.filter(|at| !self.is_pending(&self.effects[*at])) else { return };
         (self.effects[at].message, self.effects[at].sweep_at) = (Some(message), Timestamp(0));
-        self.plan_sweep(SweepKind::Effects(self.effects[at].realm()));
+        self.plan_sweep(SweepKind::Effects(self.effects[at].namespace()));
     }
 
     /// A message was dead-lettered: its effect is no longer kept for it.
@@ -316,8 +318,8 @@ impl Model {
             return;
         };
         effect.sweep_at = Timestamp(0);
-        let realm = effect.realm();
-        self.plan_sweep(SweepKind::Effects(realm));
+        let namespace = effect.namespace();
+        self.plan_sweep(SweepKind::Effects(namespace));
     }
 
     /// An ack ends the effect of its message.
@@ -331,11 +333,11 @@ impl Model {
             (effect.code, effect.result, effect.error) = (0, None, "".into());
             effect.expires_at = self.now.after(window);
         }
-        let realm = effect.realm();
-        self.plan_sweep(SweepKind::Effects(realm));
+        let namespace = effect.namespace();
+        self.plan_sweep(SweepKind::Effects(namespace));
     }
 
-    /// A completed step does the same, with a result.
+    /// A completed step ends the effect of its message, with a result.
     pub(super) fn complete_effect(&mut self, index: MessageIndex, result: Option<&Arc<str>>) {
         let Some(at) = self.commit_record(index, self.limits.effect_ttl) else { return };
         let succeeded = Outcome {
@@ -351,8 +353,8 @@ impl Model {
             }
             self.record_outcome(at, &succeeded);
         } else {
-            let realm = effect.realm();
-            self.plan_sweep(SweepKind::Effects(realm));
+            let namespace = effect.namespace();
+            self.plan_sweep(SweepKind::Effects(namespace));
         }
     }
 
@@ -375,7 +377,7 @@ impl Model {
         Some(at)
     }
 
-    /// Deleted topics and groups take their effects with them.
+    /// Removes the effects of a deleted topic or group.
     pub(super) fn forget_effects(&mut self, of_topic: &TopicName, of_group: Option<&GroupName>) {
         self.effects.retain(|effect| match &effect.identity.scope {
             Scope::Consume { topic, group } => topic != of_topic || of_group.is_some_and(|of| of != group),
@@ -383,9 +385,9 @@ impl Model {
         });
     }
 
-    /// When the first effect of a realm is to be swept.
+    /// When the next sweep of a namespace is due.
     pub(super) fn next_sweep(&self, of: &EffectNamespace) -> Option<Timestamp> {
-        let effects = self.effects.iter().filter(|effect| effect.realm() == *of);
+        let effects = self.effects.iter().filter(|effect| effect.namespace() == *of);
         effects.map(|effect| effect.sweep_at.max(effect.expires_at)).min()
     }
 
@@ -395,7 +397,7 @@ impl Model {
             return Ok(());
         }
         self.record()?;
-        let due = |effect: &Effect, now| effect.realm() == *of && effect.sweep_at.max(effect.expires_at) <= now;
+        let due = |effect: &Effect, now| effect.namespace() == *of && effect.sweep_at.max(effect.expires_at) <= now;
         for at in (0..self.effects.len()).rev().filter(|at| due(&self.effects[*at], self.now)).collect::<Vec<_>>() {
             if self.is_pending(&self.effects[at]) {
                 self.effects[at].sweep_at = self.now.after(RESWEEP_INTERVAL);
@@ -411,8 +413,8 @@ fn execute(attempt: u32, token: LeaseToken, lease_until: Timestamp, idempotent: 
     Reply::Store(StoreReply::Execute { attempt, token, lease_until, idempotent })
 }
 
-fn tenant(named: Option<&str>) -> &str {
-    named.filter(|tenant| !tenant.is_empty()).unwrap_or("default")
+fn tenant(tenant_id: Option<&str>) -> &str {
+    tenant_id.filter(|tenant| !tenant.is_empty()).unwrap_or("default")
 }
 
 fn check_scope(identity: &Identity) -> Result<(), Refusal> {

@@ -28,7 +28,7 @@ impl Model {
     pub(super) fn command(&mut self, now: Timestamp, ticket: Ticket, command: &Command) -> Result<bool, EndOfLog> {
         self.advance(now)?;
         let result = match self.execute(command) {
-            Ok(answer) => Ok(answer),
+            Ok(reply) => Ok(reply),
             Err(Stop::Refused(refusal)) => Err(refusal),
             Err(Stop::EndOfLog) => return Err(EndOfLog),
         };

@@ -58,9 +58,9 @@ pub(super) struct ExpectedDelivery {
 }
 
 pub(super) fn compare(expected: Option<Expected>, output: &Output) -> Result<(), Mismatch> {
-    let right = match (&expected, output) {
-        (Some(Expected::Reply { ticket, result }), Output::Reply { ticket: of, result: found }) => {
-            ticket == of
+    let is_expected = match (&expected, output) {
+        (Some(Expected::Reply { ticket, result }), Output::Reply { ticket: actual, result: found }) => {
+            ticket == actual
                 && match (result, found) {
                     (Ok(expected_reply), Ok(reply)) => expected_reply.is(reply),
                     (Err(refusal), Err(found)) => refusal == found,
@@ -70,12 +70,12 @@ pub(super) fn compare(expected: Option<Expected>, output: &Output) -> Result<(),
         (Some(Expected::Deliver(expected_delivery)), Output::Deliver { consumer, delivery }) => {
             expected_delivery.is(*consumer, delivery)
         }
-        (Some(Expected::Closed { consumer, cause }), Output::Closed { consumer: of, cause: found }) => {
-            (consumer, cause) == (of, found)
+        (Some(Expected::Closed { consumer, cause }), Output::Closed { consumer: actual, cause: found }) => {
+            (consumer, cause) == (actual, found)
         }
         _ => false,
     };
-    if right {
+    if is_expected {
         return Ok(());
     }
     // The debug output of a body contains only its lengths, but its content may be what differs.
@@ -114,12 +114,12 @@ impl ExpectedReply {
 
 impl ExpectedDelivery {
     fn is(&self, consumer: ConsumerId, found: &Delivery) -> bool {
-        let error = match (&self.error, &found.last_error) {
+        let is_same_error = match (&self.error, &found.last_error) {
             (LastErrorText::None, LastError::Nothing) | (LastErrorText::Timeout, LastError::AckTimeout) => true,
             (LastErrorText::Reason(expected), LastError::Reason(found)) => expected == found,
             _ => false,
         };
-        error
+        is_same_error
             && (self.consumer, self.partition, self.offset) == (consumer, found.partition, found.offset)
             && (self.attempts, self.failures, self.token) == (found.attempts, found.failures, found.token)
             && (self.lease_until, self.produced_at) == (found.lease_until, found.produced_at)

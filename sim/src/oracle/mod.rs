@@ -93,7 +93,8 @@ impl Oracle {
         self.history.durable(durable);
     }
 
-    /// The process died and exactly the first `survived` records of the log are left. A [`boot`](Self::boot) follows.
+    /// The process crashed and exactly the first `survived` records of the log are left. A [`boot`](Self::boot)
+    /// follows.
     ///
     /// # Panics
     /// If that is fewer than the durable ones, or more than there were.

@@ -10,7 +10,7 @@ use super::topic::Content;
 
 /// The decision on a produce.
 pub(super) enum ProduceDecision {
-    /// A duplicate, with the place of the original.
+    /// A duplicate, with the partition and offset of the original.
     Duplicate(Produced),
     NewMessage(Box<NewMessage>),
 }
@@ -51,8 +51,8 @@ impl Model {
                 let (partition, offset, router) = (first.partition, first.offset, RouterUse::NoDecision);
                 return Ok(ProduceDecision::Duplicate(Produced { partition, offset, duplicate: true, router }));
             }
-            let live = known.iter().filter(|identity| self.now < identity.expires_at).count() as u64;
-            if live >= self.limits.dedupe_keys_max {
+            let live_count = known.iter().filter(|identity| self.now < identity.expires_at).count() as u64;
+            if live_count >= self.limits.dedupe_keys_max {
                 return Err(self.overloaded(Overload::DedupeKeys));
             }
         }
@@ -155,9 +155,9 @@ impl Model {
         if open.0 + 1 > messages_max || open.1 + bytes > bytes_max {
             return Err(self.overloaded(Overload::Backlog));
         }
-        if let Some(dead) = self.topics[topic].dlq_name.as_ref().and_then(|name| self.find(name)) {
-            let dead = &self.topics[dead];
-            let open = dead.open(PartitionId(partition.0 % dead.partitions()));
+        if let Some(dlq) = self.topics[topic].dlq_name.as_ref().and_then(|name| self.find(name)) {
+            let dlq = &self.topics[dlq];
+            let open = dlq.open(PartitionId(partition.0 % dlq.partitions()));
             if open.0 >= messages_max || open.1 >= bytes_max {
                 return Err(self.overloaded(Overload::DeadLetters));
             }

@@ -16,12 +16,11 @@ impl Model {
     /// The unacked message of a valid claim; `None` if it is acked.
     pub(super) fn claimed_message(&self, claim: &Claim) -> Result<Option<MessageIndex>, Refusal> {
         let index = self.delivered((&claim.topic, &claim.group), (claim.partition, claim.offset), claim.token)?;
-        match index {
-            Some((t, g, m)) if matches!(&self.topics[t].groups[g].progress[m], Progress::Attempted(attempted_mut) if attempted_mut.owner != claim.owner) => {
-                Err(Refusal::NotOwner)
-            }
-            index => Ok(index),
-        }
+        let owner = index.and_then(|(t, g, m)| match &self.topics[t].groups[g].progress[m] {
+            Progress::Attempted(attempted) => Some(&attempted.owner),
+            _ => None,
+        });
+        if owner.is_some_and(|owner| *owner != claim.owner) { Err(Refusal::NotOwner) } else { Ok(index) }
     }
 
     /// The unacked message that was delivered with this token; `None` if it is acked.
@@ -45,8 +44,8 @@ impl Model {
         match &topic.groups[g].progress[m] {
             Progress::Acked => Ok(None),
             Progress::Ready => Err(refusal),
-            Progress::Attempted(attempted_mut) => match token {
-                TokenClaim::Shown(token) if token != attempted_mut.token => Err(Refusal::StaleLease),
+            Progress::Attempted(attempted) => match token {
+                TokenClaim::Shown(token) if token != attempted.token => Err(Refusal::StaleLease),
                 TokenClaim::Unreadable => Err(Refusal::StaleLease),
                 TokenClaim::Absent | TokenClaim::Shown(_) => Ok(Some((t, g, m))),
             },
@@ -55,7 +54,7 @@ impl Model {
 
     fn attempted_mut(&mut self, (t, g, m): MessageIndex) -> &mut Attempted {
         match &mut self.topics[t].groups[g].progress[m] {
-            Progress::Attempted(attempted_mut) => attempted_mut,
+            Progress::Attempted(attempted) => attempted,
             Progress::Ready | Progress::Acked => unreachable!("a valid claim refers to a delivery"),
         }
     }
@@ -89,11 +88,11 @@ impl Model {
             return Err(Refusal::TooLarge { what: "reason", len: reason.len() as u64, max: max as u64 }.into());
         }
         let Some(index) = self.claimed_message(claim)? else { return Ok(Reply::Success) };
-        let attempted_mut = self.attempted_mut(index);
-        let known = attempted_mut.error.clone();
-        let running = matches!(attempted_mut.phase, Phase::Leased { .. });
+        let attempted = self.attempted_mut(index);
+        let known = attempted.error.clone();
+        let is_leased = matches!(attempted.phase, Phase::Leased { .. });
         let error = if reason.is_empty() { known.clone() } else { LastErrorText::Reason(Arc::from(reason)) };
-        if running {
+        if is_leased {
             self.failed(index.0, index.1, index.2, error, delay)?;
         } else if error.as_str() != known.as_str() {
             // The failure was counted when the lease expired.
@@ -146,30 +145,30 @@ impl Model {
         delay: Option<Millis>,
     ) -> Result<(), EndOfLog> {
         let now = self.now;
-        let attempted_mut = self.attempted_mut((t, g, m)).clone();
+        let attempted = self.attempted_mut((t, g, m)).clone();
         let topic = &self.topics[t];
         let envelope = &topic.messages[m].content.metadata.envelope;
         let policy = envelope.retry_policy;
         if !topic.is_dlq() {
-            if policy.is_some_and(|policy| policy.max_attempts > 0 && attempted_mut.attempts >= policy.max_attempts) {
+            if policy.is_some_and(|policy| policy.max_attempts > 0 && attempted.attempts >= policy.max_attempts) {
                 return self.dead_letter_message(t, g, m, DeadReason::MaxAttempts, error.as_str());
             }
             if envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= now) {
                 return self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
             }
         }
-        let failures = attempted_mut.failures.saturating_add(1);
+        let failures = attempted.failures.saturating_add(1);
         let wait = match (delay, policy) {
             (Some(delay), _) => delay,
             (None, None) => Millis(0),
-            (None, Some(policy)) => backoff(&policy, failures, jitter(topic, g, m, attempted_mut.attempts)),
+            (None, Some(policy)) => backoff(&policy, failures, jitter(topic, g, m, attempted.attempts)),
         };
         self.record()?;
         self.pin((t, g, m));
-        let attempted_mut = self.attempted_mut((t, g, m));
-        attempted_mut.failures = failures;
-        attempted_mut.error = error;
-        attempted_mut.phase = Phase::Queued { not_before: now.after(wait) };
+        let attempted = self.attempted_mut((t, g, m));
+        attempted.failures = failures;
+        attempted.error = error;
+        attempted.phase = Phase::Queued { not_before: now.after(wait) };
         Ok(())
     }
 }

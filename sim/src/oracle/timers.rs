@@ -26,7 +26,7 @@ impl Model {
         self.boot = self.boot.next();
         self.quiet_until = Timestamp(0);
         let scopes = self.scopes.iter().map(|scope| SweepKind::Identities(scope.topic.clone()));
-        let effects = self.effects.iter().map(|effect| SweepKind::Effects(effect.realm()));
+        let effects = self.effects.iter().map(|effect| SweepKind::Effects(effect.namespace()));
         let all: Vec<_> = scopes.chain(effects).chain([SweepKind::Steps]).collect();
         all.into_iter().for_each(|what| self.plan_sweep(what));
         Ok(())
@@ -75,7 +75,7 @@ impl Model {
             }
             let Some(age) = topic.retention.age else { continue };
             for (m, message) in topic.messages.iter().enumerate() {
-                if !topic.is_closed(m) {
+                if !topic.is_acked_by_all(m) {
                     continue;
                 }
                 let at = message.produced_at.after(age);
@@ -103,19 +103,19 @@ impl Model {
         self.failed(topic, group, message, error, None)
     }
 
-    /// Acked messages of a partition exceed the retention age.
-    fn expire_retained(&mut self, topic: usize, partition: PartitionId) -> Result<(), EndOfLog> {
+    /// Removes acked messages of a partition that exceed the retention age.
+    fn expire_retained(&mut self, t: usize, partition: PartitionId) -> Result<(), EndOfLog> {
         let now = self.now;
-        let kept = &self.topics[topic];
-        let age = kept.retention.age.expect("only a topic with a retention age expires messages");
-        let mut old: Vec<_> = (0..kept.messages.len())
-            .filter(|at| kept.messages[*at].partition == partition && kept.is_closed(*at))
-            .take_while(|at| kept.messages[*at].produced_at.after(age) <= now)
+        let topic = &self.topics[t];
+        let age = topic.retention.age.expect("only a topic with a retention age expires messages");
+        let mut old: Vec<_> = (0..topic.messages.len())
+            .filter(|at| topic.messages[*at].partition == partition && topic.is_acked_by_all(*at))
+            .take_while(|at| topic.messages[*at].produced_at.after(age) <= now)
             .take(PER_RECORD)
             .collect();
         self.record()?;
         while let Some(message) = old.pop() {
-            self.topics[topic].remove(message);
+            self.topics[t].remove(message);
         }
         Ok(())
     }
@@ -124,20 +124,20 @@ impl Model {
         if self.sweeps.is_empty() {
             return None;
         }
-        let first = self.sweeps.iter().enumerate().filter(|(_, sweep)| sweep.at <= self.now);
-        let at = first.min_by(|a, b| a.1.cmp(b.1)).map(|(at, _)| at)?;
+        let due = self.sweeps.iter().enumerate().filter(|(_, sweep)| sweep.at <= self.now);
+        let at = due.min_by(|a, b| a.1.cmp(b.1)).map(|(at, _)| at)?;
         Some(self.sweeps.remove(at).what)
     }
 
     fn sweep(&mut self, what: SweepKind) -> Result<(), EndOfLog> {
         match &what {
             SweepKind::Identities(scope) => self.sweep_identities(scope)?,
-            SweepKind::Effects(realm) => self.sweep_effects(realm)?,
+            SweepKind::Effects(namespace) => self.sweep_effects(namespace)?,
             SweepKind::Steps => {
-                let past = self.steps.iter().take_while(|step| step.until <= self.now).take(PER_RECORD).count();
-                if past > 0 {
+                let expired = self.steps.iter().take_while(|step| step.until <= self.now).take(PER_RECORD).count();
+                if expired > 0 {
                     self.record()?;
-                    self.steps.drain(..past);
+                    self.steps.drain(..expired);
                 }
             }
         }
@@ -147,11 +147,11 @@ impl Model {
 
     fn sweep_identities(&mut self, scope: &TopicName) -> Result<(), EndOfLog> {
         let Some(at) = self.scopes.iter().position(|known| known.topic == *scope) else { return Ok(()) };
-        let past = self.scopes[at].identities.iter().take_while(|identity| identity.expires_at <= self.now);
-        let past = past.take(PER_RECORD).count();
-        if past > 0 {
+        let expired = self.scopes[at].identities.iter().take_while(|identity| identity.expires_at <= self.now);
+        let expired = expired.take(PER_RECORD).count();
+        if expired > 0 {
             self.record()?;
-            self.scopes[at].identities.drain(..past);
+            self.scopes[at].identities.drain(..expired);
             if self.scopes[at].identities.is_empty() {
                 self.scopes.remove(at);
             }
@@ -166,7 +166,7 @@ impl Model {
                 let known = self.scopes.iter().find(|known| known.topic == *scope);
                 known.and_then(|known| known.identities.first()).map(|oldest| oldest.expires_at.after(SLACK))
             }
-            SweepKind::Effects(realm) => self.next_sweep(realm),
+            SweepKind::Effects(namespace) => self.next_sweep(namespace),
             SweepKind::Steps => self.steps.first().map(|oldest| oldest.until.after(SLACK)),
         };
         let Some(at) = at else { return };

@@ -35,7 +35,7 @@ pub(super) struct Message {
     pub(super) priority: u8,
     /// The earliest delivery time; 0 for no delay.
     pub(super) deliver_at: Timestamp,
-    /// The only group that sees it, for a redriven message.
+    /// The only group it is visible to, for a redriven message.
     pub(super) only_for: Option<GroupId>,
     pub(super) content: Arc<Content>,
 }
@@ -143,7 +143,7 @@ impl Topic {
     }
 
     /// Whether the message is acked by every group.
-    pub(super) fn is_closed(&self, message: usize) -> bool {
+    pub(super) fn is_acked_by_all(&self, message: usize) -> bool {
         !self.groups.is_empty() && self.groups.iter().all(|group| matches!(group.progress[message], Progress::Acked))
     }
 
@@ -151,7 +151,7 @@ impl Topic {
     pub(super) fn open(&self, partition: PartitionId) -> (u64, u64) {
         let (mut count, mut bytes) = (0, 0);
         for (at, message) in self.messages.iter().enumerate() {
-            if message.partition == partition && !self.is_closed(at) {
+            if message.partition == partition && !self.is_acked_by_all(at) {
                 count += 1;
                 bytes += message.bytes();
             }
@@ -159,7 +159,7 @@ impl Topic {
         (count, bytes)
     }
 
-    /// Stores a message that all groups see, or only one.
+    /// Stores a message that is visible to all groups, or to one.
     pub(super) fn store(&mut self, at: Timestamp, partition: PartitionId, only_for: Option<GroupId>, content: Content) {
         let offset = self.next_offset;
         self.next_offset = offset.next();
@@ -179,8 +179,8 @@ impl Topic {
             content,
         });
         for group in &mut self.groups {
-            let sees = only_for.is_none_or(|only| only == group.id);
-            group.progress.push(if sees { Progress::Ready } else { Progress::Acked });
+            let is_visible = only_for.is_none_or(|only| only == group.id);
+            group.progress.push(if is_visible { Progress::Ready } else { Progress::Acked });
         }
     }
 
@@ -196,7 +196,7 @@ impl Topic {
         let keeps = self.retention.age.is_some() || self.retention.bytes.is_some();
         if !keeps {
             for at in (0..self.messages.len()).rev() {
-                if self.is_closed(at) {
+                if self.is_acked_by_all(at) {
                     self.remove(at);
                 }
             }
@@ -205,7 +205,7 @@ impl Topic {
                 // From the newest back: the first that exceeds the limit is removed, with all older ones.
                 let mut bytes = 0;
                 for at in (0..self.messages.len()).rev() {
-                    if self.messages[at].partition == partition && self.is_closed(at) {
+                    if self.messages[at].partition == partition && self.is_acked_by_all(at) {
                         bytes += self.messages[at].bytes();
                         if bytes > bytes_max {
                             self.remove(at);

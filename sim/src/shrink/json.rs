@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::actions::Action;
 use crate::setup::Setup;
 
-/// The first letters of names: messages, calls, workers, groups, topics.
+/// The initials of names: messages, calls, workers, groups, topics.
 pub(super) const KINDS: &[char] = &['m', 'c', 'w', 'g', 't'];
 
 pub(crate) fn of(value: &impl Serialize) -> Value {
@@ -75,12 +75,12 @@ pub(super) fn renamed(actions: &[Action], kind: char) -> Vec<Action> {
 fn rename_in(value: &mut Value, kind: char, numbers: &mut BTreeMap<u32, usize>) {
     match value {
         Value::String(text) => {
-            if let Some((before, found, number)) = name(text)
+            if let Some((prefix, found, number)) = name(text)
                 && found == kind
             {
                 let next = numbers.len();
                 let number = *numbers.entry(number).or_insert(next);
-                *text = format!("{before}{number}");
+                *text = format!("{prefix}{number}");
             }
         }
         Value::Object(fields) => fields.values_mut().for_each(|field| rename_in(field, kind, numbers)),
@@ -90,8 +90,8 @@ fn rename_in(value: &mut Value, kind: char, numbers: &mut BTreeMap<u32, usize>) 
 }
 
 /// The fields of a setup that differ from the default.
-pub(super) fn unusual_fields(setup: &Setup) -> Vec<String> {
-    let (now, usual) = (of(setup), of(&Setup::default()));
-    let Value::Object(usual) = usual else { return Vec::new() };
-    usual.into_iter().filter(|(field, value)| now.get(field) != Some(value)).map(|(field, _)| field).collect()
+pub(super) fn non_default_fields(setup: &Setup) -> Vec<String> {
+    let (setup, default) = (of(setup), of(&Setup::default()));
+    let Value::Object(default) = default else { return Vec::new() };
+    default.into_iter().filter(|(field, value)| setup.get(field) != Some(value)).map(|(field, _)| field).collect()
 }

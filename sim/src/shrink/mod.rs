@@ -86,7 +86,7 @@ impl Search {
     }
 
     /// Runs a candidate and keeps it if it violates the same invariant.
-    fn attempt(&mut self, setup: &Setup, actions: &[Action]) -> bool {
+    fn try_candidate(&mut self, setup: &Setup, actions: &[Action]) -> bool {
         if self.is_over_budget() {
             return false;
         }
@@ -102,9 +102,9 @@ impl Search {
         true
     }
 
-    fn attempt_actions(&mut self, actions: &[Action]) -> bool {
+    fn try_actions(&mut self, actions: &[Action]) -> bool {
         let setup = self.run.setup.clone();
-        self.attempt(&setup, actions)
+        self.try_candidate(&setup, actions)
     }
 
     /// Whether nothing is violated without a planted bug.
@@ -128,22 +128,22 @@ impl Search {
             let kept: Vec<Action> =
                 self.run.actions.iter().filter(|action| !subjects(action).contains(&subject)).cloned().collect();
             if kept.len() < self.run.actions.len() {
-                self.attempt_actions(&kept);
+                self.try_actions(&kept);
             }
         }
     }
 
     /// Drops chunks of at least this many actions, halving their size, from the end, since later actions depend on
     /// earlier ones.
-    fn drop_chunks(&mut self, least: usize) {
+    fn drop_chunks(&mut self, min_len: usize) {
         let mut len = self.run.actions.len().div_ceil(2);
-        while len >= least.max(1) {
+        while len >= min_len.max(1) {
             let mut end = self.run.actions.len();
             while end > 0 {
                 let start = end.saturating_sub(len);
                 let actions = &self.run.actions;
                 let kept: Vec<Action> = actions[..start].iter().chain(&actions[end..]).cloned().collect();
-                self.attempt_actions(&kept);
+                self.try_actions(&kept);
                 end = start.min(self.run.actions.len());
             }
             len = if len == 1 { 0 } else { len.div_ceil(2) };
@@ -161,7 +161,7 @@ impl Search {
             for first in (0..second).rev() {
                 let kept = self.run.actions.iter().enumerate().filter(|(at, _)| *at != first && *at != second);
                 let kept: Vec<Action> = kept.map(|(_, action)| action.clone()).collect();
-                if self.attempt_actions(&kept) {
+                if self.try_actions(&kept) {
                     break;
                 }
             }
@@ -181,7 +181,7 @@ impl Search {
             let joined = Action::AdvanceTime { ms: first.saturating_add(*second) };
             let mut actions = self.run.actions.clone();
             actions.splice(at..at + 2, [joined]);
-            if !self.attempt_actions(&actions) {
+            if !self.try_actions(&actions) {
                 at += 1;
             }
         }
@@ -202,10 +202,10 @@ impl Search {
 
     fn simplify_action(&mut self, at: usize) -> bool {
         let Some(action) = self.run.actions.get(at) else { return false };
-        simpler::than(action).into_iter().any(|simpler| {
+        simpler::actions(action).into_iter().any(|simpler| {
             let mut actions = self.run.actions.clone();
             actions[at] = simpler;
-            self.attempt_actions(&actions)
+            self.try_actions(&actions)
         })
     }
 
@@ -214,7 +214,7 @@ impl Search {
         for kind in json::KINDS {
             let renamed = json::renamed(&self.run.actions, *kind);
             if renamed != self.run.actions {
-                self.attempt_actions(&renamed);
+                self.try_actions(&renamed);
             }
         }
     }
@@ -223,12 +223,12 @@ impl Search {
     /// makes actions unnecessary in the next round.
     fn simplify_setup(&mut self) {
         let actions = self.run.actions.clone();
-        if self.run.setup == Setup::default() || self.attempt(&Setup::default(), &actions) {
+        if self.run.setup == Setup::default() || self.try_candidate(&Setup::default(), &actions) {
             return;
         }
-        for field in json::unusual_fields(&self.run.setup) {
+        for field in json::non_default_fields(&self.run.setup) {
             let candidates = simpler::setups(&self.run.setup, &field);
-            let _ = candidates.iter().any(|setup| self.attempt(setup, &actions));
+            let _ = candidates.iter().any(|setup| self.try_candidate(setup, &actions));
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::setup::Setup;
 const IDENTITIES: &[&str] = &["message", "call"];
 
 /// Simpler actions than this one.
-pub(super) fn than(action: &Action) -> Vec<Action> {
+pub(super) fn actions(action: &Action) -> Vec<Action> {
     let mut simpler = of_another_kind(action);
     let changed = variants(&json::of(action)).into_iter().filter_map(json::parse::<Action>);
     simpler.extend(changed.filter(|changed| changed != action));
@@ -26,10 +26,10 @@ pub(super) fn setups(setup: &Setup, field: &str) -> Vec<Setup> {
         changed[field] = value;
         json::parse(changed)
     };
-    let usual = json::of(&Setup::default())[field].clone();
-    let now = json::of(setup)[field].as_u64().unwrap_or_default();
-    let fewer = smaller(now).into_iter().filter(|number| *number > 0).map(Value::from);
-    std::iter::once(usual).chain(fewer).filter_map(with).collect()
+    let default = json::of(&Setup::default())[field].clone();
+    let current = json::of(setup)[field].as_u64().unwrap_or_default();
+    let smaller = smaller(current).into_iter().filter(|number| *number > 0).map(Value::from);
+    std::iter::once(default).chain(smaller).filter_map(with).collect()
 }
 
 /// Without the fault, without the network delay, all I/O instead of one operation.
@@ -56,7 +56,7 @@ fn variants(value: &Value) -> Vec<Value> {
             });
             let mut all: Vec<Value> = without.collect();
             for (field, inner) in fields.iter().filter(|(field, _)| may_change(field)) {
-                let inner = if field == "loss" { losses(inner) } else { variants(inner) };
+                let inner = if field == "loss" { loss_variants(inner) } else { variants(inner) };
                 all.extend(inner.into_iter().map(|inner| {
                     let mut fields = fields.clone();
                     fields.insert(field.clone(), inner);
@@ -65,12 +65,12 @@ fn variants(value: &Value) -> Vec<Value> {
             }
             all
         }
-        Value::Array(items) => items_of(items),
-        Value::Number(number) => numbers(number),
+        Value::Array(items) => array_variants(items),
+        Value::Number(number) => number_variants(number),
         Value::String(text) => match json::name(text) {
-            Some((before, _, number)) => smaller(u64::from(number))
+            Some((prefix, _, number)) => smaller(u64::from(number))
                 .into_iter()
-                .map(|number| Value::String(format!("{before}{number}")))
+                .map(|number| Value::String(format!("{prefix}{number}")))
                 .collect(),
             None => Vec::new(),
         },
@@ -79,7 +79,7 @@ fn variants(value: &Value) -> Vec<Value> {
 }
 
 /// The list without one item, or with a simpler one.
-fn items_of(items: &[Value]) -> Vec<Value> {
+fn array_variants(items: &[Value]) -> Vec<Value> {
     let without = (0..items.len()).map(|at| {
         let mut items = items.to_vec();
         items.remove(at);
@@ -97,19 +97,19 @@ fn items_of(items: &[Value]) -> Vec<Value> {
 }
 
 /// Losing everything is the simplest, losing nothing the next; then a shorter prefix or a smaller seed.
-fn losses(loss: &Value) -> Vec<Value> {
+fn loss_variants(loss: &Value) -> Vec<Value> {
     match loss {
         Value::String(text) if text == "all" => Vec::new(),
         Value::String(_) => vec!["all".into()],
-        some => {
+        partial => {
             let mut losses = vec!["all".into(), "nothing".into()];
-            losses.extend(variants(some));
+            losses.extend(variants(partial));
             losses
         }
     }
 }
 
-fn numbers(number: &Number) -> Vec<Value> {
+fn number_variants(number: &Number) -> Vec<Value> {
     match (number.as_u64(), number.as_i64()) {
         (Some(number), _) => smaller(number).into_iter().map(Value::from).collect(),
         (None, Some(negative)) => {
@@ -161,7 +161,7 @@ mod tests {
                 let mut action = first.clone();
                 for turn in 0.. {
                     assert!(turn < 5_000, "{first:?} does not end, at {action:?}");
-                    let all = than(&action);
+                    let all = super::actions(&action);
                     assert!(!all.contains(&action));
                     let Some(next) = all.get(all.len() * part / 5) else { break };
                     action = next.clone();
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn cut_becomes_a_loss_of_all_or_a_shorter_cut() {
-        let losses: Vec<_> = than(&Action::Crash { loss: Loss::Cut { bytes: 3 } })
+        let losses: Vec<_> = super::actions(&Action::Crash { loss: Loss::Cut { bytes: 3 } })
             .into_iter()
             .filter_map(|action| if let Action::Crash { loss } = action { Some(loss) } else { None })
             .collect();
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn optional_field_is_dropped_before_it_is_reduced() {
         let new_message = NewMessage { delay_ms: Some(8), ..NewMessage::default() };
-        let all = than(&Action::Request(Request::Produce(new_message)));
+        let all = super::actions(&Action::Request(Request::Produce(new_message)));
         let delays: Vec<_> = all
             .iter()
             .filter_map(|action| match action {

@@ -16,9 +16,8 @@ use std::time::{Duration, Instant};
 
 use self::folder::{Folder, FolderError};
 use self::state::State;
-use crate::campaign::Failure;
 use crate::parallel::in_order;
-use crate::run::{RunOptions, run_seed};
+use crate::run::{Run, RunOptions, run_seed};
 use crate::shrink::shrink;
 use crate::swarm::Profile;
 use crate::trace::{Trace, ViolatedInvariant};
@@ -41,7 +40,7 @@ pub struct Plan<'a> {
 pub enum Event<'a> {
     /// A progress report.
     Progress {
-        /// The state over all sessions.
+        /// The state of the soak, earlier invocations included.
         state: &'a State,
         /// Seeds since the last report.
         seeds: u64,
@@ -103,11 +102,11 @@ pub fn soak(
     };
     thread::scope(|scope| {
         let shrinker = scope.spawn(shrink_all);
-        let result = run_seeds(folder, state, plan, fault, |news| {
-            if let Event::Failed { unshrunk, .. } = &news {
+        let result = run_seeds(folder, state, plan, fault, |event| {
+            if let Event::Failed { unshrunk, .. } = &event {
                 let _ = to_shrink.send(unshrunk.clone());
             }
-            report(news);
+            report(event);
         });
         drop(to_shrink);
         let shrunk = shrinker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -125,20 +124,20 @@ fn run_seeds(
 ) -> Result<(), FolderError> {
     let started = Instant::now();
     let until = plan.time.and_then(|time| started.checked_add(time));
-    let goes_on = |_: &u64| !plan.stop.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until);
+    let is_running = |_: &u64| !plan.stop.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until);
     let first = state.next_seed;
-    let seeds = (0..u64::MAX).map(|nth| first.wrapping_add(nth)).take_while(goes_on);
+    let seeds = (0..u64::MAX).map(|nth| first.wrapping_add(nth)).take_while(is_running);
     let profiles = State { sentences: Vec::new(), ..state.clone() };
     let options = |seed| RunOptions { fault, profile: profiles.profile_of(seed), ..RunOptions::default() };
     let elapsed_before = state.elapsed_ms;
     let mut last_report = (started, state.seeds, state.events);
-    let mut take = |state: &mut State, Failure { seed, run }: Failure| -> Result<(), FolderError> {
-        state.seed_done(seed, run.counters.events);
+    let mut record = |state: &mut State, seed: u64, run: &Run| -> Result<(), FolderError> {
+        state.record_seed(seed, run.counters.events);
         state.elapsed_ms = elapsed_before + started.elapsed().as_millis() as u64;
         if let Some(violation) = &run.violation {
             let invariant = ViolatedInvariant::from(violation);
-            if state.failed(&invariant) {
-                let unshrunk = folder.write_unshrunk(seed, &Trace::of(&run, Some(seed), fault))?;
+            if state.record_failure(&invariant) {
+                let unshrunk = folder.write_unshrunk(seed, &Trace::of(run, Some(seed), fault))?;
                 folder.write_state(state)?;
                 report(Event::Failed { seed, profile: options(seed).profile, invariant, unshrunk });
             }
@@ -156,7 +155,7 @@ fn run_seeds(
         }
         Ok(())
     };
-    let mut ended = Ok(());
+    let mut result = Ok(());
     in_order(
         plan.jobs,
         seeds,
@@ -165,14 +164,14 @@ fn run_seeds(
             if run.violation.is_none() {
                 run.actions = Vec::new();
             }
-            Failure { seed, run }
+            (seed, run)
         },
-        |result| {
-            ended = take(state, result);
-            if ended.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        |(seed, run)| {
+            result = record(state, seed, &run);
+            if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         },
     );
-    ended?;
+    result?;
     folder.write_state(state)
 }
 

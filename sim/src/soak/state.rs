@@ -11,7 +11,7 @@ pub const VERSION: u64 = 1;
 /// The most traces kept per invariant: more of the same add little, and the directory must not grow without bound.
 pub const KEPT_MAX: u64 = 5;
 
-/// The state of a soak over all its sessions.
+/// The state of a soak over all its invocations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -91,14 +91,14 @@ impl State {
     }
 
     /// Records a seed that was run.
-    pub fn seed_done(&mut self, seed: u64, events: u64) {
+    pub fn record_seed(&mut self, seed: u64, events: u64) {
         self.next_seed = seed.wrapping_add(1);
         self.seeds += 1;
         self.events += events;
     }
 
     /// Records a violation. Returns whether its trace is to be kept.
-    pub fn failed(&mut self, invariant: &ViolatedInvariant) -> bool {
+    pub fn record_failure(&mut self, invariant: &ViolatedInvariant) -> bool {
         self.failures += 1;
         match self.sentences.iter_mut().find(|known| known.invariant == *invariant) {
             Some(known) => {
@@ -120,8 +120,8 @@ mod tests {
     #[test]
     fn state_round_trips_and_torn_state_is_refused() {
         let mut state = State::new(7, Some(Profile::Effects), Some(Fault::SkipTokenCheck));
-        state.seed_done(7, 100);
-        assert!(state.failed(&ViolatedInvariant { invariant: 6, sentence: "a".to_owned() }));
+        state.record_seed(7, 100);
+        assert!(state.record_failure(&ViolatedInvariant { invariant: 6, sentence: "a".to_owned() }));
         let text = state.to_json();
         assert_eq!(State::from_json(&text), Ok(state));
         // A prefix is never accepted.
@@ -135,9 +135,9 @@ mod tests {
     fn traces_per_invariant_are_limited_and_violations_counted() {
         let mut state = State::new(0, None, None);
         let invariant = |sentence: &str| ViolatedInvariant { invariant: 1, sentence: sentence.to_owned() };
-        let kept = (0..9).filter(|_| state.failed(&invariant("a"))).count() as u64;
+        let kept = (0..9).filter(|_| state.record_failure(&invariant("a"))).count() as u64;
         assert_eq!((kept, state.failures), (KEPT_MAX, 9));
-        assert!(state.failed(&invariant("b")), "another invariant");
+        assert!(state.record_failure(&invariant("b")), "another invariant");
     }
 
     #[test]

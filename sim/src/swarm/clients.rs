@@ -31,7 +31,8 @@ pub(super) struct Clients {
     always_fails: Option<Worker>,
     retention: bool,
     features: Features,
-    prelude: Vec<Action>,
+    /// The first actions of a world, and actions scheduled ahead; the last is next.
+    scheduled: Vec<Action>,
     sent: Vec<NewMessage>,
     next_message: u32,
     next_call: u32,
@@ -84,7 +85,7 @@ impl Clients {
             always_fails: shape.one_in(4).then_some(Worker(0)),
             retention,
             features,
-            prelude: Vec::new(),
+            scheduled: Vec::new(),
             sent: Vec::new(),
             next_message: 0,
             next_call: 0,
@@ -94,23 +95,23 @@ impl Clients {
         };
         for number in (0..clients.workers).rev() {
             let stream = clients.subscription(Worker(number));
-            clients.prelude.push(Action::Request(Request::Subscribe(stream)));
+            clients.scheduled.push(Action::Request(Request::Subscribe(stream)));
         }
         for number in (0..clients.topics).rev() {
-            let request = clients.create(Topic::new(number));
-            clients.prelude.push(Action::Request(request));
+            let request = clients.create_topic(Topic::new(number));
+            clients.scheduled.push(Action::Request(request));
         }
         clients
     }
 
-    /// The first actions of a world, and actions scheduled ahead.
-    pub(super) fn prelude(&mut self) -> Option<Action> {
-        self.prelude.pop()
+    /// The next scheduled action.
+    pub(super) fn next_scheduled(&mut self) -> Option<Action> {
+        self.scheduled.pop()
     }
 
     /// Schedules an action right after the one being generated.
     pub(super) fn schedule(&mut self, action: Action) {
-        self.prelude.push(action);
+        self.scheduled.push(action);
     }
 
     pub(super) fn action<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Action {
@@ -205,7 +206,7 @@ impl Clients {
             ActionKind::List => Request::ListGroups { topic: self.any_topic() },
             ActionKind::CreateTopic => {
                 let topic = if self.source.one_in(6) { self.topic().dlq() } else { self.topic() };
-                self.create(topic)
+                self.create_topic(topic)
             }
             ActionKind::DeleteTopic => Request::DeleteTopic { topic: self.any_topic() },
             ActionKind::CreateGroup => {
@@ -299,7 +300,7 @@ impl Clients {
         new_message
     }
 
-    /// The same, but never sent again by a producer; only a repeated step sends it again.
+    /// A message that was not sent before and that no producer sends again; only a repeated step does.
     pub(super) fn new_message_once(&mut self, now: u64) -> NewMessage {
         let new_message = self.new_message(now);
         self.sent.pop();
@@ -315,11 +316,11 @@ impl Clients {
     /// A delivery that a worker has read, mostly one it has not settled.
     fn delivery_ref<F: Faults>(&mut self, world: &World<F>) -> Option<DeliveryRef> {
         let worker = self.worker();
-        let open: Vec<&HeldDelivery> =
+        let unsettled: Vec<&HeldDelivery> =
             world.network().read_by(worker).filter(|held| !self.settled.contains(&held.token)).collect();
-        let held = match open.is_empty() {
+        let held = match unsettled.is_empty() {
             true => return None,
-            false => self.source.pick(&open),
+            false => self.source.pick(&unsettled),
         };
         Some(self.settle(worker, held, world))
     }
@@ -382,7 +383,7 @@ impl Clients {
         }
     }
 
-    fn create(&mut self, topic: Topic) -> Request {
+    fn create_topic(&mut self, topic: Topic) -> Request {
         let source = &mut self.source;
         let keeps = self.retention && source.one_in(2);
         Request::CreateTopic {

@@ -17,13 +17,13 @@ impl Clients {
     pub(super) fn use_store<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Option<Action> {
         match kind {
             ActionKind::ContinueDelivery => self.continue_delivery(world),
-            ActionKind::StandaloneEffect => self.any_effect(world),
+            ActionKind::StandaloneEffect => self.standalone_effect(world),
             ActionKind::InvalidEffect => self.invalid_effect(world).map(Action::Request),
             _ => Some(self.complete_step(world)),
         }
     }
 
-    /// A worker that follows the protocol continues with one of its deliveries, from where it is: it asks for a grant,
+    /// A worker that follows the protocol continues with one of its deliveries, from where it is: it requests a grant,
     /// runs the effect, records the outcome, acks the message. Between any two of these it may be slow or stop.
     fn continue_delivery<F: Faults>(&mut self, world: &World<F>) -> Option<Action> {
         let worker = self.worker();
@@ -31,8 +31,8 @@ impl Clients {
             return Some(Action::Read { worker, count: 1 });
         }
         let with_effect = |held: &&HeldDelivery| held.effect.is_some() && !self.is_settled(held.token);
-        let open: Vec<&HeldDelivery> = world.network().read_by(worker).filter(with_effect).collect();
-        let Some(held) = open.get(self.store_users.source.below(open.len() as u64) as usize).copied() else {
+        let unsettled: Vec<&HeldDelivery> = world.network().read_by(worker).filter(with_effect).collect();
+        let Some(held) = unsettled.get(self.store_users.source.below(unsettled.len() as u64) as usize).copied() else {
             return Some(self.idle_worker(worker, world));
         };
         let effect = held.effect?;
@@ -57,9 +57,9 @@ impl Clients {
                 let delivery = self.settle(worker, held, world);
                 Some(Action::Request(Request::Nack { delivery, reason: 1, delay_ms: None }))
             }
-            Some(_) => Some(Action::Request(self.finish_message(worker, held, world))),
+            Some(_) => Some(Action::Request(self.settle_message(worker, held, world))),
             None if world.network().was_replayed(worker, &effect) => {
-                Some(Action::Request(self.finish_message(worker, held, world)))
+                Some(Action::Request(self.settle_message(worker, held, world)))
             }
             None => {
                 let delivery = delivery_ref(worker, held, world);
@@ -74,9 +74,9 @@ impl Clients {
     }
 
     /// A client uses the store without the queue, in any scope.
-    fn any_effect<F: Faults>(&mut self, world: &World<F>) -> Option<Action> {
+    fn standalone_effect<F: Faults>(&mut self, world: &World<F>) -> Option<Action> {
         let worker = self.worker();
-        let effect = self.effect();
+        let effect = self.any_effect();
         let grant = GrantRef { worker, effect, back: 0, tampering: Tampering::None };
         let source = &mut self.store_users.source;
         let lease_ms = source.one_in(2).then(|| 1 + source.below(500) as u32);
@@ -111,7 +111,7 @@ impl Clients {
         let held = held.get(nth).copied();
         let effect = match held.and_then(|held| held.effect) {
             Some(effect) if !self.store_users.source.one_in(3) => effect,
-            _ => self.effect(),
+            _ => self.any_effect(),
         };
         let outcome = self.outcome();
         let source = &mut self.store_users.source;
@@ -154,9 +154,10 @@ impl Clients {
     fn complete_step<F: Faults>(&mut self, world: &World<F>) -> Action {
         let worker = self.worker();
         let again = self.store_users.source.one_in(6);
-        let open = |held: &&HeldDelivery| again || !self.is_settled(held.token);
-        let open: Vec<&HeldDelivery> = world.network().read_by(worker).filter(open).collect();
-        let Some(held) = open.get(self.store_users.source.below(open.len() as u64) as usize).copied() else {
+        let is_candidate = |held: &&HeldDelivery| again || !self.is_settled(held.token);
+        let candidates: Vec<&HeldDelivery> = world.network().read_by(worker).filter(is_candidate).collect();
+        let Some(held) = candidates.get(self.store_users.source.below(candidates.len() as u64) as usize).copied()
+        else {
             return self.idle_worker(worker, world);
         };
         let mut request = self.completion(worker, held, world);
@@ -185,8 +186,8 @@ impl Clients {
         }
     }
 
-    /// Ends the message by an ack, or by a step with outputs.
-    fn finish_message<F: Faults>(&mut self, worker: Worker, held: &HeldDelivery, world: &World<F>) -> Request {
+    /// Acks the message, or completes a step with outputs.
+    fn settle_message<F: Faults>(&mut self, worker: Worker, held: &HeldDelivery, world: &World<F>) -> Request {
         match self.store_users.source.one_in(2) {
             true => self.completion(worker, held, world),
             false => Request::Ack(self.settle(worker, held, world)),
@@ -239,8 +240,7 @@ impl Clients {
         ])
     }
 
-    /// Any effect.
-    fn effect(&mut self) -> EffectRef {
+    fn any_effect(&mut self) -> EffectRef {
         let (topic, group) = (Topic::new(0), self.group());
         let source = &mut self.store_users.source;
         let scope = match source.below(6) {

@@ -23,7 +23,7 @@ macro_rules! kinds {
     };
 }
 
-/// Whether a world can do without a kind.
+/// Whether every world has a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
     /// Present in every world.
@@ -84,41 +84,41 @@ const STORE: &[(ActionKind, u32)] = &[
 /// The weight of each kind in one world.
 #[derive(Clone, Debug)]
 pub(super) struct Weights {
-    on: Vec<(ActionKind, u32)>,
+    enabled: Vec<(ActionKind, u32)>,
     total: u32,
 }
 
 impl Weights {
     pub(super) fn draw(source: &mut Source, store: &mut Source, profile: Profile) -> Self {
-        let mut on = Vec::new();
+        let mut enabled = Vec::new();
         for (kind, presence, weight_max) in ALL {
             if *presence == Presence::Optional && source.one_in(2) {
                 continue;
             }
             // In eighths of the largest weight, so that rare kinds can be rarer still.
-            on.push((*kind, *weight_max * (1 + source.below(8) as u32)));
+            enabled.push((*kind, *weight_max * (1 + source.below(8) as u32)));
         }
         // A third of all worlds do not use the store.
         if profile == Profile::Effects || !store.one_in(3) {
             for (kind, weight_max) in STORE {
                 match profile {
-                    Profile::Effects => on.push((*kind, *weight_max * (4 + store.below(5) as u32))),
+                    Profile::Effects => enabled.push((*kind, *weight_max * (4 + store.below(5) as u32))),
                     Profile::Default if store.one_in(4) => {}
-                    Profile::Default => on.push((*kind, *weight_max * (1 + store.below(8) as u32))),
+                    Profile::Default => enabled.push((*kind, *weight_max * (1 + store.below(8) as u32))),
                 }
             }
         }
-        let total = on.iter().map(|(_, weight)| weight).sum();
-        Self { on, total }
+        let total = enabled.iter().map(|(_, weight)| weight).sum();
+        Self { enabled, total }
     }
 
-    pub(super) fn is_on(&self, kind: ActionKind) -> bool {
-        self.on.iter().any(|(on, _)| *on == kind)
+    pub(super) fn is_enabled(&self, kind: ActionKind) -> bool {
+        self.enabled.iter().any(|(enabled, _)| *enabled == kind)
     }
 
     pub(super) fn pick(&self, source: &mut Source) -> ActionKind {
         let mut left = source.below(u64::from(self.total)) as u32;
-        for (kind, weight) in &self.on {
+        for (kind, weight) in &self.enabled {
             if left < *weight {
                 return *kind;
             }

@@ -51,14 +51,14 @@ impl Swarm {
                 seed,
                 &mut shape,
                 StoreUsers::new(effects, profile),
-                weights.is_on(ActionKind::ContinueDelivery),
+                weights.is_enabled(ActionKind::ContinueDelivery),
             ),
             setup,
             weights,
             schedule: Source::new(seed, Stream::Schedule),
             clock: Source::new(seed, Stream::Clock),
             disk: Source::new(seed, Stream::Disk),
-            crash_source: Source::new(seed, Stream::Power),
+            crash_source: Source::new(seed, Stream::Crash),
             actions,
         }
     }
@@ -77,19 +77,19 @@ impl Swarm {
 
     /// The next action.
     pub fn next<F: Faults>(&mut self, world: &World<F>) -> Action {
-        if let Some(action) = self.clients.prelude() {
+        if let Some(action) = self.clients.next_scheduled() {
             return action;
         }
         if !world.is_serving() {
-            return self.recovery(world);
+            return self.recovery_action(world);
         }
         let kind = self.weights.pick(&mut self.schedule);
-        self.of(kind, world)
+        self.action_of(kind, world)
     }
 
-    fn of<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Action {
+    fn action_of<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Action {
         match kind {
-            ActionKind::AdvanceTime => Action::AdvanceTime { ms: self.span(world) },
+            ActionKind::AdvanceTime => Action::AdvanceTime { ms: self.time_advance(world) },
             ActionKind::AdvanceTimeFar => Action::AdvanceTime { ms: 1_000 * (1 + self.clock.below(600) as u32) },
             ActionKind::JumpClock => {
                 let by = [1, 50, 2_000, 60_000, 3_600_000][self.clock.below(5) as usize];
@@ -121,7 +121,7 @@ impl Swarm {
     }
 
     /// The next action while the broker is down or its log has failed.
-    fn recovery<F: Faults>(&mut self, world: &World<F>) -> Action {
+    fn recovery_action<F: Faults>(&mut self, world: &World<F>) -> Action {
         if world.broker().is_some() {
             // A broker with a failed log still refuses requests.
             return match self.crash_source.below(4) {
@@ -131,13 +131,13 @@ impl Swarm {
                 _ => Action::Crash { loss: self.loss() },
             };
         }
-        if self.weights.is_on(ActionKind::BootAndCrash) && self.crash_source.one_in(3) {
+        if self.weights.is_enabled(ActionKind::BootAndCrash) && self.crash_source.one_in(3) {
             return Action::BootAndCrash { after: self.crash_source.below(9) as u8, loss: self.loss() };
         }
         match self.crash_source.below(8) {
             0 => Action::AdvanceTime { ms: self.crash_source.below(5_000) as u32 },
-            1 if self.weights.is_on(ActionKind::SetFreeSpace) => Action::SetFreeSpace { bytes: None },
-            2 if self.weights.is_on(ActionKind::Crash) => Action::Crash { loss: self.loss() },
+            1 if self.weights.is_enabled(ActionKind::SetFreeSpace) => Action::SetFreeSpace { bytes: None },
+            2 if self.weights.is_enabled(ActionKind::Crash) => Action::Crash { loss: self.loss() },
             _ => Action::Boot,
         }
     }
@@ -150,12 +150,12 @@ impl Swarm {
     }
 
     fn probe(&mut self) -> Action {
-        let any = 1 << 30;
+        let end = 1 << 30;
         let damage = match self.disk.below(6) {
-            0 => Damage::Zero { sector: self.disk.below(any) as u32 },
-            1 => Damage::Misdirect { from: self.disk.below(any) as u32, to: self.disk.below(any) as u32 },
-            2 => Damage::Unreadable { sector: self.disk.below(any) as u32 },
-            _ => Damage::Flip { bit: self.disk.below(any) as u32 },
+            0 => Damage::Zero { sector: self.disk.below(end) as u32 },
+            1 => Damage::Misdirect { from: self.disk.below(end) as u32, to: self.disk.below(end) as u32 },
+            2 => Damage::Unreadable { sector: self.disk.below(end) as u32 },
+            _ => Damage::Flip { bit: self.disk.below(end) as u32 },
         };
         let loss = match self.disk.below(3) {
             0 => Loss::All,
@@ -166,7 +166,7 @@ impl Swarm {
     }
 
     /// A short time, the time until the next timeout, or a little more.
-    fn span<F: Faults>(&mut self, world: &World<F>) -> u32 {
+    fn time_advance<F: Faults>(&mut self, world: &World<F>) -> u32 {
         let due = world.until_timeout().unwrap_or(10).min(30_000) as u32;
         match self.clock.below(8) {
             0 | 1 => 1 + self.clock.below(10) as u32,

@@ -10,7 +10,7 @@ pub(crate) enum Stream {
     Schedule,
     Clock,
     Disk,
-    Power,
+    Crash,
     Clients,
     Network,
     Effects,
@@ -56,8 +56,8 @@ mod tests {
     #[test]
     fn seeds_are_stable_across_versions() {
         let mut shape = Source::new(7, Stream::Shape);
-        let mut power = Source::new(7, Stream::Power);
-        let drawn: Vec<_> = (0..4).map(|_| (shape.below(1_000), power.below(1_000))).collect();
+        let mut crash = Source::new(7, Stream::Crash);
+        let drawn: Vec<_> = (0..4).map(|_| (shape.below(1_000), crash.below(1_000))).collect();
         assert_eq!(drawn, GOLDEN);
     }
 

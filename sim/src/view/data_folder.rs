@@ -57,7 +57,7 @@ pub fn timeline_of_log<S: Storage>(
         }
         replayed => replayed?,
     };
-    Ok(builder.finish(title, &replayed))
+    Ok(builder.build(title, &replayed))
 }
 
 /// Builds a timeline from records.
@@ -100,7 +100,7 @@ impl<'p> TimelineBuilder<'p> {
         }
     }
 
-    fn worker(&mut self, owner: &str) -> usize {
+    fn worker_track(&mut self, owner: &str) -> usize {
         let name = match self.workers.contains_key(owner) || self.workers.len() < WORKERS_MAX {
             true => owner,
             false => OTHER_WORKERS,
@@ -117,7 +117,7 @@ impl<'p> TimelineBuilder<'p> {
     /// The track of the last owner of a message.
     fn owner_track(&mut self, state: &State, message_ref: &MessageRef) -> usize {
         match entry(state, message_ref).map(|entry| entry.owner.as_str().to_owned()) {
-            Some(owner) => self.worker(&owner),
+            Some(owner) => self.worker_track(&owner),
             None => BROKER,
         }
     }
@@ -134,11 +134,11 @@ impl<'p> TimelineBuilder<'p> {
 
     fn track(&mut self, state: &State, event: &Event) -> usize {
         match event {
-            Event::Delivered { owner, .. } => self.worker(owner.as_str()),
-            Event::EffectBegun(begun) => self.worker(begun.owner.as_str()),
+            Event::Delivered { owner, .. } => self.worker_track(owner.as_str()),
+            Event::EffectBegun(begun) => self.worker_track(begun.owner.as_str()),
             Event::EffectFinished { identity, .. } | Event::EffectRenewed { identity, .. } => {
                 let owner = state.store().get(identity).and_then(|effect| effect.owner.clone());
-                owner.map_or(BROKER, |owner| self.worker(owner.as_str()))
+                owner.map_or(BROKER, |owner| self.worker_track(owner.as_str()))
             }
             Event::Acked { message_ref, .. }
             | Event::Nacked { message_ref, .. }
@@ -190,8 +190,8 @@ impl<'p> TimelineBuilder<'p> {
             }
         }
         self.in_flight.retain(|_, index| indexes[*index].map(|new| *index = new).is_some());
-        let mut nth = indexes.iter();
-        self.until.retain(|_| nth.next().is_some_and(Option::is_some));
+        let mut new_indexes = indexes.iter();
+        self.until.retain(|_| new_indexes.next().is_some_and(Option::is_some));
         self.leases.retain(|lease| lease.from >= dropped);
     }
 
@@ -202,15 +202,15 @@ impl<'p> TimelineBuilder<'p> {
     }
 
     fn end_all(&mut self, number: usize, topic: TopicId, group: Option<GroupId>) {
-        let is_its = |message_ref: &&MessageRef| {
+        let is_affected = |message_ref: &&MessageRef| {
             message_ref.topic == topic && group.is_none_or(|group| message_ref.group == group)
         };
-        for message_ref in self.in_flight.keys().filter(is_its).copied().collect::<Vec<_>>() {
+        for message_ref in self.in_flight.keys().filter(is_affected).copied().collect::<Vec<_>>() {
             self.end(&message_ref, number, LeaseEnd::Taken);
         }
     }
 
-    fn leases(&mut self, state: &State, number: usize, track: usize, event: &Event) {
+    fn note_leases(&mut self, state: &State, number: usize, track: usize, event: &Event) {
         match event {
             Event::Delivered { message_ref, token, until, .. } => {
                 self.in_flight.insert(*message_ref, self.leases.len());
@@ -245,10 +245,10 @@ impl<'p> TimelineBuilder<'p> {
             Event::TopicDeleted { topic } => self.end_all(number, *topic, None),
             Event::Redriven { dead_topic, dead_partition, dead_position, .. } => {
                 let (topic, partition, position) = (*dead_topic, *dead_partition, *dead_position);
-                let is_it = |message_ref: &&MessageRef| {
+                let is_dead_letter = |message_ref: &&MessageRef| {
                     (message_ref.topic, message_ref.partition, message_ref.position) == (topic, partition, position)
                 };
-                for message_ref in self.in_flight.keys().filter(is_it).copied().collect::<Vec<_>>() {
+                for message_ref in self.in_flight.keys().filter(is_dead_letter).copied().collect::<Vec<_>>() {
                     self.end(&message_ref, number, LeaseEnd::Taken);
                 }
             }
@@ -256,7 +256,7 @@ impl<'p> TimelineBuilder<'p> {
         }
     }
 
-    fn finish(self, title: &str, replayed: &Replayed) -> Timeline {
+    fn build(self, title: &str, replayed: &Replayed) -> Timeline {
         let Self { tracks, steps, dropped, ignored, mut leases, until, boots, .. } = self;
         let start = steps.front().map_or(Timestamp(0), |(at, _)| *at);
         for (lease, until) in leases.iter_mut().zip(until) {
@@ -342,7 +342,7 @@ impl ReplayObserver for TimelineBuilder<'_> {
             messages,
         };
         if let Some(number) = self.push(record.at, step) {
-            self.leases(state, number, track, event);
+            self.note_leases(state, number, track, event);
             self.state_before = message_ref(event).map(|message_ref| MessageLocation::describe_ref(state, message_ref));
         }
     }
@@ -383,33 +383,35 @@ impl Subjects {
             Event::TopicDeleted { topic: id } | Event::RetentionExpired { topic: id, .. } => {
                 subjects.topics.push(topic(state, *id));
             }
-            Event::GroupDeleted { topic: id, group: of }
-            | Event::GroupPaused { topic: id, group: of }
-            | Event::GroupResumed { topic: id, group: of }
-            | Event::GroupSought { topic: id, group: of, .. } => {
+            Event::GroupDeleted { topic: id, group: group_id }
+            | Event::GroupPaused { topic: id, group: group_id }
+            | Event::GroupResumed { topic: id, group: group_id }
+            | Event::GroupSought { topic: id, group: group_id, .. } => {
                 subjects.topics.push(topic(state, *id));
-                subjects.groups.push(group(state, *id, *of));
+                subjects.groups.push(group(state, *id, *group_id));
             }
-            Event::Produced { topic: id, offset, .. } => subjects.stored(&topic(state, *id), offset.0),
+            Event::Produced { topic: id, offset, .. } => subjects.add_stored(&topic(state, *id), offset.0),
             Event::Completed(step) => {
                 for output in &step.outputs {
                     if let Some(stored) = &output.stored {
-                        subjects.stored(&topic(state, stored.topic), output.offset.0);
+                        subjects.add_stored(&topic(state, stored.topic), output.offset.0);
                     }
                 }
             }
             Event::DeadLettered { message_ref, dead_offset, .. } => {
-                let dead = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
-                if let Some(dead) = dead {
-                    subjects.stored(dead.as_str(), dead_offset.0);
+                let dlq = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
+                if let Some(dlq) = dlq {
+                    subjects.add_stored(dlq.as_str(), dead_offset.0);
                 }
             }
-            Event::Redriven { dead_topic, dead_partition, dead_position, topic: id, group: of, offset, .. } => {
-                subjects.stored(&topic(state, *id), offset.0);
-                subjects.groups.push(group(state, *id, *of));
-                let dead = state.topic(*dead_topic).and_then(|dead| dead.partition(*dead_partition));
-                if let Some(dead) = dead.and_then(|dead| dead.message(*dead_position)) {
-                    subjects.stored(&topic(state, *dead_topic), dead.offset.0);
+            Event::Redriven {
+                dead_topic, dead_partition, dead_position, topic: id, group: group_id, offset, ..
+            } => {
+                subjects.add_stored(&topic(state, *id), offset.0);
+                subjects.groups.push(group(state, *id, *group_id));
+                let partition = state.topic(*dead_topic).and_then(|dlq| dlq.partition(*dead_partition));
+                if let Some(dead) = partition.and_then(|partition| partition.message(*dead_position)) {
+                    subjects.add_stored(&topic(state, *dead_topic), dead.offset.0);
                 }
             }
             _ => {}
@@ -417,7 +419,7 @@ impl Subjects {
         subjects
     }
 
-    fn stored(&mut self, topic: &str, offset: u64) {
+    fn add_stored(&mut self, topic: &str, offset: u64) {
         self.messages.push(format!("{topic}/{offset}"));
         if !self.topics.iter().any(|known| known == topic) {
             self.topics.push(topic.to_owned());

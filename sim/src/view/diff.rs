@@ -42,7 +42,7 @@ pub(super) fn span(ms: u64) -> String {
 
 /// A lease that was running before and is not after.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ended {
+pub(super) struct EndedLease {
     pub(super) message_key: MessageInGroup,
     pub(super) lease: RunningLease,
     pub(super) end: LeaseEnd,
@@ -56,7 +56,7 @@ pub(super) struct Changes {
     /// One line per change.
     pub(super) lines: Vec<String>,
     /// Leases that ended.
-    pub(super) ended: Vec<Ended>,
+    pub(super) ended: Vec<EndedLease>,
     /// Leases that were granted.
     pub(super) granted: Vec<(MessageInGroup, RunningLease)>,
     pub(super) topics: BTreeSet<String>,
@@ -88,8 +88,8 @@ impl Changes {
 
     fn of_topics(&mut self, before: &Snapshot, after: &Snapshot) {
         for (topic, (partitions, _)) in after.topics.iter().filter(|(topic, _)| !before.topics.contains_key(*topic)) {
-            let of = if *partitions == 1 { String::new() } else { format!(", with {partitions} partitions") };
-            self.lines.push(format!("{topic}: created{of}"));
+            let note = if *partitions == 1 { String::new() } else { format!(", with {partitions} partitions") };
+            self.lines.push(format!("{topic}: created{note}"));
             self.topics.insert(topic.clone());
         }
         for topic in before.topics.keys().filter(|topic| !after.topics.contains_key(*topic)) {
@@ -123,8 +123,8 @@ impl Changes {
                 continue;
             }
             let many = after.topics.get(topic).is_some_and(|(partitions, _)| *partitions > 1);
-            let place = if many { format!(" of partition {partition}") } else { String::new() };
-            self.lines.push(format!("{topic}: {message} stored at offset {offset}{place}"));
+            let partition = if many { format!(" of partition {partition}") } else { String::new() };
+            self.lines.push(format!("{topic}: {message} stored at offset {offset}{partition}"));
             self.topics.insert(topic.clone());
             self.messages.insert(message.clone());
         }
@@ -135,11 +135,11 @@ impl Changes {
             self.topics.insert(topic.clone());
             self.messages.insert(message.clone());
             // A message that a group has just acked has a line of its own.
-            let texts = before.messages_in_groups.iter().any(|(message_key, was)| {
+            let has_own_line = before.messages_in_groups.iter().any(|(message_key, was)| {
                 (&message_key.topic, message_key.partition, message_key.offset) == (topic, *partition, *offset)
                     && *was != MessageStatus::Acked
             });
-            if !texts {
+            if !has_own_line {
                 self.lines.push(format!("{topic}: {message} at offset {offset} is trimmed"));
             }
         }
@@ -167,9 +167,9 @@ impl Changes {
                 (None, _) => "acked".to_owned(),
             };
             self.state_line(message_key, has_many_topics, &describe_status(was, clock), &now);
-            self.touch(message_key);
+            self.add_subjects(message_key);
             if let (MessageStatus::InFlight(lease), Some(end)) = (was, end) {
-                self.ended.push(Ended { message_key: message_key.clone(), lease: lease.clone(), end });
+                self.ended.push(EndedLease { message_key: message_key.clone(), lease: lease.clone(), end });
             }
         }
         for (message_key, is) in &after.messages_in_groups {
@@ -186,7 +186,7 @@ impl Changes {
             }
             if was.is_none() && *is != MessageStatus::Ready {
                 self.state_line(message_key, has_many_topics, "new", &describe_status(is, clock));
-                self.touch(message_key);
+                self.add_subjects(message_key);
             }
         }
     }
@@ -196,7 +196,7 @@ impl Changes {
         self.lines.push(format!("{}{topic} for {}: {was} → {is}", message_key.message, message_key.group));
     }
 
-    fn touch(&mut self, message_key: &MessageInGroup) {
+    fn add_subjects(&mut self, message_key: &MessageInGroup) {
         self.topics.insert(message_key.topic.clone());
         self.groups.insert(message_key.group.clone());
         self.messages.insert(message_key.message.clone());
@@ -217,12 +217,12 @@ impl Changes {
     fn of_log(&mut self, before: &Snapshot, after: &Snapshot) {
         if (before.appended, before.synced) != (after.appended, after.synced) {
             let at_risk = after.appended.saturating_sub(after.synced);
-            let of_it = match at_risk {
+            let synced = match at_risk {
                 0 => "all synced".to_owned(),
                 1 => "the last record is not synced".to_owned(),
                 more => format!("the last {more} records are not synced"),
             };
-            self.lines.push(format!("log: ends at {}, {of_it}", after.appended));
+            self.lines.push(format!("log: ends at {}, {synced}", after.appended));
         }
         for lsn in after.snapshots.iter().filter(|lsn| !before.snapshots.contains(lsn)) {
             self.lines.push(format!("log: a snapshot up to {lsn} is complete"));
@@ -248,11 +248,11 @@ fn end_of(
     {
         return None;
     }
-    let done = match is {
+    let is_acked = match is {
         Some(is) => *is == MessageStatus::Acked,
         None => after.has_group_of(message_key) && after.was_stored(message_key),
     };
-    if done {
+    if is_acked {
         return Some(if newly_dead(message_key, before, after) { LeaseEnd::Dead } else { LeaseEnd::Acked });
     }
     let attempts = is.map_or(0, MessageStatus::attempts);
@@ -294,17 +294,17 @@ pub(super) fn short(token: LeaseToken) -> String {
 }
 
 fn describe_effect(was: Option<&EffectRecord>, is: &EffectRecord, clock: Clock) -> String {
-    let done = if is.committed { ", message acked" } else { "" };
+    let acked = if is.committed { ", message acked" } else { "" };
     match is.status {
         EffectStatus::InProgress => {
             let owner = is.owner.as_deref().unwrap_or("no worker");
             let renewed = was.is_some_and(|was| was.status == is.status && was.attempt == is.attempt);
             let verb = if renewed { "grant renewed" } else { "granted" };
-            format!("{verb} to {owner} until {} (attempt {}){done}", clock.text(is.until), is.attempt)
+            format!("{verb} to {owner} until {} (attempt {}){acked}", clock.text(is.until), is.attempt)
         }
-        EffectStatus::Succeeded => format!("succeeded{done}"),
-        EffectStatus::FailedFinal => format!("failed, final{done}"),
-        EffectStatus::FailedRetryable => format!("failed, retryable{done}"),
+        EffectStatus::Succeeded => format!("succeeded{acked}"),
+        EffectStatus::FailedFinal => format!("failed, final{acked}"),
+        EffectStatus::FailedRetryable => format!("failed, retryable{acked}"),
     }
 }
 

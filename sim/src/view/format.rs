@@ -96,19 +96,27 @@ pub(super) fn request_text(request: &Request) -> String {
             notes.extend(partitions.map(|count| format!("{count} partitions")));
             notes.extend(keep_ms.map(|ms| format!("retention {}", span(u64::from(ms)))));
             notes.extend(keep_bytes.map(|bytes| format!("retention {bytes} bytes")));
-            format!("create topic {topic}{}", listed(&notes))
+            format!("create topic {topic}{}", parenthesized(&notes))
         }
         Request::DeleteTopic { topic } => format!("delete topic {topic}"),
         Request::ListTopics => "list the topics".to_owned(),
         Request::DescribeTopic { topic } => format!("describe {topic}"),
         Request::Peek { topic, offset, .. } => format!("peek {topic} from offset {offset}"),
         Request::Produce(new_message) => produce(new_message),
-        Request::Subscribe(stream) => {
+        Request::Subscribe(subscription) => {
             let mut notes = Vec::new();
-            notes.extend(stream.lease_ms.map(|ms| format!("leases of {}", span(u64::from(ms)))));
-            notes.extend((stream.owner != stream.worker).then(|| format!("as owner {}", stream.owner)));
-            notes.extend(stream.deliveries.map(|count| format!("at most {count} deliveries")));
-            format!("{} subscribes to {} in {}{}", stream.worker, stream.topic, stream.group, listed(&notes))
+            notes.extend(subscription.lease_ms.map(|ms| format!("leases of {}", span(u64::from(ms)))));
+            notes.extend(
+                (subscription.owner != subscription.worker).then(|| format!("as owner {}", subscription.owner)),
+            );
+            notes.extend(subscription.deliveries.map(|count| format!("at most {count} deliveries")));
+            format!(
+                "{} subscribes to {} in {}{}",
+                subscription.worker,
+                subscription.topic,
+                subscription.group,
+                parenthesized(&notes)
+            )
         }
         Request::SetPrefetch { worker, to } => format!("{worker} sets its prefetch to {to}"),
         Request::Unsubscribe { worker } => format!("{worker} unsubscribes"),
@@ -117,22 +125,23 @@ pub(super) fn request_text(request: &Request) -> String {
             format!("{} nacks {}{}", delivery.worker, delivery.message, deviation(delivery))
         }
         Request::Extend { delivery, lease_ms } => {
-            let by = lease_ms.map(|ms| format!(" to {} from now", span(u64::from(ms)))).unwrap_or_default();
-            format!("{} extends its lease of {}{by}{}", delivery.worker, delivery.message, deviation(delivery))
+            let lease = lease_ms.map(|ms| format!(" to {} from now", span(u64::from(ms)))).unwrap_or_default();
+            format!("{} extends its lease of {}{lease}{}", delivery.worker, delivery.message, deviation(delivery))
         }
         Request::Release(delivery) => {
             format!("{} releases {}{}", delivery.worker, delivery.message, deviation(delivery))
         }
         Request::Complete { delivery, produce, .. } => {
-            let next: Vec<String> =
+            let outputs: Vec<String> =
                 produce.iter().map(|new_message| format!("{} to {}", new_message.message, new_message.topic)).collect();
-            let next = if next.is_empty() { String::new() } else { format!(", producing {}", next.join(", ")) };
-            format!("{} completes {}{next}{}", delivery.worker, delivery.message, deviation(delivery))
+            let outputs =
+                if outputs.is_empty() { String::new() } else { format!(", producing {}", outputs.join(", ")) };
+            format!("{} completes {}{outputs}{}", delivery.worker, delivery.message, deviation(delivery))
         }
         Request::BeginEffect(begin) => {
-            let by =
+            let delivery =
                 begin.delivery.as_ref().map(|delivery| format!(", for {}{}", delivery.message, deviation(delivery)));
-            format!("{} requests a grant of {}{}", begin.worker, name(&begin.effect), by.unwrap_or_default())
+            format!("{} requests a grant of {}{}", begin.worker, name(&begin.effect), delivery.unwrap_or_default())
         }
         Request::FinishEffect { grant, outcome, .. } => {
             let how = match outcome {
@@ -178,10 +187,10 @@ fn produce(new_message: &NewMessage) -> String {
     notes.extend((new_message.priority > 0).then(|| format!("priority {}", new_message.priority)));
     notes.extend(new_message.policy.map(|policy| format!("at most {} attempts", policy.attempts)));
     notes.extend(new_message.identity.map(|nth| format!("identity {nth}")));
-    format!("produce {} to {}{}", new_message.message, new_message.topic, listed(&notes))
+    format!("produce {} to {}{}", new_message.message, new_message.topic, parenthesized(&notes))
 }
 
-fn listed(notes: &[String]) -> String {
+fn parenthesized(notes: &[String]) -> String {
     if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) }
 }
 
@@ -294,10 +303,10 @@ pub(super) fn delivery(worker: Option<Worker>, delivery: &Delivery, clock: Clock
 
 /// A closed stream as text.
 pub(super) fn closed(worker: Option<Worker>, cause: CloseCause) -> String {
-    let whose = worker.map_or("a closed stream".to_owned(), |worker| worker.to_string());
+    let to = worker.map_or("a closed stream".to_owned(), |worker| worker.to_string());
     let why = match cause {
         CloseCause::TopicDeleted => "its topic was deleted",
         CloseCause::GroupDeleted => "its group was deleted",
     };
-    format!("to {whose}: stream closed, {why}")
+    format!("to {to}: stream closed, {why}")
 }

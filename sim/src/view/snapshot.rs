@@ -92,7 +92,7 @@ pub(super) struct Snapshot {
     /// The stored messages, by topic, partition and offset.
     pub(super) stored: BTreeMap<(String, u32, u64), String>,
     pub(super) messages_in_groups: BTreeMap<MessageInGroup, MessageStatus>,
-    /// Dead-lettered messages: their original place and the group.
+    /// Dead-lettered messages: their original topic, partition and offset, and the group.
     pub(super) dead: BTreeSet<(String, u32, u64, String)>,
     pub(super) effects: BTreeMap<String, EffectRecord>,
 }
@@ -124,8 +124,8 @@ impl Snapshot {
         }
         for (id, partition) in topic.partitions() {
             for (position, message) in partition.messages() {
-                let called = name_of(message);
-                self.stored.insert((name.to_owned(), id.0, message.offset.0), called.clone());
+                let message_name = name_of(message);
+                self.stored.insert((name.to_owned(), id.0, message.offset.0), message_name.clone());
                 if name.starts_with("dlq.")
                     && let Some(dead_letter) = message.body.metadata().dead_letter
                 {
@@ -133,17 +133,17 @@ impl Snapshot {
                     let group = dead_letter.group.as_str().to_owned();
                     self.dead.insert((topic, dead_letter.original_partition.0, dead_letter.original_offset.0, group));
                 }
-                let seen_by = partition.visible_to(position);
-                for group in topic.groups().filter(|group| seen_by.is_none_or(|only| only == group.id())) {
+                let visible_to = partition.visible_to(position);
+                for group in topic.groups().filter(|group| visible_to.is_none_or(|only| only == group.id())) {
                     let message_key = MessageInGroup {
                         topic: name.to_owned(),
                         group: group.name().as_str().to_owned(),
                         partition: id.0,
                         offset: message.offset.0,
-                        message: called.clone(),
+                        message: message_name.clone(),
                     };
-                    let status_of = status_of(group, id, position, message, self.now);
-                    self.messages_in_groups.insert(message_key, status_of);
+                    let status = status_of(group, id, position, message, self.now);
+                    self.messages_in_groups.insert(message_key, status);
                 }
             }
         }
@@ -208,8 +208,8 @@ pub(super) fn name_in(value: &[u8]) -> String {
 
 fn effects(state: &State) -> BTreeMap<String, EffectRecord> {
     let tables = state.store().tables();
-    let all = tables.flat_map(|(realm, table)| {
-        table.effects().map(move |(key, effect)| (effect_name(&realm.identity(key)), effect_record(effect)))
+    let all = tables.flat_map(|(namespace, table)| {
+        table.effects().map(move |(key, effect)| (effect_name(&namespace.identity(key)), effect_record(effect)))
     });
     all.collect()
 }

@@ -47,7 +47,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 limit: usize::from(*limit),
             }),
             Request::Produce(new_message) => Command::Produce(Box::new(produce(new_message))),
-            Request::Subscribe(stream) => Command::Subscribe(subscribe(stream)),
+            Request::Subscribe(subscription) => Command::Subscribe(subscribe(subscription)),
             Request::SetPrefetch { worker, to } => {
                 Command::SetPrefetch(SetPrefetch { consumer: self.network.stream_of(*worker)?, prefetch: *to })
             }
@@ -65,10 +65,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 lease: lease_ms.map(|ms| Millis(u64::from(ms))),
             }),
             Request::Release(delivery) => Command::Release(Release(self.claim(delivery)?)),
-            Request::Complete { delivery, result, produce: new_message } => Command::Complete(Box::new(Complete {
+            Request::Complete { delivery, result, produce: new_messages } => Command::Complete(Box::new(Complete {
                 claim: self.claim(delivery)?,
                 result: result_of(*result),
-                produce: new_message.iter().map(produce).collect(),
+                produce: new_messages.iter().map(produce).collect(),
             })),
             Request::BeginEffect(begin) => store(StoreCommand::Begin(self.begin(begin)?)),
             Request::FinishEffect { grant, outcome, result } => store(StoreCommand::Finish(Finish {
@@ -138,7 +138,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Tampering::WrongPartition => Claim { partition: held.partition.next(), ..claim },
             Tampering::WrongOffset => Claim { offset: held.offset.next(), token: TokenClaim::Absent, ..claim },
             Tampering::WrongGroup => Claim { group: Group(held.group.0.wrapping_add(1) % 3).name(), ..claim },
-            Tampering::NoGroup => Claim { group: GroupName::new("nobody").expect("valid name"), ..claim },
+            Tampering::NoGroup => Claim { group: GroupName::new("absent").expect("valid name"), ..claim },
         })
     }
 

@@ -17,10 +17,10 @@ pub(super) fn command(coverage: &mut Coverage, state: &State, command: &Command)
             let topic = state.topic_named(&claim.topic);
             let progress = topic.and_then(|topic| topic.group_named(&claim.group)?.progress(claim.partition));
             let entry = progress.and_then(|progress| progress.find_delivery(claim.offset));
-            let late = entry.is_some_and(|(_, entry)| {
+            let is_late = entry.is_some_and(|(_, entry)| {
                 entry.leased_until().is_none() && claim.token == TokenClaim::Shown(entry.token)
             });
-            coverage.hit_if(late, Point::LateAck);
+            coverage.hit_if(is_late, Point::LateAck);
         }
         Command::DeleteGroup(DeleteGroup { topic, group }) => {
             let group = state.topic_named(topic).and_then(|topic| topic.group_named(group));
@@ -51,10 +51,11 @@ pub(super) fn record<F: Faults>(coverage: &mut Coverage, broker: Option<&Pipelin
             let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), message_ref)) else {
                 return;
             };
-            let first = progress.acked().floor();
-            coverage.hit_if(overtakes(progress, partition, message_ref.position, first), Point::PriorityFirst);
-            let sought = message_ref.position < progress.replayed_below();
-            coverage.hit_if(sought && broker.is_some_and(|b| is_committed(b.state(), message_ref)), Point::SkipLifted);
+            let floor = progress.acked().floor();
+            coverage.hit_if(overtakes(progress, partition, message_ref.position, floor), Point::PriorityFirst);
+            let is_replayed = message_ref.position < progress.replayed_below();
+            coverage
+                .hit_if(is_replayed && broker.is_some_and(|b| is_committed(b.state(), message_ref)), Point::SkipLifted);
         }
         _ => {}
     }
@@ -63,8 +64,8 @@ pub(super) fn record<F: Faults>(coverage: &mut Coverage, broker: Option<&Pipelin
 /// After the broker started.
 pub(super) fn started(coverage: &mut Coverage, state: &State) {
     let progress = state.topics().flat_map(Topic::groups).flat_map(Group::partitions);
-    let gap = |progress: &Progress| progress.acked().runs().next().is_some();
-    coverage.hit_if(progress.into_iter().any(|(_, progress)| gap(progress)), Point::GapAfterCrash);
+    let has_gap = |progress: &Progress| progress.acked().runs().next().is_some();
+    coverage.hit_if(progress.into_iter().any(|(_, progress)| has_gap(progress)), Point::GapAfterCrash);
 }
 
 /// When a reply leaves the broker.
@@ -125,7 +126,7 @@ fn replied(coverage: &mut Coverage, reply: &Reply) {
             coverage.hit_if(produced.router == RouterUse::Ignored, Point::RouteIgnored);
         }
         Reply::Extended { .. } => coverage.hit(Point::Extended),
-        Reply::Completed(made) => coverage.hit_if(!made.is_empty(), Point::StepCompleted),
+        Reply::Completed(outputs) => coverage.hit_if(!outputs.is_empty(), Point::StepCompleted),
         Reply::Store(StoreReply::Retryable { .. }) => coverage.hit(Point::Retryable),
         Reply::Redriven { count } => coverage.hit_if(*count > 0, Point::Redriven),
         Reply::Topic(info) => {

@@ -1,13 +1,11 @@
 //! Crashes, starts and shutdowns, and the checks of recovery.
 
-use driftq_core::OpenOptions;
-
-use driftq_core::Pipeline;
 use driftq_core::faults::Faults;
 use driftq_core::log::{IoOp, Notice, Recovered, StorageFault};
 use driftq_core::pipeline::OpenError;
 use driftq_core::state::State;
 use driftq_core::types::Ticket;
+use driftq_core::{OpenOptions, Pipeline};
 
 use super::coverage;
 use super::job::LOG_ID;
@@ -20,9 +18,9 @@ use crate::sim_storage::SimStorage;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
     pub(super) fn first_boot(&mut self) -> Verdict {
-        let (setup, now) = (self.pipeline_config(), self.clock());
+        let (config, now) = (self.pipeline_config(), self.clock());
         let opened = OpenOptions::new()
-            .config(setup)
+            .config(config)
             .create(LOG_ID)
             .faults(self.faults)
             .open(&mut self.faults.storage(&mut self.disk), now);
@@ -69,9 +67,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.counters.events += 1;
         self.counters.boots += 1;
         let (state, found) = self.inspect_recovery()?;
-        let (setup, now) = (self.pipeline_config(), self.clock());
+        let (config, now) = (self.pipeline_config(), self.clock());
         let opened =
-            OpenOptions::new().config(setup).faults(self.faults).open(&mut self.faults.storage(&mut self.disk), now);
+            OpenOptions::new().config(config).faults(self.faults).open(&mut self.faults.storage(&mut self.disk), now);
         if let Err(OpenError::Storage(StorageFault::Full) | OpenError::NoRoom(_)) = opened
             && self.disk.model().is_limited()
         {
@@ -96,15 +94,15 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if let Some(crashed_broker) = &mut self.crashed_broker {
             crashed_broker.closed = false;
         }
-        let settled = self.disk.model().at_risk() == (0, 0);
+        let was_all_synced = self.disk.model().at_risk() == (0, 0);
         self.disk.model_mut().set_changes_left(Some(u32::from(after)));
-        let (setup, now) = (self.pipeline_config(), self.clock());
-        drop(OpenOptions::new().config(setup).faults(self.faults).open(&mut self.faults.storage(&mut self.disk), now));
+        let (config, now) = (self.pipeline_config(), self.clock());
+        drop(OpenOptions::new().config(config).faults(self.faults).open(&mut self.faults.storage(&mut self.disk), now));
         self.disk.crash(loss);
         self.coverage.hit(Point::CrashInBoot);
-        let (again, recovered) = self.inspect_recovery()?;
+        let (state_after, recovered) = self.inspect_recovery()?;
         no_synced_loss(recovered.last_lsn, self.shadow.durable())?;
-        recovery_crash_is_harmless((&before, state.digest()), (&recovered, again.digest()), settled)
+        recovery_crash_is_harmless((&before, state.digest()), (&recovered, state_after.digest()), was_all_synced)
     }
 
     /// What recovery would find. Changes nothing.
@@ -167,7 +165,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.chain.mix(broker.state().digest());
         self.broker = Some(broker);
         (self.next_ticket, self.failed_from) = (Ticket(0), None);
-        self.unseen.clear();
+        self.injected_tickets.clear();
         self.records_before = self.shadow.records();
         self.check_state(false)
     }
@@ -181,10 +179,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             match (running.last_done(), running.next_op()) {
                 (Some(IoOp::Rename { .. }), _) => self.coverage.hit(Point::CrashInRename),
                 (Some(IoOp::Append { file, .. }), _) | (_, Some(IoOp::Append { file, .. })) => {
-                    let draft = matches!(file, driftq_core::log::FileId::SnapshotDraft(_));
-                    self.coverage.hit_if(draft, Point::CrashInSnapshot);
-                    let begun = matches!(running.next_op(), Some(IoOp::Append { at, .. }) if at.position == 0);
-                    self.coverage.hit_if(!draft && begun, Point::CrashInRotation);
+                    let is_draft = matches!(file, driftq_core::log::FileId::SnapshotDraft(_));
+                    self.coverage.hit_if(is_draft, Point::CrashInSnapshot);
+                    let is_first_write = matches!(running.next_op(), Some(IoOp::Append { at, .. }) if at.position == 0);
+                    self.coverage.hit_if(!is_draft && is_first_write, Point::CrashInRotation);
                 }
                 _ => {}
             }

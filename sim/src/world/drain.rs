@@ -20,7 +20,7 @@ const LAST_WORKER: Worker = Worker(u8::MAX);
 const ROUNDS: usize = 1_000;
 /// How long a broker may stay idle while its log has no space.
 const STALL_MS: u64 = 100;
-/// How long a broker waits after a full disk before it tries again.
+/// How long a broker waits at most after a full disk before it retries.
 const DISK_FULL_RETRY_MS: u64 = 11_000;
 
 impl<F: Faults, S: SimStorage> World<F, S> {
@@ -37,7 +37,6 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         for consumer in self.network.streams() {
             self.send_and_wait(Command::Unsubscribe(Unsubscribe { consumer }))?;
         }
-        // A broker that found the disk full tries again within this time.
         self.advance_time(DISK_FULL_RETRY_MS);
         self.run_until_idle()?;
         for _ in 0..ROUNDS {
@@ -72,9 +71,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// Checks that everything deliverable is delivered. For an idle world.
     pub(super) fn check_idle(&mut self) -> Verdict {
         let Some(broker) = self.broker.as_ref().filter(|broker| broker.failure().is_none()) else { return Ok(()) };
-        let soon = broker.broker().now().after(Millis(STALL_MS));
+        let stall_end = broker.broker().now().after(Millis(STALL_MS));
         match broker.poll_timeout() {
-            Some(at) if at <= soon => Ok(()),
+            Some(at) if at <= stall_end => Ok(()),
             _ => self.tracker.check_idle(broker),
         }
     }
@@ -145,18 +144,18 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// All unacked messages, with the reason.
     fn undelivered(&self) -> Vec<String> {
         let Some(broker) = &self.broker else { return vec!["the broker is not running".to_owned()] };
-        let mut left = Vec::new();
+        let mut descriptions = Vec::new();
         for topic in broker.state().topics() {
             for group in topic.groups() {
                 for (id, progress) in group.partitions() {
                     let unacked = progress.acked().unacked_before(end(topic, id));
                     if unacked > 0 {
-                        left.push(self.describe_unacked(broker, topic.name(), group.name(), id, unacked));
+                        descriptions.push(self.describe_unacked(broker, topic.name(), group.name(), id, unacked));
                     }
                 }
             }
         }
-        left
+        descriptions
     }
 
     fn describe_unacked(
@@ -167,13 +166,14 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         partition: PartitionId,
         unacked: u64,
     ) -> String {
-        let wakes = broker.poll_timeout().map_or("never".to_owned(), |at| at.to_string());
+        let next_timeout = broker.poll_timeout().map_or("never".to_owned(), |at| at.to_string());
         let topic_state = broker.state().topic_named(topic);
         let progress = topic_state.and_then(|topic| topic.group_named(group)?.progress(partition));
         let in_flight = progress.map_or(0, driftq_core::state::Progress::in_flight);
         let waiting = progress.map_or(0, driftq_core::state::Progress::waiting);
         format!(
-            "{unacked} of {topic}/{partition} for {group}: {in_flight} in flight, {waiting} waiting; the next timeout is at {wakes}"
+            "{unacked} of {topic}/{partition} for {group}: {in_flight} in flight, {waiting} waiting; the next timeout \
+                is at {next_timeout}"
         )
     }
 }

@@ -107,10 +107,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.counters.commands += 1;
         coverage::command(&mut self.coverage, broker.state(), &command);
         let pending = self.tracker.before_command(broker, command, now);
-        let refused = broker.broker().counters().refused;
+        let refused_before = broker.broker().counters().refused;
         let mut command = pending.command.clone();
-        if let Some(first) = self.faults.command(broker.state(), broker.broker().limits(), &mut command) {
-            self.unseen.insert(broker.handle(now, first));
+        if let Some(injected) = self.faults.command(broker.state(), broker.broker().limits(), &mut command) {
+            self.injected_tickets.insert(broker.handle(now, injected));
         }
         let ticket = broker.handle(now, command);
         self.next_ticket = ticket.next();
@@ -133,7 +133,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         {
             oracle.command(now, ticket, &pending.command);
         }
-        let is_short_of_space = broker.broker().counters().refused > refused;
+        let is_short_of_space = broker.broker().counters().refused > refused_before;
         self.tracker.after_command(broker, pending, ticket)?;
         self.check_state(is_short_of_space)
     }
@@ -142,8 +142,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     fn targets_unknown_topic(&self, command: &Command) -> bool {
         let (Some(broker), Command::Produce(produce)) = (&self.broker, command) else { return false };
         let router = produce.routing.as_ref().and_then(|router| router.target_topic.as_ref());
-        let mut wanted = router.into_iter().chain(&produce.envelope.target_topic).chain([&produce.topic]);
-        wanted.any(|topic| broker.state().topic_named(topic).is_none())
+        let mut topics = router.into_iter().chain(&produce.envelope.target_topic).chain([&produce.topic]);
+        topics.any(|topic| broker.state().topic_named(topic).is_none())
     }
 
     /// Calls the broker's timeout handler, if a timer is due.
@@ -158,12 +158,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     fn call_timeout(&mut self, now: Timestamp) -> Verdict {
         let Some(broker) = &mut self.broker else { return Ok(()) };
         self.counters.events += 1;
-        let refused = broker.broker().counters().refused;
+        let refused_before = broker.broker().counters().refused;
         broker.handle_timeout(now);
         if let Some(oracle) = &mut self.oracle {
             oracle.timeout(now);
         }
-        let is_short_of_space = broker.broker().counters().refused > refused;
+        let is_short_of_space = broker.broker().counters().refused > refused_before;
         self.check_state(is_short_of_space)
     }
 
@@ -184,9 +184,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// record, which the oracle does not model.
     pub(super) fn check_state(&mut self, is_short_of_space: bool) -> Verdict {
         let Some(broker) = &self.broker else { return Ok(()) };
-        let inside = broker.broker().now();
-        time_is_monotonic(self.latest, inside)?;
-        self.latest = inside;
+        let now = broker.broker().now();
+        time_is_monotonic(self.latest, now)?;
+        self.latest = now;
         self.tracker.observe_state(broker)?;
         if is_short_of_space {
             self.oracle = None;
@@ -211,8 +211,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     }
 }
 
-/// Whether due timers must run before the command: it changes which messages a group sees, so their effects could not
-/// be distinguished afterwards, or it is checked against the state it is decided on.
+/// Whether due timers must run before the command: it changes which messages are visible to a group, so their effects
+/// could not be distinguished afterwards, or it is checked against the state it is decided on.
 fn runs_timers_first(command: &Command) -> bool {
     matches!(
         command,

@@ -51,7 +51,7 @@ impl<F: Faults> World<F> {
         let Self {
             setup: _,
             faults: _,
-            unseen: _,
+            injected_tickets: _,
             disk,
             broker,
             jobs,
@@ -78,8 +78,8 @@ impl<F: Faults> World<F> {
             broker.canonical(out)?;
         }
         out.part()?;
-        for class in jobs {
-            if let Some(running) = class {
+        for job in jobs {
+            if let Some(running) = job {
                 running.canonical(out)?;
             }
             out.part()?;
@@ -194,9 +194,9 @@ mod tests {
     use crate::setup::Setup;
     use crate::world::Checks;
 
-    type Quiet = World<NoFaults>;
+    type TestWorld = World<NoFaults>;
 
-    fn after(world: &Quiet, actions: &[Action]) -> Quiet {
+    fn after(world: &TestWorld, actions: &[Action]) -> TestWorld {
         let mut world = world.clone();
         for action in actions {
             world.apply(action).expect("no violation");
@@ -205,7 +205,7 @@ mod tests {
         world
     }
 
-    fn fingerprint_of(world: &Quiet) -> Fingerprint {
+    fn fingerprint_of(world: &TestWorld) -> Fingerprint {
         world.fingerprint(&mut Vec::new())
     }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     /// Two workers have read one message each.
-    fn busy() -> Quiet {
+    fn busy() -> TestWorld {
         let topic = Topic::new(0);
         let create = Request::CreateTopic { topic, partitions: None, keep_ms: None, keep_bytes: None };
         let subscribe = |nth| {
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn worlds_that_differ_in_one_part_have_different_fingerprints() {
-        let one = busy();
+        let base = busy();
         let log = Action::Io { class: JobClass::Log, fault: None };
         let nack = Action::Request(Request::Nack { delivery: delivery_ref(1), reason: 1, delay_ms: None });
         let actions = [
@@ -265,9 +265,9 @@ mod tests {
             nack,
             log,
         ];
-        let other = after(&one, &actions);
-        let with = |change: &dyn Fn(&mut Quiet)| {
-            let mut world = one.clone();
+        let other = after(&base, &actions);
+        let with = |change: &dyn Fn(&mut TestWorld)| {
+            let mut world = base.clone();
             change(&mut world);
             world
         };
@@ -279,52 +279,52 @@ mod tests {
             with(&|world| world.now = other.now),
             with(&|world| world.skew = 1),
             with(&|world| world.latest = Timestamp(world.latest.0 + 1)),
-            with(&|world| world.network = after(&one, &[Action::Crash { loss: Loss::All }]).network),
+            with(&|world| world.network = after(&base, &[Action::Crash { loss: Loss::All }]).network),
             with(&|world| world.shadow = other.shadow.clone()),
             with(&|world| world.oracle = other.oracle.clone()),
             with(&|world| world.oracle = None),
             with(&|world| world.tracker = other.tracker.clone()),
-            with(&|world| world.crashed_broker = after(&one, &[Action::Crash { loss: Loss::All }]).crashed_broker),
+            with(&|world| world.crashed_broker = after(&base, &[Action::Crash { loss: Loss::All }]).crashed_broker),
             with(&|world| world.failed_from = Some(Ticket(0))),
         ];
-        let mut prints: Vec<_> = changed.iter().chain([&one, &other]).map(fingerprint_of).collect();
-        let count = prints.len();
-        prints.sort_unstable();
-        prints.dedup();
-        assert_eq!(prints.len(), count);
+        let mut fingerprints: Vec<_> = changed.iter().chain([&base, &other]).map(fingerprint_of).collect();
+        let count = fingerprints.len();
+        fingerprints.sort_unstable();
+        fingerprints.dedup();
+        assert_eq!(fingerprints.len(), count);
     }
 
     #[test]
     fn equivalent_histories_have_one_fingerprint() {
-        let one = busy();
+        let base = busy();
         let (first, second) =
             (Action::Request(Request::Ack(delivery_ref(0))), Action::Request(Request::Ack(delivery_ref(1))));
-        let settle = Action::FlushIo;
-        let forth = after(&one, &[first.clone(), settle.clone(), second.clone(), settle.clone()]);
-        let back = after(&one, &[second, settle.clone(), first.clone(), settle.clone()]);
+        let flush = Action::FlushIo;
+        let forth = after(&base, &[first.clone(), flush.clone(), second.clone(), flush.clone()]);
+        let back = after(&base, &[second, flush.clone(), first.clone(), flush.clone()]);
         assert_eq!(fingerprint_of(&forth), fingerprint_of(&back), "both acks are durable, in either order");
-        let late = after(&forth, &[first, settle]);
+        let late = after(&forth, &[first, flush]);
         assert_eq!(fingerprint_of(&forth), fingerprint_of(&late), "a repeated ack changed nothing");
-        let waiting = after(&one, &[produce(2), Action::Request(Request::ListTopics)]);
-        assert_ne!(fingerprint_of(&after(&one, &[produce(2)])), fingerprint_of(&waiting), "a reply is pending");
+        let waiting = after(&base, &[produce(2), Action::Request(Request::ListTopics)]);
+        assert_ne!(fingerprint_of(&after(&base, &[produce(2)])), fingerprint_of(&waiting), "a reply is pending");
     }
 
     #[test]
     fn durable_records_count_by_their_state_and_others_by_content() {
-        let one = busy();
+        let base = busy();
         let extend = |ms| Action::Request(Request::Extend { delivery: delivery_ref(0), lease_ms: Some(ms) });
-        let settle = Action::FlushIo;
+        let flush = Action::FlushIo;
         let (long, longer) = (extend(5_000), extend(6_000));
-        let straight = after(&one, std::slice::from_ref(&longer));
-        let detour = after(&one, &[long, longer]);
+        let straight = after(&base, std::slice::from_ref(&longer));
+        let detour = after(&base, &[long, longer]);
         assert_ne!(
             fingerprint_of(&straight),
             fingerprint_of(&detour),
             "a crash between the two extends exposes the difference"
         );
         assert_eq!(
-            fingerprint_of(&after(&straight, std::slice::from_ref(&settle))),
-            fingerprint_of(&after(&detour, &[settle]))
+            fingerprint_of(&after(&straight, std::slice::from_ref(&flush))),
+            fingerprint_of(&after(&detour, &[flush]))
         );
     }
 }

@@ -27,14 +27,14 @@ impl JobClass {
 impl<F: Faults, S: SimStorage> World<F, S> {
     /// Performs the next operation of the class and starts a job if none is in progress.
     pub(super) fn io(&mut self, class: JobClass, fault: Option<IoFault>) -> Verdict {
-        self.op(class, fault)?;
+        self.perform_op(class, fault)?;
         Ok(())
     }
 
     /// Performs all pending I/O.
     pub(super) fn flush_io(&mut self) -> Verdict {
         let mut ops = 0;
-        while self.op(JobClass::Log, None)? || self.op(JobClass::Background, None)? {
+        while self.perform_op(JobClass::Log, None)? || self.perform_op(JobClass::Background, None)? {
             ops += 1;
             io_quiesces(ops)?;
         }
@@ -42,7 +42,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     }
 
     /// Performs one operation; `false` if there is none.
-    fn op(&mut self, class: JobClass, fault: Option<IoFault>) -> Result<bool, Violation> {
+    fn perform_op(&mut self, class: JobClass, fault: Option<IoFault>) -> Result<bool, Violation> {
         let now = self.clock();
         let Some(broker) = &mut self.broker else { return Ok(false) };
         let mut running = match self.jobs[class as usize].take() {
@@ -66,9 +66,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.record_op(&running, &result)?;
         let Some(broker) = &mut self.broker else { return Ok(false) };
         if result.is_err() || running.next >= running.job.ops().len() {
-            let full = matches!(result, Err(StorageFault::Full)) && class == JobClass::Background;
-            if result.is_err() && !full && self.failed_from.is_none() {
-                // Whatever the broker does about it.
+            let is_disk_full = matches!(result, Err(StorageFault::Full)) && class == JobClass::Background;
+            if result.is_err() && !is_disk_full && self.failed_from.is_none() {
+                // Set even if the broker ignores the failure.
                 self.failed_from = Some(self.next_ticket);
             }
             let disk = &mut self.disk;
@@ -101,8 +101,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                         skipped_is_acked(broker.state(), message_ref)?;
                     }
                 }
-                let deciding = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
-                self.coverage.hit_if(deciding && self.jobs[0].is_some(), Point::OverlappingBatches);
+                let has_unsynced = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
+                self.coverage.hit_if(has_unsynced && self.jobs[0].is_some(), Point::OverlappingBatches);
             }
             (IoOp::Sync { .. } | IoOp::SyncFolder, Ok(())) => self.shadow.advance_durable(self.disk.model()),
             (IoOp::Remove { file: FileId::Segment(_) }, Ok(())) => self.coverage.hit(Point::SegmentsRemoved),
@@ -110,8 +110,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.coverage.hit(Point::SyncFailed);
             }
             (IoOp::Append { file, at, bytes }, Err(StorageFault::Io(_))) => {
-                // A partial write is readable. Behind it the preallocated file is zero, and so may the lost part have
-                // been.
+                // A partial write is readable. Behind it the preallocated file is zero, as the lost part may be.
                 let written = self.disk.model().bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));
                 let mut found = written.unwrap_or_default().to_vec();
                 found.resize(bytes.len(), 0);

@@ -182,7 +182,7 @@ impl Network {
         write!(out, "{in_transit:?} {workers:?} {streams:?} {opening:?} {pending_grants:?} {effect_runs:?} ")
     }
 
-    /// A worker asks for a grant.
+    /// A worker requests a grant.
     pub(super) fn request_grant(&mut self, ticket: Ticket, worker: Worker, identity: &Identity) {
         self.pending_grants.insert(ticket, (worker, identity.clone()));
     }
@@ -284,8 +284,8 @@ impl Network {
 }
 
 /// Adds an item and drops the oldest beyond the limit.
-pub(super) fn push<T>(queue: &mut VecDeque<T>, one: T) {
-    queue.push_back(one);
+pub(super) fn push<T>(queue: &mut VecDeque<T>, item: T) {
+    queue.push_back(item);
     if queue.len() > KEPT_MAX {
         queue.pop_front();
     }

@@ -33,31 +33,31 @@ impl<F: Faults, S: SimStorage> World<F, S> {
 
     /// A worker runs an effect under a grant, at most once.
     pub(super) fn run_effect(&mut self, grant: &GrantRef) -> Verdict {
-        let wanted = identity(&grant.effect);
+        let identity = identity(&grant.effect);
         let Some(worker_state) = self.network.workers.get_mut(&grant.worker) else { return Ok(()) };
-        let mut granted = worker_state.grants.iter_mut().rev().filter(|granted| granted.identity == wanted);
+        let mut granted = worker_state.grants.iter_mut().rev().filter(|granted| granted.identity == identity);
         let Some(granted) = granted.nth(usize::from(grant.back)).filter(|granted| !granted.ran) else { return Ok(()) };
         granted.ran = true;
         let (token, attempt) = (granted.token, granted.attempt);
         self.counters.events += 1;
         self.counters.effects += 1;
-        let before = self.network.effect_runs.iter().filter(|ran| ran.identity == wanted).map(|ran| ran.token).max();
+        let before = self.network.effect_runs.iter().filter(|run| run.identity == identity).map(|run| run.token).max();
         self.counters.reruns += u64::from(before.is_some());
         self.coverage.hit_if(before.is_some(), Point::Rerun);
         self.network.effect_runs.push(EffectRun {
-            identity: wanted.clone(),
+            identity: identity.clone(),
             token,
             attempt,
             after: self.counters.events,
         });
-        self.tracker.effect_ran(&wanted, before, token)
+        self.tracker.effect_ran(&identity, before, token)
     }
 
     /// Collects the outputs of the broker and checks them.
     pub(super) fn collect(&mut self) -> Verdict {
         while let Some(output) = self.broker.as_mut().and_then(Pipeline::poll_output) {
             if let Output::Reply { ticket, .. } = &output
-                && self.unseen.remove(ticket)
+                && self.injected_tickets.remove(ticket)
             {
                 continue;
             }
@@ -85,8 +85,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let context = ReleaseContext { durable: self.shadow.durable(), failed_from: self.failed_from };
         if let Output::Deliver { delivery, .. } = output {
             let newest = self.shadow.last_token();
-            let known = newest.is_some_and(|newest| delivery.token <= newest);
-            let lsn = if known { Lsn(0) } else { Lsn(u64::MAX) };
+            let is_durable = newest.is_some_and(|newest| delivery.token <= newest);
+            let lsn = if is_durable { Lsn(0) } else { Lsn(u64::MAX) };
             context.permits(lsn, || format!("{delivery:?}; the newest durable token is {newest:?}"))?;
         }
         self.tracker.observe_output(output, context)?;
@@ -124,13 +124,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 self.network.deliver(consumer, &delivery);
                 let stream = self.network.streams.get(&consumer);
                 self.coverage.hit_if(stream.is_some_and(|stream| stream.left == Some(0)), Point::DeliveriesMax);
-                let dead = stream.is_some_and(|stream| stream.topic.is_dlq);
-                self.coverage.hit_if(dead, Point::DeadLetterDelivered);
+                let is_dead_letter = stream.is_some_and(|stream| stream.topic.is_dlq);
+                self.coverage.hit_if(is_dead_letter, Point::DeadLetterDelivered);
             }
             Output::Closed { consumer, cause } => {
                 let stream = self.network.close(consumer);
-                let topic = cause == CloseCause::TopicDeleted;
-                self.coverage.hit_if(stream.is_some() && topic, Point::TopicDeleted);
+                let is_topic_deleted = cause == CloseCause::TopicDeleted;
+                self.coverage.hit_if(stream.is_some() && is_topic_deleted, Point::TopicDeleted);
             }
         }
     }
@@ -149,8 +149,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         match produced.duplicate {
             false => drop(self.network.produced.insert(location, self.counters.boots)),
             true => {
-                let before = self.network.produced.get(&location).is_some_and(|boots| *boots < self.counters.boots);
-                self.coverage.hit_if(before, Point::DuplicateAfterCrash);
+                let was_restarted =
+                    self.network.produced.get(&location).is_some_and(|boots| *boots < self.counters.boots);
+                self.coverage.hit_if(was_restarted, Point::DuplicateAfterCrash);
             }
         }
     }

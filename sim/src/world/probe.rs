@@ -24,10 +24,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let (state, undamaged) =
             sound_log_accepted(inspect_with(&mut self.faults.storage(&mut disk.clone()), None, &self.faults))?;
         let Some((file, hit)) = disk.damage(damage) else { return Ok(()) };
-        let unread = matches!(damage, Damage::Unreadable { .. });
+        let is_unreadable = matches!(damage, Damage::Unreadable { .. });
         let (after, found) = match inspect_with(&mut self.faults.storage(&mut disk), None, &self.faults) {
             Err(_) => {
-                self.coverage.hit(if unread { Point::ReadRefused } else { Point::DamageDetected });
+                self.coverage.hit(if is_unreadable { Point::ReadRefused } else { Point::DamageDetected });
                 return Ok(());
             }
             Ok(found) => found,
@@ -37,7 +37,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             return Ok(());
         }
         let details = (damage, file, &hit);
-        read_error_is_refused(unread, details)?;
+        read_error_is_refused(is_unreadable, details)?;
         let proven = self.proven(&disk, file, &hit, undamaged.last_lsn);
         damage_is_detected(found.last_lsn, proven, details)?;
         self.coverage.hit(Point::DamageInWindow);

@@ -71,7 +71,7 @@ pub struct World<F: Faults, S = Disk> {
     pub(super) records_before: u64,
     pub(super) next_ticket: Ticket,
     /// Tickets of commands that a planted bug sent, not a client; their replies are dropped.
-    pub(super) unseen: BTreeSet<Ticket>,
+    pub(super) injected_tickets: BTreeSet<Ticket>,
     /// The first ticket after the log failed.
     pub(super) failed_from: Option<Ticket>,
     /// Recorded traffic between broker and clients, if the tap is on.
@@ -114,7 +114,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             comparisons: 0,
             records_before: 0,
             next_ticket: Ticket(0),
-            unseen: BTreeSet::new(),
+            injected_tickets: BTreeSet::new(),
             failed_from: None,
             tap_events: None,
             faults,

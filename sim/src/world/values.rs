@@ -89,16 +89,16 @@ pub(super) fn produce(new_message: &NewMessage) -> Produce {
     command
 }
 
-pub(super) fn subscribe(stream: &Subscription) -> Subscribe {
+pub(super) fn subscribe(subscription: &Subscription) -> Subscribe {
     Subscribe {
-        topic: stream.topic.name(),
-        group: stream.group.name(),
-        owner: stream.owner.name(),
-        lease: stream.lease_ms.map(|ms| Millis(u64::from(ms))),
-        prefetch: stream.prefetch,
-        deliveries_max: stream.deliveries,
-        start: start(stream.latest),
-        on_disconnect: if stream.release { OnDisconnect::Release } else { OnDisconnect::Keep },
+        topic: subscription.topic.name(),
+        group: subscription.group.name(),
+        owner: subscription.owner.name(),
+        lease: subscription.lease_ms.map(|ms| Millis(u64::from(ms))),
+        prefetch: subscription.prefetch,
+        deliveries_max: subscription.deliveries,
+        start: start(subscription.latest),
+        on_disconnect: if subscription.release { OnDisconnect::Release } else { OnDisconnect::Keep },
     }
 }
 

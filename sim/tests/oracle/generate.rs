@@ -38,12 +38,13 @@ impl Workload {
         let weights = std::array::from_fn(|kind| {
             if kind > 2 && kind != 5 && rng.random_bool(0.4) { 0 } else { base[kind] * rng.random_range(1..4) }
         });
-        let mut some = |likely: f64, most: u32| if rng.random_bool(likely) { rng.random_range(0..most) } else { 0 };
-        let (crash, disk, time) = (some(0.5, 100), some(0.6, 200), some(0.9, 300));
+        let mut rate =
+            |probability: f64, max: u32| if rng.random_bool(probability) { rng.random_range(0..max) } else { 0 };
+        let (crash, disk, time) = (rate(0.5, 100), rate(0.6, 200), rate(0.9, 300));
         let (topics, partitions) = (rng.random_range(1..=TOPICS.len()), rng.random_range(1..=4));
-        let tight = |likely: f64| {
-            move |rng: &mut ChaCha8Rng, most: u64| {
-                if rng.random_bool(likely) { rng.random_range(1..=most) } else { 1_000 }
+        let tight = |probability: f64| {
+            move |rng: &mut ChaCha8Rng, max: u64| {
+                if rng.random_bool(probability) { rng.random_range(1..=max) } else { 1_000 }
             }
         };
         let (small, seldom) = (tight(0.5), tight(0.1));
@@ -86,8 +87,8 @@ impl<F: Faults> World<F> {
         self.rng.random_range(0..end)
     }
 
-    fn maybe<T>(&mut self, likely: f64, draw: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        if self.rng.random_bool(likely) { Some(draw(self)) } else { None }
+    fn maybe<T>(&mut self, probability: f64, draw: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.rng.random_bool(probability) { Some(draw(self)) } else { None }
     }
 
     fn millis(&mut self, end: u64) -> Millis {
@@ -113,8 +114,8 @@ impl<F: Faults> World<F> {
     }
 
     fn offset(&mut self) -> Offset {
-        let far = if self.rng.random_bool(0.8) { 12 } else { 60 };
-        Offset(self.below(far))
+        let end = if self.rng.random_bool(0.8) { 12 } else { 60 };
+        Offset(self.below(end))
     }
 
     fn stream(&mut self) -> ConsumerId {
@@ -163,9 +164,9 @@ impl<F: Faults> World<F> {
         let weights = self.workload.weights;
         let mut at = self.rng.random_range(0..weights.iter().sum());
         let kind = weights.iter().position(|weight| {
-            let here = at < *weight;
+            let is_hit = at < *weight;
             at = at.saturating_sub(*weight);
-            here
+            is_hit
         });
         let (topic, group) = (self.topic(), self.group());
         match kind.expect("one of the weights is hit") {
@@ -271,8 +272,8 @@ impl<F: Faults> World<F> {
     }
 
     fn draw_claim(&mut self) -> Claim {
-        let far = if self.rng.random_bool(0.8) { 4 } else { 100 };
-        let (back, foreign) = (self.below(far) as usize, self.below(5) as usize);
+        let end = if self.rng.random_bool(0.8) { 4 } else { 100 };
+        let (back, foreign) = (self.below(end) as usize, self.below(5) as usize);
         let count = self.held.len();
         let Some(held) = self.held.get(count.wrapping_sub(1 + back)).cloned() else {
             return Claim {

@@ -28,9 +28,9 @@ fn all_agree(seeds: std::ops::Range<u64>) {
 }
 
 /// The number of seeds needed, and the difference.
-fn seeds_to_detect(fault: Fault, most: u64) -> (u64, String) {
-    let seen = (0..most).find_map(|seed| Some((seed + 1, run(seed, Planted(fault)).err()?)));
-    seen.unwrap_or_else(|| panic!("{fault:?} is not detected within {most} seeds"))
+fn seeds_to_detect(fault: Fault, seeds_max: u64) -> (u64, String) {
+    let detected = (0..seeds_max).find_map(|seed| Some((seed + 1, run(seed, Planted(fault)).err()?)));
+    detected.unwrap_or_else(|| panic!("{fault:?} is not detected within {seeds_max} seeds"))
 }
 
 #[test]
@@ -40,8 +40,8 @@ fn broker_matches_the_oracle() {
 
 #[test]
 #[ignore = "takes minutes"]
-fn broker_matches_the_oracle_for_a_long_time() {
-    let number = |name, usual| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
+fn broker_matches_the_oracle_for_many_seeds() {
+    let number = |name, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let from = number("FROM", 0);
     all_agree(from..from + number("SEEDS", 200_000));
 }

@@ -1,18 +1,15 @@
 //! A real broker on an in-memory disk, and the oracle beside it.
 
-use driftq_core::OpenOptions;
-
-use driftq_core::command::{DescribeTopic, ListTopics};
 use std::fmt::Debug;
 
-use driftq_core::command::Subscribe;
+use driftq_core::command::{DescribeTopic, ListTopics, Subscribe};
 use driftq_core::faults::Faults;
 use driftq_core::log::{
     CrashPlan, FileId, FolderChange, LogId, Malformed, MemoryStorage, RECORD_KIND_MAX, Replay, SectorFate, recover,
 };
 use driftq_core::reply::Delivery;
 use driftq_core::types::*;
-use driftq_core::{Command, JobClass, Output, Pipeline, PipelineConfig, Reply};
+use driftq_core::{Command, JobClass, OpenOptions, Output, Pipeline, PipelineConfig, Reply};
 use driftq_sim::oracle::Oracle;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -102,9 +99,9 @@ impl CrashPlan for PartialLoss<'_> {
 
 /// The LSNs of the records behind the snapshot, if one was used.
 #[derive(Default)]
-struct Count(Vec<Lsn>);
+struct ReplayedLsns(Vec<Lsn>);
 
-impl Replay for Count {
+impl Replay for ReplayedLsns {
     fn reset(&mut self) {
         self.0.clear();
     }
@@ -364,15 +361,15 @@ impl<F: Faults> World<F> {
             self.storage.crash_with(&mut PartialLoss(&mut self.rng, keep))
         };
         self.storage = storage;
-        let mut count = Count::default();
-        let recovered = recover(&mut self.storage, None, &mut count).expect("a crash alone damages nothing");
-        let before = count.0.first().map_or(recovered.last_lsn, |first| Lsn(first.0 - 1));
+        let mut replayed = ReplayedLsns::default();
+        let recovered = recover(&mut self.storage, None, &mut replayed).expect("a crash alone damages nothing");
+        let before = replayed.0.first().map_or(recovered.last_lsn, |first| Lsn(first.0 - 1));
         let at = self.ends.partition_point(|(lsn, _)| *lsn <= before);
-        let survived = self.ends[at - 1].1 + count.0.len() as u64;
-        let of = self.oracle.records();
-        self.log(|| format!("crash, {survived} records of {of} survive"));
-        if survived > of {
-            return Err(format!("{survived} records survived of {of}"));
+        let survived = self.ends[at - 1].1 + replayed.0.len() as u64;
+        let total = self.oracle.records();
+        self.log(|| format!("crash, {survived} records of {total} survive"));
+        if survived > total {
+            return Err(format!("{survived} records survived of {total}"));
         }
         self.feed(OracleInput::Crash(survived))?;
         if self.rng.random_bool(0.5) {
@@ -395,17 +392,17 @@ impl<F: Faults> World<F> {
         Ok(())
     }
 
-    fn feed(&mut self, what: OracleInput) -> Result<(), String> {
-        what.feed(&mut self.oracle)?;
+    fn feed(&mut self, input: OracleInput) -> Result<(), String> {
+        input.feed(&mut self.oracle)?;
         if let Some(inputs) = &mut self.inputs {
-            inputs.push(what);
+            inputs.push(input);
         }
         Ok(())
     }
 
-    fn log(&self, what: impl FnOnce() -> String) {
+    fn log(&self, line: impl FnOnce() -> String) {
         if std::env::var_os("VERBOSE").is_some() {
-            println!("{}", what());
+            println!("{}", line());
         }
     }
 }

@@ -52,18 +52,18 @@ fn settled() -> BoxedStrategy<Chunk> {
 /// A worker reads everything and settles all of it the same way. Dead letters are redriven.
 fn settled_all() -> BoxedStrategy<Chunk> {
     (worker(), 0..5_u8)
-        .prop_map(|(worker, settle_request)| {
+        .prop_map(|(worker, variant)| {
             let mut actions = vec![Action::FlushIo, Action::Read { worker, count: u8::MAX }];
             actions.extend((0..NEWEST).map(Message).map(|message| {
                 let delivery = DeliveryRef { worker, message, ..DeliveryRef::default() };
-                Action::Request(match settle_request {
-                    0 | 1 => Request::Nack { delivery, reason: settle_request, delay_ms: None },
+                Action::Request(match variant {
+                    0 | 1 => Request::Nack { delivery, reason: variant, delay_ms: None },
                     2 => Request::Release(delivery),
                     _ => Request::Ack(delivery),
                 })
             }));
             actions.push(Action::FlushIo);
-            if settle_request == 0 {
+            if variant == 0 {
                 let redrive = Request::Redrive { topic: Topic::new(0), offset: None, limit: u64::MAX };
                 actions.extend([Action::Request(redrive), Action::FlushIo]);
             }
@@ -81,24 +81,24 @@ fn run_effects() -> BoxedStrategy<Chunk> {
 /// store in one of many ways, and stops at some point.
 fn protocol_use() -> BoxedStrategy<Chunk> {
     (0..13_u8, 1..4_u8, 0..4_usize, vec(new_message().boxed(), 0..2).boxed())
-        .prop_map(|(variant, key, cut_short, produce)| {
+        .prop_map(|(variant, key, cut_short, outputs)| {
             let (worker, topic, group) = (Worker(0), Topic::new(0), Group(0));
             let effect = EffectRef { scope: Scope::Consume { topic, group }, tenant: 0, key };
             let grant = GrantRef { worker, effect, back: 0, tampering: Tampering::None };
             let delivery = DeliveryRef { worker, message: Message(0), ..DeliveryRef::default() };
-            let new_message = Request::Produce(NewMessage { topic, identity: Some(key), ..NewMessage::default() });
+            let produce = Request::Produce(NewMessage { topic, identity: Some(key), ..NewMessage::default() });
             let begin = |ttl_ms, request, delivery| {
                 let begin = EffectBegin { worker, effect, ttl_ms, request, delivery, ..EffectBegin::default() };
                 Request::BeginEffect(EffectBegin { lease_ms: Some(10_000), ..begin })
             };
             let finish = |outcome| Request::FinishEffect { grant, outcome, result: 1 };
-            let complete = Request::Complete { delivery, result: 1, produce };
+            let complete = Request::Complete { delivery, result: 1, produce: outputs };
             let (call, read) = (Call(u32::from(key)), Action::Read { worker, count: u8::MAX });
             let repeat = [Action::Crash { loss: Loss::All }, Action::Boot, Action::Arrive { call }, Action::FlushIo];
             let requested = |requests: Vec<Request>| {
                 requests.into_iter().flat_map(|request| [Action::Request(request), Action::FlushIo])
             };
-            let mut actions: Chunk = vec![Action::Request(new_message.clone()), Action::FlushIo, read.clone()];
+            let mut actions: Chunk = vec![Action::Request(produce), Action::FlushIo, read.clone()];
             actions.extend(requested(vec![begin(None, 1, (variant % 2 == 0).then_some(delivery))]));
             actions.push(Action::RunEffect(grant));
             match variant {
@@ -192,8 +192,8 @@ fn protocol_use() -> BoxedStrategy<Chunk> {
 fn resent() -> BoxedStrategy<Chunk> {
     (new_message(), driver_io(), driver_io())
         .prop_map(|(new_message, between, after)| {
-            let new_message = Action::Request(Request::Produce(new_message));
-            [vec![new_message.clone()], between, vec![new_message], after].concat()
+            let produce = Action::Request(Request::Produce(new_message));
+            [vec![produce.clone()], between, vec![produce], after].concat()
         })
         .boxed()
 }
@@ -238,9 +238,9 @@ fn disk() -> BoxedStrategy<Chunk> {
 /// A snapshot is written, up to some operation.
 fn snapshot() -> BoxedStrategy<Chunk> {
     (vec(class(), 0..16), weighted(0.2, fault()), weighted(0.4, loss()))
-        .prop_map(|(pieces, fault, loss)| {
+        .prop_map(|(classes, fault, loss)| {
             let mut actions = vec![Action::FlushIo, Action::Snapshot];
-            actions.extend(pieces.into_iter().map(|class| Action::Io { class, fault: None }));
+            actions.extend(classes.into_iter().map(|class| Action::Io { class, fault: None }));
             actions.extend(fault.map(|fault| Action::Io { class: JobClass::Background, fault: Some(fault) }));
             actions.extend(loss.into_iter().flat_map(|loss| [Action::Crash { loss }, Action::Boot]));
             actions
@@ -266,47 +266,49 @@ fn crashes() -> BoxedStrategy<Chunk> {
 
 /// The kinds of chunks. A sequence may leave out some: without restarts it goes deeper elsewhere.
 fn chunk() -> impl Strategy<Value = (u8, Chunk)> {
-    let of = |kind: u8, chunk: BoxedStrategy<Chunk>| chunk.prop_map(move |chunk| (kind, chunk));
+    let with_kind = |kind: u8, chunk: BoxedStrategy<Chunk>| chunk.prop_map(move |chunk| (kind, chunk));
     prop_oneof![
-        8 => of(0, requested(new_message().prop_map(Request::Produce))),
-        1 => of(0, resent()),
-        7 => of(0, settled()),
-        3 => of(0, settled_all()),
-        2 => of(0, requested(streams())),
-        2 => of(7, requested(store())),
-        1 => of(7, run_effects()),
-        3 => of(7, protocol_use()),
-        3 => of(1, requested(administration())),
-        1 => of(2, requested(query())),
-        2 => of(3, network()),
-        4 => of(4, time()),
-        2 => of(5, disk()),
-        2 => of(6, crashes()),
+        8 => with_kind(0, requested(new_message().prop_map(Request::Produce))),
+        1 => with_kind(0, resent()),
+        7 => with_kind(0, settled()),
+        3 => with_kind(0, settled_all()),
+        2 => with_kind(0, requested(streams())),
+        2 => with_kind(7, requested(store())),
+        1 => with_kind(7, run_effects()),
+        3 => with_kind(7, protocol_use()),
+        3 => with_kind(1, requested(administration())),
+        1 => with_kind(2, requested(query())),
+        2 => with_kind(3, network()),
+        4 => with_kind(4, time()),
+        2 => with_kind(5, disk()),
+        2 => with_kind(6, crashes()),
     ]
 }
 
-/// Sequences of at most `longest` chunks after the creation of a topic and a stream, ended by a drain.
-pub fn sequences(longest: usize) -> impl Strategy<Value = Sequence> {
+/// Sequences of at most `chunks_max` chunks after the creation of a topic and a stream, ended by a drain.
+pub fn sequences(chunks_max: usize) -> impl Strategy<Value = Sequence> {
     let begin =
         (partitions(), weighted(0.5, span()), weighted(0.5, span())).prop_map(|(partitions, lease_ms, keep_ms)| {
             let (worker, topic) = (Worker(0), Topic::new(0));
-            let stream =
+            let subscription =
                 Subscription { worker, topic, owner: worker, lease_ms, prefetch: 2, ..Subscription::default() };
             let create = Request::CreateTopic { topic, partitions: Some(partitions), keep_ms, keep_bytes: None };
-            vec![Action::Request(create), Action::Request(Request::Subscribe(stream)), Action::FlushIo]
+            vec![Action::Request(create), Action::Request(Request::Subscribe(subscription)), Action::FlushIo]
         });
-    (setup(), begin, any::<u8>(), vec(chunk(), 1..longest)).prop_map(|(setup, mut actions, without, chunks)| {
-        let kept = chunks.into_iter().filter(|(kind, _)| *kind == 0 || without & (1 << kind) == 0);
-        actions.extend(kept.flat_map(|(_, chunk)| chunk));
-        actions.push(Action::Drain);
-        name(&mut actions);
-        (setup, actions)
-    })
+    (setup(), begin, any::<u8>(), vec(chunk(), 1..chunks_max)).prop_map(
+        |(setup, mut actions, disabled_kinds, chunks)| {
+            let kept = chunks.into_iter().filter(|(kind, _)| *kind == 0 || disabled_kinds & (1 << kind) == 0);
+            actions.extend(kept.flat_map(|(_, chunk)| chunk));
+            actions.push(Action::Drain);
+            assign_names(&mut actions);
+            (setup, actions)
+        },
+    )
 }
 
 /// Assigns names to the messages, in order, and to the claims on them. A message equal to the one before it is a
 /// resend: a name stands for one message.
-fn name(actions: &mut [Action]) {
+fn assign_names(actions: &mut [Action]) {
     let mut newest: Option<NewMessage> = None;
     for action in actions {
         let (Action::Request(request) | Action::Send { request, .. }) = action else { continue };
@@ -345,15 +347,15 @@ fn resolve(delivery: &mut DeliveryRef, newest: Option<&NewMessage>) {
     delivery.message = Message(last.saturating_sub(delivery.message.0));
 }
 
-/// The same with all far times at the end of time. They are never reached, so nothing is drained.
+/// The sequence with all far times at the end of time. They are never reached, so nothing is drained.
 pub fn endless((setup, actions): Sequence) -> Sequence {
     let mut actions: Vec<Action> =
-        actions.into_iter().filter(|action| *action != Action::Drain).map(to_the_end).collect();
+        actions.into_iter().filter(|action| *action != Action::Drain).map(at_end_of_time).collect();
     actions.extend([Action::FlushIo, Action::Crash { loss: Loss::All }, Action::Boot, Action::FlushIo]);
     (setup, actions)
 }
 
-fn to_the_end(mut action: Action) -> Action {
+fn at_end_of_time(mut action: Action) -> Action {
     let end = |number: &mut u64| *number = if *number < FAR { *number } else { u64::MAX };
     match &mut action {
         Action::Request(Request::Produce(new_message))

@@ -20,7 +20,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 
 use self::actions::{Sequence, endless, sequences};
 
-const SOUND: RunOptions = RunOptions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
+const NO_FAULT: RunOptions = RunOptions { fault: None, checks: Checks { oracle: true }, profile: Profile::Default };
 
 /// A runner with the same cases on every machine. `PROPTEST_CASES` scales their number: 512 gives twice as many, of
 /// which the first half are the same. `DRIFTQ_SEQUENCES` selects others.
@@ -35,11 +35,11 @@ fn runner(cases: u32) -> TestRunner {
 
 /// Runs a test with a large stack: strategies as large as these are built on it, many times over.
 fn with_large_stack(test: impl FnOnce() + Send) {
-    let ended = std::thread::scope(|scope| {
+    let result = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(64 << 20).spawn_scoped(scope, test);
         thread.expect("a thread").join()
     });
-    if let Err(panic) = ended {
+    if let Err(panic) = result {
         std::panic::resume_unwind(panic);
     }
 }
@@ -59,13 +59,13 @@ fn try_sequences(
 
 /// The sequence as a trace for `driftq-sim replay`, shrunk.
 fn trace((setup, actions): &Sequence) -> String {
-    let run = shrink(setup, actions, SOUND).map_or_else(|| replay(setup, actions, SOUND), |shrunk| shrunk.run);
+    let run = shrink(setup, actions, NO_FAULT).map_or_else(|| replay(setup, actions, NO_FAULT), |shrunk| shrunk.run);
     let found = run.violation.as_ref().map(ToString::to_string).unwrap_or_default();
     format!("{found}\na trace for driftq-sim replay:\n\n{}", Trace::of(&run, None, None).to_jsonl())
 }
 
 fn holds((setup, actions): &Sequence, coverage: &RefCell<Coverage>) -> Result<(), TestCaseError> {
-    let run = replay(setup, actions, SOUND);
+    let run = replay(setup, actions, NO_FAULT);
     coverage.borrow_mut().add(&run.coverage);
     run.violation.map_or(Ok(()), |violation| Err(TestCaseError::fail(violation.to_string())))
 }
@@ -98,7 +98,7 @@ fn times_at_the_end_of_time_violate_nothing() {
 fn same_sequence_twice_is_the_same_run() {
     with_large_stack(|| {
         try_sequences(200, sequences(60), |(setup, actions)| {
-            let (once, again) = (replay(setup, actions, SOUND), replay(setup, actions, SOUND));
+            let (once, again) = (replay(setup, actions, NO_FAULT), replay(setup, actions, NO_FAULT));
             prop_assert_eq!((once.chain, once.counters, once.coverage), (again.chain, again.counters, again.coverage));
             Ok(())
         });

@@ -13,7 +13,7 @@ use super::values::{count, group, message, offset, partition, partitions, prefet
 
 /// Any message; its name is assigned later.
 pub fn new_message() -> impl Strategy<Value = NewMessage> {
-    let place = (topic(), 0..6_u8, weighted(0.05, topic()), weighted(0.1, partition()));
+    let target = (topic(), 0..6_u8, weighted(0.05, topic()), weighted(0.1, partition()));
     let size = prop_oneof![12 => 0..20_u8, 1 => any::<u8>()];
     let time = (weighted(0.15, span()), weighted(0.07, time()), weighted(0.15, time()));
     let attempts = prop_oneof![2 => Just(1_u32), 4 => 0..3_u32, 1 => Just(u32::MAX)];
@@ -26,11 +26,11 @@ pub fn new_message() -> impl Strategy<Value = NewMessage> {
     let identity = (weighted(0.2, 0..6_u8), prop_oneof![8 => Just(0_u8), 2 => 0..5_u8]);
     let router = (weighted(0.5, topic()), weighted(0.5, partition()))
         .prop_map(|(topic, partition)| RouterDecision { topic, partition });
-    (place, size, time, rank, identity, weighted(0.1, router)).prop_map(
-        |(place, size, time, (priority, policy), (identity, tenant), router)| NewMessage {
+    (target, size, time, rank, identity, weighted(0.1, router)).prop_map(
+        |(target, size, time, (priority, policy), (identity, tenant), router)| NewMessage {
             message: Message::default(),
-            topic: place.0,
-            key: place.1,
+            topic: target.0,
+            key: target.1,
             size,
             priority,
             delay_ms: time.0,
@@ -39,18 +39,18 @@ pub fn new_message() -> impl Strategy<Value = NewMessage> {
             policy,
             identity,
             tenant,
-            target: place.2,
-            partition: place.3,
+            target: target.2,
+            partition: target.3,
             router,
         },
     )
 }
 
-/// Any stream.
-pub fn stream() -> impl Strategy<Value = Subscription> {
-    let whose = (worker(), topic(), group(), worker());
-    let how = (weighted(0.7, span()), prefetch(), weighted(0.1, count()), weighted(0.15, Just(())), any::<bool>());
-    (whose, how).prop_map(|((worker, topic, group, owner), (lease_ms, prefetch, deliveries, latest, release))| {
+/// Any subscription.
+pub fn subscription() -> impl Strategy<Value = Subscription> {
+    let names = (worker(), topic(), group(), worker());
+    let options = (weighted(0.7, span()), prefetch(), weighted(0.1, count()), weighted(0.15, Just(())), any::<bool>());
+    (names, options).prop_map(|((worker, topic, group, owner), (lease_ms, prefetch, deliveries, latest, release))| {
         let latest = latest.is_some();
         Subscription { worker, topic, group, owner, lease_ms, prefetch, deliveries, latest, release }
     })
@@ -137,8 +137,8 @@ pub fn outcome() -> impl Strategy<Value = EffectOutcome> {
 
 /// Any request to the idempotency store.
 pub fn store() -> BoxedStrategy<Request> {
-    let how = (weighted(0.5, span()), weighted(0.3, span()), weighted(0.2, time()), 0..3_u8);
-    let begin = (worker(), effect(), how, weighted(0.2, any::<bool>()), weighted(0.5, delivery_ref())).prop_map(
+    let options = (weighted(0.5, span()), weighted(0.3, span()), weighted(0.2, time()), 0..3_u8);
+    let begin = (worker(), effect(), options, weighted(0.2, any::<bool>()), weighted(0.5, delivery_ref())).prop_map(
         |(worker, effect, (lease_ms, ttl_ms, expires_at, request), report, delivery)| {
             Request::BeginEffect(EffectBegin {
                 worker,
@@ -167,7 +167,7 @@ pub fn store() -> BoxedStrategy<Request> {
 /// Requests about streams.
 pub fn streams() -> impl Strategy<Value = Request> {
     prop_oneof![
-        5 => stream().prop_map(Request::Subscribe),
+        5 => subscription().prop_map(Request::Subscribe),
         2 => worker().prop_map(|worker| Request::Unsubscribe { worker }),
         1 => (worker(), prefetch()).prop_map(|(worker, to)| Request::SetPrefetch { worker, to }),
     ]

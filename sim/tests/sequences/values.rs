@@ -143,8 +143,8 @@ pub fn setup() -> impl Strategy<Value = Setup> {
         select(vec![0_usize, 1, 64, 64]),
         select(vec![0_usize, 1, 64, 64, 64]),
     );
-    let rare = weighted(0.02, Just(()));
-    (limits, memory, counts, sizes, effects, rare).prop_map(
+    let shows_given_up = weighted(0.02, Just(()));
+    (limits, memory, counts, sizes, effects, shows_given_up).prop_map(
         |(limits, memory, counts, sizes, effects, shows_given_up)| Setup {
             in_flight_max: limits.0,
             messages_max: limits.1,

@@ -26,9 +26,9 @@ struct Browser(PathBuf);
 impl Browser {
     /// The first browser that starts.
     fn find() -> Option<Self> {
-        let named = std::env::var_os("CHROME").map(PathBuf::from);
-        let usual = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"].map(PathBuf::from);
-        named.into_iter().chain(usual).map(Self).find(|browser| {
+        let configured = std::env::var_os("CHROME").map(PathBuf::from);
+        let common = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"].map(PathBuf::from);
+        configured.into_iter().chain(common).map(Self).find(|browser| {
             let version = Command::new(&browser.0).arg("--version").stderr(Stdio::null()).output();
             version.is_ok_and(|output| {
                 output.status.success() && String::from_utf8_lossy(&output.stdout).contains("Chrom")
@@ -37,10 +37,10 @@ impl Browser {
     }
 
     fn start(&self, folder: &Path, args: &[&str], file: &Path) -> Child {
-        let usual = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
+        let options = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
                      --disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars --window-size=1400,900";
         Command::new(&self.0)
-            .args(usual.split_whitespace())
+            .args(options.split_whitespace())
             .arg(format!("--user-data-dir={}", folder.join("profile").display()))
             .args(args)
             .arg(format!("file://{}", file.display()))
@@ -53,9 +53,9 @@ impl Browser {
     /// Opens a page and returns the browser's output.
     fn run(&self, folder: &Path, args: &[&str], file: &Path) -> String {
         let mut child = self.start(folder, args, file);
-        let begun = Instant::now();
+        let started = Instant::now();
         while child.try_wait().expect("the browser can be waited for").is_none() {
-            if begun.elapsed() > Duration::from_secs(90) {
+            if started.elapsed() > Duration::from_secs(90) {
                 let _ = child.kill();
                 panic!("the browser does not exit for {}", file.display());
             }
@@ -100,8 +100,8 @@ fn results(browser: &Browser, name: &str, timeline: &Timeline, args: &[&str]) ->
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-fn all_good(results: &[CheckResult], at_least: usize) {
-    let bad: Vec<&CheckResult> = results.iter().filter(|results| !results.good).collect();
+fn assert_all_good(results: &[CheckResult], at_least: usize) {
+    let bad: Vec<&CheckResult> = results.iter().filter(|result| !result.good).collect();
     assert!(bad.is_empty(), "{bad:#?}");
     assert!(results.len() >= at_least, "only {} checks ran: {results:#?}", results.len());
 }
@@ -110,17 +110,17 @@ fn all_good(results: &[CheckResult], at_least: usize) {
 fn keys_pointer_filters_and_themes_work() {
     let Some(browser) = browser() else { return };
     let results = results(browser, "short", &eight_actions(), &["--virtual-time-budget=20000"]);
-    all_good(&results, 30);
+    assert_all_good(&results, 30);
 }
 
 #[test]
 fn page_of_five_thousand_actions_stays_small_and_responsive() {
     let Some(browser) = browser() else { return };
     let results = results(browser, "long", &timeline_of(&long_trace(5_000), None), &[]);
-    for figure in results.iter().filter(|results| results.what.starts_with("figure: ")) {
+    for figure in results.iter().filter(|result| result.what.starts_with("figure: ")) {
         println!("{}: {}", figure.what, figure.seen);
     }
-    all_good(&results, 8);
+    assert_all_good(&results, 8);
 }
 
 /// Width and height, if it is a PNG.

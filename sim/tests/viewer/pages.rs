@@ -17,10 +17,10 @@ fn timeline_in(page: &str) -> serde_json::Value {
 fn page_is_self_contained() {
     for (name, trace) in kept() {
         let page = page(&timeline_of(&trace, trace.header.mutant));
-        for elsewhere in
+        for reference in
             ["http://", "https://", "src=", "href=", "@import", "url(", "fetch(", "XMLHttpRequest", "import("]
         {
-            assert!(!page.contains(elsewhere), "{name} loads something with {elsewhere}");
+            assert!(!page.contains(reference), "{name} loads something with {reference}");
         }
         assert!(page.contains("default-src 'none'"), "{name}: the content security policy forbids it, too");
     }
@@ -44,16 +44,16 @@ fn hostile_texts_are_not_interpreted_as_markup() {
         step.diff.push(hostile.to_owned());
         step.messages.push(hostile.to_owned());
     }
-    let shown = page(&timeline);
-    let usual = page(&eight_actions());
-    assert_eq!(shown.matches("<script").count(), usual.matches("<script").count());
-    assert_eq!(shown.matches("</script").count(), usual.matches("</script").count());
-    assert!(!shown.contains("<img") && !shown.contains("<!--"), "no markup");
-    assert_eq!(timeline_in(&shown), serde_json::to_value(&timeline).expect("the timeline serializes to JSON"));
+    let html = page(&timeline);
+    let ordinary_html = page(&eight_actions());
+    assert_eq!(html.matches("<script").count(), ordinary_html.matches("<script").count());
+    assert_eq!(html.matches("</script").count(), ordinary_html.matches("</script").count());
+    assert!(!html.contains("<img") && !html.contains("<!--"), "no markup");
+    assert_eq!(timeline_in(&html), serde_json::to_value(&timeline).expect("the timeline serializes to JSON"));
 }
 
 #[test]
 fn empty_timeline_has_a_page() {
-    let shown = page(&Timeline::default());
-    assert_eq!(timeline_in(&shown)["steps"], serde_json::json!([]));
+    let html = page(&Timeline::default());
+    assert_eq!(timeline_in(&html)["steps"], serde_json::json!([]));
 }

@@ -11,8 +11,8 @@ fn labels(timeline: &Timeline) -> Vec<&str> {
     timeline.steps.iter().map(|step| step.label.as_str()).collect()
 }
 
-/// What holds for every timeline.
-fn is_well_formed(name: &str, timeline: &Timeline) {
+/// Asserts what holds for every timeline.
+fn assert_well_formed(name: &str, timeline: &Timeline) {
     for (nth, step) in timeline.steps.iter().enumerate() {
         assert_eq!(step.number, nth as u64 + 1, "{name}");
         assert!(step.track < timeline.tracks.len(), "{name}: step {}", step.number);
@@ -35,7 +35,7 @@ fn kept_traces_are_recorded_with_the_violation_at_its_action() {
         let timeline = timeline_of(&trace, trace.header.mutant);
         let run = trace.replay(trace.header.mutant);
         assert_eq!(timeline.steps.len(), run.actions.len(), "{name}");
-        is_well_formed(&name, &timeline);
+        assert_well_formed(&name, &timeline);
         let recorded = timeline
             .violation
             .as_ref()
@@ -52,7 +52,7 @@ fn recording_does_not_change_a_run() {
         let run = run_seed(seed, RunOptions::default());
         let trace = Trace::of(&run, Some(seed), None);
         let timeline = timeline_of(&trace, None);
-        is_well_formed(&format!("seed {seed}"), &timeline);
+        assert_well_formed(&format!("seed {seed}"), &timeline);
         assert_eq!(timeline.steps.len(), run.actions.len(), "seed {seed}");
         assert_eq!(timeline.violation, None, "seed {seed}");
         let crashes = timeline.facts.iter().find(|(name, _)| name == "crashes").map(|(_, value)| value.clone());
@@ -77,19 +77,20 @@ fn timeline_of_a_skipped_token_check_is_readable() {
             "w0 nacks m0 with an outdated delivery",
         ]
     );
-    let changed = "m0 for g0: in flight at w0 until 2.0 s (attempt 1, token 1.1) → in flight at w0 until 4.0 s (attempt 2, token 1.2)";
+    let changed = "m0 for g0: in flight at w0 until 2.0 s (attempt 1, token 1.1) → in flight at w0 until 4.0 s \
+        (attempt 2, token 1.2)";
     assert_eq!(timeline.steps[6].diff[0], changed);
-    let settled = &timeline.steps[3].outputs;
-    assert_eq!(settled[2], "reply to action 3 (produce m0 to t0): stored at offset 0");
-    assert_eq!(settled[3], "to w0: m0 (offset 0, attempt 1, token 1.1, until 2.0 s)");
+    let outputs = &timeline.steps[3].outputs;
+    assert_eq!(outputs[2], "reply to action 3 (produce m0 to t0): stored at offset 0");
+    assert_eq!(outputs[3], "to w0: m0 (offset 0, attempt 1, token 1.1, until 2.0 s)");
     let leases: Vec<_> =
         timeline.leases.iter().map(|lease| (lease.from, lease.to, lease.until_ms, lease.end)).collect();
     let (expired, failed) = ((2, Some(6), 2_000, LeaseEnd::Expired), (6, Some(7), 4_000, LeaseEnd::Nacked));
     assert_eq!(leases, [expired, failed, (7, None, 4_000, LeaseEnd::Open)]);
     assert_eq!(timeline.violation.map(|violation| (violation.step, violation.invariant)), Some((7, 6)));
-    let healthy = timeline_of(&trace, None);
-    assert_eq!(healthy.violation, None);
-    assert_eq!(healthy.steps[7].diff, Vec::<String>::new(), "a broker that checks tokens changes nothing");
+    let without_bug = timeline_of(&trace, None);
+    assert_eq!(without_bug.violation, None);
+    assert_eq!(without_bug.steps[7].diff, Vec::<String>::new(), "a broker that checks tokens changes nothing");
 }
 
 /// A trace with the setup of another and these actions.
@@ -106,13 +107,13 @@ const SUBSCRIBE: &str = r#"{"ask":{"subscribe":{"worker":"w0","topic":"t0","grou
 const PRODUCE: &str = r#"{"ask":{"produce":{"message":"m0","topic":"t0"}}}"#;
 const READ: &str = r#"{"read":{"worker":"w0","count":1}}"#;
 const ACK: &str = r#"{"ask":{"ack":{"worker":"w0","message":"m0"}}}"#;
-const SETTLE: &str = r#""settle""#;
+const FLUSH_IO: &str = r#""settle""#;
 const CRASH: &str = r#"{"crash":{"loss":"all"}}"#;
 const BOOT: &str = r#""boot""#;
 
 #[test]
 fn unreleased_lease_is_undone_by_a_crash() {
-    let trace = with_actions(&[CREATE, SUBSCRIBE, SETTLE, PRODUCE, CRASH, BOOT]);
+    let trace = with_actions(&[CREATE, SUBSCRIBE, FLUSH_IO, PRODUCE, CRASH, BOOT]);
     let timeline = timeline_of(&trace, None);
     let leases: Vec<_> = timeline.leases.iter().map(|lease| (lease.from, lease.to, lease.end)).collect();
     assert_eq!(leases, [(3, Some(4), LeaseEnd::Undone)], "{:?}", labels(&timeline));
@@ -123,7 +124,7 @@ fn unreleased_lease_is_undone_by_a_crash() {
 
 #[test]
 fn unsynced_ack_is_undone_by_a_crash_and_the_lease_continues() {
-    let trace = with_actions(&[CREATE, SUBSCRIBE, PRODUCE, SETTLE, READ, ACK, CRASH, BOOT]);
+    let trace = with_actions(&[CREATE, SUBSCRIBE, PRODUCE, FLUSH_IO, READ, ACK, CRASH, BOOT]);
     let timeline = timeline_of(&trace, None);
     let leases: Vec<_> = timeline.leases.iter().map(|lease| (lease.from, lease.to, lease.end)).collect();
     assert_eq!(leases, [(2, Some(5), LeaseEnd::Acked), (7, None, LeaseEnd::Open)], "{:?}", labels(&timeline));
@@ -134,7 +135,7 @@ fn synced_ack_ends_the_lease_and_a_repeated_request_is_marked() {
     let (send, arrive) =
         (r#"{"send":{"call":"c0","ask":{"produce":{"message":"m1","topic":"t0"}}}}"#, r#"{"arrive":{"call":"c0"}}"#);
     let jump = r#"{"jump":{"ms":-5000}}"#;
-    let trace = with_actions(&[CREATE, SUBSCRIBE, PRODUCE, SETTLE, READ, ACK, SETTLE, send, arrive, arrive, jump]);
+    let trace = with_actions(&[CREATE, SUBSCRIBE, PRODUCE, FLUSH_IO, READ, ACK, FLUSH_IO, send, arrive, arrive, jump]);
     let timeline = timeline_of(&trace, None);
     assert_eq!((timeline.leases[0].to, timeline.leases[0].end), (Some(5), LeaseEnd::Acked));
     let glyphs: Vec<Glyph> = timeline.steps.iter().skip(7).map(|step| step.glyph).collect();
@@ -147,5 +148,5 @@ fn five_thousand_actions_are_recorded() {
     let trace = long_trace(5_000);
     let timeline = timeline_of(&trace, None);
     assert_eq!(timeline.steps.len(), 5_000);
-    is_well_formed("five thousand actions", &timeline);
+    assert_well_formed("five thousand actions", &timeline);
 }

@@ -1,7 +1,8 @@
 //! `canary`: the broker on a storage whose `sync` does nothing.
 //!
-//! In everything else it is `driftqd`: the same settings, server and core. It must lose acknowledged messages in a power loss, and a test
-//! that claims to detect such losses must detect these. It is a separate program so that no setting of `driftqd` can disable syncing.
+//! In everything else it is `driftqd`: the same settings, server and core. It must lose acknowledged messages in a
+//! power loss, and a test that claims to detect such losses must detect these. It is a separate program so that no
+//! setting of `driftqd` can disable syncing.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

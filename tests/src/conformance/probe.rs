@@ -1,7 +1,7 @@
 //! What cases use: requests, unique names, and workers that consume.
 //!
-//! Everything here is lenient: it accepts a topic created with 200 as well as with 201. Only the case of a clause is strict about it, so
-//! that a server with one defect fails one case and not all of them.
+//! Everything here is lenient: it accepts a topic created with 200 as well as with 201. Only the case of a clause is
+//! strict about it, so that a server with one defect fails one case and not all of them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

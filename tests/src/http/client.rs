@@ -1,7 +1,8 @@
 //! A blocking client on hyper's HTTP/1.1 connections.
 //!
-//! A connection is polled only while one of its calls is in progress. So nothing is read from its socket in between, and a stream that is
-//! not read exerts backpressure. Threads share no runtime unless a connection is moved to another thread.
+//! A connection is polled only while one of its calls is in progress. So nothing is read from its socket in between,
+//! and a stream that is not read exerts backpressure. Threads share no runtime unless a connection is moved to another
+//! thread.
 
 use std::future::poll_fn;
 use std::io;
@@ -140,7 +141,8 @@ impl Connection {
         Ok(reply)
     }
 
-    /// Sends a request and reads the response as a stream of lines. The body of a response other than 200 is read at once.
+    /// Sends a request and reads the response as a stream of lines. The body of a response other than 200 is read at
+    /// once.
     ///
     /// # Errors
     /// If the connection fails; the request may have had an effect.
@@ -258,7 +260,8 @@ impl Stream {
     /// The next message; nothing at the stream's end. Blank lines, which are keep-alives, are skipped.
     ///
     /// # Errors
-    /// If the connection fails or a line is not JSON; an error for which [`is_timeout`](super::message::is_timeout) holds if nothing arrived in time.
+    /// If the connection fails or a line is not JSON; an error for which [`is_timeout`](super::message::is_timeout)
+    /// holds if nothing arrived in time.
     pub fn item(&mut self) -> io::Result<Option<Value>> {
         loop {
             match self.line()? {

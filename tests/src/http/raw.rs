@@ -112,7 +112,8 @@ impl RawConnection {
     }
 }
 
-/// A socket with a small receive buffer, which resets its connection when it is closed: the client of a stream that stops reading.
+/// A socket with a small receive buffer, which resets its connection when it is closed: the client of a stream that
+/// stops reading.
 ///
 /// # Errors
 /// If the connection fails.

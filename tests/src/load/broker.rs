@@ -79,7 +79,8 @@ impl Broker {
         }
     }
 
-    /// Kills the broker and starts it again on the same folder and address; does not wait. Returns the time just before the start.
+    /// Kills the broker and starts it again on the same folder and address; does not wait. Returns the time just before
+    /// the start.
     pub(crate) fn kill_and_relaunch(&mut self) -> Result<Instant> {
         let own = self.own.as_mut().ok_or("only a broker that was started here can be killed")?;
         own.daemon.kill();

@@ -1,7 +1,7 @@
 //! The ceiling: a bare hyper server whose responses have the size of the broker's.
 //!
-//! It runs as a separate process on one thread, reads each body, and looks at the path and the content type only. Its rate is the most
-//! that HTTP, this machine and this client allow.
+//! It runs as a separate process on one thread, reads each body, and looks at the path and the content type only. Its
+//! rate is the most that HTTP, this machine and this client allow.
 
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Read};

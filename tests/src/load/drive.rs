@@ -1,4 +1,5 @@
-//! Closed-loop load: every connection sends, waits for the response, and sends the next request, for a time or a number of messages.
+//! Closed-loop load: every connection sends, waits for the response, and sends the next request, for a time or a number
+//! of messages.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +31,8 @@ pub(crate) trait Work: Sized + Send + 'static {
     /// How many messages a successful iteration counts for.
     fn messages(&self) -> u64;
 
-    /// Sends, reads the responses and records them. Returns when the last response arrived; an error is one of the connection.
+    /// Sends, reads the responses and records them. Returns when the last response arrived; an error is one of the
+    /// connection.
     fn iterate(
         &mut self,
         connection: &mut Connection,

@@ -1,11 +1,12 @@
 //! `load`: measures a broker over HTTP, from outside.
 //!
-//! Every mode starts a `driftqd` on a temporary folder (or uses `--url`), drives it from one thread with a client that does as little as
-//! possible per request, and prints rates, latencies, and the broker's CPU time and memory. With `--ceiling` a bare hyper server is driven
-//! by the same client in alternating slices, so that the ratio is meaningful on a busy machine too.
+//! Every mode starts a `driftqd` on a temporary folder (or uses `--url`), drives it from one thread with a client that
+//! does as little as possible per request, and prints rates, latencies, and the broker's CPU time and memory. With
+//! `--ceiling` a bare hyper server is driven by the same client in alternating slices, so that the ratio is meaningful
+//! on a busy machine too.
 //!
-//! Exit code: 0 if every request succeeded, 1 if one failed or the run ended early, 130, 143 or 129 after SIGINT, SIGTERM or SIGHUP.
-//! Started processes are killed and temporary folders removed in all of these cases.
+//! Exit code: 0 if every request succeeded, 1 if one failed or the run ended early, 130, 143 or 129 after SIGINT,
+//! SIGTERM or SIGHUP. Started processes are killed and temporary folders removed in all of these cases.
 
 mod broker;
 mod ceiling;

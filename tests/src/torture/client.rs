@@ -202,8 +202,8 @@ mod tests {
         text.lines().map(|line| serde_json::from_str(line).expect("an entry")).collect()
     }
 
-    /// A client of a server that sends one of these responses per connection. The thread returns how many lines the history had when each
-    /// request arrived.
+    /// A client of a server that sends one of these responses per connection. The thread returns how many lines the
+    /// history had when each request arrived.
     fn client_of(responses: Vec<&'static str>, folder: &Path) -> (RecordedClient, std::thread::JoinHandle<Vec<usize>>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let recorder = Arc::new(Recorder::create(&folder.join("history")).expect("created"));

@@ -16,7 +16,8 @@ const SILENCE_MS: u64 = REDELIVERY_MS_MAX + 150;
 const CONSUMERS_PER_GROUP: u64 = 2;
 /// How many streams of one consumer may fail in a round.
 const FAILED_STREAMS_MAX: u32 = 3;
-/// How often groups are consumed in a round. More than once only if a slow disk delays deliveries for longer than the silence.
+/// How often groups are consumed in a round. More than once only if a slow disk delays deliveries for longer than the
+/// silence.
 const PASSES_MAX: u32 = 10;
 
 /// Drains all groups at once.

@@ -1,4 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP as a flag that is checked between steps, so that all guards that kill processes and unmount disks run.
+//! SIGINT, SIGTERM and SIGHUP as a flag that is checked between steps, so that all guards that kill processes and
+//! unmount disks run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Records the history.
 //!
-//! A line is one JSON object, written with one `write`, so that a driver that is killed leaves complete lines and every call it made.
-//! `docs/histories.md` defines the format.
+//! A line is one JSON object, written with one `write`, so that a driver that is killed leaves complete lines and every
+//! call it made. `docs/histories.md` defines the format.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -274,8 +274,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// Drains the server twice, with a restart before each, and verifies the history. `faults` is the result of injecting the faults: a
-    /// server that failed there is not drained. A server that cannot be drained is a violation.
+    /// Drains the server twice, with a restart before each, and verifies the history. `faults` is the result of
+    /// injecting the faults: a server that failed there is not drained. A server that cannot be drained is a violation.
     ///
     /// # Errors
     /// If the history cannot be verified, or the run was interrupted.
@@ -305,8 +305,9 @@ impl Scenario {
     }
 }
 
-/// An address that only this server uses, also while it is not running: no other process uses this loopback address, and no outgoing
-/// connection has it as its source, which would let a client that connects to a closed port connect to itself.
+/// An address that only this server uses, also while it is not running: no other process uses this loopback address,
+/// and no outgoing connection has it as its source, which would let a client that connects to a closed port connect to
+/// itself.
 fn exclusive_addr() -> std::io::Result<SocketAddr> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let [_, .., high, low] = (std::process::id().wrapping_mul(61) + NEXT.fetch_add(1, Ordering::Relaxed)).to_be_bytes();

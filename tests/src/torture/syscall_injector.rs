@@ -22,8 +22,8 @@ pub struct SyscallInjector {
 }
 
 impl SyscallInjector {
-    /// Injects `action`, in the syntax of `strace` after `inject=CALL:`, into the `calls` of the thread of process `pid` whose name begins
-    /// with `thread`.
+    /// Injects `action`, in the syntax of `strace` after `inject=CALL:`, into the `calls` of the thread of process
+    /// `pid` whose name begins with `thread`.
     ///
     /// # Errors
     /// If there is no such thread, or `strace` cannot attach.
@@ -61,7 +61,8 @@ fn find_thread(pid: u32, name: &str) -> Option<u32> {
     task.file_name().to_str()?.parse().ok()
 }
 
-/// A [wrapper](crate::daemon::Launcher::wrapper) that injects `action` into `calls` of all threads of a server from its start on.
+/// A [wrapper](crate::daemon::Launcher::wrapper) that injects `action` into `calls` of all threads of a server from its
+/// start on.
 #[must_use]
 pub fn wrapper(calls: &str, action: &str) -> Vec<String> {
     let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:{action}"));

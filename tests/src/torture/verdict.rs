@@ -62,8 +62,8 @@ impl Verdict {
     }
 }
 
-/// Verifies a history by itself and against the log of its server, which must have exited. `failure` is why the server could not be
-/// drained, if it could not.
+/// Verifies a history by itself and against the log of its server, which must have exited. `failure` is why the server
+/// could not be drained, if it could not.
 ///
 /// # Errors
 /// If the history cannot be read.

@@ -1,4 +1,5 @@
-//! The conformance suite: conforming brokers pass, DriftQ included, and every defect of a stub broker fails the cases it concerns.
+//! The conformance suite: conforming brokers pass, DriftQ included, and every defect of a stub broker fails the cases
+//! it concerns.
 
 mod stub;
 mod trials;

@@ -1,5 +1,5 @@
-//! Disks that are full, fail, are damaged or slow, clocks that jump, paused processes: acknowledged messages stay, and what cannot be
-//! done is refused with its cause.
+//! Disks that are full, fail, are damaged or slow, clocks that jump, paused processes: acknowledged messages stay, and
+//! what cannot be done is refused with its cause.
 //!
 //! What needs root or a missing tool is skipped with a line that says so.
 

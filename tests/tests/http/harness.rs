@@ -42,7 +42,8 @@ pub fn exact_config_file(folder: &Path, toml: &str) -> String {
     file.to_str().expect("a path in UTF-8").to_owned()
 }
 
-/// The configuration file of servers that have none: it only makes segments small. Other processes may use it at the same time.
+/// The configuration file of servers that have none: it only makes segments small. Other processes may use it at the
+/// same time.
 fn default_config() -> &'static str {
     static CONFIG: OnceLock<String> = OnceLock::new();
     CONFIG.get_or_init(|| {
@@ -79,7 +80,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Launches the broker on a data folder with these flags, and with small segments unless they name a configuration file.
+    /// Launches the broker on a data folder with these flags, and with small segments unless they name a configuration
+    /// file.
     pub fn new(data_dir: &Path, flags: &[&str]) -> Self {
         let log_file = tempfile::NamedTempFile::new().expect("a log file").into_temp_path();
         let config: &[&str] = if flags.contains(&"--config") { &[] } else { &["--config", default_config()] };

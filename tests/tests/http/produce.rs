@@ -186,9 +186,8 @@ fn invalid_produce_is_refused_without_effect() {
         assert!(!reply.refused(400, "INVALID_ARGUMENT").is_empty());
         assert_eq!(reply.json().as_object().map(serde_json::Map::len), Some(2), "{reply:?}");
     }
-    let bad_utf8 = server.send_raw(
-        &[b"POST /v1/produce HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 25\r\n\r\n{\"topic\":\"t\",\"value\":\"", &b"\xff\"}"[..]].concat(),
-    );
+    let head = b"POST /v1/produce HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 25\r\n\r\n";
+    let bad_utf8 = server.send_raw(&[&head[..], b"{\"topic\":\"t\",\"value\":\"\xff\"}"].concat());
     assert!(bad_utf8.starts_with("HTTP/1.1 400 "), "{bad_utf8}");
 
     let absent = server.post_json("/v1/produce", &json!({ "topic": "absent", "value": "v" }));
@@ -325,6 +324,10 @@ fn too_large_body_is_refused_before_it_is_read() {
     assert_eq!(server.post("/v1/produce", exactly(200_000)).status, 200);
     server
         .post_json("/v1/produce", &json!({ "topic": "t", "key": "k".repeat((64 << 10) + 1), "value": "v" }))
+        .refused(413, "PAYLOAD_TOO_LARGE");
+    let labels = json!({ "labels": { "l": "x".repeat(64 << 10) } });
+    server
+        .post_json("/v1/produce", &json!({ "topic": "t", "value": "v", "envelope": labels }))
         .refused(413, "PAYLOAD_TOO_LARGE");
     server.produce_json(&json!({ "topic": "t", "key": "k".repeat(64 << 10), "value": "v" }));
     assert_eq!(server.topic("t")["partitions"][0]["messages"], 2);

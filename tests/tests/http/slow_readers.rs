@@ -1,4 +1,5 @@
-//! Streams whose readers are slow, stop reading or disconnect: buffers are bounded, nothing is lost, and no other client waits.
+//! Streams whose readers are slow, stop reading or disconnect: buffers are bounded, nothing is lost, and no other
+//! client waits.
 
 use std::io::Write;
 use std::time::{Duration, Instant};

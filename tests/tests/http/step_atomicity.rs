@@ -1,7 +1,8 @@
 //! A workflow of three steps, and a broker that is killed at every write and every sync of it.
 //!
-//! Each step consumes a message and completes it with a result and the next message. After a restart every step must be applied
-//! completely or not at all: its message acked, its effect recorded and the next message produced. A step that was answered must be applied.
+//! Each step consumes a message and completes it with a result and the next message. After a restart every step must be
+//! applied completely or not at all: its message acked, its effect recorded and the next message produced. A step that
+//! was answered must be applied.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! A fake broker for `load`: topics, produces, streams, acks, steps and effects in memory.
 //!
-//! It runs on a thread of a test ([`Fake`]), or as a process with the arguments of `driftqd` ([`serve_as_process`]); then it appends
-//! produced messages to a journal in its data folder and reads them back when restarted.
+//! It runs on a thread of a test ([`Fake`]), or as a process with the arguments of `driftqd` ([`serve_as_process`]);
+//! then it appends produced messages to a journal in its data folder and reads them back when restarted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

@@ -76,7 +76,8 @@ fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A program with the command line of `driftqd` that serves the fake broker: this test binary, run with one ignored test.
+/// A program with the command line of `driftqd` that serves the fake broker: this test binary, run with one ignored
+/// test.
 fn fake_program(folder: &Path) -> PathBuf {
     let own = std::env::current_exe().expect("the test binary");
     let own = own.display();

@@ -1,37 +1,18 @@
 //! The style rules that rustfmt and clippy do not know, checked over every source file and page of the repository.
 //!
 //! [`rules`] holds the rules, [`vocabulary`] the words that are not used and where they are allowed, [`dockerfile`] the
-//! comparison of the image's build with the workspace. What the paths in [`NOT_YET`] still violate is listed by
-//! `cargo test -p driftq-tests --test tidy -- --ignored --nocapture`.
+//! comparison of the image's build with the workspace.
 
 mod dockerfile;
 mod rules;
 mod vocabulary;
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rules::{Complaint, check_path, check_text};
-
-/// Path prefixes that are still exempt from every rule. Remove an entry once its files pass; the list ends empty.
-const NOT_YET: &[&str] = &[
-    "core/",
-    "docs/configuration.md",
-    "docs/effects.md",
-    "docs/histories.md",
-    "docs/inspecting.md",
-    "files/",
-    "fuzz/",
-    "server/",
-    "sim/",
-    "tests/",
-];
-
-/// These files, which are never exempt.
-const OWN: &str = "tests/tests/tidy/";
 
 /// File names and extensions that are read. Everything else (corpora, golden files, histories, pictures) is data.
 const EXTENSIONS: &[&str] = &["rs", "md", "toml", "js", "css", "html", "svg", "service", "yml", "yaml", "sh"];
@@ -42,24 +23,8 @@ const SKIPPED_FOLDERS: &[&str] = &["target", ".git", "corpus", "artifacts", "mut
 
 #[test]
 fn sources_follow_the_style_rules() {
-    let complaints: Vec<Complaint> = all_complaints().into_iter().filter(|found| !is_exempt(&found.path)).collect();
+    let complaints = all_complaints();
     assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), listed(&complaints));
-}
-
-#[test]
-#[ignore = "lists what the exempt paths still violate, and asserts nothing"]
-fn exempt_paths_are_listed() {
-    let exempt: Vec<Complaint> = all_complaints().into_iter().filter(|found| is_exempt(&found.path)).collect();
-    println!("{}", listed(&exempt));
-    let mut per_prefix: BTreeMap<&str, usize> = NOT_YET.iter().map(|prefix| (*prefix, 0)).collect();
-    for found in &exempt {
-        for (prefix, count) in &mut per_prefix {
-            *count += usize::from(found.path.starts_with(prefix));
-        }
-    }
-    for (prefix, count) in per_prefix {
-        println!("{count:6} {prefix}");
-    }
 }
 
 #[test]
@@ -88,10 +53,6 @@ fn all_complaints() -> Vec<Complaint> {
 
 fn listed(complaints: &[Complaint]) -> String {
     complaints.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
-}
-
-fn is_exempt(path: &str) -> bool {
-    !path.starts_with(OWN) && NOT_YET.iter().any(|prefix| path.starts_with(prefix))
 }
 
 /// The root of the workspace.

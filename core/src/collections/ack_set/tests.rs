@@ -1,3 +1,5 @@
+//! Random operations on an [`AckSet`] compared with a plain set.
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

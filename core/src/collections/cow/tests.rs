@@ -1,3 +1,5 @@
+//! Random operations on the copy-on-write map compared with a plain map, with clones that must not change.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
-//! Arbitrary files and arbitrarily damaged files: recovery never panics and never returns records that were not written.
+//! Arbitrary files and arbitrarily damaged files: recovery never panics and never returns records that were not
+//! written.
 
 use super::support::{Collector, LOG, SampleLog, recovered};
 use driftq_core::log::{

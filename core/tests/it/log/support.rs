@@ -221,9 +221,9 @@ impl driftq_core::log::CrashPlan for GarbleSectors {
 
 /// A log that covers every situation, and its contents.
 ///
-/// Snapshot A is taken at the end of segment 1. Segment 2 has a torn tail: a bad frame followed by a good one, both cut by
-/// the header of segment 3, at whose end snapshot B is taken. Segment 4 holds frames that are proven synced and then two
-/// that are not. Segment 5 is prepared.
+/// Snapshot A is taken at the end of segment 1. Segment 2 has a torn tail: a bad frame followed by a good one, both cut
+/// by the header of segment 3, at whose end snapshot B is taken. Segment 4 holds frames that are proven synced and then
+/// two that are not. Segment 5 is prepared.
 #[derive(Clone)]
 pub struct SampleLog {
     pub storage: MemoryStorage,

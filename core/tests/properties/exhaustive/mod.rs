@@ -1,5 +1,6 @@
-//! Every bit and every length of a 64 KiB log and of its snapshots: recovery refuses, or cuts a torn tail above everything
-//! proven synced, or is unaffected. Any other result is a bug; planted faults show that it would be detected.
+//! Every bit and every length of a 64 KiB log and of its snapshots: recovery refuses, or cuts a torn tail above
+//! everything proven synced, or is unaffected. Any other result is a bug; planted faults show that it would be
+//! detected.
 //!
 //! Half a million recoveries are fast because each is checked by its records: recovery must return exactly the written
 //! records, in order. The state itself is rebuilt and compared once for every distinct end of the log.
@@ -63,8 +64,8 @@ fn segment_truncated_anywhere_is_refused_or_torn_or_ends_log_early() {
     let counts = every_truncation(&mut checker, &files).expect("no unexpected result");
     println!("64 KiB, every length: {counts}");
     assert_eq!(counts.all(), 65_536);
-    // Every truncation except of the last segment is refused. There, it removes the proof as well, as docs/wal.md states: if it
-    // leaves a partial frame, the tail is torn; otherwise the log ends there without a notice.
+    // Every truncation except of the last segment is refused. There, it removes the proof as well, as docs/wal.md
+    // states: if it leaves a partial frame, the tail is torn; otherwise the log ends there without a notice.
     let last = *files.last().expect("has segments");
     let inner: u64 = files[..files.len() - 1].iter().map(|file| reference.len(*file) as u64).sum();
     assert_eq!(counts.refused, inner);

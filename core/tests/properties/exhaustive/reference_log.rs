@@ -74,8 +74,8 @@ fn mixed_commands(broker: &mut TestBroker, round: u64) {
     broker.advance(50);
 }
 
-/// A log of two boots and several segments, ending with a message of `pad` extra bytes that no frame proves synced. With
-/// snapshots if requested.
+/// A log of two boots and several segments, ending with a message of `pad` extra bytes that no frame proves synced.
+/// With snapshots if requested.
 fn written(rounds: u64, pad: usize, snapshots: bool) -> MemoryStorage {
     let mut broker = TestBroker::with(config(), NoFaults);
     broker.topic("t", 2);

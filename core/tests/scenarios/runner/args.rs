@@ -1,4 +1,4 @@
-//! The words of one command: positional words and `name=value` pairs. Each must be used.
+//! The arguments of one command: positional arguments and `name=value` pairs. Each must be used.
 
 use std::collections::VecDeque;
 use std::str::FromStr;
@@ -7,23 +7,23 @@ use driftq_core::types::{Millis, Timestamp};
 
 use super::units::{parse_duration, parse_time};
 
-/// The words of a command that were not used yet.
+/// The arguments of a command that were not used yet.
 #[derive(Debug)]
 pub struct Args {
     start: Timestamp,
-    words: VecDeque<String>,
+    positional: VecDeque<String>,
     named: Vec<(String, String)>,
 }
 
 impl Args {
     /// Splits a command at white space. A value may be quoted: `reason="card declined"`.
     pub fn parse(start: Timestamp, line: &str) -> Result<Self, String> {
-        let mut args = Self { start, words: VecDeque::new(), named: Vec::new() };
+        let mut args = Self { start, positional: VecDeque::new(), named: Vec::new() };
         let mut rest = line.trim_start();
         while !rest.is_empty() {
             let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
             let Some((name, value)) = rest[..end].split_once('=').filter(|(name, _)| is_name(name)) else {
-                args.words.push_back(rest[..end].to_owned());
+                args.positional.push_back(rest[..end].to_owned());
                 rest = rest[end..].trim_start();
                 continue;
             };
@@ -47,9 +47,9 @@ impl Args {
         Ok(args)
     }
 
-    /// The next positional word.
-    pub fn word(&mut self, what: &str) -> Result<String, String> {
-        self.words.pop_front().ok_or_else(|| format!("{what} is missing"))
+    /// The next positional argument.
+    pub fn positional(&mut self, what: &str) -> Result<String, String> {
+        self.positional.pop_front().ok_or_else(|| format!("{what} is missing"))
     }
 
     /// The value of `name`, if given.
@@ -91,9 +91,9 @@ impl Args {
         self.text(name).map(|text| text.parse().map_err(|error: T::Err| error.to_string())).transpose()
     }
 
-    /// The next positional word as a name.
-    pub fn name_word<T: FromStr<Err: ToString>>(&mut self, what: &str) -> Result<T, String> {
-        self.word(what)?.parse().map_err(|error: T::Err| error.to_string())
+    /// The next positional argument as a name.
+    pub fn positional_name<T: FromStr<Err: ToString>>(&mut self, what: &str) -> Result<T, String> {
+        self.positional(what)?.parse().map_err(|error: T::Err| error.to_string())
     }
 
     /// The value of `name` as a duration.
@@ -111,22 +111,22 @@ impl Args {
         parse_time(self.start, text)
     }
 
-    /// The value of `name` as one of a few words.
+    /// The value of `name` as one of a few choices.
     pub fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> Result<Option<T>, String> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        match choices.iter().find(|(word, _)| *word == text) {
+        match choices.iter().find(|(choice, _)| *choice == text) {
             Some((_, choice)) => Ok(Some(*choice)),
             None => {
-                let words: Vec<_> = choices.iter().map(|(word, _)| *word).collect();
-                Err(format!("{name}={text}: write one of {}", words.join(", ")))
+                let names: Vec<_> = choices.iter().map(|(choice, _)| *choice).collect();
+                Err(format!("{name}={text}: write one of {}", names.join(", ")))
             }
         }
     }
 
-    /// Refuses words that the command did not use.
+    /// Refuses arguments that the command did not use.
     pub fn finish(self) -> Result<(), String> {
         let named = self.named.into_iter().map(|(name, value)| format!("{name}={value}"));
-        let unused: Vec<_> = self.words.into_iter().chain(named).collect();
+        let unused: Vec<_> = self.positional.into_iter().chain(named).collect();
         if unused.is_empty() { Ok(()) } else { Err(format!("not an argument of this command: {}", unused.join(" "))) }
     }
 }

@@ -21,12 +21,12 @@ pub struct Printer<'a> {
     pub names: &'a mut Names,
 }
 
-/// One line: a word and the fields that are not at their default.
+/// One line: a name and the fields that are not at their default.
 struct Line(String);
 
 impl Line {
-    fn new(word: &str) -> Self {
-        Self(word.to_owned())
+    fn new(name: &str) -> Self {
+        Self(name.to_owned())
     }
 
     fn field(mut self, name: &str, value: impl ToString) -> Self {

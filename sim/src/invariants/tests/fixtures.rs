@@ -31,7 +31,7 @@ pub(in crate::invariants) fn holds(verdict: Verdict) {
     verdict.expect("no violation");
 }
 
-/// A topic's name.
+/// A topic name.
 pub(in crate::invariants) fn topic(name: &str) -> TopicName {
     TopicName::new(name).expect("valid name")
 }
@@ -84,7 +84,7 @@ pub(in crate::invariants) fn message(meta: &Metadata) -> Message {
 
 /// A stream of the only group, with a prefetch of one.
 pub(in crate::invariants) fn stream() -> StreamModel {
-    let pending = Subscribe {
+    let request = Subscribe {
         topic: topic("t0"),
         group: group(),
         owner: OwnerName::new("w0").expect("valid name"),
@@ -97,7 +97,7 @@ pub(in crate::invariants) fn stream() -> StreamModel {
     StreamModel {
         topic: TopicId(0),
         group: GroupId(0),
-        request: pending,
+        request,
         lease: Millis(100),
         prefetch: 1,
         delivered: 1,
@@ -105,7 +105,7 @@ pub(in crate::invariants) fn stream() -> StreamModel {
     }
 }
 
-/// What its worker knows of that delivery.
+/// That delivery, as its worker saw it.
 pub(in crate::invariants) fn seen() -> SeenDelivery {
     SeenDelivery {
         consumer: ConsumerId(0),

@@ -24,9 +24,9 @@ fn every_invariant_is_checked_by_a_function_of_its_name() {
     let mut sources = String::new();
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut sources);
     for invariant in ALL {
-        let deliveries = [format!("fn {}(", invariant.name), format!("fn {}<", invariant.name)];
+        let signatures = [format!("fn {}(", invariant.name), format!("fn {}<", invariant.name)];
         assert!(
-            deliveries.iter().any(|deliveries| sources.contains(deliveries)),
+            signatures.iter().any(|signature| sources.contains(signature)),
             "no function is named {}",
             invariant.name
         );

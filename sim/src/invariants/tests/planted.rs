@@ -86,10 +86,10 @@ const ALONE: &[(Invariant, Fault)] = &[
 /// Defence in depth: no planted bug violates these first, for the given reason. Unit tests beside each check show that
 /// it can fail.
 const IN_DEPTH: &[(Invariant, &str)] = &[
-    (STORED_OR_TRIMMED, "one place maintains both; a bug there violates a group's invariant first"),
+    (STORED_OR_TRIMMED, "one function maintains both; a bug there violates a group's invariant first"),
     (OFFSETS_ASCEND, "a reused offset refers to another body before it is out of order"),
     (GROUP_COUNTS_MATCH, "a group's counters change where its entries do"),
-    (DESCRIPTION_MATCHES, "white-box checks find wrong counters before a client asks for them"),
+    (DESCRIPTION_MATCHES, "white-box checks find wrong counters before a client reads them"),
     (STREAM_IS_OPEN, "no planted bug delivers to a closed stream"),
     (NEW_AFTER_WINDOW, "no planted bug keeps an identity beyond its window"),
     (REFUSED_STEP_LEAVES_NOTHING, "a step is one record, and a refused step writes none"),
@@ -107,8 +107,8 @@ const IN_DEPTH: &[(Invariant, &str)] = &[
     (RECOVERY_CRASH_IS_HARMLESS, "the same, during recovery"),
     (READ_ERROR_IS_REFUSED, "no planted bug takes a read error for the end of a file"),
     (ONE_REPLY, "no planted bug replies twice"),
-    (TIMERS_QUIESCE, "no planted bug asks for timeouts without end"),
-    (IO_QUIESCES, "no planted bug asks for I/O without end"),
+    (TIMERS_QUIESCE, "no planted bug schedules timeouts without end"),
+    (IO_QUIESCES, "no planted bug requests I/O without end"),
     (MATCHES_ORACLE, "nearly every bug violates it; it is off here so that the others are tested"),
     (DETERMINISTIC, "it compares two runs, at the start of every campaign and in the tests of determinism"),
 ];
@@ -139,7 +139,7 @@ fn planted_bug_violates_its_invariant_first() {
 #[test]
 fn planted_bug_violates_its_invariant_alone() {
     for (invariant, fault) in ALONE {
-        let violates = |seed| only(*invariant, || undrained(seed, *fault)).err();
+        let violates = |seed| only(*invariant, || run_undrained(seed, *fault)).err();
         let seed = (0..SEEDS).find(|seed| violates(*seed).is_some_and(|violation| invariant.is(&violation)));
         assert!(seed.is_some(), "{} does not violate it in {SEEDS} seeds: {invariant}", fault.name());
     }
@@ -158,7 +158,7 @@ fn without_oracle(fault: Fault) -> RunOptions {
 }
 
 /// A run without its drain, which takes very long with an undetected bug.
-fn undrained(seed: u64, fault: Fault) -> Verdict {
+fn run_undrained(seed: u64, fault: Fault) -> Verdict {
     let result = panic_capture::catch(|| -> Result<(), Violation> {
         let mut swarm = Swarm::new(seed, Profile::Default);
         let mut world = World::new(swarm.setup(), Planted(fault), WITHOUT_ORACLE)?;

@@ -1,4 +1,4 @@
-//! What the tracker still knows after a crash.
+//! The tracker's model after a crash: unknown or uncertain where a reply was lost.
 
 use driftq_core::Command;
 use driftq_core::command::{
@@ -115,11 +115,11 @@ impl Tracker {
 
     /// A message may have been accepted without the producer's knowledge.
     fn produce_reply_lost(&mut self, produce: &Produce, at: Timestamp) {
-        let Some(name) = dedupe_key(produce) else { return };
-        let live = matches!(self.identities.get(&name),
+        let Some(key) = dedupe_key(produce) else { return };
+        let is_live = matches!(self.identities.get(&key),
             Some(DedupeEntry::Accepted { expires_at, .. }) if *expires_at > at);
-        if !live {
-            self.identities.insert(name, DedupeEntry::Unknown);
+        if !is_live {
+            self.identities.insert(key, DedupeEntry::Unknown);
         }
     }
 }

@@ -24,7 +24,7 @@ impl Tracker {
     ) -> PendingCommand {
         let state = pipeline.state();
         let before = pipeline.broker().appended();
-        let (topic, group) = numbers(state, &command);
+        let (topic, group) = ids(state, &command);
         let now = now.max(pipeline.broker().now());
         let no_timer_due = pipeline.poll_timeout().is_none_or(|at| at > now);
         let is_stale_claim = no_timer_due && matches_no_delivery(state, &command);
@@ -69,13 +69,13 @@ impl Tracker {
         if let Some(before) = pending.stale_digest {
             stale_claim_is_noop(&pending.command, before, pipeline.state().digest())?;
         }
-        let there_before = pending.group;
+        let group_before = pending.group;
         (pending.topic, pending.group) = match (pending.topic, pending.group) {
             (Some(topic), Some(group)) => (Some(topic), Some(group)),
-            _ => numbers(pipeline.state(), &pending.command),
+            _ => ids(pipeline.state(), &pending.command),
         };
         if let (Some(topic), Some(group)) = (pending.topic, pending.group)
-            && let Some(start) = self.start(pipeline.state(), &pending, there_before.is_none())
+            && let Some(start) = self.start(pipeline.state(), &pending, group_before.is_none())
         {
             let (_, name) = names(&pending.command);
             let name = name.expect("a command that concerns a group names it").clone();
@@ -116,25 +116,25 @@ impl Tracker {
     /// Dead letters that were redriven and skipped at once were never seen as messages.
     fn note_redriven(&mut self, state: &State, pending: &PendingCommand) {
         let (Command::Redrive(Redrive { topic, .. }), true) = (&pending.command, pending.skips > 0) else { return };
-        let dead = topic.dead_letter().and_then(|name| state.topic_named(&name));
-        let Some(dead) = dead else { return };
-        let Some(model) = self.topics.get_mut(&dead.id()) else { return };
-        let mut redriven_message = Vec::new();
-        let stored_here =
+        let dlq = topic.dead_letter().and_then(|name| state.topic_named(&name));
+        let Some(dlq) = dlq else { return };
+        let Some(model) = self.topics.get_mut(&dlq.id()) else { return };
+        let mut redriven = Vec::new();
+        let stored =
             model.messages.iter_mut().filter(|(_, known)| known.trimmed_at.is_none() && known.redriven.is_none());
-        for (offset, known) in stored_here {
-            let kept = dead.partition(known.partition).and_then(|partition| partition.message(known.position));
+        for (offset, known) in stored {
+            let kept = dlq.partition(known.partition).and_then(|partition| partition.message(known.position));
             if kept.is_none() && known.body.flags().has_identity {
                 known.redriven = Some(pending.after);
-                redriven_message.push(*offset);
+                redriven.push(*offset);
             }
         }
-        let of_dead = self.groups.iter_mut().filter(|((of, _), _)| *of == dead.id());
-        for (_, model) in of_dead {
+        let dlq_groups = self.groups.iter_mut().filter(|((of, _), _)| *of == dlq.id());
+        for (_, model) in dlq_groups {
             model
                 .seen
                 .iter_mut()
-                .filter(|(offset, _)| redriven_message.contains(offset))
+                .filter(|(offset, _)| redriven.contains(offset))
                 .for_each(|(_, seen)| seen.may_be_held = false);
         }
     }
@@ -143,20 +143,20 @@ impl Tracker {
     fn start(&self, state: &State, pending: &PendingCommand, is_new: bool) -> Option<StartPoint> {
         let topic = state.topic(pending.topic?)?;
         let end = StartPoint::Below(topic.next_offset());
-        let moved = pending.after > pending.before;
+        let has_record = pending.after > pending.before;
         match &pending.command {
-            Command::Subscribe(_) | Command::CreateGroup(CreateGroup { .. }) if !is_new || !moved => None,
+            Command::Subscribe(_) | Command::CreateGroup(CreateGroup { .. }) if !is_new || !has_record => None,
             Command::Subscribe(Subscribe { start, .. }) | Command::CreateGroup(CreateGroup { start, .. }) => {
                 Some(if *start == GroupStart::Latest { end } else { StartPoint::Below(Offset(0)) })
             }
-            Command::Seek(Seek { to, .. }) if moved => Some(match to {
+            Command::Seek(Seek { to, .. }) if has_record => Some(match to {
                 SeekTo::Earliest => StartPoint::Below(Offset(0)),
                 SeekTo::Latest => end,
                 SeekTo::Offset(offset) => StartPoint::Below(*offset),
                 SeekTo::Time(time) => {
                     let model = self.topics.get(&pending.topic?)?;
-                    let late = model.messages.iter().find(|(_, known)| known.produced_at >= *time);
-                    late.map_or(end, |(offset, _)| StartPoint::Below(*offset))
+                    let first = model.messages.iter().find(|(_, known)| known.produced_at >= *time);
+                    first.map_or(end, |(offset, _)| StartPoint::Below(*offset))
                 }
             }),
             _ => None,
@@ -164,7 +164,7 @@ impl Tracker {
     }
 }
 
-fn numbers(state: &State, command: &Command) -> (Option<TopicId>, Option<GroupId>) {
+fn ids(state: &State, command: &Command) -> (Option<TopicId>, Option<GroupId>) {
     let (topic, group) = names(command);
     let topic = topic.and_then(|name| state.topic_named(name));
     let group = topic.and_then(|topic| Some(topic.group_named(group?)?.id()));
@@ -177,12 +177,12 @@ fn matches_no_delivery(state: &State, command: &Command) -> bool {
         state.topic_named(&claim.topic).and_then(|topic| topic.group_named(&claim.group)?.progress(claim.partition));
     let newest = progress.and_then(|progress| progress.deliveries().find(|(_, entry)| entry.offset == claim.offset));
     newest.is_none_or(|(_, entry)| {
-        let token = match claim.token {
+        let is_current = match claim.token {
             TokenClaim::Absent => true,
             TokenClaim::Unreadable => false,
             TokenClaim::Shown(token) => token == entry.token,
         };
-        !token || claim.owner != entry.owner
+        !is_current || claim.owner != entry.owner
     })
 }
 

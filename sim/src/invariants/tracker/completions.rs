@@ -1,9 +1,8 @@
 //! Completed steps: their replies, their outputs, and those that a crash may have torn.
 
-use driftq_core::command::{DeleteGroup, DeleteTopic, Forget, Seek};
 use std::sync::Arc;
 
-use driftq_core::command::{Complete, Produce, StoreCommand, TokenClaim};
+use driftq_core::command::{Complete, DeleteGroup, DeleteTopic, Forget, Produce, Seek, StoreCommand, TokenClaim};
 use driftq_core::reply::{Overload, Produced, RouterUse, StepOutput};
 use driftq_core::state::{State, Topic};
 use driftq_core::types::*;
@@ -16,7 +15,7 @@ use crate::invariants::completion::*;
 use crate::invariants::verdict::Verdict;
 
 impl Tracker {
-    /// What is there of a step right after the decision; its outputs are counted with the reply.
+    /// Which parts of a step exist right after the decision; its outputs are counted with the reply.
     pub(super) fn evidence(&self, state: &State, pending: &PendingCommand) -> Option<StepEvidence> {
         let Command::Complete(complete) = &pending.command else { return None };
         let offset = complete.claim.offset;
@@ -76,10 +75,10 @@ impl Tracker {
     /// A refused step leaves nothing, unless it was completed before.
     pub(super) fn step_refused(&mut self, complete: &Complete, refusal: &Refusal) -> Verdict {
         let TokenClaim::Shown(token) = complete.claim.token else { return Ok(()) };
-        let full = matches!(refusal, Refusal::Overloaded { reason: Overload::Backlog, .. });
-        self.coverage.hit_if(full, Point::StepRefused);
-        let forgotten = *refusal == Refusal::StaleLease && self.steps.contains_key(&token);
-        self.coverage.hit_if(forgotten, Point::StepExpired);
+        let is_full = matches!(refusal, Refusal::Overloaded { reason: Overload::Backlog, .. });
+        self.coverage.hit_if(is_full, Point::StepRefused);
+        let has_expired = *refusal == Refusal::StaleLease && self.steps.contains_key(&token);
+        self.coverage.hit_if(has_expired, Point::StepExpired);
         if self.steps.contains_key(&token) || self.maybe_completed.contains(&token) {
             return Ok(());
         }
@@ -119,21 +118,21 @@ impl Tracker {
         self.torn.push(TornStep { command: pending.clone(), is_recovered });
     }
 
-    /// A step whose reply was lost in a crash is complete or left no trace.
+    /// A step whose reply was lost in a crash is complete or left nothing.
     pub(super) fn check_torn(&mut self, state: &State) -> Verdict {
         for torn in std::mem::take(&mut self.torn) {
             let Command::Complete(complete) = &torn.command.command else { continue };
-            let is_there = |produce: &Produce| {
+            let is_stored = |produce: &Produce| {
                 let mut messages = state.topics().flat_map(Topic::partitions).flat_map(|(_, p)| p.messages());
                 messages.any(|(_, message)| *message.body.value() == *produce.value)
             };
-            let stored = complete.produce.iter().filter(|produce| is_there(produce)).count();
+            let stored = complete.produce.iter().filter(|produce| is_stored(produce)).count();
             if !torn.is_recovered {
                 refused_step_leaves_nothing(stored)?;
             } else if let Some(evidence) = self.evidence(state, &torn.command) {
                 // An output with an identity may be a duplicate or skipped, and a deadline may have passed.
                 let plain = |produce: &&Produce| dedupe_key(produce).is_none() && produce.envelope.deadline.is_none();
-                let missing = complete.produce.iter().filter(plain).filter(|produce| !is_there(produce)).count();
+                let missing = complete.produce.iter().filter(plain).filter(|produce| !is_stored(produce)).count();
                 // Its effect may have expired since.
                 let effect = self.identity_at(&torn.command, complete.claim.offset);
                 let is_known = effect.is_some_and(|effect| state.store().get(&effect).is_some());

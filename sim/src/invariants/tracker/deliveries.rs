@@ -46,7 +46,7 @@ impl Tracker {
         one_lease_holder(model, delivery, context.at)?;
         observed_in_flight(model, &context, &self.limits)?;
         within_prefetch(model, &context)?;
-        model.in_order(&context)?;
+        model.check_order(&context)?;
         attempts_increment(model, delivery)?;
         last_error_reported(model, delivery)?;
         not_before_due(model, &context)?;
@@ -59,7 +59,7 @@ impl Tracker {
 
 impl GroupModel {
     /// Records the delivery time, and checks the order of first deliveries that were ready from the start.
-    fn in_order(&mut self, context: &DeliveryContext<'_>) -> Verdict {
+    fn check_order(&mut self, context: &DeliveryContext<'_>) -> Verdict {
         let order_key = context.order_key();
         let latest = self.last_delivered.entry(order_key).or_default();
         *latest = context.at.max(*latest);
@@ -82,7 +82,7 @@ impl GroupModel {
             failures: delivery.failures,
             token: delivery.token,
             lease_until: delivery.lease_until,
-            // A redrive may have removed it before the worker learns of it.
+            // A redrive may have removed it before the worker receives it.
             may_be_held: context.known.redriven.is_none(),
             not_before: Timestamp(0),
             reasons: before.map(|seen| seen.reasons).unwrap_or_default(),

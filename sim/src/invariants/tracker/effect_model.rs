@@ -1,4 +1,4 @@
-//! What the tracker knows of one effect.
+//! The tracker's model of one effect.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl EffectModel {
             || grant.is_uncertain
             || match &grant.end {
                 Some(end) => !end.is_remembered(at),
-                None => self.lifetime.is_none_or(|lifetime| after(lifetime, grant.until) <= at),
+                None => self.lifetime.is_none_or(|lifetime| expiry(lifetime, grant.until) <= at),
             }
     }
 
@@ -120,7 +120,7 @@ impl EffectModel {
         let by_ack = self.acked.take().filter(|end| end.is_remembered(at));
         match (self.newest(), completed) {
             (Some(grant), Some(result)) if !grant.end.as_ref().is_some_and(|end| end.is_recorded) => {
-                let expires_at = lifetime.map(|lifetime| after(lifetime, at));
+                let expires_at = lifetime.map(|lifetime| expiry(lifetime, at));
                 grant.end = Some(EffectEnd { outcome: succeeded(result.clone()), expires_at, is_recorded: true });
             }
             (Some(grant), None) if grant.end.is_none() => {
@@ -152,7 +152,7 @@ pub(super) struct Windows {
 }
 
 /// When the record of an effect that ended at `end` expires.
-pub(super) fn after(lifetime: Lifetime, end: Timestamp) -> Timestamp {
+pub(super) fn expiry(lifetime: Lifetime, end: Timestamp) -> Timestamp {
     match lifetime {
         Lifetime::Window(window) => end.after(window),
         Lifetime::Until(time) => time.max(end),

@@ -6,7 +6,7 @@ use driftq_core::state::State;
 use driftq_core::types::{EffectStatus, Identity, Lifetime, Outcome, Scope, *};
 use driftq_core::{Command, Reply};
 
-use super::effect_model::{EffectEnd, EffectModel, GrantModel, MessageLocation, Windows, after};
+use super::effect_model::{EffectEnd, EffectModel, GrantModel, MessageLocation, Windows, expiry};
 use super::model::PendingCommand;
 use super::state::Tracker;
 use crate::coverage::Point;
@@ -17,7 +17,7 @@ use crate::invariants::verdict::Verdict;
 const DELIVERIES_MAX: usize = 16;
 
 impl Tracker {
-    /// The deliveries of the effect that a command asks for whose messages are unacked.
+    /// For a command that requests a grant: the deliveries of its effect whose messages are unacked.
     pub(super) fn unacked_deliveries(&self, state: &State, command: &Command) -> Vec<LeaseToken> {
         let Some(identity) = requested_effect(command) else { return Vec::new() };
         let Some(model) = self.effects.get(identity) else { return Vec::new() };
@@ -26,7 +26,7 @@ impl Tracker {
             let progress = group.and_then(|group| group.progress(*partition));
             progress.is_some_and(|progress| !progress.acked().contains(*position))
         };
-        model.deliveries.iter().filter(|(_, place)| is_unacked(place)).map(|(token, _)| *token).collect()
+        model.deliveries.iter().filter(|(_, location)| is_unacked(location)).map(|(token, _)| *token).collect()
     }
 
     /// A grant is requested on behalf of a delivery.
@@ -40,13 +40,13 @@ impl Tracker {
         let Some(group) = topic.group_named(group) else { return };
         let known = self.topics.get(&topic.id()).and_then(|model| model.messages.get(&delivery.offset));
         let Some(known) = known.filter(|known| known.partition == delivery.partition) else { return };
-        let deliveries = (topic.id(), group.id(), known.partition, known.position);
+        let location = (topic.id(), group.id(), known.partition, known.position);
         let model = self.effects.entry(identity.clone()).or_default();
         model.deliveries.retain(|(other, _)| *other != token);
         if model.deliveries.len() == DELIVERIES_MAX {
             model.deliveries.remove(0);
         }
-        model.deliveries.push((token, deliveries));
+        model.deliveries.push((token, location));
     }
 
     /// A seek: acked messages whose effects were forgotten may be delivered again.
@@ -78,8 +78,8 @@ impl Tracker {
                 let is_kept = end.is_some_and(|end| end.is_remembered(pending.at));
                 let grant = model.grants.last_key_value().filter(|(_, grant)| !grant.is_uncertain);
                 self.coverage.hit_if(grant.is_some_and(|(token, _)| token.boot < self.boot), Point::ReplayAfterCrash);
-                let over = end.is_some_and(|end| end.expires_at.is_some_and(|window| window <= pending.at));
-                self.coverage.hit_if(over, Point::PinnedPastWindow);
+                let is_past_window = end.is_some_and(|end| end.expires_at.is_some_and(|at| at <= pending.at));
+                self.coverage.hit_if(is_past_window, Point::PinnedPastWindow);
                 request_hash_is_stable(model, begin.request_hash.as_ref(), is_kept)?;
                 replay_matches_outcome(model.end(), outcome, pending.at)
             }
@@ -134,11 +134,11 @@ impl Tracker {
         (model.acked, model.is_unknown) = (None, false);
         model.grants.insert(*token, grant.clone());
         if let Some((token, before)) = before.filter(|(_, before)| !before.is_uncertain && *attempt > 1) {
-            let live = before.until > grant.at && before.end.is_none() && !before.failed;
+            let is_live = before.until > grant.at && before.end.is_none() && !before.failed;
             self.coverage
-                .hit_if(live && grant.delivery.is_some_and(|newer| newer > token), Point::TakenByNewerDelivery);
-            let silent = before.until <= grant.at && before.end.is_none() && !before.failed;
-            self.coverage.hit_if(silent, Point::TakenAfterExpiry);
+                .hit_if(is_live && grant.delivery.is_some_and(|newer| newer > token), Point::TakenByNewerDelivery);
+            let is_expired = before.until <= grant.at && before.end.is_none() && !before.failed;
+            self.coverage.hit_if(is_expired, Point::TakenAfterExpiry);
         }
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Tracker {
             // The lease ends and the window starts.
             EffectStatus::FailedRetryable => (grant.failed, grant.until) = (true, pending.at),
             _ => {
-                let expires_at = lifetime.map(|lifetime| after(lifetime, pending.at));
+                let expires_at = lifetime.map(|lifetime| expiry(lifetime, pending.at));
                 grant.end = Some(EffectEnd { outcome: Some(outcome.clone()), expires_at, is_recorded: true });
             }
         }
@@ -184,7 +184,7 @@ impl Tracker {
         }
     }
 
-    /// The effect of the group's work on a message.
+    /// The identity of the effect of the group's work on a message.
     pub(super) fn identity_at(&self, pending: &PendingCommand, offset: Offset) -> Option<Identity> {
         let (topic, group) = (pending.topic?, pending.group?);
         let known = self.topics.get(&topic)?.messages.get(&offset)?;
@@ -215,7 +215,7 @@ impl Tracker {
     }
 }
 
-/// The effect that a command asks a grant for.
+/// The effect that a command requests a grant for.
 fn requested_effect(command: &Command) -> Option<&Identity> {
     let Command::Store(store) = command else { return None };
     match &**store {

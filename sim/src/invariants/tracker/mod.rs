@@ -1,5 +1,5 @@
 //! The tracker: what clients requested and observed, what follows from it, and the calls of all checks about it. The
-//! checks themselves are beside this folder.
+//! checks themselves are in the parent module.
 
 mod after_crash;
 mod commands;

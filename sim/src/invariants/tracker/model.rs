@@ -1,13 +1,13 @@
 //! The tracker's model of topics, groups, messages, deliveries and streams. Data only: nothing here checks.
 
-use driftq_core::command::{
-    Ack, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
-    ListTopics, Lookup, Nack, Pause, Peek, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe,
-};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use driftq_core::command::{Claim, Produce, StoreCommand, Subscribe};
+use driftq_core::command::{
+    Ack, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
+    ListTopics, Lookup, Nack, Pause, Peek, Produce, Redrive, Release, Resume, Seek, SetPrefetch, StoreCommand,
+    Subscribe, Unsubscribe,
+};
 use driftq_core::reply::Delivery;
 use driftq_core::state::{Group, Partition, Progress, State, Topic};
 use driftq_core::types::*;
@@ -38,7 +38,7 @@ pub(crate) struct PendingCommand {
     pub(crate) unacked_deliveries: Vec<LeaseToken>,
     /// Messages skipped in the same call because their identity was committed.
     pub(crate) skips: u64,
-    /// What was there of a step right after the decision.
+    /// Which parts of a step existed right after the decision.
     pub(crate) step: Option<StepEvidence>,
 }
 
@@ -138,7 +138,7 @@ pub(crate) enum StartPoint {
     Unknown,
 }
 
-/// What the workers of a group know, since its creation or last seek.
+/// What the workers of a group have observed since its creation or last seek.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupModel {
     pub(crate) name: GroupName,
@@ -284,7 +284,7 @@ impl<'a> PartitionView<'a> {
     }
 
     /// Whether a message acked by this many groups is acked by all.
-    pub(crate) fn is_done_everywhere(&self, acked_in: usize) -> bool {
+    pub(crate) fn is_acked_by_all(&self, acked_in: usize) -> bool {
         !self.groups.is_empty() && acked_in == self.groups.len()
     }
 }
@@ -361,18 +361,19 @@ fn partition_of(key: &[u8], partitions: u32) -> u32 {
 /// Where a produce should be stored, if anywhere.
 pub(crate) fn destination(state: &State, limits: &Limits, produce: &Produce) -> Option<Destination> {
     let mut name = produce.envelope.target_topic.as_ref().unwrap_or(&produce.topic);
-    let mut wanted = produce.envelope.partition_override;
+    let mut partition_override = produce.envelope.partition_override;
     if let Some(router) = &produce.routing {
         let target = router.target_topic.as_ref().unwrap_or(name);
         let count = state.topic_named(target).map(Topic::partition_count);
-        let partition = router.partition_override.or(wanted);
+        let partition = router.partition_override.or(partition_override);
         if count.is_some_and(|count| partition.is_none_or(|partition| partition.0 < count)) {
             name = target;
-            wanted = router.partition_override.or(wanted);
+            partition_override = router.partition_override.or(partition_override);
         }
     }
     let topic = state.topic_named(name)?;
-    let partition = wanted.unwrap_or_else(|| PartitionId(partition_of(&produce.key, topic.partition_count())));
+    let partition =
+        partition_override.unwrap_or_else(|| PartitionId(partition_of(&produce.key, topic.partition_count())));
     let (messages, bytes) = open(topic, partition);
     let more = (produce.key.len() + produce.value.len()) as u64;
     let fits = messages < limits.partition_messages_max && bytes + more <= limits.partition_bytes_max;
@@ -403,7 +404,7 @@ impl DeliveryContext<'_> {
     }
 }
 
-/// What is there of a workflow step.
+/// Which parts of a workflow step exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepEvidence {
     /// Its message is acked.

@@ -43,8 +43,8 @@ impl Tracker {
                         refused_only_when_full(&pending, refusal)
                     }
                     Ok(reply) => {
-                        let least = if writes(&pending, reply) { pending.before.next() } else { pending.before };
-                        context.permits(least, || format!("{:?}", pending.command))?;
+                        let required = if writes(&pending, reply) { pending.before.next() } else { pending.before };
+                        context.permits(required, || format!("{:?}", pending.command))?;
                         self.replied(&pending, reply)
                     }
                 }

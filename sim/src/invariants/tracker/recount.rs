@@ -78,7 +78,7 @@ pub(crate) fn leased(progress: &Progress) -> u32 {
 
 /// The number of unacked messages.
 pub(crate) fn unacked(progress: &Progress, partition: &Partition) -> u64 {
-    let done = progress.acked();
+    let acked = progress.acked();
     // Below its floor the group has acked everything.
-    (done.floor().0..partition.next_position().0).filter(|at| !done.contains(Position(*at))).count() as u64
+    (acked.floor().0..partition.next_position().0).filter(|at| !acked.contains(Position(*at))).count() as u64
 }

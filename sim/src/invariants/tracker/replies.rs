@@ -1,4 +1,4 @@
-//! Replies: what a client knows after each.
+//! Replies: updates the model after each and checks what it implies.
 
 use driftq_core::command::{
     CloseStream, DeleteGroup, DeleteTopic, DescribeTopic, Extend, Nack, OnDisconnect, Peek, Produce, Redrive, Seek,
@@ -84,7 +84,7 @@ impl Tracker {
             return Ok(());
         }
         accepted_within_limits(pending, produced)?;
-        let (topic, number) = (pending.produce.as_ref().map(|place| place.topic), number(&produce.value));
+        let (topic, number) = (pending.produce.as_ref().map(|destination| destination.topic), number(&produce.value));
         let model = topic.and_then(|topic| self.topics.get_mut(&topic));
         let stored = model.and_then(|model| model.messages.get_mut(&produced.offset));
         let is_skipped = pending.skips > 0 && dedupe_key(produce).is_some();
@@ -102,9 +102,9 @@ impl Tracker {
         produce: &Produce,
         produced: &Produced,
     ) -> Result<bool, Violation> {
-        let Some(name) = dedupe_key(produce) else { return Ok(true) };
-        let known = self.identities.get(&name).copied();
-        let reply = ProduceReply { name: Some(&name), known, at, produced };
+        let Some(key) = dedupe_key(produce) else { return Ok(true) };
+        let known = self.identities.get(&key).copied();
+        let reply = ProduceReply { key: Some(&key), known, at, produced };
         deduped_within_window(reply)?;
         new_after_window(reply)?;
         match known {
@@ -115,7 +115,7 @@ impl Tracker {
         }
         let Produced { partition, offset, .. } = *produced;
         let expires_at = at.after(self.limits.dedupe_ttl);
-        self.identities.insert(name, DedupeEntry::Accepted { partition, offset, expires_at });
+        self.identities.insert(key, DedupeEntry::Accepted { partition, offset, expires_at });
         Ok(true)
     }
 
@@ -148,8 +148,8 @@ impl Tracker {
         let known = topic.and_then(|topic| topic.messages.get(&claim.offset));
         // It may have been redriven between the decision and the reply.
         let redriven = known.is_some_and(|known| known.redriven.is_some());
-        let body = known.map(|known| known.body.metadata());
-        let policy = body.and_then(|body| body.envelope.retry_policy);
+        let metadata = known.map(|known| known.body.metadata());
+        let policy = metadata.and_then(|metadata| metadata.envelope.retry_policy);
         let offset = claim.offset;
         let Some(model) = self.group_model_mut(pending) else { return Ok(()) };
         if let Command::Ack(_) | Command::Complete(_) = pending.command {
@@ -171,16 +171,16 @@ impl Tracker {
                     seen.reasons.insert(reason.to_string());
                 }
                 if seen.may_be_held {
-                    let ended = seen.lease_until <= pending.at;
+                    let is_expired = seen.lease_until <= pending.at;
                     let expiry = seen.lease_until.after(least_backoff(policy, seen.failures + 1));
                     let nacked = pending.at.after(wait);
-                    seen.not_before = if ended { nacked.min(expiry) } else { nacked };
+                    seen.not_before = if is_expired { nacked.min(expiry) } else { nacked };
                 }
                 seen.may_be_held = false;
             }
             Command::Release(_) if seen.may_be_held => {
-                let ended = seen.lease_until <= pending.at;
-                seen.not_before = if ended { seen.lease_until } else { pending.at };
+                let is_expired = seen.lease_until <= pending.at;
+                seen.not_before = if is_expired { seen.lease_until } else { pending.at };
                 seen.may_be_held = false;
             }
             _ => seen.may_be_held = false,

@@ -31,7 +31,7 @@ impl Tracker {
             self.add_models(state, lsn);
             for topic in state.topics() {
                 for (id, partition) in topic.partitions() {
-                    inspect(&PartitionView::new(topic, id, partition), &self.limits)?;
+                    check_partition(&PartitionView::new(topic, id, partition), &self.limits)?;
                     self.observe_partition(state, topic, (id, partition), lsn)?;
                 }
             }
@@ -83,10 +83,9 @@ impl Tracker {
         &mut self,
         state: &State,
         topic: &Topic,
-        place: (PartitionId, &Partition),
+        (id, partition): (PartitionId, &Partition),
         lsn: Lsn,
     ) -> Verdict {
-        let (id, partition) = place;
         for (position, message) in partition.messages() {
             let visible_to = partition.visible_to(position);
             let Some(model) = self.topics.get_mut(&topic.id()) else { continue };
@@ -118,7 +117,13 @@ impl Tracker {
             match (&meta.dead_letter, meta.redrive) {
                 (Some(dead), _) => self.note_dead_letter(state, message, dead, lsn)?,
                 (None, Some(redrive)) => {
-                    self.redriven_message(state, topic, message, RedriveDetails { number, redrive, visible_to }, lsn)?;
+                    self.note_redriven_message(
+                        state,
+                        topic,
+                        message,
+                        RedriveDetails { number, redrive, visible_to },
+                        lsn,
+                    )?;
                 }
                 (None, None) => {}
             }
@@ -132,19 +137,20 @@ impl Tracker {
         let Some(group) = topic.group_named(&dead.group) else { return Ok(()) };
         let source = self.topics.get(&topic.id()).and_then(|model| model.messages.get(&dead.original_offset));
         let Some(source) = source else { return Ok(()) };
-        let was = source.body.metadata();
-        dead_letter_unchanged(message, dead, source, &was)?;
-        dead_lettered_at_limit(dead, &was.envelope)?;
+        let original = source.body.metadata();
+        dead_letter_unchanged(message, dead, source, &original)?;
+        dead_lettered_at_limit(dead, &original.envelope)?;
 
-        let done = group.progress(source.partition).is_some_and(|progress| progress.acked().contains(source.position));
+        let progress = group.progress(source.partition);
+        let is_acked = progress.is_some_and(|progress| progress.acked().contains(source.position));
         let Some(model) = self.groups.get_mut(&(topic.id(), group.id())) else { return Ok(()) };
         let before = model.dead_lettered_at(dead.original_offset);
         model.dead.entry(dead.original_offset).or_default().push((lsn, dead.routed_at));
-        dead_lettered_once(model, dead, before, done)
+        dead_lettered_once(model, dead, before, is_acked)
     }
 
     /// A new message that was redriven.
-    fn redriven_message(
+    fn note_redriven_message(
         &mut self,
         state: &State,
         topic: &Topic,
@@ -153,20 +159,27 @@ impl Tracker {
         lsn: Lsn,
     ) -> Verdict {
         let RedriveDetails { number, redrive, visible_to } = details;
-        let dead = topic.dead_letter_name().and_then(|name| state.topic_named(name));
-        let Some(dead) = dead else { return Ok(()) };
-        let model = self.topics.get_mut(&dead.id());
-        let letter = model.and_then(|model| model.messages.get_mut(&redrive.dead_letter_offset));
-        let Some(letter) = letter else { return Ok(()) };
-        letter.redriven = Some(lsn);
-        let was = letter.body.metadata();
-        let failed = was.dead_letter.as_ref().and_then(|dead| topic.group_named(&dead.group)).map(Group::id);
+        let dlq = topic.dead_letter_name().and_then(|name| state.topic_named(name));
+        let Some(dlq) = dlq else { return Ok(()) };
+        let model = self.topics.get_mut(&dlq.id());
+        let dead_letter = model.and_then(|model| model.messages.get_mut(&redrive.dead_letter_offset));
+        let Some(dead_letter) = dead_letter else { return Ok(()) };
+        dead_letter.redriven = Some(lsn);
+        let metadata = dead_letter.body.metadata();
+        let failed = metadata.dead_letter.as_ref().and_then(|dead| topic.group_named(&dead.group)).map(Group::id);
         redriven_visible_to_origin(redrive, visible_to, failed)?;
-        let there = dead.partition(letter.partition).and_then(|partition| partition.message(letter.position));
-        let is_letter_removed = there.is_none();
-        redrive_names_origin(&RedrivenMessage { message, number, redrive, letter, was: &was, is_letter_removed })?;
+        let partition = dlq.partition(dead_letter.partition);
+        let stored = partition.and_then(|partition| partition.message(dead_letter.position));
+        redrive_names_origin(&RedrivenMessage {
+            message,
+            number,
+            redrive,
+            dead_letter,
+            metadata: &metadata,
+            is_dead_letter_removed: stored.is_none(),
+        })?;
         for ((of, _), model) in &mut self.groups {
-            if let Some(seen) = model.seen.get_mut(&redrive.dead_letter_offset).filter(|_| *of == dead.id()) {
+            if let Some(seen) = model.seen.get_mut(&redrive.dead_letter_offset).filter(|_| *of == dlq.id()) {
                 seen.may_be_held = false;
             }
         }
@@ -218,8 +231,8 @@ impl Tracker {
     fn group_view<'a>(&'a self, topic: &Topic, group: &'a Group) -> Option<GroupView<'a>> {
         let model = self.groups.get(&(topic.id(), group.id()))?;
         let mut view = GroupView { group, model, is_sought: false, acks: Vec::new() };
-        let about = (Some(topic.id()), Some(group.id()));
-        for pending in self.pending.values().filter(|pending| (pending.topic, pending.group) == about) {
+        let ids = (Some(topic.id()), Some(group.id()));
+        for pending in self.pending.values().filter(|pending| (pending.topic, pending.group) == ids) {
             match &pending.command {
                 Command::Seek(Seek { .. }) => view.is_sought = true,
                 Command::Ack(Ack(claim)) => view.acks.push(claim.offset),
@@ -236,7 +249,7 @@ impl Tracker {
         for topic in pipeline.state().topics() {
             topic.partitions().try_for_each(|(id, partition)| retention_ends(topic, id, partition, now))?;
             for group in topic.groups().filter(|group| !group.is_paused()) {
-                let Some(with_credit) = self.with_credit(topic, group, now) else { continue };
+                let Some(with_credit) = self.stream_with_credit(topic, group, now) else { continue };
                 for (id, progress) in group.partitions().filter(|(_, p)| p.in_flight() < self.limits.in_flight_max) {
                     let Some(partition) = topic.partition(id) else { continue };
                     not_stuck(&PartitionView::new(topic, id, partition), progress, with_credit, now)?;
@@ -247,17 +260,17 @@ impl Tracker {
     }
 
     /// An open stream of the group with credit.
-    fn with_credit(&self, topic: &Topic, group: &Group, now: Timestamp) -> Option<&StreamModel> {
+    fn stream_with_credit(&self, topic: &Topic, group: &Group, now: Timestamp) -> Option<&StreamModel> {
         let model = self.groups.get(&(topic.id(), group.id()))?;
-        let wants_more = |id: ConsumerId, stream: &StreamModel| {
+        let has_credit = |id: ConsumerId, stream: &StreamModel| {
             let held = model.seen.values();
             let held = held.filter(|seen| seen.consumer == id && seen.may_be_held && seen.lease_until > now).count();
             !stream.is_closed
                 && (stream.topic, stream.group) == (topic.id(), group.id())
                 && (held as u32) < stream.prefetch
-                && stream.request.deliveries_max.is_none_or(|most| stream.delivered < most)
+                && stream.request.deliveries_max.is_none_or(|max| stream.delivered < max)
         };
-        self.streams.iter().find(|(id, stream)| wants_more(**id, stream)).map(|(_, stream)| stream)
+        self.streams.iter().find(|(id, stream)| has_credit(**id, stream)).map(|(_, stream)| stream)
     }
 
     /// Checks right after a restart that the recovered state is not behind what workers saw.
@@ -291,7 +304,7 @@ struct RedriveDetails {
 }
 
 /// Checks one partition, message by message.
-fn inspect(partition_view: &PartitionView<'_>, limits: &Limits) -> Verdict {
+fn check_partition(partition_view: &PartitionView<'_>, limits: &Limits) -> Verdict {
     stored_or_trimmed(partition_view)?;
     offsets_ascend(partition_view)?;
     for (group, progress) in &partition_view.groups {
@@ -304,9 +317,9 @@ fn inspect(partition_view: &PartitionView<'_>, limits: &Limits) -> Verdict {
     for (position, message) in partition_view.partition.messages() {
         let acked_in = partition_view.acked_in(position);
         ack_count_matches(partition_view, position, message, acked_in)?;
-        let is_done_everywhere = partition_view.is_done_everywhere(acked_in);
-        acked_is_trimmed(partition_view, message, is_done_everywhere)?;
-        if is_done_everywhere {
+        let is_acked_by_all = partition_view.is_acked_by_all(acked_in);
+        acked_is_trimmed(partition_view, message, is_acked_by_all)?;
+        if is_acked_by_all {
             retained += payload(message);
         } else {
             open += 1;

@@ -1,4 +1,4 @@
-//! Records a timeline: replays a trace and notes what can be seen after every action.
+//! Records a timeline: replays a trace and records outputs and state changes after every action.
 
 mod timeline_step;
 
@@ -8,8 +8,8 @@ use driftq_core::Output;
 use driftq_core::faults::{Fault, Faults, NoFaults, Planted};
 use driftq_core::types::{LeaseToken, Ticket};
 
-use self::timeline_step::read;
-use super::diff::{Changes, Clock, Ended, changes, short, span};
+use self::timeline_step::note_read;
+use super::diff::{Changes, Clock, EndedLease, changes, short, span};
 use super::format;
 use super::snapshot::{MessageInGroup, MessageStatus, Snapshot, name_in};
 use super::timeline::{Glyph, Lease, LeaseEnd, Timeline, TimelineStep, TimelineViolation, Track, TrackKind, Unit};
@@ -71,8 +71,8 @@ impl Recorder {
             match action {
                 Action::Request(request) | Action::Send { request, .. } => {
                     workers.extend(format::worker_of(request));
-                    if let Request::Subscribe(stream) = request {
-                        workers.insert(stream.owner);
+                    if let Request::Subscribe(subscription) = request {
+                        workers.insert(subscription.owner);
                     }
                 }
                 Action::Read { worker, .. } => drop(workers.insert(*worker)),
@@ -95,10 +95,10 @@ impl Recorder {
     }
 
     fn run<F: Faults>(mut self, trace: &Trace, faults: F, fault: Option<Fault>) -> Timeline {
-        let begun = panic_capture::catch(|| World::new(&trace.header.setup, faults, Checks::default()));
+        let started = panic_capture::catch(|| World::new(&trace.header.setup, faults, Checks::default()));
         let mut violation = None;
         let mut facts = facts(trace, fault);
-        match begun.map_err(never_panics).and_then(|begun| begun) {
+        match started.map_err(never_panics).and_then(|started| started) {
             Err(found) => violation = Some(found),
             Ok(mut world) => {
                 world.enable_tap();
@@ -160,7 +160,6 @@ impl Recorder {
             })
     }
 
-    /// Takes the first snapshot.
     fn take_first_snapshot<F: Faults>(&mut self, world: &World<F>) {
         if let Some(broker) = world.broker() {
             self.snapshot = Snapshot::of(broker);
@@ -177,11 +176,11 @@ impl Recorder {
         let diff = panic_capture::catch(|| self.diff_since_snapshot(world, clock)).unwrap_or_default();
         let outputs = self.collect_outputs(world.take_tap_events(), &mut step, clock);
         if let Action::Read { worker, .. } = action {
-            read(world, *worker, world.counters().events - events, &mut step);
+            note_read(world, *worker, world.counters().events - events, &mut step);
         }
         self.note_leases(&diff, clock);
         self.finish_label(&mut step, action, &diff, &outputs, world.counters().events > events);
-        if self.is_torn(world, action) {
+        if self.has_cut_torn_tail(world, action) {
             step.glyph = Glyph::Torn;
             step.label.push_str("; a torn tail is cut");
         }
@@ -206,8 +205,8 @@ impl Recorder {
     /// The requests, replies and deliveries of this step.
     fn collect_outputs(&mut self, events: Vec<TapEvent>, step: &mut TimelineStep, clock: Clock) -> StepOutputs {
         let mut outputs = StepOutputs::default();
-        for events in events {
-            let (worker, output) = match events {
+        for event in events {
+            let (worker, output) = match event {
                 TapEvent::Command(ticket) => {
                     self.tickets.insert(ticket, self.steps.len());
                     continue;
@@ -220,12 +219,10 @@ impl Recorder {
             let line = match &output {
                 Output::Reply { ticket, result } => {
                     let sent_at = self.tickets.remove(ticket).filter(|nth| *nth < self.steps.len());
-                    let of = sent_at.and_then(|nth| self.steps.get(nth));
-                    if let Some(of) = of {
-                        outputs.also.insert(of.track);
-                    }
-                    let of = of.map(|of| format!(" to action {} ({})", of.number, of.label)).unwrap_or_default();
-                    format!("reply{of}: {}", format::reply(result, clock))
+                    let request = sent_at.and_then(|nth| self.steps.get(nth));
+                    outputs.also.extend(request.map(|step| step.track));
+                    let to = request.map(|step| format!(" to action {} ({})", step.number, step.label));
+                    format!("reply{}: {}", to.unwrap_or_default(), format::reply(result, clock))
                 }
                 Output::Deliver { delivery, .. } => {
                     let message = name_in(delivery.body.value());
@@ -234,10 +231,10 @@ impl Recorder {
                         None => format!("{message} delivered"),
                     });
                     step.messages.push(message);
-                    let held =
+                    let delivered =
                         self.snapshot.messages_in_groups.iter().find(|(_, is)| is.token() == Some(delivery.token));
-                    step.topics.extend(held.map(|(message_key, _)| message_key.topic.clone()));
-                    step.groups.extend(held.map(|(message_key, _)| message_key.group.clone()));
+                    step.topics.extend(delivered.map(|(message_key, _)| message_key.topic.clone()));
+                    step.groups.extend(delivered.map(|(message_key, _)| message_key.group.clone()));
                     format::delivery(worker, delivery, clock)
                 }
                 Output::Closed { cause, .. } => format::closed(worker, *cause),
@@ -271,7 +268,7 @@ impl Recorder {
 
     fn note_leases(&mut self, diff: &Changes, clock: Clock) {
         let now = self.steps.len();
-        for Ended { message_key, lease, end } in &diff.ended {
+        for EndedLease { message_key, lease, end } in &diff.ended {
             let Some(nth) = self.running.remove(&(message_key.clone(), lease.token)) else { continue };
             let lease = &mut self.leases[nth];
             lease.end = *end;

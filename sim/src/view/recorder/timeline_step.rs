@@ -8,7 +8,7 @@ use super::{BROKER, DISK, PRODUCERS, Recorder, StepOutputs};
 use crate::actions::{self, Action, IoFault, Request};
 use crate::coverage::Point;
 use crate::names::Worker;
-use crate::view::diff::{Changes, Ended, span};
+use crate::view::diff::{Changes, EndedLease, span};
 use crate::view::format;
 use crate::view::snapshot::{MessageInGroup, MessageStatus};
 use crate::view::timeline::{Glyph, LeaseEnd, TimelineStep};
@@ -41,9 +41,9 @@ impl Recorder {
                 self.calls.insert(*call, (request.clone(), false));
             }
             Action::Arrive { call } => {
-                match self.calls.get_mut(call).map(|(request, is_again)| (request.clone(), is_again)) {
-                    Some((request, is_again)) => {
-                        let is_again = std::mem::replace(is_again, true);
+                match self.calls.get_mut(call).map(|(request, has_arrived)| (request.clone(), has_arrived)) {
+                    Some((request, has_arrived)) => {
+                        let is_again = std::mem::replace(has_arrived, true);
                         self.fill_request(world, &request, &mut step);
                         let when = if is_again { "again" } else { "late" };
                         step.label = format!("{call} arrives {when}: {}", step.label);
@@ -146,8 +146,8 @@ impl Recorder {
         }
     }
 
-    /// Whether recovery cut a torn tail.
-    pub(super) fn is_torn<F: Faults>(&mut self, world: &World<F>, action: &Action) -> bool {
+    /// Whether recovery has cut a torn tail since the last call.
+    pub(super) fn has_cut_torn_tail<F: Faults>(&mut self, world: &World<F>, action: &Action) -> bool {
         if !matches!(action, Action::Boot | Action::Close) {
             return false;
         }
@@ -216,7 +216,7 @@ fn io_label(class: actions::JobClass, fault: Option<IoFault>) -> (Glyph, String)
 }
 
 /// Adds the messages that a worker has just read.
-pub(super) fn read<F: Faults>(world: &World<F>, worker: Worker, count: u64, step: &mut TimelineStep) {
+pub(super) fn note_read<F: Faults>(world: &World<F>, worker: Worker, count: u64, step: &mut TimelineStep) {
     let mut names: Vec<String> = Vec::new();
     for held in world.network().read_by(worker).take(count as usize) {
         names.push(held.message.to_string());
@@ -233,21 +233,21 @@ pub(super) fn read<F: Faults>(world: &World<F>, worker: Worker, count: u64, step
 /// What timers did.
 fn fired_timers(diff: &Changes) -> String {
     let mut entries = Vec::new();
-    let mut is_again = BTreeSet::new();
-    for Ended { message_key, end, .. } in &diff.ended {
+    let mut leased_again = BTreeSet::new();
+    for EndedLease { message_key, end, .. } in &diff.ended {
         let what = match end {
             LeaseEnd::Dead => format!("{} is dead-lettered", message_key.message),
             _ => format!("lease of {} ends", message_key.message),
         };
         match diff.granted.iter().find(|(other, _)| other == message_key) {
             Some((_, lease)) => {
-                is_again.insert(message_key);
+                leased_again.insert(message_key);
                 entries.push(format!("{what}; leased again to {}", lease.owner));
             }
             None => entries.push(what),
         }
     }
-    let others = diff.granted.iter().filter(|(message_key, _)| !is_again.contains(message_key));
+    let others = diff.granted.iter().filter(|(message_key, _)| !leased_again.contains(message_key));
     entries.extend(others.map(|(message_key, lease)| format!("{} is leased to {}", message_key.message, lease.owner)));
     if entries.is_empty() { "timers fire".to_owned() } else { summarised(&entries, "leases end or start") }
 }

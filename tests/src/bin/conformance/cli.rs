@@ -6,18 +6,19 @@ use clap::Parser;
 
 /// Checks a server against every clause of the DriftQ v1 specification that is observable over HTTP.
 ///
-/// It prints each clause with its result (pass, fail, deviates on purpose, not applicable) and what was observed. Every run uses its own
-/// topics and groups, so it can be run against a server with other data; its topics are not deleted.
+/// It prints each clause with its result (pass, fail, deviates on purpose, not applicable) and what was observed. Every
+/// run uses its own topics and groups, so it can be run against a server with other data; its topics are not deleted.
 ///
-/// The exit code is 0 if nothing failed, 1 if something did, and 2 if the command line is wrong or the server cannot be reached.
+/// The exit code is 0 if nothing failed, 1 if something did, and 2 if the command line is wrong or the server cannot be
+/// reached.
 #[derive(Debug, Parser)]
 #[command(name = "conformance", version)]
 pub(crate) struct Cli {
     /// The server, e.g. http://127.0.0.1:8080
     #[arg(long, required_unless_present = "list")]
     pub(crate) url: Option<String>,
-    /// A command, run once by `sh -c`, that restarts the server without losing its data (kill -9 and start) and returns. What it starts
-    /// must run in the background. Without it the clauses about restarts are not applicable
+    /// A command, run once by `sh -c`, that restarts the server without losing its data (kill -9 and start) and
+    /// returns. What it starts must run in the background. Without it the clauses about restarts are not applicable
     #[arg(long, value_name = "CMD")]
     pub(crate) restart: Option<String>,
     /// Also write the report as JSON; `-` for standard output instead of the table

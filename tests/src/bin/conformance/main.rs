@@ -76,7 +76,8 @@ fn list(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs the user's restart command. Its output goes to a file: a server that it starts in the background would keep a pipe open.
+/// Runs the user's restart command. Its output goes to a file: a server that it starts in the background would keep a
+/// pipe open.
 fn restart_by(command: String) -> Restart {
     Box::new(move || {
         let mut output = tempfile::tempfile().map_err(|error| error.to_string())?;

@@ -7,10 +7,10 @@ use driftq_tests::torture::disk::FileSystem;
 
 /// Injects faults into a real driftqd under load, and verifies everything its clients observed.
 ///
-/// Each fault is tried on its own brokers, on temporary folders, while producers and workers continue over every restart. At the
-/// end each broker is drained twice and stopped; then the recorded history is checked against DriftQ's invariants, and the log is
-/// replayed and compared with it. What needs root (mounting disks) or a missing tool (strace, faketime, xfs_io) is skipped with a
-/// line that says so.
+/// Each fault is tried on its own brokers, on temporary folders, while producers and workers continue over every
+/// restart. At the end each broker is drained twice and stopped; then the recorded history is checked against DriftQ's
+/// invariants, and the log is replayed and compared with it. What needs root (mounting disks) or a missing tool
+/// (strace, faketime, xfs_io) is skipped with a line that says so.
 #[derive(Debug, Parser)]
 #[command(name = "torture", version, group = ArgGroup::new("what").multiple(true).required(true))]
 #[command(after_help = "Exit code: 0 passed, 1 an invariant was violated, 2 the run failed, 130 interrupted.\n\

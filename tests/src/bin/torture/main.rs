@@ -1,7 +1,7 @@
 //! `torture`: injects faults into a real `driftqd` under load, and verifies what its clients observed.
 //!
-//! Exit code: 0 if no invariant was violated, 1 if one was, 2 if the run itself failed, 130 if it was interrupted. Started processes are
-//! killed, disks unmounted and temporary folders removed in all of these cases.
+//! Exit code: 0 if no invariant was violated, 1 if one was, 2 if the run itself failed, 130 if it was interrupted.
+//! Started processes are killed, disks unmounted and temporary folders removed in all of these cases.
 #![forbid(unsafe_code)]
 
 mod cli;

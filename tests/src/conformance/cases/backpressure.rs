@@ -1,6 +1,7 @@
 //! v1.1: producer backpressure, and the limits of "Current implementation defaults".
 //!
-//! A server's limits are unknown, so the specification's defaults are tried. With larger limits the cases are not applicable.
+//! A server's limits are unknown, so the specification's defaults are tried. With larger limits the cases are not
+//! applicable.
 
 use serde_json::json;
 

@@ -1,7 +1,7 @@
 //! v1.6, both documents: what happens to a message that exceeds its retry policy.
 //!
-//! The v1.6 semantics route it to a dead-letter topic; the core specification only plans that. For a server without dead letters the cases
-//! are not applicable.
+//! The v1.6 semantics route it to a dead-letter topic; the core specification only plans that. For a server without
+//! dead letters the cases are not applicable.
 
 use std::time::{Duration, Instant};
 

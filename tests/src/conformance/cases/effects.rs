@@ -1,7 +1,7 @@
 //! v1.6, both documents: the idempotency store as a worker uses it.
 //!
-//! The specifications require a store and do not define its HTTP routes; `/v1/idempotency` is DriftQ's. For a server without these routes the
-//! cases are not applicable.
+//! The specifications require a store and do not define its HTTP routes; `/v1/idempotency` is DriftQ's. For a server
+//! without these routes the cases are not applicable.
 
 use serde_json::{Value, json};
 

@@ -20,7 +20,8 @@ pub(super) fn ensure_fields(reply: &Reply, expected: &Value) -> Result<(), Verdi
     ensure(missing.is_empty(), expected, brief(reply))
 }
 
-/// Produces one-byte messages to a topic's only partition until it responds 429, at most `most`. Returns how many succeeded.
+/// Produces one-byte messages to a topic's only partition until it responds 429, at most `most`. Returns how many
+/// succeeded.
 pub(super) fn fill_partition(probe: &Probe<'_>, topic: &str, most: usize) -> Result<usize, Verdict> {
     for sent in 0..most {
         let body = serde_json::json!({ "topic": topic, "value": sent.to_string() });

@@ -1,4 +1,5 @@
-//! v1.5: the router hook. A router is configured at the server, so over HTTP only its absence can be observed with certainty.
+//! v1.5: the router hook. A router is configured at the server, so over HTTP only its absence can be observed with
+//! certainty.
 
 use serde_json::json;
 

@@ -1,7 +1,8 @@
 //! The client of the measurements: one keep-alive connection, one request in flight, no allocation per request.
 //!
-//! It shares the cores with what it measures, so it does as little as HTTP/1.1 allows: requests are prepared bytes sent in one write,
-//! responses are decoded only as far as their framing requires. The ceiling and the broker are driven by the same code.
+//! It shares the cores with what it measures, so it does as little as HTTP/1.1 allows: requests are prepared bytes sent
+//! in one write, responses are decoded only as far as their framing requires. The ceiling and the broker are driven by
+//! the same code.
 
 mod decoder;
 mod effect;

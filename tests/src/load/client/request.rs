@@ -9,8 +9,8 @@ pub(crate) const NDJSON: &str = "application/x-ndjson";
 
 /// Hexadecimal digits at the beginning of each value.
 const STAMP_DIGITS: usize = 16;
-/// Letters of each key.
-const KEY_LETTERS: usize = 8;
+/// Characters of each key.
+const KEY_CHARS: usize = 8;
 
 /// A GET request.
 pub(crate) fn get(addr: SocketAddr, target: &str) -> Vec<u8> {
@@ -82,7 +82,7 @@ impl Messages {
                 bytes.push(between);
             }
             bytes.extend_from_slice(format!(r#"{{"topic":"{}","key":""#, shape.topic).as_bytes());
-            let key = (shape.partitions > 1).then(|| grow(&mut bytes, KEY_LETTERS, b'A'));
+            let key = (shape.partitions > 1).then(|| grow(&mut bytes, KEY_CHARS, b'A'));
             bytes.extend_from_slice(br#"","value":""#);
             let stamp = grow(&mut bytes, STAMP_DIGITS, b'0');
             grow(&mut bytes, size - STAMP_DIGITS, b'x');
@@ -104,8 +104,8 @@ impl Messages {
         for (number, positions) in (sequence..).zip(&self.positions) {
             write_hex(&mut self.bytes[positions.stamp..][..STAMP_DIGITS], stamp(number));
             if let Some(at) = positions.key {
-                // The low four bits of the letters all differ, so that the hash of the key spreads evenly.
-                write_digits(&mut self.bytes[at..][..KEY_LETTERS], number, b"ABCDEFGHIJKLMNOP");
+                // The low four bits of the characters all differ, so that the hash of the key spreads evenly.
+                write_digits(&mut self.bytes[at..][..KEY_CHARS], number, b"ABCDEFGHIJKLMNOP");
             }
             if let Some(at) = positions.idempotency_key {
                 write_hex(&mut self.bytes[at..][..STAMP_DIGITS], number);
@@ -267,10 +267,14 @@ pub(super) mod tests {
             assert_eq!(
                 body_of(request.completing(claim.as_bytes(), 15)),
                 format!(
-                    r#"{},"result":{{"step":"done"}},"produce":[{{"topic":"t","key":"AAAAAAAP","value":"{:016x}"}},{{"topic":"t","key":"AAAAAABA","value":"{:016x}"}}]}}"#,
+                    "{},{},{}{:016x}{}{:016x}{}",
                     &claim[..claim.len() - 1],
+                    r#""result":{"step":"done"}"#,
+                    r#""produce":[{"topic":"t","key":"AAAAAAAP","value":""#,
                     15,
-                    16
+                    r#""},{"topic":"t","key":"AAAAAABA","value":""#,
+                    16,
+                    r#""}]}"#,
                 )
             );
         }

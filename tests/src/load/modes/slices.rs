@@ -11,13 +11,13 @@ use crate::load::error::Result;
 use crate::load::report::{Failures, ServerStats, ratio_line, time};
 use crate::procfs;
 
-/// With a ceiling, the two are driven in slices of this length, so that other load on the machine affects both equally. In shorter slices
-/// the wait for the last responses, in which connections idle, would begin to count.
+/// With a ceiling, the two are driven in slices of this length, so that other load on the machine affects both equally.
+/// In shorter slices the wait for the last responses, in which connections idle, would begin to count.
 const SLICE: Duration = Duration::from_millis(500);
 /// Each is first driven for at most this long without counting, to warm up connections, caches and files.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// Above this use of cores by other programs, a ratio is not reliable. Chosen: at 1.4 cores two equal servers measured between 0.57 and
-/// 1.34 of each other; lower values were not measured.
+/// Above this use of cores by other programs, a ratio is not reliable. Chosen: at 1.4 cores two equal servers measured
+/// between 0.57 and 1.34 of each other; lower values were not measured.
 const QUIET_CORES: f64 = 0.3;
 /// Samples of the disk in total, spread over the pauses between slices.
 const SYNCS: u32 = 200;

@@ -1,5 +1,5 @@
-//! `load steps`: a workflow step under load. Workers consume one topic and complete every delivery with a result and messages for the next
-//! topic, one request per step.
+//! `load steps`: a workflow step under load. Workers consume one topic and complete every delivery with a result and
+//! messages for the next topic, one request per step.
 
 use std::time::{Duration, Instant};
 

@@ -9,8 +9,8 @@ use crate::torture::disk::FileSystem;
 use crate::torture::scenario::Options;
 use crate::torture::verdict::{FaultSummary, Verdict};
 
-/// Cuts the power of the canary's disk `runs` times, each time on a new disk, and counts how often that is detected: by its history, or
-/// because it does not start again.
+/// Cuts the power of the canary's disk `runs` times, each time on a new disk, and counts how often that is detected: by
+/// its history, or because it does not start again.
 ///
 /// # Errors
 /// If the driver itself fails.

@@ -35,7 +35,8 @@ pub fn clock_jumps(options: &Options, on_fault: OnFault<'_>) -> Result<FaultSumm
                 scenario.recorder().driver("clock", &json!({ "shift": shift }));
                 scenario.start_with(&launcher)?;
                 scenario.create_topics()?;
-                // New clients each time: a month later a key may be used again, so no client may repeat one over a jump.
+                // New clients each time: a month later a key may be used again, so no client may repeat one over a
+                // jump.
                 let workload =
                     scenario.start_workload(Load::default(), &format!("w{number}"), options.seed + number)?;
                 under_load(workload, |_| sleep(Duration::from_millis(500)))?;

@@ -62,7 +62,8 @@ pub(super) fn crash_under_load(
     Ok((runs, scenario.finish(injected)?))
 }
 
-/// Divides `total` crashes among histories of at most `per_history`, several at a time. `run` gets the number of a history and its share.
+/// Divides `total` crashes among histories of at most `per_history`, several at a time. `run` gets the number of a
+/// history and its share.
 pub(super) fn in_histories(
     fault: &str,
     total: u64,

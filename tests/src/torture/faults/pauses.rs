@@ -9,7 +9,8 @@ use crate::torture::scenario::{LogMode, Options, Scenario};
 use crate::torture::verdict::FaultSummary;
 use crate::torture::workload::{Load, REDELIVERY_MS_MAX};
 
-/// Pauses the server with SIGSTOP, each time for longer than any lease. Workers that held a lease are late then and must be fenced.
+/// Pauses the server with SIGSTOP, each time for longer than any lease. Workers that held a lease are late then and
+/// must be fenced.
 ///
 /// # Errors
 /// If the driver itself fails.

@@ -1,6 +1,8 @@
-//! The load on the broker while faults are injected: producers, and workers that do everything a worker may do, including mistakes.
+//! The load on the broker while faults are injected: producers, and workers that do everything a worker may do,
+//! including mistakes.
 //!
-//! Each client is a thread with its own connections and continues over restarts. Clients do not check responses: the history is checked.
+//! Each client is a thread with its own connections and continues over restarts. Clients do not check responses: the
+//! history is checked.
 
 mod plan;
 mod producer;

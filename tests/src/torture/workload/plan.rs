@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 /// A topic and its number of partitions.
 pub type Topic = (&'static str, u32);
 
-/// The topics of every history. Completed steps produce to the third; messages that exceed their attempts go to the last two.
+/// The topics of every history. Completed steps produce to the third; messages that exceed their attempts go to the
+/// last two.
 pub const TOPICS: [Topic; 5] = [("orders", 4), ("mail", 1), (OUTPUTS, 2), ("dlq.orders", 4), ("dlq.mail", 1)];
 /// The groups, each of which must receive every message of its topic.
 pub const GROUPS: [(&str, &str); 6] = [

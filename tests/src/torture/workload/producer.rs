@@ -1,4 +1,5 @@
-//! A producer: unique values, with and without keys. A message with an idempotency key is retried until it succeeds, and sometimes repeated.
+//! A producer: unique values, with and without keys. A message with an idempotency key is retried until it succeeds,
+//! and sometimes repeated.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

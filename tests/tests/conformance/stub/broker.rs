@@ -115,7 +115,8 @@ impl Broker {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all streams and drops what v1 allows a broker to lose: leases, attempts, errors, keys, and all acks but the highest.
+    /// Ends all streams and drops what v1 allows a broker to lose: leases, attempts, errors, keys, and all acks but the
+    /// highest.
     pub(super) fn restart(&self) {
         let mut state = self.lock();
         state.boot += 1;

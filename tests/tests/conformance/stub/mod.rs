@@ -1,7 +1,7 @@
 //! A small stub broker, conforming or with one defect, which the conformance suite must detect.
 //!
-//! It implements the specification literally, its limits included. It shares no code with the broker, has no log, and "restarts" by
-//! dropping what the specification allows a broker to lose.
+//! It implements the specification literally, its limits included. It shares no code with the broker, has no log, and
+//! "restarts" by dropping what the specification allows a broker to lose.
 
 mod broker;
 mod routes;
@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use broker::Broker;
 use driftq_tests::conformance::Restart;
 
-/// What the stub does wrong. With defects of the in-flight limit partitions are larger, since the limit could not be reached otherwise.
+/// What the stub does wrong. With defects of the in-flight limit partitions are larger, since the limit could not be
+/// reached otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
     None,

@@ -13,7 +13,8 @@ pub const LONG_MS: i64 = 60_000;
 /// Longer than the leases and windows of one millisecond.
 pub const EXPIRY: Duration = Duration::from_millis(60);
 
-/// Prepares everything twice, under two names. Checks the first, kills the broker, and checks the second after the restart.
+/// Prepares everything twice, under two names. Checks the first, kills the broker, and checks the second after the
+/// restart.
 pub fn before_and_after_crash<T>(toml: &str, prepare: impl Fn(&Server, &str) -> T, check: impl Fn(&Server, &str, T)) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = config_file(dir.path(), toml);

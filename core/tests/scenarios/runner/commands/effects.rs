@@ -1,4 +1,4 @@
-//! Commands of the idempotency store. The first word is the scope, the rest of the identity follows by name.
+//! Commands of the idempotency store. The first argument is the scope, the rest of the identity follows by name.
 
 use driftq_core::command::{Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew};
 use driftq_core::types::{EffectStatus, Identity, Lifetime, Outcome, Scope, TokenClaim};
@@ -8,7 +8,7 @@ use super::super::session::Names;
 
 /// `tenant key=`, `consume topic= group= key=`, `job id= key=`, `task id= key=`, `rpc principal= method= key=`.
 fn identity(args: &mut Args) -> Result<Identity, String> {
-    let scope = match args.word("a scope")?.as_str() {
+    let scope = match args.positional("a scope")?.as_str() {
         "consume" => Scope::Consume { topic: args.name("topic")?, group: args.name("group")? },
         "tenant" => Scope::Tenant,
         "job" => Scope::Job { id: args.required("id")?.into() },

@@ -7,7 +7,7 @@ use super::super::args::Args;
 use super::super::session::Names;
 
 pub(super) fn produce(args: &mut Args) -> Result<Produce, String> {
-    let topic = args.name_word("a topic")?;
+    let topic = args.positional_name("a topic")?;
     let key = args.text("key").unwrap_or_default();
     let value = match args.parsed::<usize>("size")? {
         Some(size) => "x".repeat(size),
@@ -86,7 +86,7 @@ pub(super) fn complete(names: &Names, args: &mut Args, additions: &[String]) -> 
 /// A message that a completed step produces.
 fn addition(names: &Names, line: &str) -> Result<Produce, String> {
     let mut args = Args::parse(names.start, line)?;
-    if args.word("a command")? != "produce" {
+    if args.positional("a command")? != "produce" {
         return Err("a + line is a produce".to_owned());
     }
     let message = produce(&mut args)?;
@@ -97,7 +97,7 @@ fn addition(names: &Names, line: &str) -> Result<Produce, String> {
 /// A consumer's claim on an offset. Unless the file says otherwise, the consumer shows the newest token that it was
 /// delivered for that offset.
 fn claim(names: &Names, args: &mut Args) -> Result<Claim, String> {
-    let name = args.word("a consumer")?;
+    let name = args.positional("a consumer")?;
     let consumer = names.consumer(&name)?;
     let offset = Offset(args.parsed("offset")?.ok_or("offset= is missing")?);
     let delivered = consumer.deliveries.iter().rev().find(|delivery| delivery.offset == offset);

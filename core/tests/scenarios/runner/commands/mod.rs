@@ -44,23 +44,23 @@ const DISCONNECTED: ConsumerId = ConsumerId(u64::MAX);
 
 /// Parses a command. `additions` are its `+` lines.
 pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Action, String> {
-    let name = args.word("a command")?;
+    let name = args.positional("a command")?;
     if !additions.is_empty() && name != "complete" {
         return Err(format!("{name} takes no + lines"));
     }
     let command: ModelCommand = match name.as_str() {
         "limits" => return limits(args).map(|config| Action::Limits(Box::new(config))),
         "deliver" => {
-            let name = args.word("a consumer")?;
+            let name = args.positional("a consumer")?;
             names.consumer(&name)?;
             return Ok(Action::Deliver(name));
         }
         "reply" => {
-            let text = args.word("#number")?;
+            let text = args.positional("#number")?;
             let number = text.strip_prefix('#').and_then(|number| number.parse().ok());
             return Ok(Action::Reply(number.ok_or_else(|| format!("\"{text}\" is not a number like #1"))?));
         }
-        "tick" => ModelCommand::Tick { by: parse_duration(&args.word("a duration")?)? },
+        "tick" => ModelCommand::Tick { by: parse_duration(&args.positional("a duration")?)? },
         "stall" => ModelCommand::Stall,
         "sync" => ModelCommand::Sync,
         "fail-sync" => ModelCommand::FailSync,
@@ -70,14 +70,14 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
         "crash" => ModelCommand::Crash,
         "restart" => ModelCommand::Restart,
         "create-topic" => CreateTopic {
-            name: args.name_word("a topic")?,
+            name: args.positional_name("a topic")?,
             partitions: args.parsed("partitions")?,
             retention: Retention { age: args.duration("retention")?, bytes: args.parsed("retention_bytes")? },
         }
         .into(),
-        "delete-topic" => DeleteTopic { name: args.name_word("a topic")? }.into(),
+        "delete-topic" => DeleteTopic { name: args.positional_name("a topic")? }.into(),
         "list-topics" => ListTopics.into(),
-        "describe" => DescribeTopic { name: args.name_word("a topic")? }.into(),
+        "describe" => DescribeTopic { name: args.positional_name("a topic")? }.into(),
         "create-group" => {
             let (topic, group) = topic_and_group(args)?;
             CreateGroup { topic, group, start: group_start(args)? }.into()
@@ -86,7 +86,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
             let (topic, group) = topic_and_group(args)?;
             DeleteGroup { topic, group }.into()
         }
-        "list-groups" => ListGroups { topic: args.name_word("a topic")? }.into(),
+        "list-groups" => ListGroups { topic: args.positional_name("a topic")? }.into(),
         "seek" => {
             let (topic, group) = topic_and_group(args)?;
             Seek { topic, group, to: seek_to(args)? }.into()
@@ -101,7 +101,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
         }
         "redrive" => redrive(args)?.into(),
         "peek" => Peek {
-            topic: args.name_word("a topic")?,
+            topic: args.positional_name("a topic")?,
             partition: PartitionId(args.parsed("partition")?.unwrap_or(0)),
             offset: Offset(args.parsed("from")?.unwrap_or(0)),
             limit: args.parsed("limit")?.unwrap_or(usize::MAX),
@@ -113,7 +113,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
             return Ok(Action::Apply(Box::new(stream.into()), binding));
         }
         "set-prefetch" => {
-            SetPrefetch { consumer: consumer(names, args)?, prefetch: prefetch(&args.word("a number")?)? }.into()
+            SetPrefetch { consumer: consumer(names, args)?, prefetch: prefetch(&args.positional("a number")?)? }.into()
         }
         "disconnect" => Unsubscribe { consumer: consumer(names, args)? }.into(),
         "close" => CloseStream { consumer: consumer(names, args)? }.into(),
@@ -143,7 +143,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
 }
 
 fn topic_and_group(args: &mut Args) -> Result<(TopicName, GroupName), String> {
-    Ok((args.name_word("a topic")?, args.name("group")?))
+    Ok((args.positional_name("a topic")?, args.name("group")?))
 }
 
 fn group_start(args: &mut Args) -> Result<GroupStart, String> {
@@ -152,10 +152,10 @@ fn group_start(args: &mut Args) -> Result<GroupStart, String> {
 }
 
 fn seek_to(args: &mut Args) -> Result<SeekTo, String> {
-    let word = args.choice("to", &[("earliest", SeekTo::Earliest), ("latest", SeekTo::Latest)])?;
+    let end = args.choice("to", &[("earliest", SeekTo::Earliest), ("latest", SeekTo::Latest)])?;
     let offset = args.parsed("offset")?.map(|offset| SeekTo::Offset(Offset(offset)));
     let time = args.time("time")?.map(SeekTo::Time);
-    let given: Vec<_> = [word, offset, time].into_iter().flatten().collect();
+    let given: Vec<_> = [end, offset, time].into_iter().flatten().collect();
     match given[..] {
         [to] => Ok(to),
         _ => Err("write one of to=earliest, to=latest, offset=, time=".to_owned()),
@@ -163,7 +163,7 @@ fn seek_to(args: &mut Args) -> Result<SeekTo, String> {
 }
 
 fn redrive(args: &mut Args) -> Result<Redrive, String> {
-    let topic = args.name_word("a topic")?;
+    let topic = args.positional_name("a topic")?;
     let limit = args.parsed("limit")?.unwrap_or(u64::MAX);
     let Some(list) = args.text("offsets") else { return Ok(Redrive { topic, which: RedriveSelection::All, limit }) };
     let offsets = list.split(',').map(|offset| offset.parse().map(Offset)).collect::<Result<_, _>>();
@@ -184,7 +184,7 @@ fn subscribe(args: &mut Args) -> Result<Subscribe, String> {
 }
 
 fn consumer(names: &Names, args: &mut Args) -> Result<ConsumerId, String> {
-    Ok(names.consumer(&args.word("a consumer")?)?.id.unwrap_or(DISCONNECTED))
+    Ok(names.consumer(&args.positional("a consumer")?)?.id.unwrap_or(DISCONNECTED))
 }
 
 fn prefetch(text: &str) -> Result<u32, String> {
@@ -193,7 +193,7 @@ fn prefetch(text: &str) -> Result<u32, String> {
 
 /// Limits by name, and the sizes of the log.
 fn limits(args: &mut Args) -> Result<PipelineConfig, String> {
-    let limits = match args.word("production or spec")?.as_str() {
+    let limits = match args.positional("production or spec")?.as_str() {
         "production" => Limits::production(),
         "spec" => Limits::spec(),
         other => return Err(format!("\"{other}\": write production or spec")),

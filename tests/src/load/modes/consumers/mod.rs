@@ -1,4 +1,5 @@
-//! Consumers: each reads a stream and acks or completes its messages on separate connections, as fast as responses arrive.
+//! Consumers: each reads a stream and acks or completes its messages on separate connections, as fast as responses
+//! arrive.
 
 mod completer;
 

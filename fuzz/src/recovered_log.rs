@@ -1,0 +1,101 @@
+//! Checks that hold for every log that recovery accepts, whatever its contents.
+
+use driftq_core::codec::record as codec;
+use driftq_core::faults::Faults;
+use driftq_core::log::{
+    HEADER_BYTES, MemoryStorage, Recovered, RecoveryError, SegmentHeader, SnapshotHead, SnapshotWriter,
+};
+use driftq_core::pipeline::{inspect, inspect_with};
+use driftq_core::record::{Event, Record};
+use driftq_core::state::State;
+use driftq_core::types::{Lsn, Millis, Timestamp};
+use driftq_core::{OpenOptions, PipelineConfig};
+
+/// A log that recovery accepted.
+#[derive(Debug)]
+pub(crate) struct RecoveredLog {
+    pub(crate) state: State,
+    pub(crate) report: Recovered,
+}
+
+impl RecoveredLog {
+    /// Recovers a log, and checks that a second recovery has the same result and that the state is consistent.
+    ///
+    /// # Errors
+    /// If recovery refuses the log.
+    ///
+    /// # Panics
+    /// If a check fails.
+    pub(crate) fn recover(storage: &mut MemoryStorage, faults: &impl Faults) -> Result<Self, RecoveryError> {
+        let mut copy = storage.clone();
+        let first = inspect_with(&mut faults.storage(storage), None, faults);
+        let second = inspect_with(&mut faults.storage(&mut copy), None, faults);
+        let (state, report) = match (first, second) {
+            (Ok(first), Ok(second)) => {
+                assert_eq!(first.0.digest(), second.0.digest(), "a second recovery has another state");
+                assert_eq!(first.1, second.1, "a second recovery has another report");
+                first
+            }
+            (Err(first), Err(second)) => {
+                assert_eq!(first, second, "a second recovery is refused with another error");
+                return Err(first);
+            }
+            (first, second) => panic!("two recoveries differ: {:?}, {:?}", first.map(drop), second.map(drop)),
+        };
+        state.check().unwrap_or_else(|error| panic!("inconsistent state after recovery: {error}"));
+        Ok(Self { state, report })
+    }
+
+    /// Starts a broker on a copy of `storage`, crashes it, and does both once more.
+    ///
+    /// # Panics
+    /// If a broker does not start, or its state is inconsistent.
+    pub(crate) fn check_restarts(&self, storage: &MemoryStorage) {
+        let mut storage = storage.clone();
+        let config = PipelineConfig {
+            segment_bytes: 2 * HEADER_BYTES as u64,
+            reserve_bytes: 512,
+            slice_bytes: 4_096,
+            ..PipelineConfig::default()
+        };
+        for start in 1..=2 {
+            let now = self.state.clock().after(Millis(start));
+            let opened = OpenOptions::new().config(config.clone()).open(&mut storage, now);
+            let (mut pipeline, _) =
+                opened.unwrap_or_else(|error| panic!("start {start} of a broker on a recovered log fails: {error}"));
+            for _ in 0..3 {
+                pipeline.drive(now, &mut storage);
+                while pipeline.poll_output().is_some() {}
+                pipeline.handle_timeout(now);
+            }
+            let checked = pipeline.state().check();
+            checked.unwrap_or_else(|error| panic!("inconsistent state after start {start} of a broker: {error}"));
+            storage = storage.crash();
+        }
+    }
+
+    /// Writes the state as a snapshot, with an empty segment after it, and checks that both recover to the same state.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub(crate) fn check_snapshot_round_trip(&self) {
+        let (lsn, log_id) = (Lsn(1), self.report.log_id);
+        let head = SnapshotHead { log_id, lsn, crc: 0, epoch: 1 };
+        let mut bytes = Vec::new();
+        let mut writer = SnapshotWriter::begin(&head, &mut bytes);
+        for image in self.state.view() {
+            let record = Record { at: Timestamp::default(), event: Event::Restored(image) };
+            let kind = codec::kind(&record.event);
+            let written = writer.record(&mut bytes, kind, codec::VERSION, |out| codec::encode(&record, out));
+            written.expect("an image that was read from a frame fits in a frame");
+        }
+        writer.finish(&mut bytes);
+        let header = SegmentHeader { log_id, sequence: 1, previous_lsn: lsn, previous_crc: 0, synced: lsn };
+        let mut storage = MemoryStorage::new();
+        storage.put_file(head.file(), bytes);
+        storage.put_file(header.file(), header.encode());
+        let (restored, _) = inspect(&mut storage, None)
+            .unwrap_or_else(|error| panic!("a snapshot of a consistent state is refused: {error}"));
+        assert_eq!(restored.digest(), self.state.digest(), "a snapshot restores another state");
+    }
+}
