@@ -92,11 +92,11 @@
 //! | [`poll_output`](Pipeline::poll_output) | after every `handle`, `handle_timeout` and `complete`, until it returns `None` | outputs accumulate in memory |
 //! | [`close`](Pipeline::close) | to stop; then jobs until [`is_closed`](Pipeline::is_closed) | the next start reports an unclean stop; nothing durable is lost |
 //!
-//! Jobs of one class are performed in order; jobs of different classes may overlap. A `now`
-//! earlier than one passed before counts as the latest. After a failed job (except a full disk in a background job) held
-//! replies become [`Refusal::LogFailed`], held deliveries are dropped, and only a restart continues; whether their
-//! records are on the disk is unknown until then. `examples/threaded.rs` is a driver with a thread for the log,
-//! `examples/by_hand.rs` one without.
+//! Jobs of one class are performed in order; jobs of different classes may overlap. A `now` earlier than one passed
+//! before counts as the latest. After a failed job (except a full disk in a background job) held replies become
+//! [`Refusal::LogFailed`], held deliveries are dropped, and only a restart continues; whether their records are on the
+//! disk is unknown until then. `examples/threaded.rs` is a driver with a thread for the log, `examples/by_hand.rs` one
+//! without.
 //!
 //! # Where to find what
 //!

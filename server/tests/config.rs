@@ -1,5 +1,4 @@
 //! Settings: their sources, which source wins, and what is refused with which message.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
 use std::process::Command;

@@ -1,6 +1,5 @@
 //! Router hook against real servers on the loopback: decisions, every kind of failure, and the cost of a failing
 //! webhook.
-#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

@@ -15,7 +15,7 @@ use driftq_sim::view::timeline::{Glyph, LeaseEnd, TrackKind};
 use driftq_sim::view::{RecordFilter, TIMELINE_RECORDS_MAX, timeline_of_log};
 use serde_json::Value;
 
-use crate::harness::{TestBroker, limited, topic};
+use self::harness::{TestBroker, limited, topic};
 
 #[test]
 fn timeline_assigns_leases_and_records_to_tracks() {

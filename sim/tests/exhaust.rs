@@ -52,7 +52,7 @@ const PLANTED: &[(Fault, usize)] = &[
     (Fault::AppendAfterTornTail, 3),
     (Fault::TornTailTakenForRot, 3),
     (Fault::BackoffIgnored, 4),
-    (Fault::DedupeDroppedOnReplay, 2),
+    (Fault::DedupeDroppedOnReplay, 3),
     (Fault::PrefetchOffByOne, 3),
     (Fault::ApplyReadsClock, 1),
     (Fault::ReleaseBeforeSync, 0),

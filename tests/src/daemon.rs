@@ -348,10 +348,11 @@ pub fn driftqd() -> Result<PathBuf, String> {
 /// If there is none, or it cannot be built.
 pub fn program(package: &str, name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("this crate is not in a workspace")?;
     // A test binary is one folder below.
     let find = || own.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|path| path.is_file());
     if let Some(cargo) = std::env::var_os("CARGO")
-        && !find().is_some_and(|program| is_up_to_date(&program))
+        && !find().is_some_and(|program| is_up_to_date(&program, workspace))
     {
         let mut build = Command::new(cargo);
         build.args(["build", "--quiet", "--locked", "-p", package, "--bin", name]);
@@ -369,18 +370,31 @@ pub fn program(package: &str, name: &str) -> Result<PathBuf, String> {
     find().ok_or_else(|| format!("there is no {name} beside {}", own.display()))
 }
 
-/// Whether a program is newer than the sources that cargo lists beside it. `cargo test --workspace` has just built it
-/// then; a build of its package alone would select other features of dependencies and compile them again.
-fn is_up_to_date(program: &Path) -> bool {
+/// Whether a program is newer than every source and manifest of the workspace. `cargo test --workspace` has just built
+/// it then; a build of its package alone would select other features of dependencies and compile them again.
+fn is_up_to_date(program: &Path, workspace: &Path) -> bool {
     let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
     let Ok(built) = modified(program) else { return false };
-    let Ok(list) = fs::read_to_string(program.with_extension("d")) else { return false };
-    // One line: the program, a colon, and the sources separated by spaces, in whose names spaces are escaped.
-    let Some((_, sources)) = list.trim_end().split_once(": ") else { return false };
-    let sources = sources.replace("\\ ", "\0");
-    sources
-        .split(' ')
-        .all(|source| modified(Path::new(&source.replace('\0', " "))).is_ok_and(|modified| modified <= built))
+    let is_older = |path: &Path| modified(path).is_ok_and(|modified| modified <= built);
+    let Ok(members) = fs::read_dir(workspace) else { return false };
+    let members = members.flatten().map(|entry| entry.path()).filter(|path| path.join("Cargo.toml").is_file());
+    let mut folders: Vec<PathBuf> = Vec::new();
+    let mut manifests = vec![workspace.join("Cargo.toml"), workspace.join("Cargo.lock")];
+    for member in members {
+        manifests.push(member.join("Cargo.toml"));
+        folders.push(member.join("src"));
+    }
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if !is_older(&path) {
+                return false;
+            }
+        }
+    }
+    manifests.iter().all(|manifest| is_older(manifest))
 }
 
 #[cfg(test)]
@@ -390,20 +404,24 @@ mod tests {
     #[test]
     fn program_is_up_to_date_until_a_source_changes() {
         let folder = tempfile::tempdir().expect("a folder");
-        let [program, source] = ["program", "a source.rs"].map(|name| folder.path().join(name));
         let touch = |path: &Path, seconds: u64| {
             let file = File::create(path).expect("created");
             file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(seconds)).expect("set");
         };
-        touch(&source, 1);
+        let root = folder.path();
+        fs::create_dir_all(root.join("member/src/module")).expect("created");
+        let sources = ["Cargo.toml", "Cargo.lock", "member/Cargo.toml", "member/src/module/a.rs"];
+        sources.iter().for_each(|source| touch(&root.join(source), 1));
+        let program = root.join("program");
+        assert!(!is_up_to_date(&program, root), "not built yet");
         touch(&program, 2);
-        assert!(!is_up_to_date(&program), "without a list of sources");
-        let escaped = source.to_str().expect("a path").replace(' ', "\\ ");
-        fs::write(folder.path().join("program.d"), format!("program: {escaped} {escaped}\n")).expect("written");
-        assert!(is_up_to_date(&program));
-        touch(&source, 3);
-        assert!(!is_up_to_date(&program));
-        fs::remove_file(&source).expect("removed");
-        assert!(!is_up_to_date(&program));
+        assert!(is_up_to_date(&program, root));
+        for source in sources {
+            touch(&root.join(source), 3);
+            assert!(!is_up_to_date(&program, root), "{source}");
+            touch(&root.join(source), 1);
+        }
+        fs::remove_file(root.join("Cargo.lock")).expect("removed");
+        assert!(!is_up_to_date(&program, root));
     }
 }

@@ -1,6 +1,7 @@
 //! Volatile state derived from the durable state and the connected consumers: cursors, timers, round robin, credit.
 //!
-//! Never written; rebuilt at start. [`Index::before_apply`] and [`Index::after_apply`] update it with every applied record.
+//! Never written; rebuilt at start. [`Index::before_apply`] and [`Index::after_apply`] update it with every applied
+//! record.
 
 mod consumers;
 mod cursor;

@@ -8,7 +8,7 @@ use driftq_core::record::{Event, Record};
 use driftq_core::types::Retention;
 use driftq_core::types::*;
 
-use crate::support::*;
+use super::support::*;
 
 const PRODUCED: u8 = 9;
 

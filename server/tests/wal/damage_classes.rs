@@ -8,8 +8,8 @@ use std::path::Path;
 use driftq_core::log::{FileId, LogId, SegmentHeader};
 use driftq_core::types::Lsn;
 
-use crate::daemon::{Start, start};
-use crate::support::*;
+use super::daemon::{Start, start};
+use super::support::*;
 
 /// Messages by offset.
 type Messages = BTreeMap<u64, String>;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use driftq_core::log::FileId;
 use driftq_core::types::Lsn;
 
-use crate::daemon::{Start, start};
-use crate::support::*;
+use super::daemon::{Start, start};
+use super::support::*;
 
 /// The number of damaged folders.
 const CASES: usize = 300;

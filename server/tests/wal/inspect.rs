@@ -13,7 +13,7 @@ use driftq_core::{Command, Output};
 use driftq_files::DataFolder;
 use serde_json::Value;
 
-use crate::support::Broker;
+use super::support::Broker;
 
 const LEASE_MS: u64 = 2_000;
 

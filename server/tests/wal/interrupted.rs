@@ -6,7 +6,7 @@ use std::path::Path;
 
 use driftq_core::log::FileId;
 
-use crate::support::*;
+use super::support::*;
 
 /// A salvaged log, and the same log with its salvage interrupted after `moves` moves. Also returns the old files.
 fn interrupted(moves: usize) -> (tempfile::TempDir, tempfile::TempDir, Vec<FileId>) {

@@ -6,7 +6,7 @@ use driftq_core::log::FileId;
 use driftq_files::DataFolder;
 use driftq_server::wal::WalCommand;
 
-use crate::support::*;
+use super::support::*;
 
 fn dump(
     dir: &std::path::Path,

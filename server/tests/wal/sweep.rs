@@ -1,6 +1,6 @@
 //! Damages every frame of a log in turn, and random bytes.
 
-use crate::support::*;
+use super::support::*;
 
 const TOPIC_CREATED: u8 = 2;
 const PRODUCED: u8 = 9;

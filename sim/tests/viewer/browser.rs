@@ -11,7 +11,7 @@ use driftq_sim::view::timeline::Timeline;
 use driftq_sim::view::{page, timeline_of};
 use serde::Deserialize;
 
-use crate::{eight_actions, long_trace};
+use super::{eight_actions, long_trace};
 
 /// One result of `selftest.js`.
 #[derive(Debug, Deserialize)]

@@ -3,7 +3,7 @@
 use driftq_sim::view::timeline::{Timeline, Track, TrackKind};
 use driftq_sim::view::{page, timeline_of};
 
-use crate::{eight_actions, kept};
+use super::{eight_actions, kept};
 
 /// The timeline's JSON in a page.
 fn timeline_in(page: &str) -> serde_json::Value {

@@ -5,7 +5,7 @@ use driftq_sim::trace::Trace;
 use driftq_sim::view::timeline::{Glyph, LeaseEnd, Timeline, TrackKind};
 use driftq_sim::view::timeline_of;
 
-use crate::{kept, kept_as, long_trace};
+use super::{kept, kept_as, long_trace};
 
 fn labels(timeline: &Timeline) -> Vec<&str> {
     timeline.steps.iter().map(|step| step.label.as_str()).collect()

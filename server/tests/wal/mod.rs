@@ -1,7 +1,5 @@
 //! `driftqd wal` on intact logs and on logs with every kind of damage.
 
-#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
-
 mod daemon;
 mod damage;
 mod damage_classes;

@@ -1,0 +1,6 @@
+//! The server's library and `driftqd`'s offline commands: settings, router hook, `driftqd wal`.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+mod config;
+mod router;
+mod wal;

@@ -1,0 +1,15 @@
+//! The simulator: its worlds, checks, searches, traces, pages and command line.
+
+mod cli;
+mod data_folder;
+mod determinism;
+mod exhaust;
+mod explain;
+mod file_disk;
+mod oracle;
+mod planted;
+mod regressions;
+mod seeds;
+mod sequences;
+mod soak;
+mod viewer;
