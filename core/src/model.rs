@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::command::{
     Ack, Begin, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
     Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Reacquire, Redrive, Release,
-    Renew, Resume, Seek, SetPrefetch, Subscribe, Unsubscribe,
+    Renew, Resume, Seek, SetPrefetch, Subscribe, Unsubscribe, Withdraw,
 };
 use crate::faults::{Faults, NoFaults};
 use crate::log::{LogId, MemoryStorage, Recovered, Storage};
@@ -139,6 +139,8 @@ model_commands! {
     Extend,
     /// Releases a message.
     Release,
+    /// Takes back a delivery that never reached its consumer.
+    Withdraw,
     /// Completes a step atomically.
     Complete,
     /// Begins an effect.

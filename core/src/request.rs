@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::command::{
     Ack, Begin, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
     Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Reacquire, Redrive, Release,
-    Renew, Resume, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe,
+    Renew, Resume, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
 use crate::reply::{Delivery, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo};
 use crate::types::{
@@ -123,6 +123,7 @@ requests! {
     Nack => (), Command::Nack, Reply::Success => ();
     Extend => Timestamp, Command::Extend, Reply::Extended { lease_until } => lease_until;
     Release => (), Command::Release, Reply::Success => ();
+    Withdraw => (), Command::Withdraw, Reply::Success => ();
     Complete => Arc<[StepOutput]>, |complete| Command::Complete(Box::new(complete)), Reply::Completed(step) => step;
     CreateGroup => (), Command::CreateGroup, Reply::Success => ();
     DeleteGroup => (), Command::DeleteGroup, Reply::Success => ();

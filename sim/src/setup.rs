@@ -50,6 +50,9 @@ pub struct Setup {
     pub snapshot_every_bytes: u64,
     /// Bytes of a snapshot written per operation.
     pub slice_bytes: usize,
+    /// Credit follows what a consumer shows, and only the oldest unanswered delivery of a stream counts an expiry.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adaptive_credit: bool,
     /// The disk breaks its contract: after a process restart, data given up by a failed sync is still readable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shows_given_up: bool,
@@ -77,6 +80,7 @@ impl Setup {
             topics_max: self.topics_max,
             groups_max: self.groups_max,
             consumers_max: self.consumers_max,
+            adaptive_credit: self.adaptive_credit,
             ..Limits::production()
         }
     }
@@ -119,6 +123,7 @@ impl Default for Setup {
             reserve_bytes: 4_096,
             snapshot_every_bytes: 1 << 20,
             slice_bytes: 1_024,
+            adaptive_credit: false,
             shows_given_up: false,
         }
     }

@@ -16,6 +16,7 @@ impl<F: Faults> Broker<F> {
             appended,
             durable,
             held,
+            withdrawn,
             next_ticket,
             next_consumer,
             next_token,
@@ -26,7 +27,7 @@ impl<F: Faults> Broker<F> {
             dead_letters: _,
         } = self;
         index.canonical(out)?;
-        write!(out, "{} {now:?} {appended:?} {durable:?} {held:?} ", state.digest())?;
+        write!(out, "{} {now:?} {appended:?} {durable:?} {held:?} {withdrawn:?} ", state.digest())?;
         write!(out, "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} ")
     }
 }

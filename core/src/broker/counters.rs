@@ -28,6 +28,8 @@ pub struct Counters {
     pub expired: u64,
     /// Released messages.
     pub released: u64,
+    /// Deliveries withdrawn before they reached their consumer.
+    pub withdrawn: u64,
     /// Extended leases.
     pub extended: u64,
     /// Redriven dead letters.
@@ -62,6 +64,7 @@ impl Counters {
             Event::Delivered { .. } => self.delivered += 1,
             Event::Acked { .. } => self.acked += 1,
             Event::Released { .. } => self.released += 1,
+            Event::Withdrawn { .. } => self.withdrawn += 1,
             Event::Extended { .. } => self.extended += 1,
             Event::Redriven { .. } => self.redriven += 1,
             Event::Skipped { .. } => self.skipped += 1,

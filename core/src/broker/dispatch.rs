@@ -8,7 +8,7 @@ use crate::index::NextDispatch;
 use crate::record::Event;
 use crate::reply::{Delivery, Output, Refusal};
 use crate::state::Message;
-use crate::types::{Body, DeadReason, DeliveryState, GroupId, LastError, MessageRef, Timestamp, TopicId};
+use crate::types::{Body, DeadReason, DeliveryState, GroupId, LastError, MessageRef, Millis, Timestamp, TopicId};
 
 /// The most messages dispatched in one call. [`Broker::poll_timeout`] asks for the next call at once, so that the cost
 /// of a call does not grow with the number of consumers that have credit.
@@ -77,7 +77,9 @@ impl<F: Faults> Broker<F> {
         let (owner, until) = (connected.owner.clone(), self.now.after(connected.lease));
         let token = self.next_token();
         self.commit_or_refuse(Event::Delivered { message_ref, token, owner, until }, SpaceClass::Churn, log)?;
-        self.index.dispatched(next, message.body.flags().priority);
+        let recorded = self.delivery_state(&message_ref).and_then(DeliveryState::leased_until);
+        let lease = recorded.map_or(Millis(0), |until| until.since(self.now));
+        self.index.dispatched(next, message.body.flags().priority, self.appended, lease);
         let delivery = Box::new(self.delivery(&message_ref, message, until));
         self.hold(Output::Deliver { consumer, delivery });
         Ok(())
@@ -110,7 +112,7 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    fn delivery_state(&self, message_ref: &MessageRef) -> Option<&DeliveryState> {
+    pub(super) fn delivery_state(&self, message_ref: &MessageRef) -> Option<&DeliveryState> {
         let group = self.state.topic(message_ref.topic)?.group(message_ref.group)?;
         group.progress(message_ref.partition)?.delivery(message_ref.position)
     }

@@ -4,12 +4,12 @@ use super::{Broker, LogSink, SpaceClass};
 use crate::command::{
     Ack, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend,
     Finish, Forget, ListGroups, ListTopics, Lookup, Nack, OnDisconnect, Pause, Peek, Reacquire, Redrive,
-    RedriveSelection, Release, Renew, Resume, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe,
+    RedriveSelection, Release, Renew, Resume, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
 use crate::decide::effects::EffectDecisions;
 use crate::decide::{self, Decision, admin, complete, dead_letter, produce, settle};
 use crate::faults::Faults;
-use crate::index::Consumer;
+use crate::index::{Consumer, Credit};
 use crate::record::Event;
 use crate::reply::{CloseCause, Output, Overload, Refusal, Reply};
 use crate::state::Group;
@@ -46,6 +46,10 @@ impl<F: Faults> Broker<F> {
                 let decision = settle::release(&self.context(), &claim)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
+            Command::Withdraw(Withdraw(claim)) => {
+                let decision = settle::withdraw(&self.context(), &claim)?;
+                self.commit_and_reply(decision, SpaceClass::Drain, log)
+            }
             Command::Complete(request) => self.complete(request, log),
             Command::Store(request) => self.execute_store(&request, log),
             Command::Subscribe(request) => self.subscribe(request, log),
@@ -56,6 +60,7 @@ impl<F: Faults> Broker<F> {
             Command::Unsubscribe(Unsubscribe { consumer }) => self.unsubscribe(consumer, log),
             Command::CloseStream(CloseStream { consumer }) => {
                 self.index.consumers.get(&consumer).ok_or(Refusal::UnknownConsumer)?;
+                self.withdraw_unreleased(consumer, log);
                 self.faults.disconnect(&mut self.index, consumer);
                 Ok(Reply::Success)
             }
@@ -150,23 +155,28 @@ impl<F: Faults> Broker<F> {
             group,
             owner: request.owner,
             lease: self.limits.lease(request.lease),
-            prefetch: request.prefetch,
+            credit: Credit::new(request.prefetch),
             in_flight: 0,
             deliveries_left: request.deliveries_max,
             on_disconnect: request.on_disconnect,
             leases: Default::default(),
+            unanswered: Default::default(),
         };
         self.index.join(id, consumer);
         Ok(Reply::Subscribed { consumer: id })
     }
 
     fn unsubscribe(&mut self, id: ConsumerId, log: &mut impl LogSink) -> Result<Reply, Refusal> {
-        let Some(consumer) = self.index.consumers.get(&id) else { return Err(Refusal::UnknownConsumer) };
+        if !self.index.consumers.contains_key(&id) {
+            return Err(Refusal::UnknownConsumer);
+        }
+        // No deliveries to this consumer while its leases end.
+        self.index.set_prefetch(id, 0);
+        self.withdraw_unreleased(id, log);
+        let consumer = &self.index.consumers[&id];
         if consumer.on_disconnect == OnDisconnect::Release {
             let (topic, group) = (consumer.topic, consumer.group);
             let leases: Vec<_> = consumer.leases.iter().copied().collect();
-            // No deliveries to this consumer while its leases are released.
-            self.index.set_prefetch(id, 0);
             for (partition, position) in leases {
                 let message_ref = MessageRef { topic, group, partition, position };
                 // A disconnect cannot be refused: if the log has no space, the remaining leases expire.
@@ -177,6 +187,18 @@ impl<F: Faults> Broker<F> {
         }
         self.faults.disconnect(&mut self.index, id);
         Ok(Reply::Success)
+    }
+
+    /// Withdraws the deliveries to a consumer that could not leave yet.
+    fn withdraw_unreleased(&mut self, consumer: ConsumerId, log: &mut impl LogSink) {
+        for message_ref in self.index.unreleased_to(consumer) {
+            let Some(token) = self.delivery_state(&message_ref).map(|delivery| delivery.token) else { continue };
+            // A disconnect cannot be refused: if the log has no space, the delivery leaves and the driver withdraws it.
+            if self.commit(Event::Withdrawn { message_ref }, SpaceClass::Drain, log).is_err() {
+                return;
+            }
+            self.withdrawn.insert(token);
+        }
     }
 
     fn delete_topic(&mut self, name: &TopicName, log: &mut impl LogSink) -> Result<Reply, Refusal> {

@@ -10,7 +10,7 @@ mod execute;
 mod inspect;
 mod timeouts;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 pub use self::counters::{Counters, DeadLetterCounts};
 use crate::command::Command;
@@ -20,7 +20,7 @@ use crate::index::Index;
 use crate::record::{Event, Record};
 use crate::reply::{Output, Overload, Refusal, Reply};
 use crate::state::{Contradiction, State};
-use crate::types::{Boot, ConsumerId, LeaseToken, Limits, Lsn, Millis, Ticket, Timestamp};
+use crate::types::{Boot, ConsumerId, Identity, LeaseToken, Limits, Lsn, MessageRef, Millis, Ticket, Timestamp};
 
 /// The log to which a broker appends its records.
 pub trait LogSink {
@@ -64,6 +64,23 @@ pub enum LogRefusal {
 #[error("the log has failed: {0}")]
 pub struct LogFault(pub String);
 
+/// A lease that begins or is extended with a record, and its recorded end.
+enum LeaseBegun {
+    Message(MessageRef, Timestamp),
+    Effect(Identity, Timestamp),
+}
+
+impl LeaseBegun {
+    fn by(event: &Event) -> Option<Self> {
+        match event {
+            Event::Extended { message_ref, until } => Some(Self::Message(*message_ref, *until)),
+            Event::EffectBegun(begun) => Some(Self::Effect(begun.identity.clone(), begun.until)),
+            Event::EffectRenewed { identity, until } => Some(Self::Effect(identity.clone(), *until)),
+            _ => None,
+        }
+    }
+}
+
 /// How long timers and dispatch pause after the log refused a record.
 const STALL: Millis = Millis(100);
 
@@ -81,6 +98,8 @@ pub struct Broker<F: Faults = NoFaults> {
     appended: Lsn,
     durable: Lsn,
     held: VecDeque<(Lsn, Output)>,
+    /// The tokens of held deliveries that were withdrawn and must not leave.
+    withdrawn: BTreeSet<LeaseToken>,
     next_ticket: Ticket,
     next_consumer: ConsumerId,
     next_token: u64,
@@ -108,6 +127,7 @@ impl<F: Faults> Broker<F> {
             appended: last,
             durable: last,
             held: VecDeque::new(),
+            withdrawn: BTreeSet::new(),
             next_ticket: Ticket(0),
             next_consumer: ConsumerId(1),
             next_token: 0,
@@ -127,7 +147,7 @@ impl<F: Faults> Broker<F> {
     pub fn boot(&mut self, now: Timestamp, log: &mut impl LogSink) -> Result<(), LogRefusal> {
         self.now = self.now.max(now);
         self.commit(Event::Booted { boot: self.state.boot().next() }, SpaceClass::Drain, log)?;
-        self.index = Index::rebuild(&self.state, self.now);
+        self.index = Index::rebuild(&self.state, &self.limits, self.now);
         Ok(())
     }
 
@@ -161,13 +181,17 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Reports that the log is synced through `through`. Releases the outputs that depend on it.
+    /// Reports at `now` that the log is synced through `through`. Releases the outputs that depend on it; the leases of
+    /// deliveries and grants among them run from `now`.
     ///
     /// # Panics
     /// If `through` is beyond the last record.
-    pub fn on_durable(&mut self, through: Lsn) {
+    pub fn on_durable(&mut self, now: Timestamp, through: Lsn) {
         assert!(through <= self.appended, "only appended records can be durable");
+        let released_at = self.faults.released_at(self.now, self.now.max(now));
+        self.now = self.now.max(now);
         self.durable = self.durable.max(through);
+        self.index.release(self.durable, released_at);
     }
 
     /// Reports that the log has failed permanently. Held replies become [`Refusal::LogFailed`], held deliveries are
@@ -193,11 +217,21 @@ impl<F: Faults> Broker<F> {
 
     /// The next output whose records are durable, in the order of the decisions.
     pub fn poll_output(&mut self) -> Option<Output> {
-        let (decided_at, output) = self.held.front()?;
-        if !self.faults.is_releasable(output, *decided_at, self.durable) {
-            return None;
+        loop {
+            let (decided_at, output) = self.held.front()?;
+            if !self.faults.is_releasable(output, *decided_at, self.durable) {
+                return None;
+            }
+            let (_, output) = self.held.pop_front()?;
+            if self.withdrawn.is_empty() || !self.is_withdrawn(&output) {
+                return Some(output);
+            }
         }
-        self.held.pop_front().map(|(_, output)| output)
+    }
+
+    /// Whether the output is a withdrawn delivery.
+    fn is_withdrawn(&mut self, output: &Output) -> bool {
+        matches!(output, Output::Deliver { delivery, .. } if self.withdrawn.remove(&delivery.token))
     }
 
     /// When to call [`Broker::handle_timeout`]; a time that has passed means at once. `None` if nothing is scheduled.
@@ -207,7 +241,8 @@ impl<F: Faults> Broker<F> {
             return None;
         }
         let work = self.index.has_work().then_some(self.now);
-        let next = work.into_iter().chain(self.index.timers.next()).min();
+        let renewal = self.index.leases.grants.next_expiry();
+        let next = work.into_iter().chain(self.index.timers.next()).chain(renewal).min();
         match self.stalled_until {
             Some(until) => next.map(|next| next.max(until)),
             None => next,
@@ -300,6 +335,7 @@ impl<F: Faults> Broker<F> {
         if self.stalled_until.is_some_and(|until| until <= self.now) {
             self.stalled_until = None;
         }
+        self.renew_overrunning_grants(log);
         self.fire_due_timers(log);
         self.index.reclaim();
     }
@@ -326,7 +362,13 @@ impl<F: Faults> Broker<F> {
 
     /// The context of a decision made now.
     fn context(&self) -> DecisionContext<'_, F> {
-        DecisionContext { state: &self.state, limits: &self.limits, now: self.now, faults: &self.faults }
+        DecisionContext {
+            state: &self.state,
+            index: &self.index,
+            limits: &self.limits,
+            now: self.now,
+            faults: &self.faults,
+        }
     }
 
     /// As [`Broker::commit`], with the refusal of a command.
@@ -357,9 +399,29 @@ impl<F: Faults> Broker<F> {
         class: SpaceClass,
         log: &mut impl LogSink,
     ) -> Result<Reply, Refusal> {
+        if let Some(message_ref) = decision.answered {
+            self.index.answered(&message_ref);
+        }
         if let Some(event) = decision.event {
+            let begun = LeaseBegun::by(&event);
             self.commit_or_refuse(event, class, log)?;
+            begun.into_iter().for_each(|begun| self.hold_lease(&begun));
         }
         Ok(decision.reply)
+    }
+
+    /// Holds the start of a lease until the record that was just appended is durable.
+    fn hold_lease(&mut self, begun: &LeaseBegun) {
+        match begun {
+            LeaseBegun::Message(message_ref, until) => {
+                self.index.extended(message_ref, self.appended, until.since(self.now));
+            }
+            LeaseBegun::Effect(identity, until) => {
+                let Some(effect) = self.state.store().get(identity) else { return };
+                let Some(token) = effect.token else { return };
+                let lease = until.since(self.now);
+                self.index.leases.hold_grant(self.appended, token, identity, lease, effect.expires_at);
+            }
+        }
     }
 }

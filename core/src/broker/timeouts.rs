@@ -2,12 +2,12 @@
 
 use super::{Broker, LogSink, SpaceClass};
 use crate::decide::dead_letter::dead_letter;
-use crate::decide::failure::{FailureVerdict, after_failure};
+use crate::decide::failure::{Failure, FailureVerdict, after_failure};
 use crate::faults::Faults;
 use crate::index::{Sweep, Timer};
 use crate::record::Event;
 use crate::reply::Refusal;
-use crate::types::{MessageRef, PartitionId, Timestamp, TopicId};
+use crate::types::{Effect, EffectStatus, MessageRef, PartitionId, Timestamp, TopicId};
 
 /// The most timers fired in one call. [`Broker::poll_timeout`] asks for the next call at once.
 const TIMERS_PER_CALL: usize = 1_024;
@@ -66,7 +66,10 @@ impl<F: Faults> Broker<F> {
         let delivery = progress
             .and_then(|progress| progress.delivery(message_ref.position))
             .expect("timers of an ended lease are cancelled");
-        let expired = match after_failure(&self.state, message_ref, delivery, self.now, None) {
+        let is_oldest = !self.limits.adaptive_credit || self.index.is_oldest_unanswered(message_ref);
+        let failure = Failure::Expiry { counts: self.faults.expiry_counts(is_oldest) };
+        self.index.leases.set_expiring(Some(*message_ref));
+        let expired = match after_failure(&self.state, message_ref, delivery, self.now, failure) {
             FailureVerdict::Retry { not_before } => {
                 self.commit_or_refuse(Event::Expired { message_ref: *message_ref, not_before }, SpaceClass::Churn, log)
             }
@@ -76,7 +79,34 @@ impl<F: Faults> Broker<F> {
                 self.commit_or_refuse(event, SpaceClass::Drain, log)
             }
         };
+        self.index.leases.set_expiring(None);
         expired.inspect(|()| self.counters.expired += 1)
+    }
+
+    /// Renews the grants that still run although their effect expires in the recorded state: their lease began later
+    /// than recorded, or not yet.
+    pub(super) fn renew_overrunning_grants(&mut self, log: &mut impl LogSink) {
+        while self.stalled_until.is_none()
+            && let Some(grant) = self.index.leases.grants.first_overrunning(self.now)
+        {
+            let runs = grant.end.is_none_or(|end| end > self.now);
+            let in_progress = |effect: &&Effect| effect.status == EffectStatus::InProgress && runs;
+            let effect = self.state.store().get(&grant.identity).filter(|effect| effect.token == Some(grant.token));
+            let Some(effect) = effect.filter(in_progress) else {
+                self.index.leases.grants.ended(grant.token);
+                continue;
+            };
+            let mut expires_at = effect.expires_at;
+            if expires_at <= self.now {
+                let until = grant.end.unwrap_or(self.now.after(grant.lease));
+                let event = Event::EffectRenewed { identity: grant.identity.clone(), until };
+                if self.commit(event, SpaceClass::Churn, log).is_err() {
+                    return self.stall();
+                }
+                expires_at = self.state.store().get(&grant.identity).map_or(until, |effect| effect.expires_at);
+            }
+            self.index.leases.grants.set_expiry(grant.token, expires_at);
+        }
     }
 
     /// Removes retained messages that exceed the retention age.

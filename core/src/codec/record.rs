@@ -43,6 +43,7 @@ const EFFECT_FORGOTTEN: u8 = 26;
 const EFFECTS_EXPIRED: u8 = 27;
 const COMPLETED: u8 = 28;
 const COMPLETIONS_EXPIRED: u8 = 29;
+const WITHDRAWN: u8 = 30;
 
 /// The kind byte of an event's frame.
 #[must_use]
@@ -66,6 +67,7 @@ pub fn kind(event: &Event) -> u8 {
         Event::Expired { .. } => EXPIRED,
         Event::Extended { .. } => EXTENDED,
         Event::Released { .. } => RELEASED,
+        Event::Withdrawn { .. } => WITHDRAWN,
         Event::DeadLettered { .. } => DEAD_LETTERED,
         Event::Redriven { .. } => REDRIVEN,
         Event::RetentionExpired { .. } => RETAINED_OUT,
@@ -128,7 +130,9 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
                 put_varint(out, window.0);
             }
         }
-        Event::Skipped { message_ref } | Event::Released { message_ref } => put_at_message_ref(out, at, message_ref),
+        Event::Skipped { message_ref } | Event::Released { message_ref } | Event::Withdrawn { message_ref } => {
+            put_at_message_ref(out, at, message_ref);
+        }
         Event::Nacked { message_ref, reason, not_before } => {
             put_at_message_ref(out, at, message_ref);
             put_varint(out, not_before.0);
@@ -281,6 +285,7 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
         }
         SKIPPED => Event::Skipped { message_ref: message_ref(reader)? },
         RELEASED => Event::Released { message_ref: message_ref(reader)? },
+        WITHDRAWN => Event::Withdrawn { message_ref: message_ref(reader)? },
         NACKED => Event::Nacked {
             message_ref: message_ref(reader)?,
             not_before: Timestamp(reader.varint()?),

@@ -16,7 +16,7 @@ pub use self::admin::{
 pub use self::consume::{CloseStream, OnDisconnect, SetPrefetch, Subscribe, Unsubscribe};
 pub use self::effects::{Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, StoreCommand};
 pub use self::produce::Produce;
-pub use self::settle::{Ack, Complete, Extend, Nack, Release};
+pub use self::settle::{Ack, Complete, Extend, Nack, Release, Withdraw};
 pub use crate::types::{Claim, TokenClaim};
 
 /// One command. Every command gets exactly one [`Reply`](crate::Reply) or [`Refusal`](crate::Refusal); a refused
@@ -52,6 +52,8 @@ pub enum Command {
     Extend(Extend),
     /// Returns a message to its queue without counting a failure.
     Release(Release),
+    /// Takes back a delivery that never reached its consumer.
+    Withdraw(Withdraw),
     /// Acks a message, finishes its effect and produces the next step's messages, atomically.
     Complete(Box<Complete>),
     /// A command of the idempotency store.

@@ -1,4 +1,4 @@
-//! Commands on a delivered message: ack, nack, extend, release, complete.
+//! Commands on a delivered message: ack, nack, extend, release, withdraw, complete.
 
 use std::sync::Arc;
 
@@ -12,6 +12,13 @@ pub struct Ack(pub Claim);
 /// Returns a message to its queue without counting a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release(pub Claim);
+
+/// Takes back a delivery that never reached its consumer: its attempt does not count, and no failure is recorded. A token
+/// must be shown.
+///
+/// For the driver of a broker, which knows what it has written to a stream; workers use [`Release`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withdraw(pub Claim);
 
 /// Reports that a message failed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -108,15 +108,13 @@ impl<F: Faults> EffectDecisions<'_, F> {
     ) -> Result<Option<Decision>, Refusal> {
         let is_rpc = matches!(request.identity.scope, Scope::Rpc { .. });
         match effect.status {
-            EffectStatus::InProgress if effect.is_leased(self.context.now) => {
-                // A delivery newer than the grant fences the grant's holder: the message was redelivered since.
-                let is_fenced = delivery_token.is_some_and(|token| Some(token) > effect.token);
-                if !is_fenced {
-                    let retry_after = Millis(effect.lease_until.0 - self.context.now.0);
-                    return Err(Refusal::InProgress { retry_after });
-                }
-            }
             EffectStatus::InProgress => {
+                if let Some(until) = self.context.leased_until(effect) {
+                    // A delivery newer than the grant fences the grant's holder: the message was redelivered since.
+                    let is_fenced = delivery_token.is_some_and(|token| Some(token) > effect.token);
+                    let retry_after = until.since(self.context.now);
+                    return if is_fenced { Ok(None) } else { Err(Refusal::InProgress { retry_after }) };
+                }
                 let default = if is_rpc { OnExpired::Report } else { OnExpired::TakeOver };
                 if request.on_expired.unwrap_or(default) == OnExpired::Report {
                     return Ok(Some(retryable(effect, LEASE_EXPIRED.into())));
@@ -167,7 +165,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
     fn reacquire(&self, identity: &Identity, owner: &OwnerName, lease: Option<Millis>) -> Result<Decision, Refusal> {
         self.check_identity(identity)?;
         let effect = self.known(identity)?;
-        if effect.status.is_final() || effect.is_leased(self.context.now) {
+        if effect.status.is_final() || self.context.leased_until(effect).is_some() {
             return Err(Refusal::NotRetryable { status: effect.status });
         }
         let event = EffectBegun {
@@ -187,7 +185,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
         // Every lease of an unknown effect is stale.
         let effect = self.context.state.effect(identity, self.context.now).ok_or(Refusal::StaleLease)?;
         self.check_token(effect, token)?;
-        if !effect.is_leased(self.context.now) {
+        if self.context.leased_until(effect).is_none() {
             return Err(Refusal::StaleLease);
         }
         let until = self.context.now.after(self.context.limits.lease(lease));

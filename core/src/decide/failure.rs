@@ -12,14 +12,30 @@ pub(crate) enum FailureVerdict {
     DeadLetter(DeadReason),
 }
 
-/// Decides what follows the failure of a delivery. A requested `delay` overrides the retry policy.
+/// How a delivery failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The consumer reported it. A requested delay overrides the retry policy.
+    Nack { delay: Option<Millis> },
+    /// The lease expired.
+    Expiry {
+        /// Whether the message can be dead-lettered for its number of attempts.
+        counts: bool,
+    },
+}
+
+/// Decides what follows the failure of a delivery.
 pub(crate) fn after_failure(
     state: &State,
     message_ref: &MessageRef,
     delivery: &DeliveryState,
     now: Timestamp,
-    delay: Option<Millis>,
+    failure: Failure,
 ) -> FailureVerdict {
+    let (delay, counts) = match failure {
+        Failure::Nack { delay } => (delay, true),
+        Failure::Expiry { counts } => (None, counts),
+    };
     let topic = state.topic(message_ref.topic).expect("a lease belongs to a topic");
     let group = topic.group(message_ref.group).expect("a lease belongs to a group");
     let message = message(topic, message_ref);
@@ -27,7 +43,8 @@ pub(crate) fn after_failure(
     let envelope = meta.as_ref().map(|meta| &meta.envelope);
     let policy = envelope.and_then(|envelope| envelope.retry_policy);
     if !topic.name().is_dead_letter() {
-        if policy.is_some_and(|policy| policy.max_attempts > 0 && delivery.attempts >= policy.max_attempts) {
+        let is_last = |policy: RetryPolicy| policy.max_attempts > 0 && delivery.attempts >= policy.max_attempts;
+        if counts && policy.is_some_and(is_last) {
             return FailureVerdict::DeadLetter(DeadReason::MaxAttempts);
         }
         if envelope.and_then(|envelope| envelope.deadline.as_ref()).is_some_and(|deadline| deadline.at <= now) {

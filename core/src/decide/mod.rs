@@ -12,14 +12,16 @@ pub(crate) mod produce;
 pub(crate) mod settle;
 
 use crate::faults::Faults;
+use crate::index::{GrantEnd, Index, LeaseEnd};
 use crate::record::Event;
 use crate::reply::{Overload, Refusal, Reply};
 use crate::state::{State, Topic};
-use crate::types::{Limits, Timestamp, TopicName};
+use crate::types::{Effect, EffectStatus, Limits, MessageRef, Timestamp, TopicName};
 
 /// Everything a decision may depend on.
 pub(crate) struct DecisionContext<'a, F> {
     pub(crate) state: &'a State,
+    pub(crate) index: &'a Index,
     pub(crate) limits: &'a Limits,
     pub(crate) now: Timestamp,
     pub(crate) faults: &'a F,
@@ -29,6 +31,27 @@ impl<'a, F: Faults> DecisionContext<'a, F> {
     /// As [`topic`].
     pub(crate) fn topic(&self, name: &TopicName) -> Result<&'a Topic, Refusal> {
         topic(self.state, name)
+    }
+
+    /// Whether a message is leased. A lease runs from the moment its delivery could leave.
+    pub(crate) fn is_leased(&self, message_ref: &MessageRef) -> bool {
+        match self.index.lease_end(message_ref) {
+            Some(LeaseEnd::Unreleased(_) | LeaseEnd::Extending(_)) => true,
+            Some(LeaseEnd::At(end)) => self.now < end,
+            Some(LeaseEnd::Expired) | None => false,
+        }
+    }
+
+    /// When the lease of an effect ends, if it is running. A lease that cannot have left yet ends at the earliest as
+    /// recorded.
+    pub(crate) fn leased_until(&self, effect: &Effect) -> Option<Timestamp> {
+        let end = effect.token.map_or(GrantEnd::Recorded, |token| self.index.leases.grants.end_of(token));
+        let runs_until = match end {
+            GrantEnd::Recorded => effect.lease_until,
+            GrantEnd::Unreleased => effect.lease_until.max(Timestamp(self.now.0 + 1)),
+            GrantEnd::At(end) => end.max(effect.lease_until),
+        };
+        (effect.status == EffectStatus::InProgress && self.now < runs_until).then_some(runs_until)
     }
 
     /// The refusal of a command because of a limit.
@@ -42,16 +65,23 @@ impl<'a, F: Faults> DecisionContext<'a, F> {
 pub(crate) struct Decision {
     pub(crate) event: Option<Event>,
     pub(crate) reply: Reply,
+    /// The message whose delivery the command answered without changing it.
+    pub(crate) answered: Option<MessageRef>,
 }
 
 impl Decision {
     pub(crate) fn new(event: Event, reply: Reply) -> Self {
-        Self { event: Some(event), reply }
+        Self { event: Some(event), reply, answered: None }
     }
 
     /// A reply without a record.
     pub(crate) fn reply_only(reply: Reply) -> Self {
-        Self { event: None, reply }
+        Self { event: None, reply, answered: None }
+    }
+
+    /// A reply without a record to a valid claim on a delivery.
+    pub(crate) fn answer_only(message_ref: MessageRef, reply: Reply) -> Self {
+        Self { event: None, reply, answered: Some(message_ref) }
     }
 }
 

@@ -1,9 +1,9 @@
-//! Validates and decides ack, nack, extend and release.
+//! Validates and decides ack, nack, extend, release and withdraw.
 
 use std::sync::Arc;
 
 use super::dead_letter::dead_letter;
-use super::failure::{FailureVerdict, after_failure, message};
+use super::failure::{Failure, FailureVerdict, after_failure, message};
 use super::{Decision, DecisionContext, check_len};
 use crate::collections::ack_set::AckSet;
 use crate::command::{Claim, TokenClaim};
@@ -113,10 +113,11 @@ pub(crate) fn nack<F: Faults>(
             Some(reason) if *reason != *delivery.last_error.as_str() => {
                 Decision::new(Event::ReasonNoted { message_ref, reason }, Reply::Success)
             }
-            _ => Decision::reply_only(Reply::Success),
+            _ => Decision::answer_only(message_ref, Reply::Success),
         });
     }
-    let event = match after_failure(context.state, &message_ref, delivery, context.now, delay) {
+    let failure = Failure::Nack { delay };
+    let event = match after_failure(context.state, &message_ref, delivery, context.now, failure) {
         FailureVerdict::Retry { not_before } => Event::Nacked { message_ref, reason: given, not_before },
         FailureVerdict::DeadLetter(why) => {
             let last_error = given.as_deref().unwrap_or(delivery.last_error.as_str()).into();
@@ -133,7 +134,7 @@ pub(crate) fn extend<F: Faults>(
     lease: Option<Millis>,
 ) -> Result<Decision, Refusal> {
     match claim_status(context, claim)? {
-        ClaimStatus::Current(message_ref, delivery) if context.faults.is_extendable(delivery, context.now) => {
+        ClaimStatus::Current(message_ref, _) if context.faults.is_extendable(context.is_leased(&message_ref)) => {
             let until = context.now.after(context.limits.lease(lease));
             Ok(Decision::new(Event::Extended { message_ref, until }, Reply::Extended { lease_until: until }))
         }
@@ -146,6 +147,20 @@ pub(crate) fn release<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim
     match claim_status(context, claim)? {
         ClaimStatus::Current(message_ref, DeliveryState { phase: Phase::Leased { .. }, .. }) => {
             Ok(Decision::new(Event::Released { message_ref }, Reply::Success))
+        }
+        ClaimStatus::Current(message_ref, _) => Ok(Decision::answer_only(message_ref, Reply::Success)),
+        ClaimStatus::AlreadyAcked => Ok(Decision::reply_only(Reply::Success)),
+    }
+}
+
+/// Decides the withdrawal of a delivery that never reached its consumer.
+pub(crate) fn withdraw<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim) -> Result<Decision, Refusal> {
+    if claim.token == TokenClaim::Absent {
+        return Err(Refusal::Invalid("a withdrawal needs the lease token of the delivery"));
+    }
+    match claim_status(context, claim)? {
+        ClaimStatus::Current(message_ref, DeliveryState { phase: Phase::Leased { .. }, .. }) => {
+            Ok(Decision::new(Event::Withdrawn { message_ref }, Reply::Success))
         }
         ClaimStatus::Current(..) | ClaimStatus::AlreadyAcked => Ok(Decision::reply_only(Reply::Success)),
     }

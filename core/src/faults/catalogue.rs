@@ -89,6 +89,10 @@ faults! {
     GroupCreatedByFailedAck "group-created-by-failed-ack": "An ack for an unknown group creates the group.",
     QuotaEvictsLive "quota-evicts-live": "A tenant at its quota loses its oldest effect to a new one.",
     LeaseShorterThanTold "lease-shorter-than-told": "A worker is told a later end of its lease than the recorded one.",
+    LeaseFromDecision "lease-from-decision": "A lease runs from the decision instead of the release of its delivery.",
+    EveryExpiryKills "every-expiry-kills": "An expiry dead-letters a message behind another unanswered delivery.",
+    CreditNeverShrinks "credit-never-shrinks": "A consumer whose leases expire keeps its credit.",
+    WithdrawnCountsAttempt "withdrawn-counts-attempt": "A delivery that never left counts as an attempt.",
     SyncRetriedAfterFailure "sync-retried-after-failure": "A failed sync is retried and its success is trusted.",
     FailureIgnored "failure-ignored": "A failed write is reported as a success.",
     SegmentRemovedEarly "segment-removed-early": "Closed segments are removed before the snapshot that replaces them \

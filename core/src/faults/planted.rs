@@ -9,7 +9,7 @@ use super::storage::TamperedStorage;
 use super::{Fault, records};
 use crate::collections::shared::unshared;
 use crate::command::{Ack, Begin, Command, CreateGroup, Forget, StoreCommand, Subscribe, TokenClaim};
-use crate::index::{Index, NextDispatch};
+use crate::index::{Credit, Index, NextDispatch};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
@@ -44,7 +44,7 @@ impl Seams for Planted {
             (Fault::AckNotKept, Event::Acked { .. }) => return None,
             (Fault::TokensRestartOnBoot, Event::Booted { .. }) if state.boot() > Boot(0) => return None,
             (Fault::ExtendAfterExpiry, Event::Extended { message_ref, .. })
-                if !delivery(state, &message_ref).is_some_and(|delivery| delivery.is_leased(now)) =>
+                if delivery(state, &message_ref).is_none_or(|delivery| delivery.leased_until().is_none()) =>
             {
                 return None;
             }
@@ -86,6 +86,14 @@ impl Seams for Planted {
         if !matches!((self.0, &record.event), (Fault::StuckAfterExpiry, Event::Expired { .. })) {
             index.after_apply(state, record);
         }
+        if self.0 == Fault::CreditNeverShrinks {
+            let consumers: Vec<_> = index.consumers.keys().copied().collect();
+            for id in consumers {
+                let Some(consumer) = index.consumers.get_mut(&id) else { continue };
+                consumer.credit = Credit::new(consumer.credit.prefetch());
+                index.refresh_credit(id);
+            }
+        }
         if self.0 == Fault::RetentionIgnoresAge {
             let partitions = state.topics().flat_map(|topic| topic.partitions().map(|(id, _)| (topic.id(), id)));
             partitions.for_each(|(topic, partition)| index.timers.set_retention(topic, partition, None));
@@ -100,6 +108,10 @@ impl Seams for Planted {
             _ => false,
         };
         early || decided_at <= durable
+    }
+
+    fn released_at(&self, decided_by: Timestamp, now: Timestamp) -> Timestamp {
+        if self.0 == Fault::LeaseFromDecision { decided_by } else { now }
     }
 
     fn next_dispatch(
@@ -127,7 +139,7 @@ impl Seams for Planted {
                 if members.len() == 1 {
                     return index.next(topic, group, in_flight_max);
                 }
-                let prefetch = index.consumers[&last].prefetch;
+                let prefetch = index.consumers[&last].credit.prefetch();
                 index.set_prefetch(last, 0);
                 let next = index.next(topic, group, in_flight_max);
                 index.set_prefetch(last, prefetch);
@@ -152,8 +164,12 @@ impl Seams for Planted {
         self.0 == Fault::SkipTokenCheck || delivery.token == shown
     }
 
-    fn is_extendable(&self, delivery: &DeliveryState, now: Timestamp) -> bool {
-        self.0 == Fault::ExtendAfterExpiry || delivery.is_leased(now)
+    fn is_extendable(&self, is_leased: bool) -> bool {
+        self.0 == Fault::ExtendAfterExpiry || is_leased
+    }
+
+    fn expiry_counts(&self, is_oldest_unanswered: bool) -> bool {
+        self.0 == Fault::EveryExpiryKills || is_oldest_unanswered
     }
 
     fn effect_token_matches(&self, effect: &Effect, shown: TokenClaim) -> bool {

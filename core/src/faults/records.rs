@@ -55,6 +55,9 @@ fn rewritten(fault: Fault, state: &State, event: &Event) -> Option<Event> {
         (Fault::DelayedDeliveredEarly, event) => with_flags(event, |flags| flags.has_delay = false),
         (Fault::PriorityIgnored, event) => with_flags(event, |flags| flags.priority = Priority::default()),
         (Fault::DeadlineIgnored, event) => with_flags(event, |flags| flags.has_deadline = false),
+        (Fault::WithdrawnCountsAttempt, Event::Withdrawn { message_ref }) => {
+            Some(Event::Released { message_ref: *message_ref })
+        }
         (Fault::HashNotCompared, Event::EffectBegun(begun)) => {
             Some(Event::EffectBegun(Box::new(EffectBegun { request_hash: None, ..(**begun).clone() })))
         }

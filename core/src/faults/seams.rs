@@ -55,6 +55,14 @@ pub trait Seams: Copy {
         decided_at <= durable
     }
 
+    /// When the leases of outputs that were released at `now` begin to run; `decided_by` is the time of the last call
+    /// before.
+    #[inline(always)]
+    fn released_at(&self, decided_by: Timestamp, now: Timestamp) -> Timestamp {
+        let _ = decided_by;
+        now
+    }
+
     /// The next message to dispatch to a group.
     #[inline(always)]
     fn next_dispatch(
@@ -83,8 +91,14 @@ pub trait Seams: Copy {
 
     /// Whether the lease of a delivery can be extended.
     #[inline(always)]
-    fn is_extendable(&self, delivery: &DeliveryState, now: Timestamp) -> bool {
-        delivery.is_leased(now)
+    fn is_extendable(&self, is_leased: bool) -> bool {
+        is_leased
+    }
+
+    /// Whether an expiry counts towards the attempts of its message.
+    #[inline(always)]
+    fn expiry_counts(&self, is_oldest_unanswered: bool) -> bool {
+        is_oldest_unanswered
     }
 
     /// Whether a token shown for an effect is its newest grant's.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::credit::Credit;
+use super::unanswered::Unanswered;
 use crate::command::OnDisconnect;
 use crate::types::{ConsumerId, GroupId, Millis, OwnerName, PartitionId, Position, TopicId};
 
@@ -12,7 +14,7 @@ pub(crate) struct Consumer {
     pub(crate) group: GroupId,
     pub(crate) owner: OwnerName,
     pub(crate) lease: Millis,
-    pub(crate) prefetch: u32,
+    pub(crate) credit: Credit,
     /// The number of its leases.
     pub(crate) in_flight: u32,
     /// The deliveries left until its maximum; `None` without a maximum.
@@ -20,12 +22,33 @@ pub(crate) struct Consumer {
     pub(crate) on_disconnect: OnDisconnect,
     /// Its leases; empty unless they are released when it disconnects.
     pub(crate) leases: BTreeSet<(PartitionId, Position)>,
+    pub(crate) unanswered: Unanswered,
 }
 
 impl Consumer {
-    pub(crate) fn has_credit(&self) -> bool {
-        self.in_flight < self.prefetch && self.deliveries_left != Some(0)
+    /// The turn that its credit gives it.
+    pub(crate) fn turn(&self) -> Turn {
+        match (self.has_credit(), self.credit.is_last_resort()) {
+            (false, _) => Turn::Never,
+            (true, false) => Turn::Regular,
+            (true, true) => Turn::LastResort,
+        }
     }
+
+    pub(crate) fn has_credit(&self) -> bool {
+        self.in_flight < self.credit.limit() && self.deliveries_left != Some(0)
+    }
+}
+
+/// Whose turn a consumer gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Its own, in round robin.
+    Regular,
+    /// One that no other consumer can take.
+    LastResort,
+    /// None: it has no credit.
+    Never,
 }
 
 /// Round robin over the consumers with credit, in the order they connected.
@@ -33,6 +56,8 @@ impl Consumer {
 pub(crate) struct ConsumerTurns {
     members: BTreeSet<ConsumerId>,
     with_credit: BTreeSet<ConsumerId>,
+    /// Consumers with credit that are asked last.
+    last_resort: BTreeSet<ConsumerId>,
     last_served: ConsumerId,
 }
 
@@ -43,19 +68,23 @@ impl ConsumerTurns {
 
     pub(crate) fn leave(&mut self, consumer: ConsumerId) {
         self.members.remove(&consumer);
-        self.with_credit.remove(&consumer);
+        self.set_turn(consumer, Turn::Never);
     }
 
-    pub(crate) fn set_credit(&mut self, consumer: ConsumerId, has_credit: bool) {
-        if has_credit {
-            self.with_credit.insert(consumer);
-        } else {
-            self.with_credit.remove(&consumer);
+    pub(crate) fn set_turn(&mut self, consumer: ConsumerId, turn: Turn) {
+        match turn {
+            Turn::Regular => self.with_credit.insert(consumer),
+            Turn::LastResort | Turn::Never => self.with_credit.remove(&consumer),
+        };
+        match turn {
+            Turn::LastResort => drop(self.last_resort.insert(consumer)),
+            Turn::Regular | Turn::Never if self.last_resort.is_empty() => {}
+            Turn::Regular | Turn::Never => drop(self.last_resort.remove(&consumer)),
         }
     }
 
     pub(crate) fn has_credit(&self) -> bool {
-        !self.with_credit.is_empty()
+        !self.with_credit.is_empty() || !self.last_resort.is_empty()
     }
 
     pub(crate) fn members(&self) -> &BTreeSet<ConsumerId> {
@@ -64,7 +93,8 @@ impl ConsumerTurns {
 
     /// The consumer whose turn it is.
     pub(crate) fn next(&self) -> Option<ConsumerId> {
-        next_turn(&self.with_credit, self.last_served.next())
+        let from = self.last_served.next();
+        next_turn(&self.with_credit, from).or_else(|| next_turn(&self.last_resort, from))
     }
 
     pub(crate) fn served(&mut self, consumer: ConsumerId) {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::leases::Lease;
 use super::priorities::PriorityQueue;
 use crate::collections::cow::CowMap;
 use crate::state::Progress;
-use crate::types::{ConsumerId, GroupId, Position, Priority};
+use crate::types::{GroupId, Position, Priority};
 
 /// A priority as a sort key: higher priorities first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,8 +34,8 @@ pub(crate) struct Cursor {
     frontiers: [Position; Priority::COUNT],
     /// Ready messages below their frontier: retries, and messages whose delay expired after the frontier passed them.
     returned: BTreeSet<(Rank, Position)>,
-    /// The consumers that hold the leases. A lease from before a restart has none.
-    pub(crate) holders: CowMap<Position, ConsumerId>,
+    /// The newest delivery of every message that is leased, or queued after its lease expired.
+    pub(crate) leases: CowMap<Position, Lease>,
     delay_serial_seen: u64,
     /// Whether the group is registered with the queue as waiting for messages.
     pub(crate) waiting: bool,

@@ -1,6 +1,7 @@
 //! Updates the index with every applied record.
 
 use super::cursor::Cursor;
+use super::leases::EndedBy;
 use super::priorities::PriorityQueue;
 use super::{GroupIndex, Index, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
@@ -14,35 +15,45 @@ use crate::types::{
 impl Index {
     /// Removes from the index what `record` is about to change. Called before the record is applied.
     pub(crate) fn before_apply(&mut self, state: &State, record: &Record) {
+        self.end_grants(state, &record.event);
         match &record.event {
-            Event::Completed(step) => self.withdraw(state, &step.message_ref),
-            Event::Acked { message_ref, .. }
-            | Event::Skipped { message_ref }
-            | Event::Nacked { message_ref, .. }
-            | Event::Expired { message_ref, .. }
-            | Event::Released { message_ref }
-            | Event::DeadLettered { message_ref, .. } => self.withdraw(state, message_ref),
-            Event::Extended { message_ref, .. } => {
-                if let Some(until) = delivery(state, message_ref).and_then(DeliveryState::leased_until) {
-                    self.timers.cancel(until, Timer::Lease(*message_ref));
-                }
+            Event::Completed(step) => self.withdraw(state, &step.message_ref, EndedBy::Ack, record.at),
+            Event::Acked { message_ref, .. } => self.withdraw(state, message_ref, EndedBy::Ack, record.at),
+            Event::Nacked { message_ref, .. } | Event::Released { message_ref } => {
+                self.withdraw(state, message_ref, EndedBy::Answer, record.at);
             }
+            Event::Expired { message_ref, .. } => self.withdraw(state, message_ref, EndedBy::Expiry, record.at),
+            Event::Skipped { message_ref } | Event::Withdrawn { message_ref } => {
+                self.withdraw(state, message_ref, EndedBy::Other, record.at);
+            }
+            Event::DeadLettered { message_ref, .. } => {
+                let leased = delivery(state, message_ref).is_some_and(|delivery| delivery.leased_until().is_some());
+                let by = match leased {
+                    true if self.leases.is_expiring(message_ref) => EndedBy::Expiry,
+                    true => EndedBy::Answer,
+                    false => EndedBy::Other,
+                };
+                self.withdraw(state, message_ref, by, record.at);
+                self.forget_expired_lease(message_ref, EndedBy::Other, record.at);
+            }
+            Event::Extended { message_ref, .. } => self.cancel_lease_timer(message_ref),
+            Event::ReasonNoted { message_ref, .. } => self.answered(message_ref),
             Event::Redriven { dead_topic, dead_partition, dead_position, .. } => {
                 let groups = state.topic(*dead_topic).into_iter().flat_map(Topic::groups).map(Group::id);
                 for group in groups.collect::<Vec<_>>() {
                     let message_ref =
                         MessageRef { topic: *dead_topic, group, partition: *dead_partition, position: *dead_position };
-                    self.withdraw(state, &message_ref);
+                    self.withdraw(state, &message_ref, EndedBy::Other, record.at);
                 }
             }
             Event::GroupDeleted { topic, group } => {
-                self.withdraw_group(state, *topic, *group);
+                self.withdraw_group(state, *topic, *group, record.at);
                 let topic = state.topic(*topic).expect("the topic of a group exists");
                 let group = topic.group(*group).map(Group::name);
                 self.deleted.push_back(state.view_of_effects(topic.name(), group));
             }
-            Event::GroupSought { topic, group, .. } => self.withdraw_group(state, *topic, *group),
-            Event::TopicDeleted { topic } => self.drop_topic(state, *topic),
+            Event::GroupSought { topic, group, .. } => self.withdraw_group(state, *topic, *group, record.at),
+            Event::TopicDeleted { topic } => self.drop_topic(state, *topic, record.at),
             // These end no lease and remove no queued message.
             Event::Booted { .. }
             | Event::TopicCreated { .. }
@@ -51,7 +62,6 @@ impl Index {
             | Event::GroupResumed { .. }
             | Event::Produced { .. }
             | Event::Delivered { .. }
-            | Event::ReasonNoted { .. }
             | Event::RetentionExpired { .. }
             | Event::DedupeExpired { .. }
             | Event::EffectBegun(_)
@@ -62,6 +72,23 @@ impl Index {
             | Event::CompletionsExpired { .. }
             | Event::Restored(_) => {}
         }
+    }
+
+    /// Ends the grant of the effect that `event` grants again, finishes or deletes.
+    fn end_grants(&mut self, state: &State, event: &Event) {
+        if self.leases.grants.is_empty() {
+            return;
+        }
+        let known = |identity: &Identity| state.store().get(identity).and_then(|effect| effect.token);
+        let of_message = |message_ref: &MessageRef| known(&state.identity_at(message_ref)?);
+        let token = match event {
+            Event::EffectBegun(begun) => known(&begun.identity),
+            Event::EffectFinished { identity, .. } | Event::EffectForgotten { identity } => known(identity),
+            Event::Acked { message_ref, commits: Some(_) } => of_message(message_ref),
+            Event::Completed(step) if step.effect.is_some() => of_message(&step.message_ref),
+            _ => None,
+        };
+        token.into_iter().for_each(|token| self.leases.grants.ended(token));
     }
 
     /// Adds to the index what `record` has changed. Called after the record was applied.
@@ -98,11 +125,10 @@ impl Index {
                     self.set_sweep(state, &Sweep::Dedupe(dedupe.scope.clone()));
                 }
             }
-            Event::Delivered { message_ref, until, .. } => self.timers.set(*until, Timer::Lease(*message_ref)),
-            Event::Extended { message_ref, until } => self.timers.set(*until, Timer::Lease(*message_ref)),
             Event::Nacked { message_ref, .. }
             | Event::Expired { message_ref, .. }
-            | Event::Released { message_ref } => {
+            | Event::Released { message_ref }
+            | Event::Withdrawn { message_ref } => {
                 self.requeued(state, message_ref);
                 self.schedule_effects_of(state, message_ref);
             }
@@ -136,6 +162,8 @@ impl Index {
             }
             Event::RetentionExpired { topic, partition, .. } => self.arm_retention(state, *topic, *partition),
             Event::DedupeExpired { scope, .. } => self.set_sweep(state, &Sweep::Dedupe(scope.clone())),
+            // The dispatch of a message and the extension of its lease are indexed with the LSN of the record.
+            Event::Delivered { .. } | Event::Extended { .. } => {}
             Event::Booted { .. } | Event::TopicDeleted { .. } | Event::GroupPaused { .. } => {}
             Event::ReasonNoted { .. } | Event::EffectForgotten { .. } | Event::Restored(_) => {}
         }
@@ -222,7 +250,8 @@ impl Index {
             for (position, delivery) in progress.deliveries() {
                 let message_ref = MessageRef { topic: topic.id(), group: group.id(), partition, position };
                 match delivery.phase {
-                    Phase::Leased { until } => self.timers.set(until, Timer::Lease(message_ref)),
+                    // See `add_streams_of_earlier_boots`.
+                    Phase::Leased { .. } => {}
                     Phase::Queued { not_before } if not_before > now => {
                         self.timers.set(not_before, Timer::Retry(message_ref));
                     }
@@ -259,10 +288,10 @@ impl Index {
         self.work_done(topic, group);
     }
 
-    fn drop_topic(&mut self, state: &State, topic: TopicId) {
+    fn drop_topic(&mut self, state: &State, topic: TopicId, now: Timestamp) {
         let groups: Vec<_> = state.topic(topic).into_iter().flat_map(Topic::groups).map(Group::id).collect();
         for group in groups {
-            self.withdraw_group(state, topic, group);
+            self.withdraw_group(state, topic, group, now);
             self.remove_group(topic, group);
         }
         let index = self.topics.remove(&topic).expect("the index contains every topic");
@@ -303,14 +332,12 @@ impl Index {
     }
 
     /// Removes a message from the ready ones of its group, or ends its lease.
-    fn withdraw(&mut self, state: &State, message_ref: &MessageRef) {
+    fn withdraw(&mut self, state: &State, message_ref: &MessageRef, by: EndedBy, now: Timestamp) {
         let Some(topic) = state.topic(message_ref.topic) else { return };
         match delivery_of(topic, message_ref).map(|delivery| delivery.phase) {
-            Some(Phase::Leased { until }) => {
-                self.timers.cancel(until, Timer::Lease(*message_ref));
-                self.lease_ended(message_ref);
-            }
+            Some(Phase::Leased { .. }) => self.lease_ended(message_ref, by, now),
             phase => {
+                self.forget_expired_lease(message_ref, by, now);
                 if let Some(Phase::Queued { not_before }) = phase {
                     self.timers.cancel(not_before, Timer::Retry(*message_ref));
                 }
@@ -324,16 +351,13 @@ impl Index {
         }
     }
 
-    fn withdraw_group(&mut self, state: &State, topic: TopicId, group: GroupId) {
+    fn withdraw_group(&mut self, state: &State, topic: TopicId, group: GroupId, now: Timestamp) {
         let durable = state.topic(topic).and_then(|topic| topic.group(group)).expect("the record is not applied yet");
         for (partition, progress) in durable.partitions() {
             for (position, delivery) in progress.deliveries() {
                 let message_ref = MessageRef { topic, group, partition, position };
                 match delivery.phase {
-                    Phase::Leased { until } => {
-                        self.timers.cancel(until, Timer::Lease(message_ref));
-                        self.lease_ended(&message_ref);
-                    }
+                    Phase::Leased { .. } => self.lease_ended(&message_ref, EndedBy::Other, now),
                     Phase::Queued { not_before } => self.timers.cancel(not_before, Timer::Retry(message_ref)),
                 }
             }
@@ -372,12 +396,13 @@ impl Index {
     }
 
     fn requeued(&mut self, state: &State, message_ref: &MessageRef) {
-        let delivery = delivery(state, message_ref).expect("a queued message has a delivery state");
-        let Phase::Queued { not_before } = delivery.phase else { return };
-        if not_before <= state.clock() {
-            self.retry(state, message_ref);
-        } else {
-            self.timers.set(not_before, Timer::Retry(*message_ref));
+        match delivery(state, message_ref).map(|delivery| delivery.phase) {
+            Some(Phase::Queued { not_before }) if not_before > state.clock() => {
+                self.timers.set(not_before, Timer::Retry(*message_ref));
+            }
+            // Without a delivery state its only delivery was withdrawn.
+            Some(Phase::Queued { .. }) | None => self.retry(state, message_ref),
+            Some(Phase::Leased { .. }) => unreachable!("the record ended the lease"),
         }
     }
 

@@ -4,24 +4,34 @@
 //! record.
 
 mod consumers;
+mod credit;
 mod cursor;
+mod grants;
+mod leases;
 mod maintain;
 mod priorities;
 mod timers;
+mod unanswered;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 pub(crate) use self::consumers::Consumer;
-use self::consumers::{ConsumerTurns, next_turn};
+use self::consumers::{ConsumerTurns, Turn, next_turn};
+pub(crate) use self::credit::Credit;
 use self::cursor::Cursor;
+pub(crate) use self::grants::GrantEnd;
+pub(crate) use self::leases::LeaseEnd;
+use self::leases::{Lease, Leases};
 use self::priorities::PriorityQueue;
 use self::timers::Timers;
 pub(crate) use self::timers::{Sweep, Timer};
 use crate::collections::partition_set::PartitionSet;
 use crate::command::OnDisconnect;
 use crate::state::{DedupeTable, EffectTable, State, Topic, View};
-use crate::types::{ConsumerId, GroupId, MessageRef, Millis, PartitionId, Position, Priority, Timestamp, TopicId};
+use crate::types::{
+    ConsumerId, GroupId, Limits, Lsn, MessageRef, Millis, PartitionId, Position, Priority, Timestamp, TopicId,
+};
 
 /// How long after the first expiry dedupe entries and completions are swept: batches need fewer records.
 const SWEEP_SLACK: Millis = Millis(1_000);
@@ -34,6 +44,7 @@ const RECLAIMED_PER_CALL: usize = 1_024;
 pub struct Index {
     pub(crate) timers: Timers,
     pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
+    pub(crate) leases: Leases,
     topics: BTreeMap<TopicId, TopicIndex>,
     /// Groups to which a message can possibly be dispatched. Visited in the order of their ids, so that dispatch does
     /// not depend on the order in which they were added.
@@ -72,11 +83,12 @@ pub struct NextDispatch {
 
 impl Index {
     /// The index of a state without connected consumers.
-    pub(crate) fn rebuild(state: &State, now: Timestamp) -> Self {
-        let mut index = Self::default();
+    pub(crate) fn rebuild(state: &State, limits: &Limits, now: Timestamp) -> Self {
+        let mut index = Self { leases: Leases::new(limits.adaptive_credit), ..Self::default() };
         for topic in state.topics() {
             index.add_topic(topic, now);
         }
+        index.add_streams_of_earlier_boots(state);
         for (scope, _) in state.dedupe_tables() {
             index.set_sweep(state, &Sweep::Dedupe(scope.clone()));
         }
@@ -89,18 +101,19 @@ impl Index {
 
     /// As [`Pipeline::canonical`](crate::Pipeline::canonical).
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        let Self { timers, consumers, topics, work, work_from, delay_serial, deleted } = self;
-        write!(out, "{timers:?} {consumers:?} {topics:?} {work:?} {work_from:?} {delay_serial} {} ", deleted.len())
+        let Self { timers, consumers, leases, topics, work, work_from, delay_serial, deleted } = self;
+        write!(out, "{timers:?} {consumers:?} {leases:?} {topics:?} ")?;
+        write!(out, "{work:?} {work_from:?} {delay_serial} {} ", deleted.len())
     }
 
     /// Connects a consumer.
     pub(crate) fn join(&mut self, id: ConsumerId, consumer: Consumer) {
         let (topic, group) = (consumer.topic, consumer.group);
-        let has_credit = consumer.has_credit();
+        let turn = consumer.turn();
         self.consumers.insert(id, consumer);
         let turns = &mut self.group_mut(topic, group).turns;
         turns.join(id);
-        turns.set_credit(id, has_credit);
+        turns.set_turn(id, turn);
         self.wake(topic, group);
     }
 
@@ -112,11 +125,12 @@ impl Index {
         {
             group.turns.leave(id);
         }
+        self.leases.keep_order(id, consumer.unanswered);
     }
 
     pub(crate) fn set_prefetch(&mut self, id: ConsumerId, prefetch: u32) -> Option<()> {
         let consumer = self.consumers.get_mut(&id)?;
-        consumer.prefetch = prefetch;
+        consumer.credit.set_prefetch(prefetch);
         self.refresh_credit(id);
         Some(())
     }
@@ -199,9 +213,12 @@ impl Index {
     }
 
     /// Records that the message of `next` was leased to its consumer.
-    pub(crate) fn dispatched(&mut self, next: NextDispatch, priority: Priority) {
+    pub(crate) fn dispatched(&mut self, next: NextDispatch, priority: Priority, decided_at: Lsn, lease: Millis) {
         let NextDispatch { message_ref, consumer: id, is_last } = next;
-        let index = self.topic_mut(message_ref.topic);
+        let consumer = self.consumers.get_mut(&id).expect("messages are dispatched to connected consumers");
+        let order = consumer.unanswered.delivered(self.leases.next_order(), message_ref);
+        self.leases.hold(decided_at, message_ref, lease);
+        let index = self.topics.get_mut(&message_ref.topic).expect("the index contains every topic");
         let group_index = index.groups.get_mut(&message_ref.group).expect("the index contains every group");
         let cursor = &mut group_index.cursors[message_ref.partition.0 as usize];
         cursor.take(priority, message_ref.position);
@@ -210,10 +227,9 @@ impl Index {
             group_index.candidates.remove(message_ref.partition);
             cursor.wait(&mut index.queues[message_ref.partition.0 as usize], message_ref.group);
         }
-        cursor.holders.insert(message_ref.position, id);
         group_index.turns.served(id);
         group_index.last_partition = message_ref.partition;
-        let consumer = self.consumers.get_mut(&id).expect("messages are dispatched to connected consumers");
+        cursor.leases.insert(message_ref.position, Lease { stream: id, order, end: LeaseEnd::Unreleased(decided_at) });
         consumer.in_flight += 1;
         consumer.deliveries_left = consumer.deliveries_left.map(|left| left - 1);
         if consumer.on_disconnect == OnDisconnect::Release {
@@ -283,29 +299,10 @@ impl Index {
 
     pub(crate) fn refresh_credit(&mut self, id: ConsumerId) {
         let Some(consumer) = self.consumers.get(&id) else { return };
-        let (topic, group, has_credit) = (consumer.topic, consumer.group, consumer.has_credit());
-        self.group_mut(topic, group).turns.set_credit(id, has_credit);
-        if has_credit {
+        let (topic, group, turn) = (consumer.topic, consumer.group, consumer.turn());
+        self.group_mut(topic, group).turns.set_turn(id, turn);
+        if turn != Turn::Never {
             self.wake(topic, group);
-        }
-    }
-
-    /// A lease has ended: updates the in-flight limit of its partition and the credit of its consumer.
-    fn lease_ended(&mut self, message_ref: &MessageRef) {
-        let cursor = self.cursor_mut(message_ref);
-        let holder = cursor.holders.remove(&message_ref.position);
-        if std::mem::take(&mut cursor.full) {
-            self.offer(message_ref.topic, message_ref.group, message_ref.partition);
-        }
-        let Some(id) = holder else { return };
-        let Some(consumer) = self.consumers.get_mut(&id) else { return };
-        let had_credit = consumer.has_credit();
-        consumer.in_flight -= 1;
-        if consumer.on_disconnect == OnDisconnect::Release {
-            consumer.leases.remove(&(message_ref.partition, message_ref.position));
-        }
-        if !had_credit {
-            self.refresh_credit(id);
         }
     }
 

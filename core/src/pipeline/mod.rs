@@ -169,7 +169,7 @@ impl<F: Faults> Pipeline<F> {
                     Ok(()) => {
                         self.log.on_synced(through);
                         self.log.recycle(job.ops);
-                        self.broker.on_durable(through.min(self.broker.appended()));
+                        self.broker.on_durable(now, through.min(self.broker.appended()));
                         if self.log.is_idle() && !self.log.ends_in_mark() {
                             self.mark_at = Some(now.after(MARK_AFTER));
                         }

@@ -255,6 +255,11 @@ pub enum Event {
         /// The message in its group.
         message_ref: MessageRef,
     },
+    /// A delivery was withdrawn: it never reached its consumer. The attempt does not count.
+    Withdrawn {
+        /// The message in its group.
+        message_ref: MessageRef,
+    },
     /// A message was dead-lettered: atomically acked in the group and stored in the dead-letter topic.
     DeadLettered {
         /// The message in its group.

@@ -96,6 +96,10 @@ impl State {
                 self.pin_effect(message_ref, at);
                 self.requeue(message_ref, |_| Phase::Queued { not_before: at })?;
             }
+            Event::Withdrawn { message_ref } => {
+                self.pin_effect(message_ref, at);
+                self.withdraw_delivery(message_ref, at)?;
+            }
             Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error } => {
                 let dead = (*dead_topic, *dead_partition, *dead_offset);
                 self.store_dead_letter(message_ref, dead, (*reason, last_error), at)?;
@@ -255,6 +259,18 @@ impl State {
         progress_mut(self.topic_mut(message_ref.topic)?, message_ref)?
             .requeue(message_ref.position, change)
             .ok_or(Contradiction("end of a lease that has ended"))
+    }
+
+    /// Takes back the newest delivery of a leased message; its token stays used.
+    fn withdraw_delivery(&mut self, message_ref: &MessageRef, at: Timestamp) -> Result<(), Contradiction> {
+        self.requeue(message_ref, |delivery| {
+            delivery.attempts = delivery.attempts.saturating_sub(1);
+            Phase::Queued { not_before: at }
+        })?;
+        if self.delivery_mut(message_ref)?.attempts == 0 {
+            progress_mut(self.topic_mut(message_ref.topic)?, message_ref)?.remove_delivery(message_ref.position);
+        }
+        Ok(())
     }
 
     /// Acks a message in its group.

@@ -72,12 +72,6 @@ impl LastError {
 }
 
 impl DeliveryState {
-    /// Whether the message is leased and the lease has not ended at `now`.
-    #[must_use]
-    pub(crate) fn is_leased(&self, now: Timestamp) -> bool {
-        self.leased_until().is_some_and(|until| until > now)
-    }
-
     /// When the lease ends; `None` if the message is queued.
     #[must_use]
     pub fn leased_until(&self) -> Option<Timestamp> {

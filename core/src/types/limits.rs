@@ -56,6 +56,9 @@ pub struct Limits {
     pub completions_max: usize,
     /// Messages that one completed step can produce.
     pub outputs_max: usize,
+    /// Whether credit follows what a consumer shows, and an expiry dead-letters only the oldest unanswered delivery of
+    /// its stream. Without it a stream holds up to its prefetch, and every expiry counts.
+    pub adaptive_credit: bool,
     /// Partitions of one topic; at most [`PARTITIONS_CEILING`].
     pub partitions_max: u32,
     /// Topics.
@@ -93,6 +96,7 @@ impl Limits {
             completion_ttl: Millis(10 * 60 * 1_000),
             completions_max: 1_000_000,
             outputs_max: 1_000,
+            adaptive_credit: true,
             partitions_max: 1_024,
             topics_max: 100_000,
             groups_max: 100_000,
@@ -104,7 +108,13 @@ impl Limits {
     /// The small limits of the specification's examples.
     #[must_use]
     pub const fn spec() -> Self {
-        Self { in_flight_max: 2, partition_messages_max: 2, partition_bytes_max: 20, ..Self::production() }
+        Self {
+            in_flight_max: 2,
+            partition_messages_max: 2,
+            partition_bytes_max: 20,
+            adaptive_credit: false,
+            ..Self::production()
+        }
     }
 
     /// These limits, each at most its ceiling.
@@ -119,7 +129,8 @@ impl Limits {
     }
 
     /// The lease to grant. A lease of zero would expire at once, again and again, so it counts as none.
-    pub(crate) fn lease(&self, requested: Option<Millis>) -> Millis {
+    #[must_use]
+    pub fn lease(&self, requested: Option<Millis>) -> Millis {
         requested.filter(|lease| *lease > Millis(0)).unwrap_or(self.lease_default)
     }
 }

@@ -112,6 +112,7 @@ fn thousands_of_leases_ending_together_are_all_redelivered() {
     let mut config = small_config();
     config.segment_bytes = 4 << 20;
     config.limits.in_flight_max = 5_000;
+    config.limits.adaptive_credit = false;
     let mut broker = TestBroker::with(config, driftq_core::faults::NoFaults);
     broker.topic("t", 1);
     for _ in 0..3_000 {

@@ -86,7 +86,8 @@ impl RecordingBroker {
     }
 
     fn collect(&mut self) {
-        self.broker.on_durable(Lsn(self.records.0.len() as u64));
+        let now = self.broker.now();
+        self.broker.on_durable(now, Lsn(self.records.0.len() as u64));
         self.outputs.extend(std::iter::from_fn(|| self.broker.poll_output()));
     }
 }

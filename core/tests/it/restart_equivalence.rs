@@ -65,6 +65,8 @@ impl Fixture {
         let mut config = PipelineConfig { segment_bytes: 1 << 20, ..small_config() };
         config.limits.in_flight_max = 3;
         config.limits.partition_messages_max = 12;
+        // Credit and the order of unanswered deliveries are not durable.
+        config.limits.adaptive_credit = false;
         let mut broker = TestBroker::with(config, NoFaults);
         broker.send(Command::CreateTopic(CreateTopic { name: topic("t"), partitions: Some(2), retention })).unwrap();
         Self { broker, streams: BTreeMap::new(), held: Vec::new() }

@@ -14,7 +14,9 @@ use driftq_core::{Command, JobClass, PipelineConfig, Refusal, Reply};
 const SEGMENT: u64 = 16 << 10;
 
 fn config() -> PipelineConfig {
-    PipelineConfig { segment_bytes: SEGMENT, reserve_bytes: 8 << 10, ..small_config() }
+    let mut config = PipelineConfig { segment_bytes: SEGMENT, reserve_bytes: 8 << 10, ..small_config() };
+    config.limits.adaptive_credit = false;
+    config
 }
 
 fn attempt(broker: &mut TestBroker) -> Result<(), Refusal> {

@@ -35,6 +35,7 @@ fn config() -> PipelineConfig {
             job_ttl: Millis(60_000),
             ack_ttl: Millis(2_000),
             completion_ttl: Millis(3_000),
+            adaptive_credit: false,
             ..Limits::production()
         },
         segment_bytes: HEADER_BYTES as u64 + 2_400,

@@ -24,6 +24,7 @@ pub fn kind(event: &Event) -> &'static str {
         Event::Expired { .. } => "expired",
         Event::Extended { .. } => "extended",
         Event::Released { .. } => "released",
+        Event::Withdrawn { .. } => "withdrawn",
         Event::DeadLettered { .. } => "dead-lettered",
         Event::Redriven { .. } => "redriven",
         Event::RetentionExpired { .. } => "retained out",
@@ -51,6 +52,7 @@ pub fn message_ref(event: &Event) -> Option<&MessageRef> {
         | Event::Expired { message_ref, .. }
         | Event::Extended { message_ref, .. }
         | Event::Released { message_ref }
+        | Event::Withdrawn { message_ref }
         | Event::DeadLettered { message_ref, .. } => Some(message_ref),
         Event::Completed(step) => Some(&step.message_ref),
         _ => None,

@@ -57,7 +57,7 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             json!({ "token": token.to_string(), "owner": owner.as_str(), "until_ms": until.0 })
         }
         Event::Acked { commits, .. } => json!({ "commits_for_ms": commits.map(|window| window.0) }),
-        Event::Skipped { .. } | Event::Released { .. } => json!({}),
+        Event::Skipped { .. } | Event::Released { .. } | Event::Withdrawn { .. } => json!({}),
         Event::Nacked { reason, not_before, .. } => {
             let reason = reason.as_ref().map(|reason| text(reason.as_bytes(), detail));
             json!({ "reason": reason, "not_before_ms": not_before.0 })

@@ -121,6 +121,7 @@ pub fn message_sentence(state: &State, record: &Record) -> String {
         Event::Expired { not_before, .. } => format!("lease of {owner} expired; {}", due(*not_before, record.at)),
         Event::Extended { until, .. } => format!("lease of {owner} extended until {}", timestamp(*until)),
         Event::Released { .. } => format!("released by {owner}"),
+        Event::Withdrawn { .. } => format!("withdrawn before it reached {owner}; the attempt does not count"),
         Event::DeadLettered { dead_offset, reason, last_error, .. } => {
             let source = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
             let dead = source.map_or("?", |name| name.as_str());

@@ -176,6 +176,7 @@ impl<'a> Tracer<'a> {
             }
             Event::Expired { .. } => self.deliveries.end(group, when, "lease expired".to_owned()),
             Event::Released { .. } => self.deliveries.end(group, when, "released".to_owned()),
+            Event::Withdrawn { .. } => self.deliveries.end(group, when, "withdrawn".to_owned()),
             Event::DeadLettered { reason, .. } => {
                 self.deliveries.end(group, when, format!("dead-lettered ({})", reason.as_str()));
             }

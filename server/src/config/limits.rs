@@ -58,6 +58,7 @@ pub(super) struct LimitsSection {
     completions_max: usize,
     #[serde(with = "Int::<1, 100_000>")]
     outputs_max: usize,
+    adaptive_credit: bool,
     #[serde(with = "Int::<1, PARTITIONS>")]
     partitions_max: u32,
     #[serde(with = "Int::<1, U32_MAX>")]

@@ -134,10 +134,12 @@ impl Driver {
     /// Connects a stream. [`Driver::poll_delivery`] yields its deliveries until [`Driver::disconnect`] or
     /// [`Driver::close_stream`].
     pub(crate) async fn subscribe(&self, subscribe: Subscribe) -> Result<Result<ConsumerId, Refusal>, Unready> {
+        let lease = self.with_pipeline(|pipeline| pipeline.broker().limits().lease(subscribe.lease));
         let spec = StreamSpec {
             topic: subscribe.topic.clone(),
             group: subscribe.group.clone(),
             owner: subscribe.owner.clone(),
+            lease: lease.unwrap_or_default(),
             prefetch: subscribe.prefetch,
             deliveries_max: subscribe.deliveries_max,
         };

@@ -1,21 +1,20 @@
 //! Connected streams: deliveries that are not yet written to their sockets.
 //!
 //! A lease must not run out in the buffer of a client that has stopped reading. A delivery that its stream has not
-//! taken within [`UNREAD_TIMEOUT`] is released, without counting as a failure, and the stream gets no more deliveries
-//! until it reads again. This and the prefetch bound the queue of a stream: the broker grants no further lease beyond
+//! taken within half its lease, at most [`UNREAD_TIMEOUT`], is withdrawn: its attempt does not count, and the stream
+//! gets no more deliveries until it reads again. This and the prefetch bound the queue of a stream: the broker grants no further lease beyond
 //! the prefetch, and deliveries whose lease expired unread are dropped.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::task::Waker;
 
 use driftq_core::Command;
-use driftq_core::command::{Claim, TokenClaim};
-use driftq_core::command::{Release, SetPrefetch};
+use driftq_core::command::{Claim, SetPrefetch, TokenClaim, Withdraw};
 use driftq_core::reply::Delivery;
 use driftq_core::types::{ConsumerId, GroupName, Millis, OwnerName, Timestamp, TopicName};
 
-/// How long a delivery waits for its stream to take it.
+/// How long a delivery waits at most for its stream to take it.
 const UNREAD_TIMEOUT: Millis = Millis(1_000);
 /// Granularity of that timeout: a stream is checked no more often, however often its queue fills.
 const CHECK_INTERVAL: Millis = Millis(250);
@@ -26,6 +25,7 @@ pub(crate) struct StreamSpec {
     pub(crate) topic: TopicName,
     pub(crate) group: GroupName,
     pub(crate) owner: OwnerName,
+    pub(crate) lease: Millis,
     pub(crate) prefetch: u32,
     /// Total number of deliveries, if limited.
     pub(crate) deliveries_max: Option<u64>,
@@ -35,11 +35,11 @@ pub(crate) struct StreamSpec {
 #[derive(Debug)]
 struct Stream {
     spec: StreamSpec,
-    queue: VecDeque<Box<Delivery>>,
+    queue: VecDeque<Unread>,
     /// Deliveries left until the limit, if there is one.
     remaining: Option<u64>,
     waker: Option<Waker>,
-    /// The stream has ended. Its queue is no longer read, and is released when the stream disconnects.
+    /// The stream has ended. Its queue is no longer read, and is withdrawn when the stream disconnects.
     closed: bool,
     /// The client has disconnected. The entry is kept until no delivery can be on its way.
     disconnected: bool,
@@ -51,12 +51,20 @@ struct Stream {
     check_at: Timestamp,
 }
 
+/// A delivery that is not yet written.
+#[derive(Debug)]
+struct Unread {
+    delivery: Box<Delivery>,
+    /// When its lease ends.
+    ends_at: Timestamp,
+}
+
 /// All streams.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     streams: HashMap<ConsumerId, Stream, BuildHasherDefault<IdHasher>>,
     /// Streams to check, the soonest first.
-    checks: VecDeque<(Timestamp, ConsumerId)>,
+    checks: BTreeSet<(Timestamp, ConsumerId)>,
 }
 
 /// Consumer ids are sequential numbers of our own, so a multiplication spreads them well enough.
@@ -107,24 +115,26 @@ impl Streams {
         self.streams.insert(consumer, stream);
     }
 
-    /// Queues a delivery. Returns the command that releases it if the stream disconnected meanwhile.
+    /// Queues a delivery released at `now`. Returns the command that withdraws it if the stream disconnected meanwhile.
     pub(crate) fn deliver(&mut self, consumer: ConsumerId, delivery: Box<Delivery>, now: Timestamp) -> Option<Command> {
         let stream = self.streams.get_mut(&consumer)?;
         if stream.disconnected {
-            return Some(stream.spec.release(&delivery));
+            return Some(stream.spec.withdraw(&delivery));
         }
         stream.remaining = stream.remaining.map(|remaining| remaining.saturating_sub(1));
         if stream.queue.len() >= stream.spec.prefetch as usize {
-            stream.queue.retain(|delivery| delivery.lease_until > now);
+            stream.queue.retain(|unread| unread.ends_at > now);
         }
         if stream.queue.is_empty() {
             stream.unread_since = now;
-            if stream.check_at < check_after(now) {
-                stream.check_at = check_after(now);
-                self.checks.push_back((stream.check_at, consumer));
+            let check_at = stream.spec.check_after(now);
+            if stream.check_at < check_at {
+                stream.check_at = check_at;
+                self.checks.insert((check_at, consumer));
             }
         }
-        stream.queue.push_back(delivery);
+        let ends_at = delivery.lease_until.max(now.after(stream.spec.lease));
+        stream.queue.push_back(Unread { delivery, ends_at });
         if let Some(waker) = stream.waker.take() {
             waker.wake();
         }
@@ -133,27 +143,27 @@ impl Streams {
 
     /// When [`Streams::check_unread`] is due.
     pub(crate) fn next_check(&self) -> Option<Timestamp> {
-        self.checks.front().map(|(at, _)| *at)
+        self.checks.first().map(|(at, _)| *at)
     }
 
-    /// Checks the streams that are due. Returns the commands that stop deliveries to stalled ones and release what they
+    /// Checks the streams that are due. Returns the commands that stop deliveries to stalled ones and withdraw what they
     /// did not read.
     pub(crate) fn check_unread(&mut self, now: Timestamp) -> Vec<Command> {
         let mut commands = Vec::new();
         while self.next_check().is_some_and(|at| at <= now) {
-            let Some((_, consumer)) = self.checks.pop_front() else { break };
+            let Some((_, consumer)) = self.checks.pop_first() else { break };
             let Some(stream) = self.streams.get_mut(&consumer) else { continue };
             if stream.queue.is_empty() || stream.closed {
                 continue;
             }
-            if stream.unread_since.after(UNREAD_TIMEOUT) > now {
-                stream.check_at = check_after(now);
-                self.checks.push_back((stream.check_at, consumer));
+            if stream.unread_since.after(stream.spec.unread_timeout()) > now {
+                stream.check_at = stream.spec.check_after(now);
+                self.checks.insert((stream.check_at, consumer));
                 continue;
             }
             stream.stalled = true;
             commands.push(Command::SetPrefetch(SetPrefetch { consumer, prefetch: 0 }));
-            commands.extend(stream.release_unread());
+            commands.extend(stream.withdraw_unread());
         }
         commands
     }
@@ -175,9 +185,9 @@ impl Streams {
         let Some(stream) = self.streams.get_mut(&consumer).filter(|stream| !stream.closed) else {
             return NextDelivery::Closed;
         };
-        while let Some(delivery) = stream.queue.pop_front() {
+        while let Some(Unread { delivery, ends_at }) = stream.queue.pop_front() {
             stream.unread_since = now;
-            if delivery.lease_until > now {
+            if ends_at > now {
                 return NextDelivery::Delivery(delivery);
             }
         }
@@ -198,11 +208,11 @@ impl Streams {
         Some(stream.spec.prefetch)
     }
 
-    /// The client of a stream has disconnected. Returns the commands that release what it did not read.
+    /// The client of a stream has disconnected. Returns the commands that withdraw what it did not read.
     pub(crate) fn disconnect(&mut self, consumer: ConsumerId) -> Vec<Command> {
         let Some(stream) = self.streams.get_mut(&consumer) else { return Vec::new() };
         (stream.disconnected, stream.closed) = (true, true);
-        stream.release_unread().collect()
+        stream.withdraw_unread().collect()
     }
 
     /// Removes a disconnected stream to which no delivery can be on its way.
@@ -216,11 +226,6 @@ impl Streams {
     }
 }
 
-/// When to check a stream that got a delivery at `now`.
-fn check_after(now: Timestamp) -> Timestamp {
-    Timestamp((now.after(UNREAD_TIMEOUT).0 / CHECK_INTERVAL.0 + 1).saturating_mul(CHECK_INTERVAL.0))
-}
-
 impl Stream {
     fn close(&mut self) {
         self.closed = true;
@@ -229,15 +234,27 @@ impl Stream {
         }
     }
 
-    fn release_unread(&mut self) -> impl Iterator<Item = Command> {
+    fn withdraw_unread(&mut self) -> impl Iterator<Item = Command> {
         let Self { spec, queue, .. } = self;
-        queue.drain(..).map(|delivery| spec.release(&delivery))
+        queue.drain(..).map(|unread| spec.withdraw(&unread.delivery))
     }
 }
 
 impl StreamSpec {
-    fn release(&self, delivery: &Delivery) -> Command {
-        Command::Release(Release(Claim {
+    /// How long a delivery waits for the stream to take it. Its lease must not end meanwhile.
+    fn unread_timeout(&self) -> Millis {
+        UNREAD_TIMEOUT.min(Millis(self.lease.0 / 2))
+    }
+
+    /// When to check a stream that got a delivery at `now`.
+    fn check_after(&self, now: Timestamp) -> Timestamp {
+        let timeout = self.unread_timeout();
+        let interval = CHECK_INTERVAL.min(Millis(timeout.0 / 4)).max(Millis(1));
+        Timestamp((now.after(timeout).0 / interval.0 + 1).saturating_mul(interval.0))
+    }
+
+    fn withdraw(&self, delivery: &Delivery) -> Command {
+        Command::Withdraw(Withdraw(Claim {
             topic: self.topic.clone(),
             group: self.group.clone(),
             partition: delivery.partition,
@@ -257,16 +274,17 @@ mod tests {
 
     const CONSUMER: ConsumerId = ConsumerId(1);
 
-    fn connected(prefetch: u32) -> Streams {
-        connected_for(None, prefetch)
+    fn connected(prefetch: u32, lease: u64) -> Streams {
+        connected_for(None, prefetch, lease)
     }
 
-    fn connected_for(deliveries_max: Option<u64>, prefetch: u32) -> Streams {
+    fn connected_for(deliveries_max: Option<u64>, prefetch: u32, lease: u64) -> Streams {
         let mut streams = Streams::default();
         let spec = StreamSpec {
             topic: TopicName::new("t").expect("a name"),
             group: GroupName::new("g").expect("a name"),
             owner: OwnerName::new("w").expect("a name"),
+            lease: Millis(lease),
             prefetch,
             deliveries_max,
         };
@@ -293,8 +311,8 @@ mod tests {
     }
 
     #[test]
-    fn unread_delivery_is_released_and_prefetch_taken_away() {
-        let mut streams = connected(10);
+    fn unread_delivery_is_withdrawn_and_prefetch_taken_away() {
+        let mut streams = connected(10, 9_000);
         streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
         streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(900));
         let check = streams.next_check().expect("a check is due");
@@ -302,29 +320,45 @@ mod tests {
         assert_eq!(streams.check_unread(Timestamp(check.0 - 1)), []);
         let commands = streams.check_unread(check);
         assert!(matches!(commands[0], Command::SetPrefetch(SetPrefetch { prefetch: 0, .. })));
-        let released: Vec<_> = commands
+        let withdrawn: Vec<_> = commands
             .iter()
-            .filter_map(|c| if let Command::Release(Release(claim)) = c { Some(claim.offset.0) } else { None })
+            .filter_map(|c| if let Command::Withdraw(Withdraw(claim)) = c { Some(claim.offset.0) } else { None })
             .collect();
-        assert_eq!(released, [1, 2]);
+        assert_eq!(withdrawn, [1, 2]);
         assert_eq!(streams.poll_next(CONSUMER, check, Waker::noop()), NextDelivery::Pending);
         assert_eq!(streams.take_recovered(CONSUMER), Some(10), "it reads again");
         assert_eq!(streams.take_recovered(CONSUMER), None);
     }
 
     #[test]
+    fn unread_delivery_with_short_lease_is_withdrawn_before_it_ends() {
+        let mut streams = connected(10, 100);
+        streams.deliver(CONSUMER, delivery(1, 110), Timestamp(10));
+        let check = streams.next_check().expect("a check is due");
+        assert!(check < Timestamp(100), "{check:?}");
+        assert_eq!(streams.check_unread(check).len(), 2, "one SetPrefetch and one withdrawal");
+    }
+
+    #[test]
+    fn lease_in_the_queue_runs_from_the_release() {
+        let mut streams = connected(10, 100);
+        streams.deliver(CONSUMER, delivery(1, 110), Timestamp(5_000));
+        assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(5_099), Waker::noop())), Some(1));
+    }
+
+    #[test]
     fn reading_stream_keeps_its_deliveries() {
-        let mut streams = connected(10);
+        let mut streams = connected(10, 9_000);
         streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
         streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(20));
         assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(600), Waker::noop())), Some(1));
         assert_eq!(streams.check_unread(Timestamp(1_250)), [], "the timeout restarts when a delivery is read");
-        assert!(!streams.check_unread(Timestamp(2_500)).is_empty(), "the second is released later");
+        assert!(!streams.check_unread(Timestamp(2_500)).is_empty(), "the second is withdrawn later");
     }
 
     #[test]
     fn queue_of_unread_stream_is_bounded_by_prefetch() {
-        let mut streams = connected(2);
+        let mut streams = connected(2, 2);
         for offset in 0..1_000 {
             // Each is delivered when the lease of the one before the last has expired.
             streams.deliver(CONSUMER, delivery(offset, offset + 2), Timestamp(offset));
@@ -334,39 +368,39 @@ mod tests {
 
     #[test]
     fn expired_deliveries_and_closed_streams_yield_nothing() {
-        let mut streams = connected(10);
+        let mut streams = connected(10, 90);
         streams.deliver(CONSUMER, delivery(1, 100), Timestamp(10));
         streams.deliver(CONSUMER, delivery(2, 500), Timestamp(10));
         assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(100), Waker::noop())), Some(2));
         streams.deliver(CONSUMER, delivery(3, 500), Timestamp(110));
         streams.close(CONSUMER);
         assert_eq!(streams.poll_next(CONSUMER, Timestamp(120), Waker::noop()), NextDelivery::Closed);
-        assert_eq!(streams.disconnect(CONSUMER).len(), 1, "the third is released");
+        assert_eq!(streams.disconnect(CONSUMER).len(), 1, "the third is withdrawn");
     }
 
     #[test]
-    fn stream_ends_at_its_delivery_limit_although_some_were_released_or_expired() {
-        let mut streams = connected_for(Some(3), 10);
+    fn stream_ends_at_its_delivery_limit_although_some_were_withdrawn_or_expired() {
+        let mut streams = connected_for(Some(3), 10, 90);
         streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
         assert_eq!(offset_of(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop())), Some(1));
         assert_eq!(streams.poll_next(CONSUMER, Timestamp(10), Waker::noop()), NextDelivery::Pending, "two remain");
         streams.deliver(CONSUMER, delivery(2, 50), Timestamp(20));
         streams.deliver(CONSUMER, delivery(3, 9_000), Timestamp(20));
-        assert_eq!(streams.check_unread(Timestamp(2_000)).len(), 3, "one SetPrefetch and two releases");
+        assert_eq!(streams.check_unread(Timestamp(2_000)).len(), 3, "one SetPrefetch and two withdrawals");
         assert_eq!(streams.poll_next(CONSUMER, Timestamp(2_000), Waker::noop()), NextDelivery::LimitReached);
 
-        let mut streams = connected_for(Some(1), 10);
+        let mut streams = connected_for(Some(1), 10, 90);
         streams.deliver(CONSUMER, delivery(1, 100), Timestamp(10));
         assert_eq!(streams.poll_next(CONSUMER, Timestamp(100), Waker::noop()), NextDelivery::LimitReached);
     }
 
     #[test]
-    fn delivery_to_disconnected_stream_is_released() {
-        let mut streams = connected(10);
+    fn delivery_to_disconnected_stream_is_withdrawn() {
+        let mut streams = connected(10, 9_000);
         assert_eq!(streams.disconnect(CONSUMER), []);
         assert_eq!(streams.len(), 0);
-        let release = streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
-        assert!(matches!(release, Some(Command::Release(Release(claim))) if claim.offset.0 == 1));
+        let withdraw = streams.deliver(CONSUMER, delivery(1, 9_000), Timestamp(10));
+        assert!(matches!(withdraw, Some(Command::Withdraw(Withdraw(claim))) if claim.offset.0 == 1));
         streams.remove(CONSUMER);
         assert_eq!(streams.deliver(CONSUMER, delivery(2, 9_000), Timestamp(10)), None);
     }

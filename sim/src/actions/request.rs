@@ -93,6 +93,11 @@ pub enum Request {
     },
     /// Release a delivery without counting a failure.
     Release(DeliveryRef),
+    /// Withdraw the newest delivery that a worker has not read.
+    Withdraw {
+        /// The worker.
+        worker: Worker,
+    },
     /// Complete a workflow step: ack the delivery, record its result and produce the next messages, atomically.
     Complete {
         /// The delivery.

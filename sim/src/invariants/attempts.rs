@@ -14,7 +14,10 @@ pub(super) fn attempts_increment(model: &GroupModel, delivery: &Delivery) -> Ver
     let (attempts, failures) = (delivery.attempts, delivery.failures);
     let before = model.seen.get(&delivery.offset);
     let rising = match before {
-        Some(seen) if seen.crashed => attempts > seen.attempts && failures >= seen.failures,
+        Some(seen) if seen.crashed => {
+            attempts + u32::from(seen.may_be_withdrawn) > seen.attempts && failures >= seen.failures
+        }
+        Some(seen) if seen.may_be_withdrawn => (seen.attempts..=seen.attempts + 1).contains(&attempts),
         Some(seen) => attempts == seen.attempts + 1 && failures >= seen.failures,
         None => attempts == 1 || model.crashed,
     };
@@ -40,6 +43,7 @@ pub(super) fn last_error_reported(model: &GroupModel, delivery: &Delivery) -> Ve
 
 #[doc = sentence!(attempts_recovered)]
 pub(super) fn attempts_recovered(entry: Option<&DeliveryState>, seen: &SeenDelivery) -> Verdict {
-    let good = entry.is_none_or(|entry| entry.attempts >= seen.attempts && entry.token >= seen.token);
+    let taken_back = u32::from(seen.may_be_withdrawn);
+    let good = entry.is_none_or(|entry| entry.attempts + taken_back >= seen.attempts && entry.token >= seen.token);
     catalog::ATTEMPTS_RECOVERED.holds(good, || format!("{entry:?}, seen {seen:?}"))
 }

@@ -3,7 +3,9 @@
 
 use driftq_core::reply::Delivery;
 use driftq_core::state::Message;
-use driftq_core::types::{DeadLetter, DeadReason, Envelope, GroupId, Lsn, Metadata, Offset, RedriveOrigin, Timestamp};
+use driftq_core::types::{
+    DeadLetter, DeadReason, Envelope, GroupId, Limits, Lsn, Metadata, Offset, RedriveOrigin, Timestamp,
+};
 
 use super::catalog::{self, sentence};
 use super::tracker::model::{DeliveryContext, GroupModel, GroupView, StoredMessage};
@@ -17,11 +19,18 @@ pub(super) fn dead_not_redelivered(model: &GroupModel, delivery: &Delivery, at: 
 }
 
 #[doc = sentence!(exhausted_not_redelivered)]
-pub(super) fn exhausted_not_redelivered(context: &DeliveryContext<'_>) -> Verdict {
+///
+/// With adaptive credit an expiry behind another unanswered delivery does not count, so only nacks exhaust a message.
+pub(super) fn exhausted_not_redelivered(model: &GroupModel, context: &DeliveryContext<'_>, limits: &Limits) -> Verdict {
     let policy = context.envelope.retry_policy;
     let max_attempts = policy.map_or(0, |policy| policy.max_attempts);
+    let before = model.seen.get(&context.delivery.offset);
+    let is_exhausted = match limits.adaptive_credit {
+        true => before.is_some_and(|seen| seen.is_exhausted && !seen.is_uncertain && !seen.crashed),
+        false => max_attempts > 0 && context.delivery.failures >= max_attempts,
+    };
     // A dead letter is not dead-lettered again.
-    let good = context.is_dead_letter || max_attempts == 0 || context.delivery.failures < max_attempts;
+    let good = context.is_dead_letter || !is_exhausted;
     catalog::EXHAUSTED_NOT_REDELIVERED.holds(good, || format!("{policy:?}: {:?}", context.delivery))
 }
 

@@ -100,6 +100,7 @@ mod tests {
         GrantModel {
             at: Timestamp(100),
             until: Timestamp(200),
+            runs_until: Timestamp(200),
             delivery: None,
             end: None,
             failed: false,
@@ -119,7 +120,7 @@ mod tests {
     }
 
     fn at(at: u64) -> GrantModel {
-        GrantModel { at: Timestamp(at), until: Timestamp(at + 100), ..grant() }
+        GrantModel { at: Timestamp(at), until: Timestamp(at + 100), runs_until: Timestamp(at + 100), ..grant() }
     }
 
     #[test]

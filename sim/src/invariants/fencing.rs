@@ -20,7 +20,7 @@ pub(super) fn stale_claim_is_noop(command: &Command, before: u64, after: u64) ->
 pub(super) fn expired_not_extended(claim: &Claim, at: Timestamp, seen: &SeenDelivery) -> Verdict {
     // Without a token the claim may match a newer delivery that was never seen.
     let unseen = seen.crashed && claim.token == TokenClaim::Absent;
-    let good = seen.is_uncertain || unseen || seen.may_be_held && seen.lease_until > at;
+    let good = seen.is_uncertain || unseen || seen.may_be_held && seen.runs_until > at;
     catalog::EXPIRED_NOT_EXTENDED.holds(good, || format!("extended at {at}: {seen:?}"))
 }
 
@@ -32,7 +32,7 @@ pub(super) fn tokens_increase(last: Option<LeaseToken>, token: LeaseToken) -> Ve
 #[doc = sentence!(one_lease_holder)]
 pub(super) fn one_lease_holder(model: &GroupModel, delivery: &Delivery, at: Timestamp) -> Verdict {
     let before = model.seen.get(&delivery.offset);
-    let is_free = before.is_none_or(|seen| seen.is_uncertain || !seen.may_be_held || seen.lease_until <= at);
+    let is_free = before.is_none_or(|seen| seen.is_uncertain || !seen.may_be_held || seen.runs_until <= at);
     catalog::ONE_LEASE_HOLDER.holds(is_free, || format!("at {at} {delivery:?}, before {before:?}"))
 }
 

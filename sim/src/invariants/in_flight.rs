@@ -47,7 +47,7 @@ pub(super) fn leased_in_flight(
 
 /// The deliveries that workers of the group certainly hold.
 fn held(model: &GroupModel, at: Timestamp) -> impl Iterator<Item = &SeenDelivery> {
-    model.seen.values().filter(move |seen| seen.may_be_held && !seen.is_uncertain && seen.lease_until > at)
+    model.seen.values().filter(move |seen| seen.may_be_held && !seen.is_uncertain && seen.runs_until > at)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Released outputs: one reply per command, and nothing beyond the durable log after a failure.
 
-use driftq_core::types::{Lsn, Ticket};
+use driftq_core::types::{Lsn, Ticket, Timestamp};
 use driftq_core::{Output, Refusal};
 
 use super::catalog::{self, sentence};
@@ -14,6 +14,8 @@ pub(crate) struct ReleaseContext {
     pub(crate) durable: Lsn,
     /// The first ticket after a write or a sync failed, if one has since the start.
     pub(crate) failed_from: Option<Ticket>,
+    /// The broker's time.
+    pub(crate) now: Timestamp,
 }
 
 impl ReleaseContext {
@@ -62,7 +64,7 @@ mod tests {
         holds(one_reply(Some(&()), Ticket(1), &"success"));
         violates(catalog::ONE_REPLY, one_reply::<()>(None, Ticket(1), &"success"));
         let success = |ticket| Output::Reply { ticket: Ticket(ticket), result: Ok(Reply::Success) };
-        let context = ReleaseContext { durable: Lsn(9), failed_from: Some(Ticket(5)) };
+        let context = ReleaseContext { durable: Lsn(9), failed_from: Some(Ticket(5)), now: Timestamp(0) };
         holds(refused_after_failure(context, &success(4)));
         violates(catalog::REFUSED_AFTER_FAILURE, refused_after_failure(context, &success(5)));
     }

@@ -18,7 +18,7 @@ pub(super) fn not_before_due(model: &GroupModel, context: &DeliveryContext<'_>) 
     let before = model.seen.get(&delivery.offset).filter(|seen| !seen.is_uncertain);
     let retried = before.map_or(Timestamp(0), |seen| match seen.may_be_held {
         // The lease expired.
-        true => seen.lease_until.after(least_backoff(context.envelope.retry_policy, delivery.failures)),
+        true => seen.runs_until.after(least_backoff(context.envelope.retry_policy, delivery.failures)),
         false => seen.not_before,
     });
     let earliest = scheduled.max(retried);

@@ -41,6 +41,7 @@ impl Model {
                 return Err(stop);
             }
         };
+        self.acked_by_stream((t, g, m));
         self.complete_effect((t, g, m), complete.result.as_ref());
         self.mark_acked(t, g, m);
         let (topic, group) = (self.topics[t].id, self.topics[t].groups[g].id);

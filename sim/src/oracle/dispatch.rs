@@ -5,7 +5,9 @@ use std::cmp::Reverse;
 use driftq_core::types::{ConsumerId, DeadReason, PartitionId, Timestamp};
 
 use super::expected::{Expected, ExpectedDelivery};
+use super::lease::{BegunBy, Runs};
 use super::model::{EndOfLog, Model};
+use super::stream::Stream;
 use super::topic::{Attempted, LastErrorText, Phase, Progress, Topic};
 
 /// How many messages one group gets before the next has its turn, and all groups in one call.
@@ -64,22 +66,12 @@ impl Model {
         if group.paused {
             return None;
         }
-        // Streams are in order of their ids: the first after the last served, else the first of all.
-        let mut stream = None;
-        for (at, candidate) in self.streams.iter().enumerate() {
-            let after = candidate.id > group.last_served;
-            if (candidate.topic, candidate.group) != (topic.id, group.id)
-                || (stream.is_some() && !after)
-                || !candidate.has_credit(group)
-            {
-                continue;
-            }
-            stream = Some(at);
-            if after {
-                break;
-            }
-        }
-        let stream = stream?;
+        // In order of their ids: the first after the last served, else the first of all; silent ones last.
+        let members = self.streams.iter().enumerate();
+        let members = members.filter(|(_, stream)| (stream.topic, stream.group) == (topic.id, group.id));
+        let able = members.filter(|(_, stream)| stream.has_credit(group));
+        let turn = |stream: &Stream| (stream.is_asked_last, stream.id <= group.last_served, stream.id);
+        let (stream, _) = able.min_by_key(|(_, stream)| turn(stream))?;
         let partitions = topic.partitions();
         let ready = |at: usize| is_ready(&group.progress[at], topic.messages[at].deliver_at, self.now);
         let first = (0..topic.messages.len()).find(|at| ready(*at))?;
@@ -128,7 +120,8 @@ impl Model {
             }
             Progress::Ready | Progress::Acked => (1, 0, LastErrorText::None),
         };
-        let phase = Phase::Leased { until, holder: stream.id };
+        let runs = Runs::From { record: self.records, lease: stream.lease, begun_by: BegunBy::Delivery };
+        let phase = Phase::Leased { until, holder: stream.id, runs };
         let attempted =
             Attempted { attempts, failures, token, owner: stream.owner.clone(), error: error.clone(), phase };
         group.progress[m] = Progress::Attempted(attempted);
@@ -136,6 +129,7 @@ impl Model {
         group.last_partition = message.partition;
         stream.deliveries_left = stream.deliveries_left.map(|left| left - 1);
         let consumer: ConsumerId = stream.id;
+        let delivered = (topic.id, group.id, message.offset);
         self.outputs.push_back(Expected::Deliver(ExpectedDelivery {
             consumer,
             partition: message.partition,
@@ -148,7 +142,7 @@ impl Model {
             produced_at: message.produced_at,
             content,
         }));
-        self.expect_at(until);
+        self.note_delivery(consumer, delivered);
         Ok(())
     }
 }
@@ -156,7 +150,7 @@ impl Model {
 pub(super) fn is_ready(progress: &Progress, deliver_at: Timestamp, now: Timestamp) -> bool {
     match progress {
         Progress::Ready => deliver_at <= now,
-        Progress::Attempted(Attempted { phase: Phase::Queued { not_before }, .. }) => *not_before <= now,
+        Progress::Attempted(Attempted { phase: Phase::Queued { not_before, .. }, .. }) => *not_before <= now,
         Progress::Attempted(_) | Progress::Acked => false,
     }
 }

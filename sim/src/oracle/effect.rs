@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use driftq_core::types::{
-    Effect as ActualEffect, EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Offset, Outcome, OwnerName,
-    PartitionId, Scope, Text, Timestamp,
+    Effect as ActualEffect, EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome,
+    OwnerName, PartitionId, Scope, Text, Timestamp,
 };
+
+use super::lease::Runs;
 
 /// The record of an effect.
 #[derive(Clone, Debug)]
@@ -18,7 +20,9 @@ pub(super) struct Effect {
     pub(super) finished: bool,
     pub(super) attempt: u32,
     pub(super) token: Option<LeaseToken>,
+    /// As recorded.
     pub(super) lease_until: Timestamp,
+    pub(super) runs: Runs,
     pub(super) owner: Option<OwnerName>,
     pub(super) hash: Option<Text>,
     pub(super) code: i64,
@@ -48,7 +52,13 @@ impl Effect {
     }
 
     pub(super) fn is_leased(&self, now: Timestamp) -> bool {
-        self.status == EffectStatus::InProgress && now < self.lease_until
+        self.status == EffectStatus::InProgress && (now < self.lease_until || !self.runs.has_ended(now))
+    }
+
+    /// When the lease ends, as far as it is known at `now`.
+    pub(super) fn leased_until(&self, now: Timestamp) -> Timestamp {
+        let end = if let Runs::Until(end) = self.runs { end } else { now.after(Millis(1)) };
+        end.max(self.lease_until)
     }
 
     pub(super) fn is_final(&self) -> bool {
@@ -88,6 +98,7 @@ impl Effect {
             attempt: 0,
             token: None,
             lease_until: now,
+            runs: Runs::Until(now),
             owner: None,
             hash: None,
             code: 0,

@@ -14,6 +14,7 @@ use driftq_core::{Refusal, Reply};
 
 use super::effect::{Effect, expiry};
 use super::expected::ExpectedReply;
+use super::lease::BegunBy;
 use super::model::{EndOfLog, MessageIndex, Model, Stop, SweepKind};
 use super::topic::Progress;
 
@@ -149,7 +150,7 @@ impl Model {
                 Some(DeliveryState::Newest { token, .. }) if effect.token.is_none_or(|granted| token > granted) => {
                     Ok(None)
                 }
-                _ => Err(Refusal::InProgress { retry_after: effect.lease_until.since(self.now) }),
+                _ => Err(Refusal::InProgress { retry_after: effect.leased_until(self.now).since(self.now) }),
             };
         }
         let (attempt, status) = (effect.attempt, effect.status);
@@ -172,10 +173,11 @@ impl Model {
         effect.attempt += 1;
         (effect.token, effect.owner) = (Some(token), Some(owner.clone()));
         self.set_lease(at, lease_until);
+        self.effects[at].runs = self.runs_from_now(lease_until.since(self.now), BegunBy::Delivery);
         execute(self.effects[at].attempt, token, lease_until, true)
     }
 
-    fn set_lease(&mut self, at: usize, until: Timestamp) {
+    pub(super) fn set_lease(&mut self, at: usize, until: Timestamp) {
         let effect = &mut self.effects[at];
         effect.lease_until = until;
         effect.updated_at = self.now;
@@ -263,6 +265,7 @@ impl Model {
         self.record()?;
         let lease_until = self.now.after(self.lease(lease));
         self.set_lease(at, lease_until);
+        self.effects[at].runs = self.runs_from_now(lease_until.since(self.now), BegunBy::Extension);
         Ok(Reply::Store(StoreReply::Renewed { lease_until }))
     }
 

@@ -2,7 +2,7 @@
 
 use driftq_core::command::{
     Ack, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
-    ListTopics, Nack, Pause, Peek, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe,
+    ListTopics, Nack, Pause, Peek, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe, Withdraw,
 };
 use driftq_core::types::{Ticket, Timestamp};
 use driftq_core::{Command, Reply};
@@ -18,6 +18,10 @@ impl Model {
             Input::Timeout(now) => {
                 self.advance(*now)?;
                 self.dispatch()
+            }
+            Input::Release(now, durable) => {
+                self.synced(*now, *durable);
+                Ok(())
             }
             // Outputs of a replay are dropped, so any ticket will do.
             Input::Command(now, command) => self.command(*now, Default::default(), command).map(drop),
@@ -41,6 +45,8 @@ impl Model {
         );
         // Every store command consumes a token.
         let is_change = matches!(command, Command::Store(_)) || result.is_ok() && !is_query;
+        // A deletion, a seek or a redrive has ended leases.
+        self.drop_ended_entries();
         self.outputs.push_back(Expected::Reply { ticket, result });
         self.dispatch()?;
         Ok(is_change)
@@ -66,6 +72,7 @@ impl Model {
             Command::Nack(Nack { claim, reason, delay }) => self.nack(claim, reason, *delay)?,
             Command::Extend(Extend { claim, lease }) => self.extend(claim, *lease)?,
             Command::Release(Release(claim)) => self.release(claim)?,
+            Command::Withdraw(Withdraw(claim)) => self.withdraw(claim)?,
             Command::Complete(request) => self.complete(request)?,
             Command::Store(request) => return self.store_command(request),
             Command::CreateGroup(CreateGroup { topic, group, start }) => {

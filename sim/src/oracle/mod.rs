@@ -18,6 +18,7 @@ mod effect;
 mod effects;
 mod execute;
 mod expected;
+mod lease;
 mod model;
 mod produce;
 mod rollback;
@@ -26,6 +27,7 @@ mod stream;
 mod subscribe;
 mod timers;
 mod topic;
+mod unanswered;
 
 use std::fmt;
 
@@ -86,6 +88,11 @@ impl Oracle {
     #[must_use]
     pub fn records(&self) -> u64 {
         self.model.records
+    }
+
+    /// A sync was reported at `now`: the first `durable` records are durable.
+    pub fn release(&mut self, now: Timestamp, durable: u64) {
+        self.execute(Input::Release(now, durable));
     }
 
     /// The first `durable` records survive any crash, so the inputs behind them need not be kept.

@@ -14,8 +14,10 @@ use driftq_core::{Command, Refusal};
 
 use super::effect::Effect;
 use super::expected::Expected;
+use super::lease::Runs;
 use super::stream::Stream;
 use super::topic::{Attempted, Phase, Progress, Topic};
+use super::unanswered::Order;
 
 /// The state. Everything after `records_left` is lost in a crash, and so are lease holders and dispatch turns.
 #[derive(Clone, Debug)]
@@ -39,6 +41,7 @@ pub(super) struct Model {
     pub(super) next_token: u64,
     /// In subscription order.
     pub(super) streams: Vec<Stream>,
+    pub(super) orders: Vec<Order>,
     pub(super) sweeps: Vec<Sweep>,
     /// Nothing is due before this time.
     pub(super) quiet_until: Timestamp,
@@ -98,6 +101,8 @@ pub(super) enum Input {
     Boot(Timestamp),
     Command(Timestamp, Command),
     Timeout(Timestamp),
+    /// So many records are durable.
+    Release(Timestamp, u64),
 }
 
 /// The log ends here: later records were never written.
@@ -148,6 +153,7 @@ impl Model {
             next_consumer: ConsumerId(1),
             next_token: 0,
             streams: Vec::new(),
+            orders: Vec::new(),
             sweeps: Vec::new(),
             quiet_until: Timestamp(0),
             next_turn: Default::default(),
@@ -160,10 +166,13 @@ impl Model {
         for group in self.topics.iter_mut().flat_map(|topic| &mut topic.groups) {
             (group.last_served, group.last_partition) = Default::default();
             for progress in &mut group.progress {
-                if let Progress::Attempted(Attempted { phase: Phase::Leased { holder, .. }, .. }) = progress {
-                    *holder = ConsumerId(0);
+                if let Progress::Attempted(Attempted { phase: Phase::Queued { expired_on, .. }, .. }) = progress {
+                    *expired_on = None;
                 }
             }
+        }
+        for effect in &mut self.effects {
+            effect.runs = Runs::Until(effect.lease_until);
         }
         self.records_left = u64::MAX;
         self.now = self.clock;
@@ -171,6 +180,7 @@ impl Model {
         self.next_consumer = ConsumerId(1);
         self.next_token = 0;
         self.streams.clear();
+        self.orders.clear();
         self.sweeps.clear();
         self.quiet_until = Timestamp(0);
         self.next_turn = Default::default();
@@ -195,13 +205,15 @@ impl Model {
             next_consumer,
             next_token,
             streams,
+            orders,
             sweeps,
             quiet_until,
             next_turn,
             outputs,
         } = self;
         write!(out, "{clock:?} {boot:?} {next_topic:?} {topics:?} {scopes:?} {effects:?} {steps:?} {now:?} {closed} ")?;
-        write!(out, "{next_consumer:?} {next_token} {streams:?} {sweeps:?} {quiet_until:?} {next_turn:?} {outputs:?} ")
+        write!(out, "{next_consumer:?} {next_token} {streams:?} {orders:?} {sweeps:?} ")?;
+        write!(out, "{quiet_until:?} {next_turn:?} {outputs:?} ")
     }
 
     /// Writes a record. Every durable change follows one of these.

@@ -3,14 +3,29 @@
 use std::sync::Arc;
 
 use driftq_core::command::{Claim, TokenClaim};
-use driftq_core::types::{DeadReason, GroupName, Millis, Offset, PartitionId, RetryPolicy, Timestamp, TopicName};
+use driftq_core::types::{
+    ConsumerId, DeadReason, GroupName, Millis, Offset, PartitionId, RetryPolicy, Timestamp, TopicName,
+};
 use driftq_core::{Refusal, Reply};
 
+use super::lease::BegunBy;
 use super::model::{EndOfLog, MessageIndex, Model, Stop};
 use super::topic::{Attempted, LastErrorText, Phase, Progress, Topic};
 
 /// The longest backoff where the policy sets none.
 const DEFAULT_MAX_BACKOFF_MS: u64 = 24 * 60 * 60 * 1_000;
+
+/// How a delivery failed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Failure {
+    Nack {
+        delay: Option<Millis>,
+    },
+    /// Whether it counts towards the attempts of the message.
+    Expiry {
+        counts: bool,
+    },
+}
 
 impl Model {
     /// The unacked message of a valid claim; `None` if it is acked.
@@ -52,7 +67,7 @@ impl Model {
         }
     }
 
-    fn attempted_mut(&mut self, (t, g, m): MessageIndex) -> &mut Attempted {
+    pub(super) fn attempted_mut(&mut self, (t, g, m): MessageIndex) -> &mut Attempted {
         match &mut self.topics[t].groups[g].progress[m] {
             Progress::Attempted(attempted) => attempted,
             Progress::Ready | Progress::Acked => unreachable!("a valid claim refers to a delivery"),
@@ -62,10 +77,35 @@ impl Model {
     pub(super) fn ack(&mut self, claim: &Claim) -> Result<Reply, Stop> {
         if let Some((t, g, m)) = self.claimed_message(claim)? {
             self.record()?;
+            self.acked_by_stream((t, g, m));
             self.commit((t, g, m));
             self.mark_acked(t, g, m);
         }
         Ok(Reply::Success)
+    }
+
+    /// The stream that the newest delivery went to, if its answer still counts for it, and whether the lease runs.
+    fn stream_of(&mut self, index: MessageIndex) -> Option<(ConsumerId, bool)> {
+        match self.attempted_mut(index).phase {
+            Phase::Leased { holder, .. } => Some((holder, true)),
+            Phase::Queued { expired_on, .. } => expired_on.map(|stream| (stream, false)),
+        }
+    }
+
+    /// The stream of a delivery answered it. `ends` is whether a running lease ends by it.
+    fn answered_by_stream(&mut self, index: MessageIndex, ends: bool) {
+        let message = self.group_message(index);
+        if let Some((stream, is_leased)) = self.stream_of(index) {
+            self.note_answer(stream, (is_leased && ends).then_some(message));
+        }
+    }
+
+    pub(super) fn acked_by_stream(&mut self, index: MessageIndex) {
+        self.answered_by_stream(index, true);
+        let (now, stream) = (self.now, self.stream_of(index));
+        if let Some(stream) = self.streams.iter_mut().find(|known| Some(known.id) == stream.map(|(id, _)| id)) {
+            stream.acked(now);
+        }
     }
 
     /// Marks the message as acked in the group.
@@ -92,8 +132,9 @@ impl Model {
         let known = attempted.error.clone();
         let is_leased = matches!(attempted.phase, Phase::Leased { .. });
         let error = if reason.is_empty() { known.clone() } else { LastErrorText::Reason(Arc::from(reason)) };
+        self.answered_by_stream(index, true);
         if is_leased {
-            self.failed(index.0, index.1, index.2, error, delay)?;
+            self.failed(index.0, index.1, index.2, error, Failure::Nack { delay })?;
         } else if error.as_str() != known.as_str() {
             // The failure was counted when the lease expired.
             self.record()?;
@@ -104,23 +145,26 @@ impl Model {
 
     pub(super) fn extend(&mut self, claim: &Claim, lease: Option<Millis>) -> Result<Reply, Stop> {
         let index = self.claimed_message(claim)?.ok_or(Refusal::StaleLease)?;
-        let end = self.now.after(self.lease(lease));
+        let lease = self.lease(lease);
+        let end = self.now.after(lease);
         let now = self.now;
-        if !matches!(self.attempted_mut(index).phase, Phase::Leased { until, .. } if until > now) {
+        if !matches!(self.attempted_mut(index).phase, Phase::Leased { runs, .. } if !runs.has_ended(now)) {
             return Err(Refusal::StaleLease.into());
         }
         self.record()?;
-        if let Phase::Leased { until, .. } = &mut self.attempted_mut(index).phase {
-            *until = end;
+        let extended = self.runs_from_now(lease, BegunBy::Extension);
+        if let Phase::Leased { until, runs, .. } = &mut self.attempted_mut(index).phase {
+            (*until, *runs) = (end, extended);
         }
-        self.expect_at(end);
+        self.answered_by_stream(index, false);
         Ok(Reply::Extended { lease_until: end })
     }
 
     pub(super) fn release(&mut self, claim: &Claim) -> Result<Reply, Stop> {
-        if let Some(index) = self.claimed_message(claim)?
-            && let Phase::Leased { .. } = self.attempted_mut(index).phase
-        {
+        let Some(index) = self.claimed_message(claim)? else { return Ok(Reply::Success) };
+        let is_leased = matches!(self.attempted_mut(index).phase, Phase::Leased { .. });
+        self.answered_by_stream(index, true);
+        if is_leased {
             self.requeue(index)?;
         }
         Ok(Reply::Success)
@@ -131,7 +175,7 @@ impl Model {
         self.record()?;
         self.pin(index);
         let now = self.now;
-        self.attempted_mut(index).phase = Phase::Queued { not_before: now };
+        self.attempted_mut(index).phase = Phase::Queued { not_before: now, expired_on: None };
         Ok(())
     }
 
@@ -142,15 +186,22 @@ impl Model {
         g: usize,
         m: usize,
         error: LastErrorText,
-        delay: Option<Millis>,
+        failure: Failure,
     ) -> Result<(), EndOfLog> {
         let now = self.now;
         let attempted = self.attempted_mut((t, g, m)).clone();
+        let (delay, counts, expired_on) = match (failure, attempted.phase) {
+            (Failure::Expiry { counts }, Phase::Leased { holder, .. }) => (None, counts, Some(holder)),
+            (Failure::Expiry { counts }, Phase::Queued { .. }) => (None, counts, None),
+            (Failure::Nack { delay }, _) => (delay, true, None),
+        };
         let topic = &self.topics[t];
         let envelope = &topic.messages[m].content.metadata.envelope;
         let policy = envelope.retry_policy;
         if !topic.is_dlq() {
-            if policy.is_some_and(|policy| policy.max_attempts > 0 && attempted.attempts >= policy.max_attempts) {
+            if counts
+                && policy.is_some_and(|policy| policy.max_attempts > 0 && attempted.attempts >= policy.max_attempts)
+            {
                 return self.dead_letter_message(t, g, m, DeadReason::MaxAttempts, error.as_str());
             }
             if envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= now) {
@@ -168,7 +219,7 @@ impl Model {
         let attempted = self.attempted_mut((t, g, m));
         attempted.failures = failures;
         attempted.error = error;
-        attempted.phase = Phase::Queued { not_before: now.after(wait) };
+        attempted.phase = Phase::Queued { not_before: now.after(wait), expired_on };
         Ok(())
     }
 }

@@ -25,6 +25,10 @@ impl Model {
             owner: subscribe.owner.clone(),
             lease: self.lease(subscribe.lease),
             prefetch: subscribe.prefetch,
+            credit: subscribe.prefetch,
+            acks: Vec::new(),
+            reduced_at: None,
+            is_asked_last: false,
             deliveries_left: subscribe.deliveries_max,
             on_disconnect: subscribe.on_disconnect,
         });
@@ -33,18 +37,20 @@ impl Model {
 
     pub(super) fn set_prefetch(&mut self, consumer: ConsumerId, prefetch: u32) -> Result<Reply, Stop> {
         let stream = self.streams.iter_mut().find(|stream| stream.id == consumer).ok_or(Refusal::UnknownConsumer)?;
-        stream.prefetch = prefetch;
+        stream.set_prefetch(prefetch);
         Ok(Reply::Success)
     }
 
     pub(super) fn close_stream(&mut self, consumer: ConsumerId) -> Result<Reply, Stop> {
         let at = self.streams.iter().position(|stream| stream.id == consumer).ok_or(Refusal::UnknownConsumer)?;
+        self.withdraw_unreleased(consumer)?;
         self.streams.remove(at);
         Ok(Reply::Success)
     }
 
     pub(super) fn unsubscribe(&mut self, consumer: ConsumerId) -> Result<Reply, Stop> {
         let at = self.streams.iter().position(|stream| stream.id == consumer).ok_or(Refusal::UnknownConsumer)?;
+        self.withdraw_unreleased(consumer)?;
         let stream = &self.streams[at];
         if stream.on_disconnect == OnDisconnect::Release {
             let t = self.topics.iter().position(|topic| topic.id == stream.topic).expect("the stream's topic exists");

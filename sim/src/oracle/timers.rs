@@ -4,7 +4,9 @@
 
 use driftq_core::types::{Millis, PartitionId, Timestamp, TopicName};
 
+use super::lease::Runs;
 use super::model::{EndOfLog, Model, Sweep, SweepKind};
+use super::settle::Failure;
 use super::topic::{Attempted, Phase, Progress};
 
 /// How long after the expiry of the oldest entry a sweep runs.
@@ -25,6 +27,7 @@ impl Model {
         self.record()?;
         self.boot = self.boot.next();
         self.quiet_until = Timestamp(0);
+        self.order_leases_of_earlier_boots();
         let scopes = self.scopes.iter().map(|scope| SweepKind::Identities(scope.topic.clone()));
         let effects = self.effects.iter().map(|effect| SweepKind::Effects(effect.namespace()));
         let all: Vec<_> = scopes.chain(effects).chain([SweepKind::Steps]).collect();
@@ -35,6 +38,7 @@ impl Model {
     /// Advances the clock, never back, and fires what is due: leases and retention by time, then sweeps.
     pub(super) fn advance(&mut self, now: Timestamp) -> Result<(), EndOfLog> {
         self.now = self.now.max(now);
+        self.renew_overrunning_grants()?;
         loop {
             if let Some(due) = self.first_due() {
                 match due {
@@ -59,9 +63,10 @@ impl Model {
         for (t, topic) in self.topics.iter().enumerate() {
             for (g, group) in topic.groups.iter().enumerate() {
                 for (m, progress) in group.progress.iter().enumerate() {
-                    let Progress::Attempted(Attempted { phase: Phase::Leased { until, .. }, .. }) = progress else {
+                    let Progress::Attempted(Attempted { phase: Phase::Leased { runs, .. }, .. }) = progress else {
                         continue;
                     };
+                    let Runs::Until(until) = runs else { continue };
                     if *until > self.now {
                         next = next.min(*until);
                         continue;
@@ -100,7 +105,16 @@ impl Model {
             unreachable!("an expiring lease was running")
         };
         let error = attempted.error.after_expiry();
-        self.failed(topic, group, message, error, None)
+        let Phase::Leased { holder, .. } = attempted.phase else { unreachable!("an expiring lease was running") };
+        let expiring = self.group_message((topic, group, message));
+        let counts = !self.limits.adaptive_credit || self.is_oldest_unanswered(holder, expiring);
+        self.failed(topic, group, message, error, Failure::Expiry { counts })?;
+        self.note_expiry(holder, expiring);
+        let (now, adaptive) = (self.now, self.limits.adaptive_credit);
+        if let Some(stream) = self.streams.iter_mut().find(|stream| stream.id == holder && adaptive) {
+            stream.lease_expired(now);
+        }
+        Ok(())
     }
 
     /// Removes acked messages of a partition that exceed the retention age.

@@ -9,6 +9,8 @@ use driftq_core::types::{
 };
 use driftq_core::{Body, Refusal};
 
+use super::lease::Runs;
+
 /// A topic, with messages by offset and groups by id.
 #[derive(Clone, Debug)]
 pub(super) struct Topic {
@@ -87,13 +89,17 @@ pub(super) struct Attempted {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
-    /// Held by a stream until this time; after a restart, by no known one.
+    /// Held by a stream; after a restart, by one that stands for its owner in the group.
     Leased {
+        /// As recorded.
         until: Timestamp,
         holder: ConsumerId,
+        runs: Runs,
     },
     Queued {
         not_before: Timestamp,
+        /// The stream on which the newest lease expired.
+        expired_on: Option<ConsumerId>,
     },
 }
 

@@ -188,6 +188,7 @@ impl Clients {
                 lease_ms: self.source.one_in(2).then(|| 1 + self.source.below(500) as u32),
             },
             ActionKind::Release => Request::Release(self.delivery_ref(world)?),
+            ActionKind::Withdraw => Request::Withdraw { worker: self.worker() },
             ActionKind::InvalidClaim => self.invalid_request(world)?,
             ActionKind::Subscribe => {
                 let worker = self.worker();

@@ -71,6 +71,7 @@ kinds! {
     Kill: Optional 1,
     Close: Optional 1,
     BootAndCrash: Optional 1,
+    Withdraw: Optional 3,
 }
 
 /// Kinds of store users, with their largest weights.

@@ -31,6 +31,7 @@ pub(super) fn setup(source: &mut Source, effects: &mut Source) -> Setup {
         reserve_bytes: source.pick(&[0, 200, 400]),
         snapshot_every_bytes: source.pick(&[300, 1_500, 6_000, 1 << 20]),
         slice_bytes: source.pick(&[1, 64, 512, 4_096]),
+        adaptive_credit: effects.pick(&[true, true, false]),
         shows_given_up: false,
     }
 }

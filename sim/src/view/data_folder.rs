@@ -144,7 +144,8 @@ impl<'p> TimelineBuilder<'p> {
             | Event::Nacked { message_ref, .. }
             | Event::ReasonNoted { message_ref, .. }
             | Event::Extended { message_ref, .. }
-            | Event::Released { message_ref } => self.owner_track(state, message_ref),
+            | Event::Released { message_ref }
+            | Event::Withdrawn { message_ref } => self.owner_track(state, message_ref),
             Event::Completed(step) => self.owner_track(state, &step.message_ref),
             Event::TopicCreated { .. }
             | Event::TopicDeleted { .. }
@@ -238,6 +239,7 @@ impl<'p> TimelineBuilder<'p> {
             Event::Nacked { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Nacked),
             Event::Expired { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Expired),
             Event::Released { message_ref } => self.end(message_ref, number, LeaseEnd::Released),
+            Event::Withdrawn { message_ref } => self.end(message_ref, number, LeaseEnd::Taken),
             Event::DeadLettered { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Dead),
             Event::GroupSought { topic, group, .. } | Event::GroupDeleted { topic, group } => {
                 self.end_all(number, *topic, Some(*group));
@@ -450,6 +452,7 @@ fn glyph(event: &Event) -> Glyph {
         | Event::GroupSought { .. }
         | Event::Extended { .. }
         | Event::Released { .. }
+        | Event::Withdrawn { .. }
         | Event::ReasonNoted { .. }
         | Event::EffectForgotten { .. } => Glyph::Call,
         Event::Restored(_) => Glyph::Other,

@@ -131,6 +131,7 @@ pub(super) fn request_text(request: &Request) -> String {
         Request::Release(delivery) => {
             format!("{} releases {}{}", delivery.worker, delivery.message, deviation(delivery))
         }
+        Request::Withdraw { worker } => format!("the newest unread delivery to {worker} is withdrawn"),
         Request::Complete { delivery, produce, .. } => {
             let outputs: Vec<String> =
                 produce.iter().map(|new_message| format!("{} to {}", new_message.message, new_message.topic)).collect();

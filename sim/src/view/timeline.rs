@@ -182,7 +182,7 @@ pub enum LeaseEnd {
     Dead,
     /// A crash undid it before it was released to a worker.
     Undone,
-    /// A seek or a deletion ended it.
+    /// A seek, a deletion or a withdrawal ended it.
     Taken,
 }
 

@@ -5,6 +5,7 @@ use driftq_core::command::{
     Ack, Begin, Claim, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DeliveryClaim, DescribeTopic,
     Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, OnExpired, Pause, Peek, Reacquire, Redrive,
     RedriveSelection, Release, Renew, Resume, Seek, SeekTo, SetPrefetch, StoreCommand, TokenClaim, Unsubscribe,
+    Withdraw,
 };
 use driftq_core::faults::Faults;
 use driftq_core::types::{GroupName, Lifetime, Millis, Offset, OwnerName, PartitionId, Retention, Text};
@@ -65,6 +66,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 lease: lease_ms.map(|ms| Millis(u64::from(ms))),
             }),
             Request::Release(delivery) => Command::Release(Release(self.claim(delivery)?)),
+            Request::Withdraw { worker } => Command::Withdraw(Withdraw(self.network.newest_unread(*worker)?.claim())),
             Request::Complete { delivery, result, produce: new_messages } => Command::Complete(Box::new(Complete {
                 claim: self.claim(delivery)?,
                 result: result_of(*result),
@@ -122,14 +124,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// The claim of a worker on a delivery it has read.
     fn claim(&self, delivery: &DeliveryRef) -> Option<Claim> {
         let held = self.network.held(delivery.worker, delivery.message, delivery.back)?;
-        let claim = Claim {
-            topic: held.topic.name(),
-            group: held.group.name(),
-            partition: held.partition,
-            offset: held.offset,
-            owner: held.owner.clone(),
-            token: TokenClaim::Shown(held.token),
-        };
+        let claim = held.claim();
         Some(match delivery.tampering {
             Tampering::None => claim,
             Tampering::NoToken => Claim { token: TokenClaim::Absent, ..claim },

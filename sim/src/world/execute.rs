@@ -1,7 +1,8 @@
 //! Executes actions: passes commands and timeouts to the broker and checks its state after each.
 
 use driftq_core::command::{
-    Begin, CloseStream, CreateGroup, DeleteGroup, DeleteTopic, Reacquire, Redrive, Seek, StoreCommand, Unsubscribe,
+    Begin, Claim, CloseStream, CreateGroup, DeleteGroup, DeleteTopic, Reacquire, Redrive, Seek, StoreCommand,
+    TokenClaim, Unsubscribe, Withdraw,
 };
 use driftq_core::faults::Faults;
 use driftq_core::types::Timestamp;
@@ -96,6 +97,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         if let Command::Unsubscribe(Unsubscribe { consumer }) | Command::CloseStream(CloseStream { consumer }) = command
         {
             self.unsubscribe(consumer);
+        }
+        if let Command::Withdraw(Withdraw(Claim { token: TokenClaim::Shown(token), .. })) = command {
+            self.network.drop_unread(token);
         }
         if runs_timers_first(&command) || self.targets_unknown_topic(&command) {
             // Timers that fire in the same call could remove a message before the checks see it, or create the topic

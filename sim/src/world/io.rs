@@ -78,7 +78,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             };
             let reported = self.faults.job_result(result, sync_again);
             broker.complete(now, running.job, reported);
+            let is_synced = class == JobClass::Log && broker.failure().is_none();
             if let Some(oracle) = &mut self.oracle {
+                if is_synced {
+                    oracle.release(now, self.shadow.records());
+                }
                 oracle.durable(self.shadow.records());
             }
             self.collect()?;
@@ -97,6 +101,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 for record in self.shadow.appended(*file, at.position, bytes) {
                     coverage::record(&mut self.coverage, self.broker.as_ref(), record);
                     self.counters.count(&record.event);
+                    if let Event::Withdrawn { message_ref } = &record.event {
+                        self.tracker.withdrawn(message_ref);
+                    }
                     if let (Event::Skipped { message_ref }, Some(broker)) = (&record.event, &self.broker) {
                         skipped_is_acked(broker.state(), message_ref)?;
                     }

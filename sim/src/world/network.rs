@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use driftq_core::Command;
-use driftq_core::command::{OnDisconnect, Subscribe};
+use driftq_core::command::{Claim, OnDisconnect, Subscribe, TokenClaim};
 use driftq_core::reply::{Delivery, StoreReply};
 use driftq_core::types::{ConsumerId, Identity, LeaseToken, Offset, OwnerName, PartitionId, Ticket, Timestamp};
 
@@ -44,6 +44,20 @@ pub struct HeldDelivery {
     pub lease_until: Timestamp,
     /// The effect of the group's work on it, if the message has an identity.
     pub effect: Option<EffectRef>,
+}
+
+impl HeldDelivery {
+    /// The worker's claim on it.
+    pub(super) fn claim(&self) -> Claim {
+        Claim {
+            topic: self.topic.name(),
+            group: self.group.name(),
+            partition: self.partition,
+            offset: self.offset,
+            owner: self.owner.clone(),
+            token: TokenClaim::Shown(self.token),
+        }
+    }
 }
 
 /// A grant a worker was given.
@@ -131,6 +145,18 @@ impl Network {
     /// The deliveries a worker has read, newest first.
     pub fn read_by(&self, worker: Worker) -> impl Iterator<Item = &HeldDelivery> {
         self.workers.get(&worker).into_iter().flat_map(|worker_state| worker_state.read.iter().rev())
+    }
+
+    /// The newest delivery in a worker's socket.
+    pub(super) fn newest_unread(&self, worker: Worker) -> Option<&HeldDelivery> {
+        self.workers.get(&worker)?.socket.back()
+    }
+
+    /// Removes a delivery that no worker has read.
+    pub(super) fn drop_unread(&mut self, token: LeaseToken) {
+        for worker_state in self.workers.values_mut() {
+            worker_state.socket.retain(|held| held.token != token);
+        }
     }
 
     /// The number of unread deliveries in a worker's socket.

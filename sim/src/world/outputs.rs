@@ -2,7 +2,7 @@
 
 use driftq_core::faults::Faults;
 use driftq_core::reply::{CloseCause, StoreReply};
-use driftq_core::types::{ConsumerId, Lsn};
+use driftq_core::types::{ConsumerId, Lsn, Timestamp};
 use driftq_core::{Output, Pipeline, Refusal, Reply};
 
 use super::coverage;
@@ -82,7 +82,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     }
 
     fn check_output(&mut self, output: &Output) -> Verdict {
-        let context = ReleaseContext { durable: self.shadow.durable(), failed_from: self.failed_from };
+        let context = ReleaseContext {
+            durable: self.shadow.durable(),
+            failed_from: self.failed_from,
+            now: self.broker.as_ref().map_or(Timestamp(0), |broker| broker.broker().now()),
+        };
         if let Output::Deliver { delivery, .. } = output {
             let newest = self.shadow.last_token();
             let is_durable = newest.is_some_and(|newest| delivery.token <= newest);

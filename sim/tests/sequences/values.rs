@@ -143,9 +143,9 @@ pub fn setup() -> impl Strategy<Value = Setup> {
         select(vec![0_usize, 1, 64, 64]),
         select(vec![0_usize, 1, 64, 64, 64]),
     );
-    let shows_given_up = weighted(0.02, Just(()));
-    (limits, memory, counts, sizes, effects, shows_given_up).prop_map(
-        |(limits, memory, counts, sizes, effects, shows_given_up)| Setup {
+    let flags = (select(vec![true, true, false]), weighted(0.02, Just(())));
+    (limits, memory, counts, sizes, effects, flags).prop_map(
+        |(limits, memory, counts, sizes, effects, (adaptive_credit, shows_given_up))| Setup {
             in_flight_max: limits.0,
             messages_max: limits.1,
             bytes_max: limits.2,
@@ -167,6 +167,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             reserve_bytes: sizes.1,
             snapshot_every_bytes: sizes.2,
             slice_bytes: sizes.3,
+            adaptive_credit,
             shows_given_up: shows_given_up.is_some(),
         },
     )

@@ -161,7 +161,8 @@ impl State {
         until: Timestamp,
         at: Timestamp,
     ) -> Result<(), Contradiction> {
-        let effect = self.effect(identity, at).ok_or(NO_EFFECT)?;
+        // A running lease is renewed even if the effect has expired meanwhile: its grant could not leave earlier.
+        let effect = self.store.get(identity).ok_or(NO_EFFECT)?;
         if effect.status != EffectStatus::InProgress {
             return Err(Contradiction("renewal of an effect that has ended"));
         }
@@ -283,7 +284,7 @@ impl State {
     }
 
     /// The identity of the effect of a message in its group; `None` if the message has no idempotency key.
-    fn identity_at(&self, message_ref: &MessageRef) -> Option<Identity> {
+    pub(crate) fn identity_at(&self, message_ref: &MessageRef) -> Option<Identity> {
         let topic = self.topics.get(&message_ref.topic)?;
         let message = topic.partition(message_ref.partition)?.message(message_ref.position)?;
         let (tenant, key) = message.body.identity()?;

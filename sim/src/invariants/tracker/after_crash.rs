@@ -43,6 +43,9 @@ impl Tracker {
                 }
             }
         }
+        for grant in self.effects.values_mut().flat_map(|model| model.grants.values_mut()) {
+            grant.runs_until = grant.until;
+        }
         self.groups.retain(|_, model| model.first_seen <= last);
         for model in self.groups.values_mut() {
             model.starts.retain(|(before, ..)| *before < last);
@@ -56,7 +59,10 @@ impl Tracker {
                 !records.is_empty()
             });
             model.crashed = true;
-            model.seen.values_mut().for_each(|seen| seen.crashed = true);
+            for seen in model.seen.values_mut() {
+                seen.crashed = true;
+                seen.runs_until = seen.lease_until;
+            }
         }
     }
 
@@ -107,6 +113,7 @@ impl Tracker {
                     model.maybe_acked.insert(claim.offset);
                     if let Some(seen) = model.seen.get_mut(&claim.offset) {
                         seen.is_uncertain = true;
+                        seen.may_be_withdrawn |= matches!(command, Command::Withdraw(_));
                     }
                 }
             }

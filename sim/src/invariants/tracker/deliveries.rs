@@ -17,7 +17,8 @@ use crate::invariants::time::{not_after_deadline, not_before_due};
 use crate::invariants::verdict::Verdict;
 
 impl Tracker {
-    pub(super) fn delivered(&mut self, consumer: ConsumerId, delivery: &Delivery) -> Verdict {
+    /// A delivery was released at `now`.
+    pub(super) fn delivered(&mut self, consumer: ConsumerId, delivery: &Delivery, now: Timestamp) -> Verdict {
         tokens_increase(self.last_token, delivery.token)?;
         self.last_token = Some(delivery.token);
 
@@ -51,9 +52,18 @@ impl Tracker {
         last_error_reported(model, delivery)?;
         not_before_due(model, &context)?;
         not_after_deadline(&context)?;
-        exhausted_not_redelivered(&context)?;
-        model.observe(&context);
+        exhausted_not_redelivered(model, &context, &self.limits)?;
+        model.observe(&context, now);
         Ok(())
+    }
+}
+
+impl Tracker {
+    /// A delivery was withdrawn before it was released.
+    pub(crate) fn withdrawn(&mut self, message_ref: &MessageRef) {
+        if let Some(model) = self.groups.get_mut(&(message_ref.topic, message_ref.group)) {
+            model.withdrawn.insert((message_ref.partition, message_ref.position));
+        }
     }
 }
 
@@ -63,14 +73,15 @@ impl GroupModel {
         let order_key = context.order_key();
         let latest = self.last_delivered.entry(order_key).or_default();
         *latest = context.at.max(*latest);
-        if context.delivery.attempts > 1 || context.envelope.deliver_at.is_some() {
+        let is_withdrawn = self.withdrawn.contains(&(context.known.partition, context.known.position));
+        if context.delivery.attempts > 1 || context.envelope.deliver_at.is_some() || is_withdrawn {
             return Ok(());
         }
         priority_first(self, context)?;
         first_deliveries_ascend(self.first_deliveries.insert(order_key, context.delivery.offset), context)
     }
 
-    fn observe(&mut self, context: &DeliveryContext<'_>) {
+    fn observe(&mut self, context: &DeliveryContext<'_>, now: Timestamp) {
         let delivery = context.delivery;
         let before = self.seen.remove(&delivery.offset);
         let is_unknown =
@@ -82,10 +93,13 @@ impl GroupModel {
             failures: delivery.failures,
             token: delivery.token,
             lease_until: delivery.lease_until,
+            runs_until: delivery.lease_until.max(now.after(context.stream.lease)),
             // A redrive may have removed it before the worker receives it.
             may_be_held: context.known.redriven.is_none(),
             not_before: Timestamp(0),
             reasons: before.map(|seen| seen.reasons).unwrap_or_default(),
+            may_be_withdrawn: false,
+            is_exhausted: false,
             is_unknown,
             is_uncertain: false,
             crashed: false,

@@ -28,7 +28,10 @@ pub(super) type MessageLocation = (TopicId, GroupId, PartitionId, Position);
 #[derive(Clone, Debug)]
 pub(crate) struct GrantModel {
     pub(crate) at: Timestamp,
+    /// The end that the worker was told.
     pub(crate) until: Timestamp,
+    /// The end of the lease, which runs from the release of the grant.
+    pub(crate) runs_until: Timestamp,
     /// The delivery on whose behalf it was issued.
     pub(crate) delivery: Option<LeaseToken>,
     /// Its final outcome.
@@ -52,7 +55,7 @@ impl GrantModel {
 
     /// Whether `next` may be issued after this grant with the token `token`.
     pub(crate) fn yields_to(&self, token: LeaseToken, next: &Self) -> bool {
-        let ended = self.failed || self.end.is_some() || self.until <= next.at;
+        let ended = self.failed || self.end.is_some() || self.runs_until <= next.at;
         self.is_uncertain || ended || next.delivery.is_some_and(|delivery| delivery > token)
     }
 }

@@ -59,18 +59,24 @@ impl Tracker {
     }
 
     /// The idempotency store has replied.
-    pub(super) fn store_replied(&mut self, pending: &PendingCommand, command: &StoreCommand, reply: &Reply) -> Verdict {
+    pub(super) fn store_replied(
+        &mut self,
+        pending: &PendingCommand,
+        command: &StoreCommand,
+        reply: &Reply,
+        now: Timestamp,
+    ) -> Verdict {
         match (command, reply) {
             (StoreCommand::Begin(begin), Reply::Store(StoreReply::Execute { idempotent: true, .. })) => {
                 let delivery = begin.delivery.as_ref().and_then(|delivery| match delivery.token {
                     TokenClaim::Shown(token) => Some(token),
                     _ => None,
                 });
-                self.granted(pending, &begin.identity, Some(begin), delivery, reply)
+                self.granted((pending, now), &begin.identity, Some(begin), delivery, reply)
             }
             (StoreCommand::Reacquire(Reacquire { identity, .. }), _) => {
                 self.coverage.hit(Point::Reacquired);
-                self.granted(pending, identity, None, None, reply)
+                self.granted((pending, now), identity, None, None, reply)
             }
             (StoreCommand::Begin(begin), Reply::Store(StoreReply::Replay(outcome))) => {
                 let Some(model) = self.effects.get(&begin.identity) else { return Ok(()) };
@@ -89,6 +95,7 @@ impl Tracker {
             (StoreCommand::Renew(Renew { identity, .. }), Reply::Store(StoreReply::Renewed { lease_until })) => {
                 if let Some(grant) = self.effects.get_mut(identity).and_then(EffectModel::newest) {
                     grant.until = *lease_until;
+                    grant.runs_until = (*lease_until).max(now.after(lease_until.since(pending.at)));
                 }
                 Ok(())
             }
@@ -104,7 +111,7 @@ impl Tracker {
 
     fn granted(
         &mut self,
-        pending: &PendingCommand,
+        (pending, now): (&PendingCommand, Timestamp),
         identity: &Identity,
         begin: Option<&Begin>,
         delivery: Option<LeaseToken>,
@@ -114,8 +121,9 @@ impl Tracker {
         grant_token_is_new(self.last_grant, *token)?;
         self.last_grant = Some(*token);
         let model = self.effects.entry(identity.clone()).or_default();
-        let grant =
-            GrantModel { at: pending.at, until: *lease_until, delivery, end: None, failed: false, is_uncertain: false };
+        let runs_until = (*lease_until).max(now.after(lease_until.since(pending.at)));
+        let (at, until) = (pending.at, *lease_until);
+        let grant = GrantModel { at, until, runs_until, delivery, end: None, failed: false, is_uncertain: false };
         let new_grant =
             NewGrant { model, token: *token, grant: &grant, unacked_deliveries: &pending.unacked_deliveries };
         one_live_grant(new_grant)?;
@@ -134,10 +142,10 @@ impl Tracker {
         (model.acked, model.is_unknown) = (None, false);
         model.grants.insert(*token, grant.clone());
         if let Some((token, before)) = before.filter(|(_, before)| !before.is_uncertain && *attempt > 1) {
-            let is_live = before.until > grant.at && before.end.is_none() && !before.failed;
+            let is_live = before.runs_until > grant.at && before.end.is_none() && !before.failed;
             self.coverage
                 .hit_if(is_live && grant.delivery.is_some_and(|newer| newer > token), Point::TakenByNewerDelivery);
-            let is_expired = before.until <= grant.at && before.end.is_none() && !before.failed;
+            let is_expired = before.runs_until <= grant.at && before.end.is_none() && !before.failed;
             self.coverage.hit_if(is_expired, Point::TakenAfterExpiry);
         }
         Ok(())
@@ -161,7 +169,9 @@ impl Tracker {
         self.coverage.hit_if(grant.end.is_some(), Point::FinishAfterAck);
         match outcome.status {
             // The lease ends and the window starts.
-            EffectStatus::FailedRetryable => (grant.failed, grant.until) = (true, pending.at),
+            EffectStatus::FailedRetryable => {
+                (grant.failed, grant.until, grant.runs_until) = (true, pending.at, pending.at);
+            }
             _ => {
                 let expires_at = lifetime.map(|lifetime| expiry(lifetime, pending.at));
                 grant.end = Some(EffectEnd { outcome: Some(outcome.clone()), expires_at, is_recorded: true });

@@ -6,7 +6,7 @@ use std::fmt;
 use driftq_core::command::{
     Ack, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
     ListTopics, Lookup, Nack, Pause, Peek, Produce, Redrive, Release, Resume, Seek, SetPrefetch, StoreCommand,
-    Subscribe, Unsubscribe,
+    Subscribe, Unsubscribe, Withdraw,
 };
 use driftq_core::reply::Delivery;
 use driftq_core::state::{Group, Partition, Progress, State, Topic};
@@ -159,6 +159,8 @@ pub(crate) struct GroupModel {
     pub(crate) seen: BTreeMap<Offset, SeenDelivery>,
     /// The highest offset delivered for the first time, by partition and priority.
     pub(crate) first_deliveries: BTreeMap<OrderKey, Offset>,
+    /// Messages with a withdrawn delivery: their next delivery may be a first one, out of order.
+    pub(crate) withdrawn: BTreeSet<(PartitionId, Position)>,
     /// The time of the last delivery, by partition and priority.
     pub(crate) last_delivered: BTreeMap<OrderKey, Timestamp>,
     /// A crash happened since, and some deliveries may not have been observed.
@@ -181,6 +183,7 @@ impl GroupModel {
             seen,
             first_deliveries,
             last_delivered,
+            withdrawn: BTreeSet::new(),
             crashed: false,
         }
     }
@@ -196,7 +199,10 @@ impl GroupModel {
         let acked_before_seek = std::mem::take(&mut self.acked);
         // Messages may have been skipped between the seek and its reply.
         let skipped = std::mem::take(&mut self.skipped);
-        *self = Self { starts, dead, acked_before_seek, skipped, ..Self::new(self.name.clone(), self.first_seen) };
+        // Deliveries may have been withdrawn between the seek and its reply, too.
+        let withdrawn = std::mem::take(&mut self.withdrawn);
+        let new = Self::new(self.name.clone(), self.first_seen);
+        *self = Self { starts, dead, acked_before_seek, skipped, withdrawn, ..new };
     }
 
     /// When the message was last dead-lettered in the group, if ever.
@@ -222,13 +228,20 @@ pub(crate) struct SeenDelivery {
     pub(crate) attempts: u32,
     pub(crate) failures: u32,
     pub(crate) token: LeaseToken,
+    /// The end that the worker was told.
     pub(crate) lease_until: Timestamp,
+    /// The end of the lease, which runs from the release of the delivery.
+    pub(crate) runs_until: Timestamp,
     /// The worker may still hold the lease.
     pub(crate) may_be_held: bool,
     /// The earliest redelivery after a nack or release.
     pub(crate) not_before: Timestamp,
     /// The reasons given in nacks.
     pub(crate) reasons: BTreeSet<String>,
+    /// The delivery may have been withdrawn, which takes the attempt back.
+    pub(crate) may_be_withdrawn: bool,
+    /// A nack failed its last attempt.
+    pub(crate) is_exhausted: bool,
     /// A nack with another reason may or may not have been accepted.
     pub(crate) is_unknown: bool,
     /// The reply to a claim on it was lost in a crash.
@@ -321,7 +334,9 @@ pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName
         | Command::Seek(Seek { topic, group, .. })
         | Command::Pause(Pause { topic, group })
         | Command::Resume(Resume { topic, group }) => (Some(topic), Some(group)),
-        Command::Ack(Ack(claim)) | Command::Release(Release(claim)) => (Some(&claim.topic), Some(&claim.group)),
+        Command::Ack(Ack(claim)) | Command::Release(Release(claim)) | Command::Withdraw(Withdraw(claim)) => {
+            (Some(&claim.topic), Some(&claim.group))
+        }
         Command::Nack(Nack { claim, .. }) | Command::Extend(Extend { claim, .. }) => {
             (Some(&claim.topic), Some(&claim.group))
         }
@@ -337,7 +352,7 @@ pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName
 /// The claim in a command, if it has one.
 pub(crate) fn claim(command: &Command) -> Option<&Claim> {
     match command {
-        Command::Ack(Ack(claim)) | Command::Release(Release(claim)) => Some(claim),
+        Command::Ack(Ack(claim)) | Command::Release(Release(claim)) | Command::Withdraw(Withdraw(claim)) => Some(claim),
         Command::Nack(Nack { claim, .. }) | Command::Extend(Extend { claim, .. }) => Some(claim),
         Command::Complete(complete) => Some(&complete.claim),
         _ => None,

@@ -16,7 +16,7 @@ impl Tracker {
     pub(crate) fn observe_output(&mut self, output: &Output, context: ReleaseContext) -> Verdict {
         refused_after_failure(context, output)?;
         match output {
-            Output::Deliver { consumer, delivery } => self.delivered(*consumer, delivery),
+            Output::Deliver { consumer, delivery } => self.delivered(*consumer, delivery, context.now),
             Output::Closed { consumer, .. } => {
                 if let Some(stream) = self.streams.get_mut(consumer) {
                     stream.is_closed = true;
@@ -45,7 +45,7 @@ impl Tracker {
                     Ok(reply) => {
                         let required = if writes(&pending, reply) { pending.before.next() } else { pending.before };
                         context.permits(required, || format!("{:?}", pending.command))?;
-                        self.replied(&pending, reply)
+                        self.replied(&pending, reply, context.now)
                     }
                 }
             }

@@ -21,7 +21,8 @@ use crate::invariants::time::least_backoff;
 use crate::invariants::verdict::{Verdict, Violation};
 
 impl Tracker {
-    pub(super) fn replied(&mut self, pending: &PendingCommand, reply: &Reply) -> Verdict {
+    /// A reply was released at `now`.
+    pub(super) fn replied(&mut self, pending: &PendingCommand, reply: &Reply, now: Timestamp) -> Verdict {
         match (&pending.command, reply) {
             (Command::Produce(produce), Reply::Produced(produced)) => self.produced(pending, produce, produced)?,
             (Command::Subscribe(subscribe), Reply::Subscribed { consumer }) => {
@@ -58,7 +59,7 @@ impl Tracker {
             }
             (Command::DeleteGroup(DeleteGroup { topic, group }), _) => self.mark_effects_unknown(topic, Some(group)),
             (Command::Complete(complete), reply) => self.step_replied(pending, complete, reply)?,
-            (Command::Store(store), reply) => self.store_replied(pending, store, reply)?,
+            (Command::Store(store), reply) => self.store_replied(pending, store, reply, now)?,
             (Command::Peek(Peek { .. }), Reply::Peeked(found)) => {
                 let model = pending.topic.and_then(|topic| self.topics.get(&topic));
                 for peeked in found {
@@ -76,7 +77,7 @@ impl Tracker {
             _ => {}
         }
         query_is_noop(pending)?;
-        self.claim_accepted(pending, reply)
+        self.claim_accepted(pending, reply, now)
     }
 
     fn produced(&mut self, pending: &PendingCommand, produce: &Produce, produced: &Produced) -> Verdict {
@@ -134,7 +135,7 @@ impl Tracker {
     }
 
     /// A claim was accepted.
-    fn claim_accepted(&mut self, pending: &PendingCommand, reply: &Reply) -> Verdict {
+    fn claim_accepted(&mut self, pending: &PendingCommand, reply: &Reply, now: Timestamp) -> Verdict {
         let Some(claim) = claim(&pending.command) else { return Ok(()) };
         // The reply to a repeated step confirms that it was completed; a seek may have undone its ack since.
         let is_repeated = matches!(pending.command, Command::Complete(_)) && pending.claim_is_valid == Some(false);
@@ -163,6 +164,7 @@ impl Tracker {
                 }
                 if let Reply::Extended { lease_until } = reply {
                     seen.lease_until = *lease_until;
+                    seen.runs_until = (*lease_until).max(now.after(lease_until.since(pending.at)));
                 }
             }
             Command::Nack(Nack { reason, delay, .. }) => {
@@ -171,18 +173,22 @@ impl Tracker {
                     seen.reasons.insert(reason.to_string());
                 }
                 if seen.may_be_held {
-                    let is_expired = seen.lease_until <= pending.at;
-                    let expiry = seen.lease_until.after(least_backoff(policy, seen.failures + 1));
+                    let is_expired = seen.runs_until <= pending.at;
+                    let is_last = |policy: RetryPolicy| policy.max_attempts > 0 && seen.attempts >= policy.max_attempts;
+                    seen.is_exhausted = !is_expired && policy.is_some_and(is_last);
+                    let expiry = seen.runs_until.after(least_backoff(policy, seen.failures + 1));
                     let nacked = pending.at.after(wait);
                     seen.not_before = if is_expired { nacked.min(expiry) } else { nacked };
                 }
                 seen.may_be_held = false;
             }
             Command::Release(_) if seen.may_be_held => {
-                let is_expired = seen.lease_until <= pending.at;
-                seen.not_before = if is_expired { seen.lease_until } else { pending.at };
+                let is_expired = seen.runs_until <= pending.at;
+                seen.not_before = if is_expired { seen.runs_until } else { pending.at };
                 seen.may_be_held = false;
             }
+            // Unless it had expired before.
+            Command::Withdraw(_) => (seen.may_be_held, seen.is_uncertain, seen.may_be_withdrawn) = (false, true, true),
             _ => seen.may_be_held = false,
         }
         Ok(())

@@ -264,13 +264,18 @@ impl Tracker {
         let model = self.groups.get(&(topic.id(), group.id()))?;
         let has_credit = |id: ConsumerId, stream: &StreamModel| {
             let held = model.seen.values();
-            let held = held.filter(|seen| seen.consumer == id && seen.may_be_held && seen.lease_until > now).count();
+            let held = held.filter(|seen| seen.consumer == id && seen.may_be_held && seen.runs_until > now).count();
             !stream.is_closed
                 && (stream.topic, stream.group) == (topic.id(), group.id())
-                && (held as u32) < stream.prefetch
+                && (held as u32) < self.least_credit(stream)
                 && stream.request.deliveries_max.is_none_or(|max| stream.delivered < max)
         };
         self.streams.iter().find(|(id, stream)| has_credit(**id, stream)).map(|(_, stream)| stream)
+    }
+
+    /// The least credit that a stream can have.
+    fn least_credit(&self, stream: &StreamModel) -> u32 {
+        if self.limits.adaptive_credit { stream.prefetch.min(1) } else { stream.prefetch }
     }
 
     /// Checks right after a restart that the recovered state is not behind what workers saw.

@@ -1,6 +1,6 @@
 //! Producing messages and answering deliveries.
 
-use driftq_core::command::{Ack, Claim, Complete, Extend, Nack, Produce, Release};
+use driftq_core::command::{Ack, Claim, Complete, Extend, Nack, Produce, Release, Withdraw};
 use driftq_core::types::{Deadline, Offset, PartitionId, Priority, RetryPolicy, Routing, RoutingDecision, TokenClaim};
 
 use super::super::args::Args;
@@ -66,6 +66,10 @@ pub(super) fn ack(names: &Names, args: &mut Args) -> Result<Ack, String> {
 
 pub(super) fn release(names: &Names, args: &mut Args) -> Result<Release, String> {
     claim(names, args).map(Release)
+}
+
+pub(super) fn withdraw(names: &Names, args: &mut Args) -> Result<Withdraw, String> {
+    claim(names, args).map(Withdraw)
 }
 
 pub(super) fn nack(names: &Names, args: &mut Args) -> Result<Nack, String> {

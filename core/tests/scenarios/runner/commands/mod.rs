@@ -122,6 +122,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
         "nack" => messages::nack(names, args)?.into(),
         "extend" => messages::extend(names, args)?.into(),
         "release" => messages::release(names, args)?.into(),
+        "withdraw" => messages::withdraw(names, args)?.into(),
         "complete" => messages::complete(names, args, additions)?.into(),
         "begin" => {
             let begin = effects::begin(names, args)?;
@@ -210,6 +211,6 @@ fn limits(args: &mut Args) -> Result<PipelineConfig, String> {
     set! { duration: lease_default dedupe_ttl effect_ttl job_ttl ack_ttl completion_ttl retry_after }
     set! { parsed: in_flight_max partition_messages_max partition_bytes_max dedupe_keys_max key_bytes_max
     message_bytes_max idempotency_key_bytes_max id_bytes_max metadata_bytes_max error_text_bytes_max result_bytes_max
-    effects_max completions_max outputs_max partitions_max topics_max groups_max consumers_max }
+    effects_max completions_max outputs_max partitions_max topics_max groups_max consumers_max adaptive_credit }
     Ok(config)
 }
