@@ -65,6 +65,7 @@ faults! {
     RedriveSeenByAll "redrive-seen-by-all": "A redriven message is visible to every group.",
     DuplicateTakenAsNew "duplicate-taken-as-new": "A second produce of an identity is stored again.",
     ExtendAfterExpiry "extend-after-expiry": "An expired lease can be extended.",
+    ExhaustedRetried "exhausted-retried": "A message whose last attempt failed is retried.",
     ReleaseCountsAsFailure "release-counts-as-failure": "A release counts as a failure.",
     ExpiryOverwritesReason "expiry-overwrites-reason": "An expiry overwrites the reason given by a nack.",
     PauseIgnored "pause-ignored": "A paused group is dispatched to.",

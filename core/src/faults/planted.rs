@@ -15,8 +15,8 @@ use crate::record::{Event, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, EffectTable, State, Topic, View};
 use crate::types::{
-    Body, Boot, ConsumerId, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupStart, LeaseToken,
-    Limits, Lsn, MessageRef, Millis, Position, Timestamp,
+    Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupStart,
+    LeaseToken, Limits, Lsn, MessageRef, Millis, Position, Timestamp,
 };
 
 /// A broker with exactly one bug.
@@ -53,6 +53,9 @@ impl Seams for Planted {
             }
             (Fault::BackoffIgnored | Fault::HiddenState, Event::Expired { message_ref, not_before }) => {
                 Event::Expired { message_ref, not_before: delayed(not_before) }
+            }
+            (Fault::ExhaustedRetried, Event::DeadLettered { message_ref, reason: DeadReason::MaxAttempts, .. }) => {
+                Event::Nacked { message_ref, reason: None, not_before: now }
             }
             (Fault::BodyTruncated, Event::Produced { topic, partition, offset, body, dedupe }) => {
                 Event::Produced { topic, partition, offset, body: truncated(&body), dedupe }

@@ -32,12 +32,14 @@ impl Runs {
         matches!(self, Self::Until(end) if end <= now)
     }
 
-    /// The record behind it is durable since `now`.
-    fn release(&mut self, now: Timestamp, durable: u64) {
-        if let Self::From { record, lease, .. } = *self
-            && record <= durable
-        {
-            *self = Self::Until(now.after(lease));
+    /// The record behind it may be durable since `now`. Returns whether it begins to run.
+    fn release(&mut self, now: Timestamp, durable: u64) -> bool {
+        match *self {
+            Self::From { record, lease, .. } if record <= durable => {
+                *self = Self::Until(now.after(lease));
+                true
+            }
+            _ => false,
         }
     }
 }
@@ -52,14 +54,19 @@ impl Model {
     pub(super) fn synced(&mut self, now: Timestamp, durable: u64) {
         self.now = self.now.max(now);
         let now = self.now;
+        let mut has_released = false;
         for progress in self.topics.iter_mut().flat_map(|topic| &mut topic.groups).flat_map(|group| &mut group.progress)
         {
             if let Progress::Attempted(Attempted { phase: Phase::Leased { runs, .. }, .. }) = progress {
-                runs.release(now, durable);
+                has_released |= runs.release(now, durable);
             }
         }
-        self.effects.iter_mut().for_each(|effect| effect.runs.release(now, durable));
-        self.expect_at(Timestamp(0));
+        for effect in &mut self.effects {
+            has_released |= effect.runs.release(now, durable);
+        }
+        if has_released {
+            self.expect_at(Timestamp(0));
+        }
     }
 
     /// The deliveries to a stream that are not durable yet are taken back, oldest first.

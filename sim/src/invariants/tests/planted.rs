@@ -37,7 +37,7 @@ const FIRST: &[(Invariant, Fault)] = &[
     (OUTPUT_STORED_ONCE, Fault::CompleteWithoutProduce),
     (ATTEMPTS_RECOVERED, Fault::AttemptsForgottenOnReplay),
     (LAST_ERROR_REPORTED, Fault::ExpiryOverwritesReason),
-    (EXHAUSTED_NOT_REDELIVERED, Fault::ReleaseCountsAsFailure),
+    (EXHAUSTED_NOT_REDELIVERED, Fault::ExhaustedRetried),
     (DEAD_LETTERED_ONCE, Fault::DeadLetterWrittenTwice),
     (REDRIVEN_VISIBLE_TO_ORIGIN, Fault::RedriveSeenByAll),
     (NOT_BEFORE_DUE, Fault::BackoffIgnored),
