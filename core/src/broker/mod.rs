@@ -149,6 +149,7 @@ impl<F: Faults> Broker<F> {
         let result = self.execute(command, log);
         self.hold(Output::Reply { ticket, result });
         self.dispatch(log);
+        self.limit_winners(log);
         ticket
     }
 
@@ -158,6 +159,7 @@ impl<F: Faults> Broker<F> {
         if self.failure.is_none() && !self.closing {
             self.advance(now, log);
             self.dispatch(log);
+            self.limit_winners(log);
         }
     }
 
@@ -206,7 +208,7 @@ impl<F: Faults> Broker<F> {
         if self.failure.is_some() || self.closing {
             return None;
         }
-        let work = self.index.has_work().then_some(self.now);
+        let work = (self.index.has_work() || self.excess_winners() > 0).then_some(self.now);
         let next = work.into_iter().chain(self.index.timers.next()).min();
         match self.stalled_until {
             Some(until) => next.map(|next| next.max(until)),

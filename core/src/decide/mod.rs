@@ -15,7 +15,7 @@ use crate::faults::Faults;
 use crate::record::Event;
 use crate::reply::{Overload, Refusal, Reply};
 use crate::state::{State, Topic};
-use crate::types::{Limits, Timestamp, TopicName};
+use crate::types::{Limits, Millis, Timestamp, TopicName};
 
 /// Everything a decision may depend on.
 pub(crate) struct DecisionContext<'a, F> {
@@ -58,6 +58,11 @@ impl Decision {
 /// The topic named `name`, or a refusal.
 pub(crate) fn topic<'a>(state: &'a State, name: &TopicName) -> Result<&'a Topic, Refusal> {
     state.topic_named(name).ok_or_else(|| Refusal::UnknownTopic(name.clone()))
+}
+
+/// Refuses a `delay` of more than `max`.
+pub(crate) fn check_delay(delay: Millis, max: Millis) -> Result<(), Refusal> {
+    if delay > max { Err(Refusal::DelayTooLong { delay, max }) } else { Ok(()) }
 }
 
 /// Refuses `what` if it has more than `max` bytes.

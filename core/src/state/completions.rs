@@ -4,7 +4,7 @@ use super::{Contradiction, State};
 use crate::collections::expiring::{Expires, ExpiringMap};
 use crate::collections::shared::unshared;
 use crate::record::{Completed, Stored};
-use crate::types::{Completion, LeaseToken, Offset, Timestamp};
+use crate::types::{Completion, LeaseToken, Offset, Timestamp, Winner};
 
 /// Stored replies by lease token, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +61,10 @@ impl State {
             self.conclude_effect(&step.message_ref, conclusion, at)?;
         }
         self.ack(&step.message_ref)?;
+        if step.is_contested {
+            let winner = Winner { token: Some(step.token), until: step.until };
+            self.remember_winner(step.message_ref.at_offset(offset), winner)?;
+        }
         self.store_completion(step, offset)
     }
 

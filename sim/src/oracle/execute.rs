@@ -17,7 +17,8 @@ impl Model {
             Input::Boot(now) => self.boot(*now),
             Input::Timeout(now) => {
                 self.advance(*now)?;
-                self.dispatch()
+                self.dispatch()?;
+                self.limit_winners()
             }
             // Outputs of a replay are dropped, so any ticket will do.
             Input::Command(now, command) => self.command(*now, Default::default(), command).map(drop),
@@ -43,6 +44,7 @@ impl Model {
         let is_change = matches!(command, Command::Store(_)) || result.is_ok() && !is_query;
         self.outputs.push_back(Expected::Reply { ticket, result });
         self.dispatch()?;
+        self.limit_winners()?;
         Ok(is_change)
     }
 

@@ -26,6 +26,7 @@ mod stream;
 mod subscribe;
 mod timers;
 mod topic;
+mod winners;
 
 use std::fmt;
 

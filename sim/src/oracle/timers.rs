@@ -27,7 +27,7 @@ impl Model {
         self.quiet_until = Timestamp(0);
         let scopes = self.scopes.iter().map(|scope| SweepKind::Identities(scope.topic.clone()));
         let effects = self.effects.iter().map(|effect| SweepKind::Effects(effect.namespace()));
-        let all: Vec<_> = scopes.chain(effects).chain([SweepKind::Steps]).collect();
+        let all: Vec<_> = scopes.chain(effects).chain([SweepKind::Steps, SweepKind::Winners]).collect();
         all.into_iter().for_each(|what| self.plan_sweep(what));
         Ok(())
     }
@@ -140,6 +140,13 @@ impl Model {
                     self.steps.drain(..expired);
                 }
             }
+            SweepKind::Winners => {
+                let expired = self.winners.iter().take_while(|it| it.until <= self.now).take(PER_RECORD).count();
+                if expired > 0 {
+                    self.record()?;
+                    self.winners.drain(..expired);
+                }
+            }
         }
         self.plan_sweep(what);
         Ok(())
@@ -168,6 +175,7 @@ impl Model {
             }
             SweepKind::Effects(namespace) => self.next_sweep(namespace),
             SweepKind::Steps => self.steps.first().map(|oldest| oldest.until.after(SLACK)),
+            SweepKind::Winners => self.winners.first().map(|oldest| oldest.until.after(SLACK)),
         };
         let Some(at) = at else { return };
         match self.sweeps.iter_mut().find(|sweep| sweep.what == what) {
