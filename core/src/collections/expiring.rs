@@ -17,8 +17,8 @@ pub(crate) trait Expires {
 /// A map of entries that expire, oldest first.
 ///
 /// *Oldest* means inserted first. Entries inserted with the same lifetime expire in that order; an entry with a shorter
-/// one is not found any more once it has expired, and is removed when those before it are. Lookups, inserts and removals
-/// are those of a [`CowMap`], twice; a clone shares its entries.
+/// one is not found any more once it has expired, and is removed when those before it are. Lookups, inserts and
+/// removals are those of a [`CowMap`], twice; a clone shares its entries.
 #[derive(Clone)]
 pub(crate) struct ExpiringMap<K, V> {
     /// The value of each key and its serial number in the queue.

@@ -60,8 +60,8 @@ pub struct Completed {
     pub token: LeaseToken,
     /// Until when the reply is repeated.
     pub until: Timestamp,
-    /// Whether other deliveries of the message exist: the token is then remembered as the winner's, as long as the reply
-    /// is.
+    /// Whether other deliveries of the message can exist: the token is then remembered as the winner's, as long as the
+    /// reply is.
     pub is_contested: bool,
     /// The end of the message's effect; `None` if the message has no idempotency key.
     pub effect: Option<EffectConclusion>,
@@ -217,7 +217,7 @@ pub enum Event {
         message_ref: MessageRef,
         /// If the message has an idempotency key: how long the committed effect is remembered unless it is finished.
         commits: Option<Millis>,
-        /// If other deliveries of the message exist: until when the token of the newest one is remembered as the
+        /// If other deliveries of the message can exist: until when the token of the newest one is remembered as the
         /// winner's.
         winner_until: Option<Timestamp>,
     },
