@@ -22,7 +22,7 @@ const FILES: &[(&str, &[u8])] = golden! {
     "wal-00000000000000000004.seg"
     "wal-00000000000000000005.seg"
     "wal-00000000000000000006.seg"
-    "snap-00000000000000000101.snap"
+    "snap-00000000000000000108.snap"
 };
 
 /// The only snapshot of the golden log.

@@ -22,6 +22,8 @@ pub struct StateSummary {
     pub identities: u64,
     /// Replies of completed steps within their window.
     pub completions: u64,
+    /// Winners of messages that are remembered.
+    pub winners: u64,
 }
 
 /// A topic as counts.
@@ -92,6 +94,7 @@ impl StateSummary {
             effects: of_effects(state, now),
             identities: state.dedupe_tables().map(|(_, identities)| identities.len() as u64).sum(),
             completions: state.completions().len() as u64,
+            winners: state.winners().len() as u64,
         }
     }
 }
@@ -214,7 +217,12 @@ impl fmt::Display for StateSummary {
             "effects: {all} ({in_progress} in progress, {abandoned} of them past their lease; {succeeded} succeeded, \
              {failed_retryable} failed retryable, {failed_final} failed final)"
         )?;
-        let (identities, completions) = (grouped(self.identities), grouped(self.completions));
-        writeln!(f, "within their window: {identities} produce identities, {completions} replies of completed steps")
+        let counts = [self.identities, self.completions, self.winners].map(grouped);
+        let [identities, completions, winners] = counts;
+        writeln!(
+            f,
+            "within their window: {identities} produce identities, {completions} replies of completed steps, {winners} \
+             winners of messages"
+        )
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use driftq_core::Body;
 use driftq_core::reply::{Delivery, Peeked};
 use driftq_core::types::{
-    DeadLetter, Envelope, LeaseToken, Metadata, PartitionId, RetryPolicy, Routing, Text, Timestamp,
+    DeadLetter, Envelope, LeaseToken, Metadata, PartitionId, RedriveOrigin, RetryPolicy, Routing, Text, Timestamp,
 };
 
 use crate::rfc3339;
@@ -221,7 +221,7 @@ impl Json {
             self.object_in("envelope", |json| {
                 json.envelope(&envelope);
                 if let Some(dead) = &dead_letter {
-                    json.object_in("dlq", |json| json.dead_letter(dead));
+                    json.object_in("dlq", |json| json.dead_letter(dead, redrive));
                 }
             });
         }
@@ -279,7 +279,8 @@ impl Json {
         }
     }
 
-    fn dead_letter(&mut self, dead: &DeadLetter) {
+    /// The origin of a dead letter; `redrive` if it had been redriven before.
+    fn dead_letter(&mut self, dead: &DeadLetter, redrive: Option<RedriveOrigin>) {
         self.text("original_topic", dead.original_topic.as_str());
         self.number("original_partition", dead.original_partition.0);
         self.number("original_offset", dead.original_offset.0);
@@ -288,6 +289,12 @@ impl Json {
         self.text("last_error", &dead.last_error);
         self.text("reason", dead.reason.as_str());
         self.timestamp("routed_at", dead.routed_at);
+        self.number("first_offset", redrive.map_or(dead.original_offset, |redrive| redrive.original_offset).0);
+        self.number("redrives", redrive.map_or(0, |redrive| redrive.count));
+        self.optional_text("deadline", dead.kept.deadline.as_ref().map(|deadline| &*deadline.text));
+        if let Some(policy) = dead.kept.retry_policy {
+            self.object_in("retry_policy", |json| json.retry_policy(policy));
+        }
     }
 }
 

@@ -261,6 +261,7 @@ fn register_broker(pipeline: &Pipeline, registry: &mut Registry) {
     let state = pipeline.state();
     registry.register("idempotency_records", "Effects in the idempotency store", gauge(state.store().len()));
     registry.register("completions_kept", "Responses of completed steps kept", gauge(state.completions().len()));
+    registry.register("winners_kept", "Winners of messages remembered", gauge(state.winners().len()));
     let dead: Family<Labels<2>, Counter> = Family::default();
     for ((topic, reason), count) in pipeline.broker().dead_lettered() {
         dead.get_or_create(&[("topic", topic.to_string()), ("reason", reason.as_str().to_owned())]).inc_by(*count);

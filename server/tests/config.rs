@@ -77,6 +77,22 @@ fn spec_profile_has_the_limits_of_the_specification() {
 }
 
 #[test]
+fn leases_and_delays_are_bounded() {
+    let of = |text: &str| {
+        let Limits { lease_default, lease_min, lease_max, delay_max, .. } = load("", &[], Some(text)).unwrap().limits;
+        [lease_default.0, lease_min.0, lease_max.0, delay_max.0]
+    };
+    assert_eq!(of(""), [30_000, 100, 12 * 3_600_000, 30 * 86_400_000]);
+    assert_eq!(of("profile = \"spec\""), [2_000, 1, 12 * 3_600_000, 30 * 86_400_000]);
+    let text = "[limits]\nlease_default_ms = 7\nlease_min_ms = 5\nlease_max_ms = 9\ndelay_max_ms = 0";
+    assert_eq!(of(text), [7, 5, 9, 0]);
+    let message = refused_file("[limits]\nlease_min_ms = 10\nlease_max_ms = 9");
+    assert!(message.contains("limits.lease_min_ms (10) must not exceed limits.lease_max_ms (9)"), "{message}");
+    let message = refused_file("[limits]\nlease_min_ms = 0");
+    assert!(message.contains("lease_min_ms"), "{message}");
+}
+
+#[test]
 fn flags_override_variables_override_file_overrides_profile() {
     let text = "profile = \"spec\"\n[limits]\nin_flight_max = 3\npartition_messages_max = 3\npartition_bytes_max = 3\n";
     let env = [("DRIFTQ_MAX_IN_FLIGHT", "4"), ("DRIFTQ_MAX_PARTITION_MSGS", "4")];

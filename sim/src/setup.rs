@@ -16,6 +16,12 @@ pub struct Setup {
     pub bytes_max: u64,
     /// The default lease.
     pub lease_ms: u64,
+    /// The shortest lease.
+    pub lease_min_ms: u64,
+    /// The longest lease.
+    pub lease_max_ms: u64,
+    /// The longest delay of a message or of a retry.
+    pub delay_max_ms: u64,
     /// The dedupe window of a produce identity.
     pub dedupe_ttl_ms: u64,
     /// Produce identities per topic.
@@ -67,6 +73,9 @@ impl Setup {
             partition_messages_max: self.messages_max,
             partition_bytes_max: self.bytes_max,
             lease_default: Millis(self.lease_ms),
+            lease_min: Millis(self.lease_min_ms),
+            lease_max: Millis(self.lease_max_ms),
+            delay_max: Millis(self.delay_max_ms),
             dedupe_ttl: Millis(self.dedupe_ttl_ms),
             dedupe_keys_max: self.dedupe_keys_max,
             effect_ttl: Millis(self.effect_ttl_ms),
@@ -105,6 +114,9 @@ impl Default for Setup {
             messages_max: 64,
             bytes_max: 4_096,
             lease_ms: 2_000,
+            lease_min_ms: 1,
+            lease_max_ms: 12 * 60 * 60 * 1_000,
+            delay_max_ms: 30 * 24 * 60 * 60 * 1_000,
             dedupe_ttl_ms: 10_000,
             dedupe_keys_max: 64,
             effect_ttl_ms: 60_000,

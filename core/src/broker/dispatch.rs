@@ -61,7 +61,7 @@ impl<F: Faults> Broker<F> {
             let last_error =
                 self.delivery_state(&message_ref).map_or(LastError::Nothing, |delivery| delivery.last_error.clone());
             let reason = DeadReason::DeadlineExceeded;
-            let event = dead_letter(&self.state, &message_ref, reason, last_error.as_str().into());
+            let event = dead_letter(&self.context(), &message_ref, reason, last_error.as_str().into());
             self.commit_or_refuse(event, SpaceClass::Drain, log)?;
         } else {
             let message = message.clone();

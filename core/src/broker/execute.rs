@@ -18,8 +18,8 @@ use crate::types::{ConsumerId, GroupId, MessageRef, TopicId, TopicName};
 /// The most dead letters that one command redrives, so that it does not delay other commands.
 const REDRIVEN_PER_CALL: u64 = 1_024;
 
-/// Beyond the limit of stored completions, this fraction of the limit is removed at once.
-const COMPLETIONS_FREED_SHARE: u64 = 1_024;
+/// Beyond the limit of stored completions or winners, this fraction of the limit is removed at once.
+const FREED_SHARE: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
     // One arm per command: an exhaustive match in one place shows how each is decided and which space it may use.
@@ -116,10 +116,26 @@ impl<F: Faults> Broker<F> {
         let reply = self.commit_and_reply(decision, class, log)?;
         if is_new && self.state.completions().len() > self.limits.completions_max {
             // The oldest are the least likely to be retried. If the log refuses the record, the next step retries it.
-            let count = (self.limits.completions_max as u64).div_ceil(COMPLETIONS_FREED_SHARE).max(1);
+            let count = (self.limits.completions_max as u64).div_ceil(FREED_SHARE).max(1);
             let _ = self.commit(Event::CompletionsExpired { count }, SpaceClass::Drain, log);
         }
         Ok(reply)
+    }
+
+    /// Forgets the oldest winners beyond the limit. If the log refuses the record, a later call retries it.
+    pub(super) fn limit_winners(&mut self, log: &mut impl LogSink) {
+        let excess = self.excess_winners();
+        if excess > 0 && self.stalled_until.is_none() {
+            let count = excess.max((self.limits.completions_max as u64).div_ceil(FREED_SHARE));
+            if self.commit(Event::WinnersExpired { count }, SpaceClass::Drain, log).is_err() {
+                self.stall();
+            }
+        }
+    }
+
+    /// The number of winners beyond the limit; not 0 only if the log refused to forget them or a crash undid it.
+    pub(super) fn excess_winners(&self) -> u64 {
+        self.state.winners().len().saturating_sub(self.limits.completions_max) as u64
     }
 
     fn execute_store(&mut self, command: &StoreCommand, log: &mut impl LogSink) -> Result<Reply, Refusal> {

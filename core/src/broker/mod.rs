@@ -169,6 +169,7 @@ impl<F: Faults> Broker<F> {
         let result = self.execute(command, log);
         self.hold(Output::Reply { ticket, result });
         self.dispatch(log);
+        self.limit_winners(log);
         ticket
     }
 
@@ -178,6 +179,7 @@ impl<F: Faults> Broker<F> {
         if self.failure.is_none() && !self.closing {
             self.advance(now, log);
             self.dispatch(log);
+            self.limit_winners(log);
         }
     }
 
@@ -240,7 +242,7 @@ impl<F: Faults> Broker<F> {
         if self.failure.is_some() || self.closing {
             return None;
         }
-        let work = self.index.has_work().then_some(self.now);
+        let work = (self.index.has_work() || self.excess_winners() > 0).then_some(self.now);
         let renewal = self.index.leases.grants.next_expiry();
         let next = work.into_iter().chain(self.index.timers.next()).chain(renewal).min();
         match self.stalled_until {

@@ -75,7 +75,7 @@ impl<F: Faults> Broker<F> {
             }
             FailureVerdict::DeadLetter(reason) => {
                 let last_error = delivery.last_error.clone().after_expiry();
-                let event = dead_letter(&self.state, message_ref, reason, last_error.as_str().into());
+                let event = dead_letter(&self.context(), message_ref, reason, last_error.as_str().into());
                 self.commit_or_refuse(event, SpaceClass::Drain, log)
             }
         };
@@ -142,6 +142,10 @@ impl<F: Faults> Broker<F> {
             Sweep::Completions => {
                 let count = self.state.completions().expired(now, max);
                 (count, Event::CompletionsExpired { count })
+            }
+            Sweep::Winners => {
+                let count = self.state.winners().expired(now, max);
+                (count, Event::WinnersExpired { count })
             }
         };
         let swept = if count > 0 { self.commit_or_refuse(event, SpaceClass::Drain, log) } else { Ok(()) };

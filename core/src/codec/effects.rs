@@ -195,13 +195,10 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
     put_message_ref(out, &step.message_ref);
     put_token(out, step.token);
     put_varint(out, step.until.0);
-    match &step.effect {
-        None => out.push(0),
-        Some(ended) => {
-            out.push(1);
-            put_varint(out, ended.window.0);
-            put_text(out, ended.result.as_deref());
-        }
+    out.push(u8::from(step.effect.is_some()) | u8::from(step.is_contested) << 1);
+    if let Some(ended) = &step.effect {
+        put_varint(out, ended.window.0);
+        put_text(out, ended.result.as_deref());
     }
     for output in &step.outputs {
         put_bytes(out, output.requested_topic.as_str().as_bytes());
@@ -224,9 +221,13 @@ pub(super) fn completed(from: &mut Reader<'_>) -> Result<Completed, Malformed> {
     let message_ref = message_ref(from)?;
     let token = token(from)?;
     let until = Timestamp(from.varint()?);
-    let effect = match flag(from)? {
-        false => None,
-        true => {
+    let flags = from.byte()?;
+    if flags > 3 {
+        return Err(Malformed("unknown step flags"));
+    }
+    let effect = match flags & 1 {
+        0 => None,
+        _ => {
             let window = Millis(from.varint()?);
             Some(EffectConclusion { window, result: text(from)?.map(|text: Text| Arc::from(text)) })
         }
@@ -235,7 +236,7 @@ pub(super) fn completed(from: &mut Reader<'_>) -> Result<Completed, Malformed> {
     while !from.is_empty() {
         outputs.push(produced(from)?);
     }
-    Ok(Completed { message_ref, token, until, effect, outputs })
+    Ok(Completed { message_ref, token, until, is_contested: flags & 2 != 0, effect, outputs })
 }
 
 fn produced(from: &mut Reader<'_>) -> Result<Produced, Malformed> {

@@ -6,9 +6,9 @@ use super::effects;
 use super::fields::*;
 use crate::record::{Image, RunImage};
 use crate::types::names::*;
-use crate::types::{Boot, GroupId, Offset, PartitionId, Position, Text, Timestamp, TopicId};
-use crate::types::{DeliveryState, LastError, Phase};
-use crate::wire::{Malformed, Reader, put_bytes, put_varint};
+use crate::types::{Boot, GroupId, Offset, OffsetRef, PartitionId, Position, Text, Timestamp, TopicId};
+use crate::types::{DeliveryState, LastError, Phase, Winner};
+use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 const ORIGIN: u8 = 0x80;
 const TOPIC: u8 = 0x81;
@@ -23,6 +23,7 @@ const IDENTITY: u8 = 0x89;
 const REPLAYED: u8 = 0x8A;
 const EFFECT: u8 = 0x8B;
 const COMPLETION: u8 = 0x8C;
+const WINNER: u8 = 0x8D;
 
 /// Whether frames of this kind occur in snapshots only.
 pub(crate) fn is_image(kind: u8) -> bool {
@@ -44,6 +45,7 @@ pub(super) fn kind(image: &Image) -> u8 {
         Image::Replayed { .. } => REPLAYED,
         Image::Effect { .. } => EFFECT,
         Image::Completion { .. } => COMPLETION,
+        Image::Winner { .. } => WINNER,
     }
 }
 
@@ -134,6 +136,13 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_token(out, *token);
             effects::put_completion(out, completion);
         }
+        Image::Winner { message, winner } => {
+            put_group(out, message.topic, message.group);
+            put_varints(out, [u64::from(message.partition.0), message.offset.0, winner.until.0]);
+            if let Some(token) = winner.token {
+                put_token(out, token);
+            }
+        }
     }
 }
 
@@ -216,6 +225,13 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
         }
         EFFECT => Image::Effect { identity: effects::identity(from)?, effect: effects::effect(from)? },
         COMPLETION => Image::Completion { token: token(from)?, completion: effects::completion(from)? },
+        WINNER => {
+            let (topic, group) = group(from)?;
+            let (partition, offset) = (PartitionId(from.varint32()?), Offset(from.varint()?));
+            let until = Timestamp(from.varint()?);
+            let token = if from.is_empty() { None } else { Some(token(from)?) };
+            Image::Winner { message: OffsetRef { topic, group, partition, offset }, winner: Winner { token, until } }
+        }
         _ => return Err(Malformed("unknown snapshot image kind")),
     };
     reader.finish()?;

@@ -44,6 +44,7 @@ const EFFECTS_EXPIRED: u8 = 27;
 const COMPLETED: u8 = 28;
 const COMPLETIONS_EXPIRED: u8 = 29;
 const WITHDRAWN: u8 = 30;
+const WINNERS_EXPIRED: u8 = 32;
 
 /// The kind byte of an event's frame.
 #[must_use]
@@ -79,6 +80,7 @@ pub fn kind(event: &Event) -> u8 {
         Event::EffectsExpired { .. } => EFFECTS_EXPIRED,
         Event::Completed(_) => COMPLETED,
         Event::CompletionsExpired { .. } => COMPLETIONS_EXPIRED,
+        Event::WinnersExpired { .. } => WINNERS_EXPIRED,
         Event::Restored(image) => image::kind(image),
     }
 }
@@ -124,10 +126,13 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_varints(out, [at, topic, group, partition, position, boot, token.counter, until.0]);
             out.extend_from_slice(owner.as_str().as_bytes());
         }
-        Event::Acked { message_ref, commits } => {
+        Event::Acked { message_ref, commits, winner_until } => {
             put_at_message_ref(out, at, message_ref);
             if let Some(window) = commits {
                 put_varint(out, window.0);
+            }
+            if let Some(until) = winner_until {
+                put_varint(out, until.0);
             }
         }
         Event::Skipped { message_ref } | Event::Released { message_ref } | Event::Withdrawn { message_ref } => {
@@ -149,9 +154,17 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_at_message_ref(out, at, message_ref);
             put_varint(out, until.0);
         }
-        Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error } => {
+        Event::DeadLettered {
+            message_ref,
+            dead_topic,
+            dead_partition,
+            dead_offset,
+            reason,
+            last_error,
+            winner_until,
+        } => {
             put_at_message_ref(out, at, message_ref);
-            put_varints(out, [u64::from(dead_topic.0), u64::from(dead_partition.0), dead_offset.0]);
+            put_varints(out, [u64::from(dead_topic.0), u64::from(dead_partition.0), dead_offset.0, winner_until.0]);
             out.push(metadata::reason_code(*reason));
             out.extend_from_slice(last_error.as_bytes());
         }
@@ -193,7 +206,7 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_varint(out, at);
             effects::put_completed(out, step);
         }
-        Event::CompletionsExpired { count } => put_varints(out, [at, *count]),
+        Event::CompletionsExpired { count } | Event::WinnersExpired { count } => put_varints(out, [at, *count]),
         Event::Restored(_) => unreachable!("handled above"),
     }
 }
@@ -279,10 +292,14 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             until: Timestamp(reader.varint()?),
             owner: owner_name(rest_text(reader)?)?,
         },
-        ACKED => Event::Acked { message_ref: message_ref(reader)?, commits: None },
-        ACKED_AND_COMMITTED => {
-            Event::Acked { message_ref: message_ref(reader)?, commits: Some(Millis(reader.varint()?)) }
+        ACKED => {
+            Event::Acked { message_ref: message_ref(reader)?, commits: None, winner_until: trailing_time(reader)? }
         }
+        ACKED_AND_COMMITTED => Event::Acked {
+            message_ref: message_ref(reader)?,
+            commits: Some(Millis(reader.varint()?)),
+            winner_until: trailing_time(reader)?,
+        },
         SKIPPED => Event::Skipped { message_ref: message_ref(reader)? },
         RELEASED => Event::Released { message_ref: message_ref(reader)? },
         WITHDRAWN => Event::Withdrawn { message_ref: message_ref(reader)? },
@@ -303,6 +320,7 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             dead_topic: TopicId(reader.varint32()?),
             dead_partition: PartitionId(reader.varint32()?),
             dead_offset: Offset(reader.varint()?),
+            winner_until: Timestamp(reader.varint()?),
             reason: metadata::reason(reader.byte()?)?,
             last_error: Text::from(rest_text(reader)?),
         },
@@ -336,6 +354,15 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
         }
         COMPLETED => Event::Completed(Box::new(effects::completed(reader)?)),
         COMPLETIONS_EXPIRED => Event::CompletionsExpired { count: reader.varint()? },
+        WINNERS_EXPIRED => Event::WinnersExpired { count: reader.varint()? },
         _ => return Err(Malformed("unknown record kind")),
+    })
+}
+
+/// The time that ends a payload, if there is one.
+fn trailing_time(reader: &mut Reader<'_>) -> Result<Option<Timestamp>, Malformed> {
+    Ok(match reader.is_empty() {
+        true => None,
+        false => Some(Timestamp(reader.varint()?)),
     })
 }

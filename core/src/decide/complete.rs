@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::produce::{Pending, produce_after};
-use super::settle::{ClaimStatus, claim_status, has_identity};
+use super::settle::{ClaimStatus, claim_status, has_identity, is_contested};
 use super::{Decision, DecisionContext, check_len};
 use crate::command::{Complete, TokenClaim};
 use crate::faults::Faults;
@@ -29,7 +29,7 @@ pub(crate) fn complete<F: Faults>(
     }
     let claim_status = claim_status(context, &request.claim)?;
     let TokenClaim::Shown(token) = request.claim.token else { return Err(Refusal::StaleLease) };
-    let ClaimStatus::Current(message_ref, _) = claim_status else { return Err(Refusal::StaleLease) };
+    let ClaimStatus::Current(message_ref, delivery, progress) = claim_status else { return Err(Refusal::StaleLease) };
     let effect = conclude(context, &message_ref, request)?;
     let mut pending = Pending::default();
     let mut outputs = Vec::with_capacity(request.produce.len());
@@ -41,7 +41,8 @@ pub(crate) fn complete<F: Faults>(
         }
         outputs.push(output(topic, decision));
     }
-    let step = Completed { message_ref, token, until: now.after(limits.completion_ttl), effect, outputs };
+    let (until, is_contested) = (now.after(limits.completion_ttl), is_contested(&message_ref, delivery, progress));
+    let step = Completed { message_ref, token, until, is_contested, effect, outputs };
     let reply = Reply::Completed(step.reply());
     Ok(Decision::new(Event::Completed(Box::new(step)), reply))
 }

@@ -13,7 +13,13 @@ use crate::state::{Load, Message, Partition, State, Topic};
 use crate::types::{DeadReason, MessageRef, Offset, PartitionId, Position, Text, TopicId, TopicName};
 
 /// The event that dead-letters a message.
-pub(crate) fn dead_letter(state: &State, message_ref: &MessageRef, reason: DeadReason, last_error: Text) -> Event {
+pub(crate) fn dead_letter<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    message_ref: &MessageRef,
+    reason: DeadReason,
+    last_error: Text,
+) -> Event {
+    let state = context.state;
     let source = state.topic(message_ref.topic).expect("a lease belongs to a topic");
     let name = source.dead_letter_name().expect("dead letters are never dead-lettered again");
     let dead = state.topic_named(name);
@@ -25,6 +31,7 @@ pub(crate) fn dead_letter(state: &State, message_ref: &MessageRef, reason: DeadR
         dead_offset: dead.map_or(Offset(0), Topic::next_offset),
         reason,
         last_error,
+        winner_until: context.now.after(context.limits.completion_ttl),
     }
 }
 

@@ -245,7 +245,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
         }
         let message = (delivery.partition, delivery.offset);
         match delivery_status(&self.context, topic, group, message, delivery.token) {
-            Ok(ClaimStatus::Current(message_ref, _)) => {
+            Ok(ClaimStatus::Current(message_ref, ..)) => {
                 Ok(DeliveryCheck::Current((message_ref.partition, message_ref.position), token))
             }
             Ok(ClaimStatus::AlreadyAcked) | Err(Refusal::StaleLease) => Ok(DeliveryCheck::Stale),

@@ -16,7 +16,7 @@ use crate::index::{GrantEnd, Index, LeaseEnd};
 use crate::record::Event;
 use crate::reply::{Overload, Refusal, Reply};
 use crate::state::{State, Topic};
-use crate::types::{Effect, EffectStatus, Limits, MessageRef, Timestamp, TopicName};
+use crate::types::{Effect, EffectStatus, Limits, MessageRef, Millis, Timestamp, TopicName};
 
 /// Everything a decision may depend on.
 pub(crate) struct DecisionContext<'a, F> {
@@ -88,6 +88,11 @@ impl Decision {
 /// The topic named `name`, or a refusal.
 pub(crate) fn topic<'a>(state: &'a State, name: &TopicName) -> Result<&'a Topic, Refusal> {
     state.topic_named(name).ok_or_else(|| Refusal::UnknownTopic(name.clone()))
+}
+
+/// Refuses a `delay` of more than `max`.
+pub(crate) fn check_delay(delay: Millis, max: Millis) -> Result<(), Refusal> {
+    if delay > max { Err(Refusal::DelayTooLong { delay, max }) } else { Ok(()) }
 }
 
 /// Refuses `what` if it has more than `max` bytes.

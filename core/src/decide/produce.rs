@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Decision, DecisionContext, check_len, topic};
+use super::{Decision, DecisionContext, check_delay, check_len, topic};
 use crate::command::Produce;
 use crate::faults::Faults;
 use crate::record::{DedupeWindow, Event};
@@ -76,7 +76,7 @@ pub(super) fn produce_after<F: Faults>(
         Dedupe::New(window) => Some(window),
         Dedupe::NoKey => None,
     };
-    set_delivery_time(request, now)?;
+    set_delivery_time(limits, request, now)?;
     let (router, routing) = follow_router(state, request);
 
     let destination = topic(state, request.envelope.target_topic.as_ref().unwrap_or(&request.topic))?;
@@ -128,11 +128,14 @@ fn deduplicate<F: Faults>(
     Ok(Dedupe::New(DedupeWindow { scope: scope.clone(), expires_at: now.after(limits.dedupe_ttl) }))
 }
 
-/// Turns the delay into a delivery time and checks it against the deadline.
-fn set_delivery_time(request: &mut Produce, now: Timestamp) -> Result<(), Refusal> {
+/// Turns the delay into a delivery time and checks it against the limit and the deadline.
+fn set_delivery_time(limits: &Limits, request: &mut Produce, now: Timestamp) -> Result<(), Refusal> {
     let envelope = &mut request.envelope;
     if let Some(delay) = request.delay {
+        check_delay(delay, limits.delay_max)?;
         envelope.deliver_at = Some(now.after(delay));
+    } else if let Some(at) = envelope.deliver_at {
+        check_delay(at.since(now), limits.delay_max)?;
     }
     if let Some(deadline) = &envelope.deadline {
         if deadline.at <= now {

@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use super::dead_letter::dead_letter;
 use super::failure::{Failure, FailureVerdict, after_failure, message};
-use super::{Decision, DecisionContext, check_len};
+use super::{Decision, DecisionContext, check_delay, check_len};
 use crate::collections::ack_set::AckSet;
 use crate::command::{Claim, TokenClaim};
 use crate::faults::Faults;
 use crate::record::Event;
 use crate::reply::{Refusal, Reply};
-use crate::state::{State, Topic};
-use crate::types::{DeliveryState, GroupName, MessageRef, Millis, Offset, PartitionId, Phase, Text};
+use crate::state::{Progress, State, Topic};
+use crate::types::{DeliveryState, GroupName, MessageRef, Millis, Offset, OffsetRef, PartitionId, Phase, Text};
 
 /// The status of a valid claim.
 #[derive(Debug)]
 pub(crate) enum ClaimStatus<'a> {
     /// The group has acked the message; the claim has no effect.
     AlreadyAcked,
-    /// The claim is on the newest delivery of an unacked message.
-    Current(MessageRef, &'a DeliveryState),
+    /// The claim is on the newest delivery of an unacked message; the progress is its group's in the partition.
+    Current(MessageRef, &'a DeliveryState, &'a Progress),
 }
 
 /// Checks a claim against the newest delivery of its message: group, token and owner.
@@ -30,12 +30,13 @@ pub(crate) fn claim_status<'a, F: Faults>(
     let topic = context.topic(&claim.topic)?;
     let status = delivery_status(context, topic, &claim.group, (claim.partition, claim.offset), claim.token)?;
     match &status {
-        ClaimStatus::Current(_, delivery) if claim.owner != delivery.owner => Err(Refusal::NotOwner),
+        ClaimStatus::Current(_, delivery, _) if claim.owner != delivery.owner => Err(Refusal::NotOwner),
         _ => Ok(status),
     }
 }
 
-/// Finds the newest delivery of a message to a group. A token that is shown must be the token of that delivery.
+/// Finds the newest delivery of a message to a group. A token that is shown must be the token of that delivery, or of
+/// the winner if the message is acked and its winner remembered.
 pub(crate) fn delivery_status<'a, F: Faults>(
     context: &DecisionContext<'a, F>,
     topic: &'a Topic,
@@ -48,7 +49,10 @@ pub(crate) fn delivery_status<'a, F: Faults>(
     let progress = group.progress(partition).ok_or(Refusal::PartitionOutOfRange { partition, partitions })?;
     let Some((position, delivery)) = progress.find_delivery(offset) else {
         return match is_acked(topic, (partition, offset), progress.acked()) {
-            true => Ok(ClaimStatus::AlreadyAcked),
+            true => {
+                let message = OffsetRef { topic: topic.id(), group: group.id(), partition, offset };
+                check_winner(context, &message, token).map(|()| ClaimStatus::AlreadyAcked)
+            }
             false if token == TokenClaim::Absent => Err(Refusal::NotOwner),
             false => Err(Refusal::StaleLease),
         };
@@ -59,7 +63,30 @@ pub(crate) fn delivery_status<'a, F: Faults>(
         TokenClaim::Shown(_) | TokenClaim::Unreadable => return Err(Refusal::StaleLease),
     }
     let message_ref = MessageRef { topic: topic.id(), group: group.id(), partition, position };
-    Ok(ClaimStatus::Current(message_ref, delivery))
+    Ok(ClaimStatus::Current(message_ref, delivery, progress))
+}
+
+/// Refuses a token that is not the winner's, as long as the winner is remembered.
+fn check_winner<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    message: &OffsetRef,
+    token: TokenClaim,
+) -> Result<(), Refusal> {
+    let shown = match token {
+        TokenClaim::Absent => return Ok(()),
+        TokenClaim::Shown(token) => Some(token),
+        TokenClaim::Unreadable => None,
+    };
+    match context.state.winners().get(message, context.now) {
+        Some(winner) if shown.is_none() || winner.token != shown => Err(Refusal::StaleLease),
+        _ => Ok(()),
+    }
+}
+
+/// Whether another delivery of the message to this group can exist: it was delivered more than once, or was stored
+/// before the group's last seek and can have been delivered before it.
+pub(super) fn is_contested(message_ref: &MessageRef, delivery: &DeliveryState, progress: &Progress) -> bool {
+    delivery.attempts > 1 || message_ref.position < progress.replayed_below()
 }
 
 /// Whether the group has acked a message of which it stores no delivery state.
@@ -80,13 +107,16 @@ fn is_acked(topic: &Topic, (partition, offset): (PartitionId, Offset), acked: &A
 /// Decides an ack.
 ///
 /// Checks in this order: topic, group, partition, delivery, token (if one is shown), owner. An expired lease is no
-/// reason to refuse: until the redelivery its token is the newest. An acked message is a success for any claim.
+/// reason to refuse: until the redelivery its token is the newest. An acked message is a success for any claim, except
+/// one that shows another token than its remembered winner's.
 pub(crate) fn ack<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim) -> Result<Decision, Refusal> {
-    let ClaimStatus::Current(message_ref, _) = claim_status(context, claim)? else {
+    let ClaimStatus::Current(message_ref, delivery, progress) = claim_status(context, claim)? else {
         return Ok(Decision::reply_only(Reply::Success));
     };
     let commits = has_identity(context.state, &message_ref).then_some(context.limits.ack_ttl);
-    Ok(Decision::new(Event::Acked { message_ref, commits }, Reply::Success))
+    let is_contested = is_contested(&message_ref, delivery, progress);
+    let winner_until = is_contested.then(|| context.now.after(context.limits.completion_ttl));
+    Ok(Decision::new(Event::Acked { message_ref, commits, winner_until }, Reply::Success))
 }
 
 /// Whether the message has an idempotency key, and so an effect.
@@ -103,7 +133,8 @@ pub(crate) fn nack<F: Faults>(
     delay: Option<Millis>,
 ) -> Result<Decision, Refusal> {
     check_len("reason", reason.len(), context.limits.error_text_bytes_max)?;
-    let ClaimStatus::Current(message_ref, delivery) = claim_status(context, claim)? else {
+    check_delay(delay.unwrap_or_default(), context.limits.delay_max)?;
+    let ClaimStatus::Current(message_ref, delivery, _) = claim_status(context, claim)? else {
         return Ok(Decision::reply_only(Reply::Success));
     };
     let given = (!reason.is_empty()).then(|| Arc::<str>::from(&**reason));
@@ -121,7 +152,7 @@ pub(crate) fn nack<F: Faults>(
         FailureVerdict::Retry { not_before } => Event::Nacked { message_ref, reason: given, not_before },
         FailureVerdict::DeadLetter(why) => {
             let last_error = given.as_deref().unwrap_or(delivery.last_error.as_str()).into();
-            dead_letter(context.state, &message_ref, why, last_error)
+            dead_letter(context, &message_ref, why, last_error)
         }
     };
     Ok(Decision::new(event, Reply::Success))
@@ -134,7 +165,7 @@ pub(crate) fn extend<F: Faults>(
     lease: Option<Millis>,
 ) -> Result<Decision, Refusal> {
     match claim_status(context, claim)? {
-        ClaimStatus::Current(message_ref, _) if context.faults.is_extendable(context.is_leased(&message_ref)) => {
+        ClaimStatus::Current(message_ref, ..) if context.faults.is_extendable(context.is_leased(&message_ref)) => {
             let until = context.now.after(context.limits.lease(lease));
             Ok(Decision::new(Event::Extended { message_ref, until }, Reply::Extended { lease_until: until }))
         }
@@ -145,10 +176,10 @@ pub(crate) fn extend<F: Faults>(
 /// Decides a release. Succeeds without a record if the lease has ended.
 pub(crate) fn release<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim) -> Result<Decision, Refusal> {
     match claim_status(context, claim)? {
-        ClaimStatus::Current(message_ref, DeliveryState { phase: Phase::Leased { .. }, .. }) => {
+        ClaimStatus::Current(message_ref, DeliveryState { phase: Phase::Leased { .. }, .. }, _) => {
             Ok(Decision::new(Event::Released { message_ref }, Reply::Success))
         }
-        ClaimStatus::Current(message_ref, _) => Ok(Decision::answer_only(message_ref, Reply::Success)),
+        ClaimStatus::Current(message_ref, ..) => Ok(Decision::answer_only(message_ref, Reply::Success)),
         ClaimStatus::AlreadyAcked => Ok(Decision::reply_only(Reply::Success)),
     }
 }
@@ -159,7 +190,7 @@ pub(crate) fn withdraw<F: Faults>(context: &DecisionContext<'_, F>, claim: &Clai
         return Err(Refusal::Invalid("a withdrawal needs the lease token of the delivery"));
     }
     match claim_status(context, claim)? {
-        ClaimStatus::Current(message_ref, DeliveryState { phase: Phase::Leased { .. }, .. }) => {
+        ClaimStatus::Current(message_ref, DeliveryState { phase: Phase::Leased { .. }, .. }, _) => {
             Ok(Decision::new(Event::Withdrawn { message_ref }, Reply::Success))
         }
         ClaimStatus::Current(..) | ClaimStatus::AlreadyAcked => Ok(Decision::reply_only(Reply::Success)),

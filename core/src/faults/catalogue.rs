@@ -94,6 +94,20 @@ faults! {
     EveryExpiryKills "every-expiry-kills": "An expiry dead-letters a message behind another unanswered delivery.",
     CreditNeverShrinks "credit-never-shrinks": "A consumer whose leases expire keeps its credit.",
     WithdrawnCountsAttempt "withdrawn-counts-attempt": "A delivery that never left counts as an attempt.",
+    WinnerForgotten "winner-forgotten": "The winner of a message that was delivered more than once is forgotten at \
+        once.",
+    WinnerOnlyAfterFailure "winner-only-after-failure": "A message counts as delivered more than once only if a \
+        delivery of it failed.",
+    CompleteForgetsWinner "complete-forgets-winner": "Completing a step remembers no winner.",
+    WinnerNeverForgotten "winner-never-forgotten": "The memory of a winner does not end.",
+    DeadLetterHasWinner "dead-letter-has-winner": "The newest delivery of a dead-lettered message counts as its \
+        winner.",
+    SnapshotMissesWinners "snapshot-misses-winners": "A snapshot leaves out the winners of messages.",
+    WinnerOutlivesGroup "winner-outlives-group": "Deleting a group does not forget the winners of its messages.",
+    SeekKeepsWinners "seek-keeps-winners": "A seek does not forget the winners of the group.",
+    LeaseUnbounded "lease-unbounded": "A lease can be as short or as long as a client requests.",
+    DelayUnbounded "delay-unbounded": "A delay can be as long as a client requests.",
+    RedriveDropsDeadline "redrive-drops-deadline": "A redriven message has lost its deadline.",
     SyncRetriedAfterFailure "sync-retried-after-failure": "A failed sync is retried and its success is trusted.",
     FailureIgnored "failure-ignored": "A failed write is reported as a success.",
     SegmentRemovedEarly "segment-removed-early": "Closed segments are removed before the snapshot that replaces them \

@@ -65,6 +65,13 @@ impl Seams for Planted {
                 let kept = delivery(state, &message_ref).filter(failed).map(|delivery| delivery.token);
                 Event::Delivered { message_ref, token: kept.unwrap_or(token), owner, until }
             }
+            (Fault::WinnerOnlyAfterFailure, Event::Acked { message_ref, commits, winner_until }) => {
+                let has_failed = delivery(state, &message_ref).is_some_and(|delivery| delivery.failures > 0);
+                Event::Acked { message_ref, commits, winner_until: winner_until.filter(|_| has_failed) }
+            }
+            (Fault::WinnerNeverForgotten, Event::Acked { message_ref, commits, winner_until }) => {
+                Event::Acked { message_ref, commits, winner_until: winner_until.map(|_| Timestamp::MAX) }
+            }
             (Fault::LeaseShorterThanTold, Event::Delivered { message_ref, token, owner, until }) => {
                 let until = now.after(Millis(until.since(now).0 / 2));
                 Event::Delivered { message_ref, token, owner, until }
@@ -195,6 +202,9 @@ impl Seams for Planted {
 
     fn snapshot(&self, state: &State) -> View {
         let mut state = state.clone();
+        if self.0 == Fault::SnapshotMissesWinners {
+            state.winners = Default::default();
+        }
         if self.0 == Fault::SnapshotMissesInFlight {
             let topics = state.topics.values_mut().map(unshared);
             let groups = topics.flat_map(|topic| topic.groups.values_mut().map(unshared));
@@ -220,6 +230,8 @@ impl Seams for Planted {
         match self.0 {
             Fault::InFlightOffByOne => Limits { in_flight_max: limits.in_flight_max + 1, ..limits },
             Fault::BackpressureIgnoresBytes => Limits { partition_bytes_max: u64::MAX, ..limits },
+            Fault::LeaseUnbounded => Limits { lease_min: Millis(1), lease_max: Millis(u64::MAX), ..limits },
+            Fault::DelayUnbounded => Limits { delay_max: Millis(u64::MAX), ..limits },
             _ => limits,
         }
     }

@@ -5,8 +5,8 @@ use crate::collections::shared::unshared;
 use crate::record::{Completed, EffectBegun, Event, Image, Record};
 use crate::state::{Contradiction, Partition, State};
 use crate::types::{
-    Body, EffectStatus, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis, PartitionId, Position,
-    Priority, TopicId,
+    Body, EffectStatus, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis, OffsetRef, PartitionId,
+    Position, Priority, TopicId, Winner,
 };
 
 /// Applies `record` to `state` the way `fault` does it.
@@ -66,6 +66,12 @@ fn rewritten(fault: Fault, state: &State, event: &Event) -> Option<Event> {
             step.outputs.iter_mut().for_each(|output| output.stored = None);
             Some(Event::Completed(step))
         }
+        (Fault::WinnerForgotten, Event::Acked { message_ref, commits, .. }) => {
+            Some(Event::Acked { message_ref: *message_ref, commits: *commits, winner_until: None })
+        }
+        (Fault::WinnerForgotten | Fault::CompleteForgetsWinner, Event::Completed(step)) => {
+            Some(Event::Completed(Box::new(Completed { is_contested: false, ..(**step).clone() })))
+        }
         (Fault::SkipTokenCheck, Event::Completed(step)) => {
             let token = newest_token(state, &step.message_ref)?;
             Some(Event::Completed(Box::new(Completed { token, ..(**step).clone() })))
@@ -112,19 +118,38 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
         }
         (
             Fault::SourceNotFinishedOnDeadLetter,
-            Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error },
+            Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error, .. },
         ) => {
             let dead = (*dead_topic, *dead_partition, *dead_offset);
-            state.store_dead_letter(message_ref, dead, (*reason, last_error), at)
+            state.store_dead_letter(message_ref, dead, (*reason, last_error), at).map(drop)
+        }
+        (Fault::DeadLetterHasWinner, Event::DeadLettered { message_ref, winner_until, .. }) => {
+            let token = newest_token(state, message_ref);
+            state.apply(record)?;
+            let (message, _) = (*state.winners).clone().in_order().last().ok_or(Contradiction("no winner"))?;
+            unshared(&mut state.winners).insert(message, Winner { token, until: *winner_until });
+            Ok(())
+        }
+        (Fault::WinnerOutlivesGroup, Event::GroupDeleted { topic, group })
+        | (Fault::SeekKeepsWinners, Event::GroupSought { topic, group, .. }) => {
+            let winners = (*state.winners).clone().in_order();
+            let of_group = |(message, _): &(OffsetRef, Winner)| (message.topic, message.group) == (*topic, *group);
+            let kept: Vec<_> = winners.filter(of_group).collect();
+            state.apply(record)?;
+            let winners = unshared(&mut state.winners);
+            for (message, winner) in kept {
+                winners.insert(message, winner);
+            }
+            Ok(())
         }
         (Fault::RedriveLosesOrigin, Event::Redriven { topic, partition, .. }) => {
             state.apply(record)?;
-            let partition = state.partition_mut(*topic, *partition)?;
-            let newest = Position(partition.next_position().0 - 1);
-            if let Some(message) = partition.messages.get_mut(&newest) {
-                let meta = Metadata { redrive: None, ..message.body.metadata() };
-                message.body = message.body.with_metadata(&meta);
-            }
+            change_newest(state.partition_mut(*topic, *partition)?, |meta| meta.redrive = None);
+            Ok(())
+        }
+        (Fault::RedriveDropsDeadline, Event::Redriven { topic, partition, .. }) => {
+            state.apply(record)?;
+            change_newest(state.partition_mut(*topic, *partition)?, |meta| meta.envelope.deadline = None);
             Ok(())
         }
         (
@@ -249,6 +274,16 @@ fn acked_messages(state: &State, topic: TopicId, of: impl Fn(crate::types::Group
         }
     }
     acked
+}
+
+/// Changes the metadata of a partition's newest message.
+fn change_newest(partition: &mut Partition, change: impl FnOnce(&mut Metadata)) {
+    let newest = Position(partition.next_position().0 - 1);
+    if let Some(message) = partition.messages.get_mut(&newest) {
+        let mut meta = message.body.metadata();
+        change(&mut meta);
+        message.body = message.body.with_metadata(&meta);
+    }
 }
 
 fn newest_token(state: &State, message_ref: &MessageRef) -> Option<LeaseToken> {

@@ -70,6 +70,7 @@ impl Index {
             | Event::EffectForgotten { .. }
             | Event::EffectsExpired { .. }
             | Event::CompletionsExpired { .. }
+            | Event::WinnersExpired { .. }
             | Event::Restored(_) => {}
         }
     }
@@ -84,7 +85,7 @@ impl Index {
         let token = match event {
             Event::EffectBegun(begun) => known(&begun.identity),
             Event::EffectFinished { identity, .. } | Event::EffectForgotten { identity } => known(identity),
-            Event::Acked { message_ref, commits: Some(_) } => of_message(message_ref),
+            Event::Acked { message_ref, commits: Some(_), .. } => of_message(message_ref),
             Event::Completed(step) if step.effect.is_some() => of_message(&step.message_ref),
             _ => None,
         };
@@ -132,10 +133,13 @@ impl Index {
                 self.requeued(state, message_ref);
                 self.schedule_effects_of(state, message_ref);
             }
-            Event::Acked { message_ref, commits } => {
+            Event::Acked { message_ref, commits, winner_until } => {
                 self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
                 if commits.is_some() {
                     self.schedule_effects_of(state, message_ref);
+                }
+                if winner_until.is_some() {
+                    self.schedule_winners(state);
                 }
             }
             Event::Skipped { message_ref } => {
@@ -148,9 +152,11 @@ impl Index {
             Event::EffectsExpired { namespace, .. } => self.set_sweep(state, &Sweep::Effects(namespace.clone())),
             Event::Completed(step) => self.completed(state, step),
             Event::CompletionsExpired { .. } => self.set_sweep(state, &Sweep::Completions),
+            Event::WinnersExpired { .. } => self.set_sweep(state, &Sweep::Winners),
             Event::DeadLettered { message_ref, dead_topic, dead_partition, .. } => {
                 self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
                 self.schedule_effects_of(state, message_ref);
+                self.schedule_winners(state);
                 match self.topics.contains_key(dead_topic) {
                     true => self.added(state, *dead_topic, *dead_partition),
                     false => self.add_topic(state.topic(*dead_topic).expect("the record created it"), now),
@@ -184,6 +190,16 @@ impl Index {
             self.schedule_effects_of(state, message_ref);
         }
         self.set_sweep(state, &Sweep::Completions);
+        if step.is_contested {
+            self.schedule_winners(state);
+        }
+    }
+
+    /// A winner was added. All but the first are covered by the sweep of those before them.
+    fn schedule_winners(&mut self, state: &State) {
+        if state.winners().len() == 1 {
+            self.set_sweep(state, &Sweep::Winners);
+        }
     }
 
     /// The time of an effect's expiry check can have changed.

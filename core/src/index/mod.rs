@@ -33,7 +33,7 @@ use crate::types::{
     ConsumerId, GroupId, Limits, Lsn, MessageRef, Millis, PartitionId, Position, Priority, Timestamp, TopicId,
 };
 
-/// How long after the first expiry dedupe entries and completions are swept: batches need fewer records.
+/// How long after the first expiry dedupe entries, completions and winners are swept: batches need fewer records.
 const SWEEP_SLACK: Millis = Millis(1_000);
 
 /// The most parts of deleted topics that are freed in one call.
@@ -96,6 +96,7 @@ impl Index {
             index.set_sweep(state, &Sweep::Effects(namespace));
         }
         index.set_sweep(state, &Sweep::Completions);
+        index.set_sweep(state, &Sweep::Winners);
         index
     }
 
@@ -331,6 +332,7 @@ impl Index {
             // Without slack: expired effects count against the tenant's quota.
             Sweep::Effects(namespace) => state.store().table(namespace).and_then(EffectTable::next_check),
             Sweep::Completions => state.completions().next_expiry().map(|at| at.after(SWEEP_SLACK)),
+            Sweep::Winners => state.winners().next_expiry().map(|at| at.after(SWEEP_SLACK)),
         };
         if let Some(at) = at {
             self.timers.set_sweep(at, sweep);

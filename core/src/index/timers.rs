@@ -78,6 +78,8 @@ pub(crate) enum Sweep {
     Effects(EffectNamespace),
     /// The stored replies of completed steps.
     Completions,
+    /// The winners of messages.
+    Winners,
 }
 
 impl Timers {

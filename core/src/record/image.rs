@@ -2,7 +2,7 @@
 
 use crate::types::{
     Body, Boot, Completion, DeliveryState, Effect, GroupId, GroupName, Identity, LeaseToken, MessageRef, Offset,
-    PartitionId, Position, Retention, Text, Timestamp, TopicId, TopicName,
+    OffsetRef, PartitionId, Position, Retention, Text, Timestamp, TopicId, TopicName, Winner,
 };
 
 /// A part of the state as a snapshot stores it. Applied in the order of the snapshot, the images rebuild the state.
@@ -158,6 +158,13 @@ pub enum Image {
         token: LeaseToken,
         /// The reply.
         completion: Completion,
+    },
+    /// The winner of a message.
+    Winner {
+        /// The message in its group.
+        message: OffsetRef,
+        /// Its winner.
+        winner: Winner,
     },
 }
 

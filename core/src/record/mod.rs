@@ -60,6 +60,9 @@ pub struct Completed {
     pub token: LeaseToken,
     /// Until when the reply is repeated.
     pub until: Timestamp,
+    /// Whether other deliveries of the message can exist: the token is then remembered as the winner's, as long as the
+    /// reply is.
+    pub is_contested: bool,
     /// The end of the message's effect; `None` if the message has no idempotency key.
     pub effect: Option<EffectConclusion>,
     /// The messages that the step produces, in order.
@@ -214,6 +217,9 @@ pub enum Event {
         message_ref: MessageRef,
         /// If the message has an idempotency key: how long the committed effect is remembered unless it is finished.
         commits: Option<Millis>,
+        /// If other deliveries of the message can exist: until when the token of the newest one is remembered as the
+        /// winner's.
+        winner_until: Option<Timestamp>,
     },
     /// A message was acked without delivery, since its group has committed its identity.
     Skipped {
@@ -274,6 +280,8 @@ pub enum Event {
         reason: DeadReason,
         /// The last recorded failure.
         last_error: Text,
+        /// Until when it is remembered that no delivery has acked it.
+        winner_until: Timestamp,
     },
     /// A dead letter was redriven: atomically removed from the dead-letter topic and stored in its source topic.
     Redriven {
@@ -341,6 +349,11 @@ pub enum Event {
     /// Stored replies of completed steps expired.
     CompletionsExpired {
         /// The number of oldest replies to remove.
+        count: u64,
+    },
+    /// Winners of messages were forgotten: their time had come, or there were too many.
+    WinnersExpired {
+        /// The number of oldest winners to remove.
         count: u64,
     },
     /// A part of a snapshot; never in the log.

@@ -59,10 +59,19 @@ pub enum Refusal {
         /// The limit.
         max: u64,
     },
+    /// A delay is too long.
+    #[error("a delay of {delay} was requested, at most {max} is allowed")]
+    DelayTooLong {
+        /// The requested delay.
+        delay: Millis,
+        /// The limit.
+        max: Millis,
+    },
     /// The caller is not the owner of the newest delivery.
     #[error("not owner")]
     NotOwner,
-    /// The token is not that of the newest delivery or grant, or its lease has ended.
+    /// The token is not that of the newest delivery or grant, nor of the winner of an acked message; or its lease has
+    /// ended.
     #[error("stale lease")]
     StaleLease,
     /// The effect is leased to another worker.

@@ -11,7 +11,7 @@ use crate::collections::shared::unshared;
 use crate::record::{DedupeWindow, Event, Record};
 use crate::types::{
     Body, DeliveryState, GroupId, IdentityKey, LastError, LeaseToken, MessageRef, Offset, OwnerName,
-    PARTITIONS_CEILING, PartitionId, Phase, Timestamp, TopicId, TopicName,
+    PARTITIONS_CEILING, PartitionId, Phase, Timestamp, TopicId, TopicName, Winner,
 };
 
 impl State {
@@ -41,6 +41,7 @@ impl State {
                 self.set_dead_letters_of_source(&topic.name, None);
                 self.names.remove(&topic.name);
                 self.dedupe.remove(&topic.name);
+                self.forget_winners_of_topic(topic.id);
             }
             Event::GroupCreated { topic, group, name, start } => {
                 self.topic_mut(*topic)?.create_group(*group, name.clone(), *start)?;
@@ -50,11 +51,13 @@ impl State {
                 let topic_name = self.topic_mut(*topic)?.name.clone();
                 self.store.drop_table(&topic_name, &name);
                 self.topic_mut(*topic)?.delete_group(*group)?;
+                self.forget_winners_of_group(*topic, *group);
             }
             Event::GroupPaused { topic, group } => self.group_mut(*topic, *group)?.paused = true,
             Event::GroupResumed { topic, group } => self.group_mut(*topic, *group)?.paused = false,
             Event::GroupSought { topic, group, targets } => {
                 self.topic_mut(*topic)?.seek_group(*group, targets)?;
+                self.forget_winners_of_group(*topic, *group);
             }
             Event::Produced { topic, partition, offset, body, dedupe } => {
                 self.store_message(*topic, (*partition, *offset), body, dedupe.as_ref(), at)?;
@@ -62,12 +65,17 @@ impl State {
             Event::Delivered { message_ref, token, owner, until } => {
                 self.deliver(message_ref, *token, owner.clone(), *until)?;
             }
-            Event::Acked { message_ref, commits } => {
-                self.delivery_mut(message_ref)?;
+            Event::Acked { message_ref, commits, winner_until } => {
+                let delivery = self.delivery_mut(message_ref)?;
+                let (offset, token) = (delivery.offset, delivery.token);
                 if let Some(window) = commits {
                     self.commit_effect(message_ref, *window, at)?;
                 }
                 self.ack(message_ref)?;
+                if let Some(until) = *winner_until {
+                    let winner = Winner { token: Some(token), until };
+                    self.remember_winner(message_ref.at_offset(offset), winner)?;
+                }
             }
             Event::Skipped { message_ref } => self.ack(message_ref)?,
             Event::Nacked { message_ref, reason, not_before } => {
@@ -100,10 +108,20 @@ impl State {
                 self.pin_effect(message_ref, at);
                 self.withdraw_delivery(message_ref, at)?;
             }
-            Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error } => {
+            Event::DeadLettered {
+                message_ref,
+                dead_topic,
+                dead_partition,
+                dead_offset,
+                reason,
+                last_error,
+                winner_until,
+            } => {
                 let dead = (*dead_topic, *dead_partition, *dead_offset);
-                self.store_dead_letter(message_ref, dead, (*reason, last_error), at)?;
+                let offset = self.store_dead_letter(message_ref, dead, (*reason, last_error), at)?;
                 self.ack(message_ref)?;
+                let winner = Winner { token: None, until: *winner_until };
+                self.remember_winner(message_ref.at_offset(offset), winner)?;
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => {
                 let target = self.topic(*topic).ok_or(Contradiction("no such topic"))?;
@@ -133,6 +151,7 @@ impl State {
             Event::EffectsExpired { namespace, count } => self.effects_expired(namespace, *count, at)?,
             Event::Completed(step) => self.complete(step, at)?,
             Event::CompletionsExpired { count } => self.completions_expired(*count)?,
+            Event::WinnersExpired { count } => self.winners_expired(*count)?,
             Event::Restored(image) => self.restore(image)?,
         }
         Ok(())

@@ -1,74 +1,55 @@
 //! Completed steps: applies them and stores their replies, which a retry of the same step gets again.
 
-use std::sync::Arc;
-
 use super::{Contradiction, State};
-use crate::collections::cow::CowMap;
+use crate::collections::expiring::{Expires, ExpiringMap};
 use crate::collections::shared::unshared;
 use crate::record::{Completed, Stored};
-use crate::types::{Completion, LeaseToken, Offset, Timestamp};
+use crate::types::{Completion, LeaseToken, Offset, Timestamp, Winner};
 
 /// Stored replies by lease token, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Completions {
-    known: CowMap<LeaseToken, Completion>,
-    queue: CowMap<u64, (LeaseToken, Timestamp)>,
-    next: u64,
+pub struct Completions(ExpiringMap<LeaseToken, Completion>);
+
+impl Expires for Completion {
+    fn expires_at(&self) -> Timestamp {
+        self.until
+    }
 }
 
 impl Completions {
     /// The reply of the step completed under `token`, unless it has expired at `now`.
     #[must_use]
     pub(crate) fn get(&self, token: LeaseToken, now: Timestamp) -> Option<&Completion> {
-        self.known.get(&token).filter(|completion| now < completion.until)
+        self.0.get(&token, now)
     }
 
     /// The number of stored replies.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.0.len()
     }
 
     /// Whether no reply is stored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.0.is_empty()
     }
 
     /// When the oldest reply expires.
     #[must_use]
     pub(crate) fn next_expiry(&self) -> Option<Timestamp> {
-        self.queue.first().map(|(_, (_, until))| *until)
+        self.0.next_expiry()
     }
 
     /// The number of oldest replies that have expired at `now`, at most `limit`.
     #[must_use]
     pub(crate) fn expired(&self, now: Timestamp, limit: u64) -> u64 {
-        self.queue.iter().take_while(|(_, (_, until))| *until <= now).take(limit as usize).count() as u64
-    }
-
-    /// Stores a reply. Returns false if the token has one.
-    fn insert(&mut self, token: LeaseToken, completion: Completion) -> bool {
-        self.queue.insert(self.next, (token, completion.until));
-        self.next += 1;
-        self.known.insert(token, completion).is_none()
-    }
-
-    /// Removes the `count` oldest replies. Returns false if there are fewer.
-    fn sweep(&mut self, count: u64) -> bool {
-        (0..count).all(|_| match self.queue.pop_first() {
-            Some((_, (token, _))) => self.known.remove(&token).is_some(),
-            None => false,
-        })
+        self.0.expired(now, limit)
     }
 
     /// The replies, oldest first.
     pub(super) fn in_order(self) -> impl Iterator<Item = (LeaseToken, Completion)> + Clone + Send {
-        let known = self.known;
-        self.queue
-            .into_chunks()
-            .flat_map(|chunk| chunk.iter().map(|(_, (token, _))| *token).collect::<Vec<_>>())
-            .map(move |token| (token, known.get(&token).expect("every queued token has a reply").clone()))
+        self.0.in_order()
     }
 }
 
@@ -80,6 +61,10 @@ impl State {
             self.conclude_effect(&step.message_ref, conclusion, at)?;
         }
         self.ack(&step.message_ref)?;
+        if step.is_contested {
+            let winner = Winner { token: Some(step.token), until: step.until };
+            self.remember_winner(step.message_ref.at_offset(offset), winner)?;
+        }
         self.store_completion(step, offset)
     }
 
@@ -99,14 +84,14 @@ impl State {
     pub(crate) fn store_completion(&mut self, step: &Completed, offset: Offset) -> Result<(), Contradiction> {
         let completion =
             Completion { message_ref: step.message_ref, offset, produced: step.reply(), until: step.until };
-        match unshared(&mut self.completions).insert(step.token, completion) {
-            true => Ok(()),
-            false => Err(Contradiction("step completed twice")),
+        match unshared(&mut self.completions).0.insert(step.token, completion) {
+            None => Ok(()),
+            Some(_) => Err(Contradiction("step completed twice")),
         }
     }
 
     pub(super) fn completions_expired(&mut self, count: u64) -> Result<(), Contradiction> {
-        let swept = unshared(&mut self.completions).sweep(count);
+        let swept = unshared(&mut self.completions).0.remove_oldest(count);
         if swept { Ok(()) } else { Err(Contradiction("expiry of more completions than are stored")) }
     }
 
@@ -118,9 +103,9 @@ impl State {
         if token.boot > self.boot {
             return Err(Contradiction("lease token of a later boot"));
         }
-        match Arc::make_mut(&mut self.completions).insert(token, completion.clone()) {
-            true => Ok(()),
-            false => Err(Contradiction("step completed twice")),
+        match unshared(&mut self.completions).0.insert(token, completion.clone()) {
+            None => Ok(()),
+            Some(_) => Err(Contradiction("step completed twice")),
         }
     }
 }

@@ -8,19 +8,19 @@ use crate::types::{
 };
 
 impl State {
-    /// Stores a dead letter of `source`, which is not acked by this.
+    /// Stores a dead letter of `source`, which is not acked by this, and returns the offset of `source`.
     pub(crate) fn store_dead_letter(
         &mut self,
         source: &MessageRef,
         (dead_topic, partition, offset): (TopicId, PartitionId, Offset),
         (reason, last_error): (DeadReason, &Text),
         at: Timestamp,
-    ) -> Result<(), Contradiction> {
-        let body = self.dead_letter(source, reason, last_error, at)?;
+    ) -> Result<Offset, Contradiction> {
+        let (body, source_offset) = self.dead_letter(source, reason, last_error, at)?;
         self.unpin_effect(source);
         self.ensure_dead_letter_topic(source, dead_topic)?;
         self.topic_mut(dead_topic)?.store(partition, offset, at, body)?;
-        Ok(())
+        Ok(source_offset)
     }
 
     /// Creates the dead-letter topic with its first dead letter.
@@ -44,14 +44,14 @@ impl State {
         }
     }
 
-    /// The body of a message as a dead letter.
+    /// The body of a message as a dead letter, and the message's offset.
     fn dead_letter(
         &self,
         message_ref: &MessageRef,
         reason: DeadReason,
         last_error: &Text,
         at: Timestamp,
-    ) -> Result<Body, Contradiction> {
+    ) -> Result<(Body, Offset), Contradiction> {
         let topic = self.topic(message_ref.topic).ok_or(Contradiction("no such topic"))?;
         let group = topic.group(message_ref.group).ok_or(Contradiction("no such group"))?;
         let message =
@@ -79,7 +79,7 @@ impl State {
             routed_at: at,
             kept,
         }));
-        Ok(message.body.with_metadata(&meta))
+        Ok((message.body.with_metadata(&meta), message.offset))
     }
 
     /// Acks a dead letter in every group of its topic, removes it and returns the body of the redriven message.

@@ -15,6 +15,7 @@ mod restore;
 mod topic;
 mod validate;
 mod view;
+mod winners;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub use self::partition::{Load, Message, Partition};
 pub use self::topic::Topic;
 pub use self::validate::InconsistentState;
 pub use self::view::View;
+pub use self::winners::Winners;
 pub use crate::collections::ack_set::AckSet;
 use crate::collections::shared::unshared;
 use crate::types::{Boot, Timestamp, TopicId, TopicName};
@@ -43,6 +45,7 @@ pub struct State {
     dedupe: BTreeMap<TopicName, Arc<DedupeTable>>,
     pub(crate) store: EffectStore,
     completions: Arc<Completions>,
+    pub(crate) winners: Arc<Winners>,
 }
 
 /// A record that cannot follow the state: it was decided against another one.
@@ -113,6 +116,12 @@ impl State {
     #[must_use]
     pub fn completions(&self) -> &Completions {
         &self.completions
+    }
+
+    /// The winners of messages that were delivered more than once or dead-lettered.
+    #[must_use]
+    pub fn winners(&self) -> &Winners {
+        &self.winners
     }
 
     pub(crate) fn topic_mut(&mut self, topic: TopicId) -> Result<&mut Topic, Contradiction> {

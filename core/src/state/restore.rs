@@ -95,6 +95,7 @@ impl State {
             }
             Image::Effect { identity, effect } => self.restore_effect(identity, effect)?,
             Image::Completion { token, completion } => self.restore_completion(*token, completion)?,
+            Image::Winner { message, winner } => self.restore_winner(*message, *winner)?,
         }
         Ok(())
     }

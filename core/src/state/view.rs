@@ -15,7 +15,7 @@ use crate::codec::record as codec;
 use crate::collections::ack_set::AckSet;
 use crate::collections::cow::{Chunk, CowMap};
 use crate::record::{Event, Image, Record, RunImage};
-use crate::state::{Completions, EffectTable};
+use crate::state::{Completions, EffectTable, Winners};
 use crate::types::{
     EffectNamespace, GroupId, GroupName, IdentityKey, MessageRef, PartitionId, Position, Timestamp, TopicId, TopicName,
 };
@@ -38,7 +38,8 @@ enum Task {
     Dedupe(IntoIter<(TopicName, Arc<DedupeTable>)>),
     Effects(IntoIter<(EffectNamespace, Arc<EffectTable>)>),
     Completions(Arc<Completions>),
-    /// Messages, runs, delivery states, dedupe entries, effects or completions.
+    Winners(Arc<Winners>),
+    /// Messages, runs, delivery states, dedupe entries, effects, completions or winners.
     Many(Box<dyn Images>),
 }
 
@@ -81,6 +82,7 @@ impl State {
         let effects: Vec<_> = self.store.tables().map(|(namespace, table)| (namespace, table.clone())).collect();
         View {
             tasks: vec![
+                Task::Winners(self.winners.clone()),
                 Task::Completions(self.completions.clone()),
                 Task::Effects(effects.into_iter()),
                 Task::Dedupe(dedupe.into_iter()),
@@ -191,6 +193,11 @@ impl View {
                     self.tasks.push(Task::Many(Box::new(
                         images.map(|(token, completion)| Image::Completion { token, completion }),
                     )));
+                }
+                Task::Winners(winners) => {
+                    let images = Arc::unwrap_or_clone(winners).in_order();
+                    self.tasks
+                        .push(Task::Many(Box::new(images.map(|(message, winner)| Image::Winner { message, winner }))));
                 }
                 Task::Many(mut images) => {
                     if let Some(image) = images.next() {

@@ -22,8 +22,14 @@ pub struct Limits {
     pub partition_messages_max: u64,
     /// Key and value bytes of that backlog.
     pub partition_bytes_max: u64,
-    /// The lease if a consumer requests none.
+    /// The lease if none is requested.
     pub lease_default: Millis,
+    /// The shortest lease; a shorter one counts as this. At least 1 ms.
+    pub lease_min: Millis,
+    /// The longest lease; a longer one counts as this, unless [`Limits::lease_min`] is longer still.
+    pub lease_max: Millis,
+    /// The longest delay of a message or of a retry that a client may request; a longer one is refused.
+    pub delay_max: Millis,
     /// How long a produce is deduplicated.
     pub dedupe_ttl: Millis,
     /// Unexpired dedupe keys per topic; further keys are refused, none is evicted.
@@ -50,9 +56,9 @@ pub struct Limits {
     pub ack_ttl: Millis,
     /// Effects of one tenant; further ones are refused, none is evicted.
     pub effects_max: u64,
-    /// How long the reply of a completed step is repeated.
+    /// How long the reply of a completed step is repeated and the winner of a message remembered.
     pub completion_ttl: Millis,
-    /// Stored replies of completed steps; beyond it the oldest are removed early.
+    /// Stored replies of completed steps, and remembered winners; beyond it the oldest are removed early.
     pub completions_max: usize,
     /// Messages that one completed step can produce.
     pub outputs_max: usize,
@@ -79,7 +85,10 @@ impl Limits {
             in_flight_max: 1_000,
             partition_messages_max: 1_000_000,
             partition_bytes_max: 1 << 30,
-            lease_default: Millis(2_000),
+            lease_default: Millis(30 * 1_000),
+            lease_min: Millis(100),
+            lease_max: Millis(12 * 60 * 60 * 1_000),
+            delay_max: Millis(30 * 24 * 60 * 60 * 1_000),
             dedupe_ttl: Millis(10 * 60 * 1_000),
             dedupe_keys_max: 4_000_000,
             key_bytes_max: 64 << 10,
@@ -113,6 +122,8 @@ impl Limits {
             partition_messages_max: 2,
             partition_bytes_max: 20,
             adaptive_credit: false,
+            lease_default: Millis(2_000),
+            lease_min: Millis(1),
             ..Self::production()
         }
     }
@@ -128,10 +139,13 @@ impl Limits {
         }
     }
 
-    /// The lease to grant. A lease of zero would expire at once, again and again, so it counts as none.
+    /// The lease to grant, between [`Limits::lease_min`] and [`Limits::lease_max`]. A requested lease of zero counts as
+    /// none.
     #[must_use]
     pub fn lease(&self, requested: Option<Millis>) -> Millis {
-        requested.filter(|lease| *lease > Millis(0)).unwrap_or(self.lease_default)
+        let lease = requested.filter(|lease| *lease > Millis(0)).unwrap_or(self.lease_default);
+        // A lease of zero would expire at once, again and again.
+        lease.min(self.lease_max).max(self.lease_min).max(Millis(1))
     }
 }
 

@@ -230,7 +230,7 @@ fn dead_letters_beyond_limit_are_accepted() {
 }
 
 #[test]
-fn late_claim_on_dead_lettered_message_succeeds_and_commits_nothing() {
+fn late_claim_on_dead_lettered_message_commits_nothing() {
     for (restart, groups) in [(Restart::Crash, 1), (Restart::Snapshot, 2)] {
         let mut broker = TestBroker::new();
         broker.topic("t", 1);
@@ -241,10 +241,15 @@ fn late_claim_on_dead_lettered_message_succeeds_and_commits_nothing() {
         broker.advance(2_000);
         broker.restart(restart);
         let digest = broker.digest();
-        broker.ack(claim("t", "g", "w", &delivery)).unwrap();
-        broker.nack(claim("t", "g", "w", &delivery), "late").unwrap();
-        broker.release(claim("t", "g", "w", &delivery)).unwrap();
-        assert_eq!(broker.extend(claim("t", "g", "w", &delivery), None), Err(Refusal::StaleLease));
+        let without_token = first_message("t", "g", "w");
+        broker.ack(without_token.clone()).unwrap();
+        broker.nack(without_token.clone(), "late").unwrap();
+        broker.release(without_token).unwrap();
+        let late = claim("t", "g", "w", &delivery);
+        assert_eq!(broker.ack(late.clone()), Err(Refusal::StaleLease));
+        assert_eq!(broker.nack(late.clone(), "late"), Err(Refusal::StaleLease));
+        assert_eq!(broker.release(late.clone()), Err(Refusal::StaleLease));
+        assert_eq!(broker.extend(late, None), Err(Refusal::StaleLease));
         assert_eq!(broker.digest(), digest);
         assert_eq!(broker.dead_letters("t").len(), 1);
     }

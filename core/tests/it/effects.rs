@@ -456,6 +456,7 @@ fn effect_counts_are_exact_after_random_history() {
     let mut broker = TestBroker::with_limits(|limits| {
         (limits.effects_max, limits.effect_ttl, limits.ack_ttl) = (9, Millis(900), Millis(300));
         (limits.job_ttl, limits.dedupe_ttl) = (Millis(1_500), Millis(50));
+        limits.completion_ttl = Millis(700);
     });
     broker.topic("t", 1);
     broker.subscribe_with("t", "g", "w", |request| request.lease = Some(Millis(100)));

@@ -4,6 +4,7 @@
 mod acks;
 mod backpressure;
 mod boot_and_time;
+mod bounds;
 mod committed_skips;
 mod complete;
 mod consume_effects;
@@ -35,3 +36,4 @@ mod test_broker;
 mod timers;
 mod topics;
 mod trimming_and_retention;
+mod winners;

@@ -8,7 +8,7 @@ use driftq_core::state::State;
 use driftq_core::types::{Retention, *};
 use driftq_core::{Broker, Command, Output, Refusal, Reply};
 
-use super::test_broker::{START, subscribe, topic};
+use super::test_broker::{START, limits, subscribe, topic};
 
 /// An in-memory log sink; every append is durable at once.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub struct RecordingBroker {
 
 impl RecordingBroker {
     pub fn new() -> Self {
-        Self::with_limits(Limits::production())
+        Self::with_limits(limits())
     }
 
     pub fn with_limits(limits: Limits) -> Self {

@@ -129,7 +129,7 @@ fn handle_timeout_early_or_repeated_does_nothing() {
 
 #[test]
 fn broker_with_more_work_than_one_call_is_due_at_once() {
-    let mut recording = RecordingBroker::with_limits(Limits { in_flight_max: 10_000, ..Limits::production() });
+    let mut recording = RecordingBroker::with_limits(Limits { in_flight_max: 10_000, ..limits() });
     recording.topic("t", 1);
     for _ in 0..3_000 {
         recording.produce_with("t", "v", |_| {});
@@ -149,7 +149,7 @@ fn broker_with_more_work_than_one_call_is_due_at_once() {
 #[test]
 fn sleeping_leases_are_not_visited_by_timer() {
     const SLEEPING: u64 = 200_000;
-    let mut recording = RecordingBroker::with_limits(Limits { in_flight_max: u32::MAX, ..Limits::production() });
+    let mut recording = RecordingBroker::with_limits(Limits { in_flight_max: u32::MAX, ..limits() });
     recording.topic("t", 1);
     let mut request = subscribe("t", "g", "w");
     (request.prefetch, request.lease) = (u32::MAX, Some(Millis(1_000_000)));

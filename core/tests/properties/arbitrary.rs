@@ -229,8 +229,11 @@ fn of_deliveries() -> BoxedStrategy<Event> {
     prop_oneof![
         (message_ref(), token(), owner_name(), time())
             .prop_map(|(message_ref, token, owner, until)| Event::Delivered { message_ref, token, owner, until }),
-        (message_ref(), of(number()))
-            .prop_map(|(message_ref, window)| Event::Acked { message_ref, commits: window.map(Millis) }),
+        (message_ref(), of(number()), of(time())).prop_map(|(message_ref, window, winner_until)| Event::Acked {
+            message_ref,
+            commits: window.map(Millis),
+            winner_until
+        }),
         message_ref().prop_map(|message_ref| Event::Skipped { message_ref }),
         message_ref().prop_map(|message_ref| Event::Released { message_ref }),
         (message_ref(), of(shared_text()), time()).prop_map(|(message_ref, reason, not_before)| Event::Nacked {
@@ -241,10 +244,18 @@ fn of_deliveries() -> BoxedStrategy<Event> {
         (message_ref(), shared_text()).prop_map(|(message_ref, reason)| Event::ReasonNoted { message_ref, reason }),
         (message_ref(), time()).prop_map(|(message_ref, not_before)| Event::Expired { message_ref, not_before }),
         (message_ref(), time()).prop_map(|(message_ref, until)| Event::Extended { message_ref, until }),
-        ((message_ref(), topic(), partition(), offset()), dead_reason(), text()).prop_map(
-            |(places, reason, last_error)| {
+        ((message_ref(), topic(), partition(), offset()), (dead_reason(), text(), time())).prop_map(
+            |(places, (reason, last_error, winner_until))| {
                 let (message_ref, dead_topic, dead_partition, dead_offset) = places;
-                Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, reason, last_error }
+                Event::DeadLettered {
+                    message_ref,
+                    dead_topic,
+                    dead_partition,
+                    dead_offset,
+                    reason,
+                    last_error,
+                    winner_until,
+                }
             }
         ),
         ((topic(), partition(), position()), (topic(), group(), partition(), offset())).prop_map(|(from, to)| {
@@ -343,11 +354,12 @@ fn completed() -> BoxedStrategy<Completed> {
         });
     let ended =
         (of(shared_text()), number()).prop_map(|(result, window)| EffectConclusion { result, window: Millis(window) });
-    (message_ref(), token(), time(), of(ended), vec(output, 0..4))
-        .prop_map(|(message_ref, token, until, effect, outputs)| Completed {
+    (message_ref(), token(), (time(), any::<bool>()), of(ended), vec(output, 0..4))
+        .prop_map(|(message_ref, token, (until, is_contested), effect, outputs)| Completed {
             message_ref,
             token,
             until,
+            is_contested,
             effect,
             outputs,
         })
@@ -380,6 +392,7 @@ fn of_effects() -> BoxedStrategy<Event> {
         (namespace, number()).prop_map(|(namespace, count)| Event::EffectsExpired { namespace, count }),
         completed().prop_map(|step| Event::Completed(Box::new(step))),
         number().prop_map(|count| Event::CompletionsExpired { count }),
+        number().prop_map(|count| Event::WinnersExpired { count }),
     ]
     .boxed()
 }
@@ -511,6 +524,10 @@ fn image() -> BoxedStrategy<Image> {
         }),
         (effect_identity(), effect()).prop_map(|(identity, effect)| Image::Effect { identity, effect }),
         (token(), completion()).prop_map(|(token, completion)| Image::Completion { token, completion }),
+        ((group_of(), partition(), offset()), of(token()), time()).prop_map(|(message, token, until)| {
+            let ((topic, group), partition, offset) = message;
+            Image::Winner { message: OffsetRef { topic, group, partition, offset }, winner: Winner { token, until } }
+        }),
     ]
     .boxed()
 }

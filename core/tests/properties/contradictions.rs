@@ -171,7 +171,7 @@ fn snapshot_record_contradicting_others_is_named() {
 fn snapshot_record_impossible_after_earlier_ones_is_named() {
     use Image::*;
     let cases: [(&str, Change); 9] = [
-        ("topic id not assigned yet", image!(Topic { topic: id @ DEAD, .. } => *id = TopicId(5))),
+        ("topic id not assigned yet", image!(Topic { topic: id @ DEAD, .. } => *id = TopicId(6))),
         (
             "trimmed beyond the end of the partition",
             image!(Partition { topic: DEAD, trimmed_floor, .. } => *trimmed_floor = Position(3)),
@@ -218,7 +218,7 @@ fn snapshot_record_missing_or_repeated_is_named() {
             images.push(images[at].clone());
         }
     };
-    let cases: [(&str, Kind); 9] = [
+    let cases: [(&str, Kind); 10] = [
         ("two images of one partition", |image| matches!(image, Image::Partition { .. })),
         ("two messages at one position", |image| matches!(image, Image::Message { .. })),
         ("group exists, or its id is not assigned yet", |image| matches!(image, Image::Group { .. })),
@@ -228,6 +228,7 @@ fn snapshot_record_missing_or_repeated_is_named() {
         ("two entries for one dedupe key", |image| matches!(image, Image::DedupeEntry { .. })),
         ("two effects with one identity", |image| matches!(image, Image::Effect { .. })),
         ("step completed twice", |image| matches!(image, Image::Completion { .. })),
+        ("two winners of one message", |image| matches!(image, Image::Winner { .. })),
     ];
     for (phrase, of) in cases {
         let refusal = refusal_of_snapshot(twice(of));
@@ -365,7 +366,7 @@ fn log_record_impossible_after_earlier_ones_is_named() {
 #[test]
 fn effect_snapshot_record_contradicting_others_is_named() {
     use Image::*;
-    let cases: [(&str, Change); 15] = [
+    let cases: [(&str, Change); 21] = [
         ("replay beyond the end of the partition", image!(Replayed { below, .. } => *below = Position(99))),
         ("replay beyond the end of the partition", image!(Replayed { partition, .. } => *partition = PartitionId(9))),
         ("effect without a key", image!(Effect { identity, .. } => *identity = with_key(identity, ""))),
@@ -418,6 +419,18 @@ fn effect_snapshot_record_contradicting_others_is_named() {
             image!(Effect { identity, effect } if effect.pin.is_some() && !effect.committed => identity.scope = Scope::Tenant),
         ),
         ("lease token of a later boot", image!(Completion { token, .. } => token.boot = Boot(9))),
+        ("no such topic", image!(Winner { message, .. } => message.topic = TopicId(99))),
+        ("no such group or partition", image!(Winner { message, .. } => message.group = GroupId(99))),
+        ("no such group or partition", image!(Winner { message, .. } => message.partition = PartitionId(99))),
+        ("offset not assigned yet", image!(Winner { message, .. } => message.offset = Offset(99))),
+        (
+            "winner of a message that is not acked",
+            image!(Winner { message: driftq_core::types::OffsetRef { topic: ORDERS, offset, .. }, .. } => *offset = Offset(0)),
+        ),
+        (
+            "lease token of a later boot",
+            image!(Winner { winner: driftq_core::types::Winner { token: Some(token), .. }, .. } => token.boot = Boot(9)),
+        ),
     ];
     for (phrase, change) in cases {
         let refusal = refusal_of_snapshot(|images| make(images, change));
@@ -446,7 +459,7 @@ fn effect_snapshot_record_contradicting_others_is_named() {
 
 #[test]
 fn effect_log_record_impossible_after_earlier_ones_is_named() {
-    let cases: [(&str, Change); 19] = [
+    let cases: [(&str, Change); 20] = [
         ("lease token of another boot", change!(Event::EffectBegun(begun) => begun.token.boot = Boot(0))),
         ("effect without a key", change!(Event::EffectBegun(begun) => begun.identity = with_key(&begun.identity, ""))),
         ("new effect without a lifetime", change!(Event::EffectBegun(begun) => begun.lifetime = None)),
@@ -489,6 +502,7 @@ fn effect_log_record_impossible_after_earlier_ones_is_named() {
             }),
         ),
         ("expiry of more completions than are stored", change!(Event::CompletionsExpired { count } => *count += 1)),
+        ("expiry of more winners than are remembered", change!(Event::WinnersExpired { count } => *count += 1)),
     ];
     for (phrase, change) in cases {
         let refusal = refusal_of_log(|records| make(records, change));

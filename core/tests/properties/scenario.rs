@@ -30,6 +30,7 @@ const START: Timestamp = Timestamp(1_700_000_000_000);
 fn config() -> PipelineConfig {
     PipelineConfig {
         limits: Limits {
+            lease_default: Millis(2_000),
             dedupe_ttl: Millis(5_000),
             effect_ttl: Millis(4_000),
             job_ttl: Millis(60_000),
@@ -348,6 +349,15 @@ impl ScenarioBroker {
         self.produce("orders", "k", "in the window", |request| request.envelope.idempotency_key = Some("key-2".into()));
     }
 
+    /// A message that is delivered more than once, so that its winner is remembered.
+    fn winners_part(&mut self) {
+        self.topic("contested", 1, Retention::default());
+        self.produce("contested", "", "twice", |_| {});
+        self.subscribe("contested", "g", 1);
+        self.send(Command::Release(Release(self.claim("g", "twice"))));
+        self.ack("g", "twice");
+    }
+
     fn third_part(&mut self) {
         self.advance(4_000);
         self.send(Command::Seek(Seek { topic: topic("orders"), group: group("h"), to: SeekTo::Offset(Offset(4)) }));
@@ -366,6 +376,7 @@ pub fn scenario_log() -> MemoryStorage {
     broker.first_part();
     broker.second_part();
     broker.effects_part();
+    broker.winners_part();
     broker.snapshot();
     broker.third_part();
     broker.pipeline.close();
@@ -458,7 +469,10 @@ fn scenario_covers_every_record_kind() {
     };
     let whole = ReadLog::from(&without_snapshots(&storage));
     let read = ReadLog::from(&storage);
-    assert_eq!(kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()), (1..=29).collect::<Vec<_>>());
-    assert_eq!(kinds(read.restored.iter().collect()), (0x80..=0x8C).collect::<Vec<_>>());
+    assert_eq!(
+        kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()),
+        (1..=29).chain([32]).collect::<Vec<_>>()
+    );
+    assert_eq!(kinds(read.restored.iter().collect()), (0x80..=0x8D).collect::<Vec<_>>());
     assert_eq!(read.state.digest(), whole.state.digest());
 }

@@ -69,6 +69,16 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::GroupCreatedByFailedAck, "11-failed-ack-creates-no-group"),
     (Fault::QuotaEvictsLive, "18-quota-evicts-nothing"),
     (Fault::LeaseShorterThanTold, "03-lease-survives-a-crash"),
+    (Fault::WinnerForgotten, "02-late-ack-of-the-loser"),
+    (Fault::WinnerOnlyAfterFailure, "02-loser-after-a-release-or-a-seek"),
+    (Fault::CompleteForgetsWinner, "22-complete-remembers-the-winner"),
+    (Fault::WinnerNeverForgotten, "02-late-ack-of-the-loser"),
+    (Fault::DeadLetterHasWinner, "07-late-ack-of-a-dead-letter"),
+    (Fault::SnapshotMissesWinners, "02-late-ack-of-the-loser"),
+    (Fault::SeekKeepsWinners, "02-loser-after-a-release-or-a-seek"),
+    (Fault::LeaseUnbounded, "24-limits-on-times"),
+    (Fault::DelayUnbounded, "24-limits-on-times"),
+    (Fault::RedriveDropsDeadline, "07-redrive"),
 ];
 
 #[test]

@@ -86,7 +86,12 @@ impl RecordedRun {
 impl<F: Faults> RecordedRun<F> {
     /// The same with a planted bug.
     pub(crate) fn with(faults: F, seed: u64, actions: u64, snapshot_every_bytes: u64) -> Self {
-        let limits = Limits { in_flight_max: IN_FLIGHT_MAX, lease_default: Millis(LEASE_MS), ..Limits::production() };
+        let limits = Limits {
+            in_flight_max: IN_FLIGHT_MAX,
+            lease_default: Millis(LEASE_MS),
+            lease_min: Millis(1),
+            ..Limits::production()
+        };
         let config = PipelineConfig {
             limits,
             segment_bytes: 16 << 10,

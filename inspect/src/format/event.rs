@@ -36,6 +36,7 @@ pub fn kind(event: &Event) -> &'static str {
         Event::EffectsExpired { .. } => "effects expired",
         Event::Completed(_) => "completed",
         Event::CompletionsExpired { .. } => "completions expired",
+        Event::WinnersExpired { .. } => "winners expired",
         Event::Restored(_) => "restored",
     }
 }

@@ -56,7 +56,10 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
         Event::Delivered { token, owner, until, .. } => {
             json!({ "token": token.to_string(), "owner": owner.as_str(), "until_ms": until.0 })
         }
-        Event::Acked { commits, .. } => json!({ "commits_for_ms": commits.map(|window| window.0) }),
+        Event::Acked { commits, winner_until, .. } => {
+            let winner_until = winner_until.map(|until| until.0);
+            json!({ "commits_for_ms": commits.map(|window| window.0), "winner_until_ms": winner_until })
+        }
         Event::Skipped { .. } | Event::Released { .. } | Event::Withdrawn { .. } => json!({}),
         Event::Nacked { reason, not_before, .. } => {
             let reason = reason.as_ref().map(|reason| text(reason.as_bytes(), detail));
@@ -65,13 +68,14 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
         Event::ReasonNoted { reason, .. } => json!({ "reason": text(reason.as_bytes(), detail) }),
         Event::Expired { not_before, .. } => json!({ "not_before_ms": not_before.0 }),
         Event::Extended { until, .. } => json!({ "until_ms": until.0 }),
-        Event::DeadLettered { dead_topic, dead_partition, dead_offset, reason, last_error, .. } => {
+        Event::DeadLettered { dead_topic, dead_partition, dead_offset, reason, last_error, winner_until, .. } => {
             json!({
                 "dead_topic": dead_topic.0,
                 "dead_partition": dead_partition.0,
                 "dead_offset": dead_offset.0,
                 "reason": reason.as_str(),
                 "last_error": text(last_error.as_bytes(), detail),
+                "winner_until_ms": winner_until.0,
             })
         }
         Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => json!({
@@ -132,11 +136,12 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             let result = step.effect.as_ref().and_then(|effect| effect.result.as_ref());
             json!({
                 "token": step.token.to_string(),
+                "winner_until_ms": step.is_contested.then_some(step.until.0),
                 "result": result.map(|result| text(result.as_bytes(), detail)),
                 "produced": produced.collect::<Vec<_>>(),
             })
         }
-        Event::CompletionsExpired { count } => json!({ "count": count }),
+        Event::CompletionsExpired { count } | Event::WinnersExpired { count } => json!({ "count": count }),
         Event::Restored(image) => json!({ "piece": format!("{image:?}") }),
     };
     let mut fields = if let Value::Object(fields) = value { fields } else { Map::new() };

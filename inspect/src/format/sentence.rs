@@ -71,6 +71,7 @@ pub fn sentence(state: &State, record: &Record) -> String {
             }
         },
         Event::CompletionsExpired { count } => format!("{count} replies of completed steps expired"),
+        Event::WinnersExpired { count } => format!("{count} winners of messages forgotten"),
         event => kind(event).to_owned(),
     }
 }
@@ -106,9 +107,12 @@ pub fn message_sentence(state: &State, record: &Record) -> String {
             let until = timestamp(*until);
             format!("delivered to {owner}, attempt {attempt}, lease of {lease} until {until}, token {token}")
         }
-        Event::Acked { commits, .. } => {
+        Event::Acked { commits, winner_until, .. } => {
             let committed = |window| format!("; the effect of its identity is committed for {}", millis(window));
-            format!("acked by {owner}{late}{}", commits.map_or_else(String::new, committed))
+            let won = |until| format!("; other tokens are refused until {}", timestamp(until));
+            let (committed, won) =
+                (commits.map_or_else(String::new, committed), winner_until.map_or_else(String::new, won));
+            format!("acked by {owner}{late}{committed}{won}")
         }
         Event::Skipped { .. } => "skipped without delivery: another message of its identity is acked".to_owned(),
         Event::Nacked { reason, not_before, .. } => {

@@ -21,6 +21,7 @@ impl Settings {
         Self::deserialize(table).map_err(|error| invalid(&error))?;
         check_exposure(self)?;
         check_sizes(self)?;
+        check_leases(self)?;
         check_rules(&self.router.rules)
     }
 }
@@ -57,6 +58,14 @@ fn check_sizes(settings: &Settings) -> Result<(), ConfigError> {
              bytes; raise it or lower limits.message_bytes_max ({}) or limits.result_bytes_max ({})",
             limits.message_bytes_max, limits.result_bytes_max
         ));
+    }
+    Ok(())
+}
+
+fn check_leases(settings: &Settings) -> Result<(), ConfigError> {
+    let (min, max) = (settings.limits.lease_min.0, settings.limits.lease_max.0);
+    if min > max {
+        return invalid(format!("limits.lease_min_ms ({min}) must not exceed limits.lease_max_ms ({max})"));
     }
     Ok(())
 }

@@ -26,6 +26,12 @@ pub(super) struct LimitsSection {
     partition_bytes_max: u64,
     #[serde(rename = "lease_default_ms", with = "Int::<1, YEAR_MS>")]
     lease_default: Millis,
+    #[serde(rename = "lease_min_ms", with = "Int::<1, YEAR_MS>")]
+    lease_min: Millis,
+    #[serde(rename = "lease_max_ms", with = "Int::<1, YEAR_MS>")]
+    lease_max: Millis,
+    #[serde(rename = "delay_max_ms", with = "Int::<0, YEAR_MS>")]
+    delay_max: Millis,
     #[serde(rename = "dedupe_ttl_ms", with = "Int::<1, YEAR_MS>")]
     dedupe_ttl: Millis,
     #[serde(with = "Int::<1, I64_MAX>")]

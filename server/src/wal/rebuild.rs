@@ -134,6 +134,7 @@ impl Rebuild {
                 | Event::DeadLettered { .. }
                 | Event::Redriven { .. }
                 | Event::Acked { commits: Some(_), .. }
+                | Event::Acked { winner_until: Some(_), .. }
                 | Event::Completed(_)
         );
         if in_parts {

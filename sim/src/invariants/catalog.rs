@@ -55,6 +55,8 @@ catalog! {
     5 CONFIRMED_ACK_HOLDS confirmed_ack_holds: "a confirmed ack stays in effect, except after a seek";
 
     6 STALE_CLAIM_IS_NOOP stale_claim_is_noop: "a claim that does not match the newest delivery changes nothing";
+    6 LOSER_IS_REFUSED loser_is_refused: "as long as the winner of a message is remembered, a claim with another token \
+        is not confirmed";
     6 EXPIRED_NOT_EXTENDED expired_not_extended: "an expired lease is not extended";
 
     7 TOKENS_INCREASE tokens_increase: "lease tokens increase, across all crashes";
@@ -88,7 +90,8 @@ catalog! {
         deadline, not before";
     14 DEAD_LETTER_UNCHANGED dead_letter_unchanged: "a dead letter is the original message, except for fields that \
         must not act";
-    14 REDRIVE_NAMES_ORIGIN redrive_names_origin: "a redriven message names its dead letter, which is removed";
+    14 REDRIVE_NAMES_ORIGIN redrive_names_origin: "a redriven message names its dead letter, which is removed, and has \
+        its policy and its deadline";
     14 REDRIVEN_VISIBLE_TO_ORIGIN redriven_visible_to_origin: "a redriven message is visible only to the group that \
         failed it";
     14 REDRIVEN_DELIVERED_TO_ORIGIN redriven_delivered_to_origin: "a redriven message is delivered only to the group \
@@ -99,6 +102,8 @@ catalog! {
     15 NOT_AFTER_DEADLINE not_after_deadline: "nothing is delivered after its deadline";
     15 TIME_IS_MONOTONIC time_is_monotonic: "time inside the broker is monotonic";
 
+    16 LEASE_WITHIN_LIMITS lease_within_limits: "a lease is neither shorter nor longer than the limits";
+    16 DELAY_WITHIN_LIMIT delay_within_limit: "a delay beyond the limit is refused";
     16 ACCEPTED_WITHIN_LIMITS accepted_within_limits: "a message is accepted only into its partition and within the \
         limits";
     16 REFUSED_ONLY_WHEN_FULL refused_only_when_full: "a produce is refused for backpressure only when the partition \

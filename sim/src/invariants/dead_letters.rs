@@ -114,11 +114,14 @@ pub(super) fn redrive_names_origin(redriven_message: &RedrivenMessage<'_>) -> Ve
     let earlier_redrives = metadata.redrive.map_or(0, |earlier| earlier.count);
     let original_offset = metadata.redrive.map(|earlier| earlier.original_offset);
     let original_offset = original_offset.or(metadata.dead_letter.as_ref().map(|dead| dead.original_offset));
-    let policy = metadata.dead_letter.as_ref().and_then(|dead| dead.kept.retry_policy);
+    let kept = metadata.dead_letter.as_ref().map(|dead| dead.kept.clone()).unwrap_or_default();
+    // A deadline that had passed is not restored.
+    let deadline = kept.deadline.filter(|deadline| deadline.at > message.produced_at);
+    let envelope = message.body.metadata().envelope;
     let good = dead_letter.number == number
         && redrive.count == earlier_redrives + 1
         && original_offset == Some(redrive.original_offset)
-        && message.body.metadata().envelope.retry_policy == policy
+        && (envelope.retry_policy, envelope.deadline) == (kept.retry_policy, deadline)
         && is_dead_letter_removed;
     catalog::REDRIVE_NAMES_ORIGIN.holds(good, || format!("{redrive:?} of produce {number} from {dead_letter:?}"))
 }

@@ -3,7 +3,7 @@
 use driftq_core::Command;
 use driftq_core::command::{Claim, TokenClaim};
 use driftq_core::reply::Delivery;
-use driftq_core::types::{LeaseToken, Timestamp};
+use driftq_core::types::{LeaseToken, Lsn, Millis, Timestamp};
 
 use super::catalog::{self, sentence};
 use super::tracker::model::{GroupModel, SeenDelivery};
@@ -14,6 +14,28 @@ use super::verdict::Verdict;
 /// Compared by the digest of the whole state.
 pub(super) fn stale_claim_is_noop(command: &Command, before: u64, after: u64) -> Verdict {
     catalog::STALE_CLAIM_IS_NOOP.holds(before == after, || format!("{command:?}"))
+}
+
+#[doc = sentence!(loser_is_refused)]
+///
+/// `at` is when the claim was decided, after the record `before`.
+pub(super) fn loser_is_refused(
+    model: &GroupModel,
+    claim: &Claim,
+    (before, at): (Lsn, Timestamp),
+    remembered_for: Millis,
+) -> Verdict {
+    let TokenClaim::Shown(token) = claim.token else { return Ok(()) };
+    let winner = model.winners.get(&claim.offset);
+    let winner = winner.map(|winner| (winner.since, winner.at, Some(winner.token)));
+    // A dead letter first seen after a restart may be older than a seek.
+    let dead = model.dead_lettered_at(claim.offset).filter(|_| !model.crashed);
+    let dead = dead.map(|(since, at)| (since, at, None));
+    let known = winner.into_iter().chain(dead);
+    let lost = known
+        .filter(|(since, ended, _)| *since <= before && !model.sought_since(*since) && at < ended.after(remembered_for))
+        .find(|(.., winner)| *winner != Some(token));
+    catalog::LOSER_IS_REFUSED.holds(lost.is_none(), || format!("confirmed at {at}: {claim:?}, but {lost:?} has won"))
 }
 
 #[doc = sentence!(expired_not_extended)]
@@ -38,10 +60,40 @@ pub(super) fn one_lease_holder(model: &GroupModel, delivery: &Delivery, at: Time
 
 #[cfg(test)]
 mod tests {
-    use driftq_core::types::Offset;
+    use driftq_core::types::{Offset, PartitionId};
 
     use super::*;
     use crate::invariants::tests::fixtures::*;
+    use crate::invariants::tracker::model::{StartPoint, WinnerModel};
+
+    #[test]
+    fn claim_of_another_than_the_winner_is_a_violation() {
+        let mut model = model();
+        let claim = |counter| Claim {
+            topic: topic("t0"),
+            group: group(),
+            partition: PartitionId(0),
+            offset: Offset(3),
+            owner: stream().request.owner,
+            token: TokenClaim::Shown(token(counter)),
+        };
+        let check = |model: &GroupModel, counter, at| {
+            loser_is_refused(model, &claim(counter), (Lsn(9), Timestamp(at)), Millis(10))
+        };
+        holds(check(&model, 1, 100));
+        let won = |since| WinnerModel { token: token(2), at: Timestamp(95), since: Lsn(since) };
+        model.winners.insert(Offset(3), won(8));
+        violates(catalog::LOSER_IS_REFUSED, check(&model, 1, 100));
+        holds(check(&model, 2, 100));
+        holds(check(&model, 1, 105));
+        model.winners.insert(Offset(3), won(10));
+        holds(check(&model, 1, 100));
+        model.winners.clear();
+        model.dead.insert(Offset(3), vec![(Lsn(8), Timestamp(95))]);
+        violates(catalog::LOSER_IS_REFUSED, check(&model, 2, 100));
+        model.starts.push((Lsn(8), Lsn(9), StartPoint::Below(Offset(0))));
+        holds(check(&model, 2, 100));
+    }
 
     #[test]
     fn second_holder_before_expiry_is_a_violation() {

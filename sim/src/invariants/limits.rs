@@ -3,11 +3,23 @@
 use driftq_core::Refusal;
 use driftq_core::reply::{Overload, Produced};
 use driftq_core::state::{Partition, Topic};
-use driftq_core::types::{PartitionId, Timestamp};
+use driftq_core::types::{Limits, Millis, PartitionId, Timestamp};
 
 use super::catalog::{self, sentence};
 use super::tracker::model::{PartitionView, PendingCommand, StoredMessage};
 use super::verdict::Verdict;
+
+#[doc = sentence!(lease_within_limits)]
+pub(super) fn lease_within_limits(limits: &Limits, at: Timestamp, until: Timestamp) -> Verdict {
+    let good = (limits.lease_min..=limits.lease_max).contains(&until.since(at));
+    catalog::LEASE_WITHIN_LIMITS.holds(good, || format!("from {at} to {until}"))
+}
+
+#[doc = sentence!(delay_within_limit)]
+pub(super) fn delay_within_limit(limits: &Limits, delay: Option<Millis>) -> Verdict {
+    let good = delay.is_none_or(|delay| delay <= limits.delay_max);
+    catalog::DELAY_WITHIN_LIMIT.holds(good, || format!("{delay:?}, at most {}", limits.delay_max))
+}
 
 #[doc = sentence!(accepted_within_limits)]
 pub(super) fn accepted_within_limits(pending: &PendingCommand, produced: &Produced) -> Verdict {

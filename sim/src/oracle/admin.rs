@@ -43,6 +43,7 @@ impl Model {
         let mut topic = self.topics.remove(t);
         self.scopes.retain(|scope| scope.topic != *name);
         self.forget_effects(name, None);
+        self.forget_winners(topic.id, None);
         topic.groups.sort_by(|a, b| a.name.cmp(&b.name));
         for group in &topic.groups {
             self.close_streams(topic.id, group.id, CloseCause::TopicDeleted);
@@ -79,6 +80,7 @@ impl Model {
         self.record()?;
         let group = self.topics[t].groups.remove(g);
         self.forget_effects(topic, Some(&group.name));
+        self.forget_winners(self.topics[t].id, Some(group.id));
         self.reclaim(t);
         self.close_streams(self.topics[t].id, group.id, CloseCause::GroupDeleted);
         Ok(Reply::Success)
@@ -113,6 +115,8 @@ impl Model {
             let is_visible = message.only_for.is_none_or(|only| only == group.id);
             *progress = if is_replayed && is_visible { Progress::Ready } else { Progress::Acked };
         }
+        let (topic, group) = (topic.id, group.id);
+        self.forget_winners(topic, Some(group));
         self.reclaim(t);
         Ok(Reply::Success)
     }

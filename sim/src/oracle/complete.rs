@@ -43,6 +43,9 @@ impl Model {
         };
         self.acked_by_stream((t, g, m));
         self.complete_effect((t, g, m), complete.result.as_ref());
+        if self.contested((t, g, m)).is_some() {
+            self.remember_winner((t, g, m), Some(token));
+        }
         self.mark_acked(t, g, m);
         let (topic, group) = (self.topics[t].id, self.topics[t].groups[g].id);
         let message = (topic, group, complete.claim.partition, complete.claim.offset);

@@ -51,6 +51,7 @@ impl Model {
         let dlq = &mut self.topics[dlq];
         dlq.store(self.now, PartitionId(partition.0 % dlq.partitions()), None, content);
         self.unpin((t, g, m));
+        self.remember_winner((t, g, m), None);
         self.mark_acked(t, g, m);
         Ok(())
     }

@@ -17,7 +17,8 @@ impl Model {
             Input::Boot(now) => self.boot(*now),
             Input::Timeout(now) => {
                 self.advance(*now)?;
-                self.dispatch()
+                self.dispatch()?;
+                self.limit_winners()
             }
             Input::Release(now, durable) => {
                 self.synced(*now, *durable);
@@ -49,6 +50,7 @@ impl Model {
         self.drop_ended_entries();
         self.outputs.push_back(Expected::Reply { ticket, result });
         self.dispatch()?;
+        self.limit_winners()?;
         Ok(is_change)
     }
 

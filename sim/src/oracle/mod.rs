@@ -28,6 +28,7 @@ mod subscribe;
 mod timers;
 mod topic;
 mod unanswered;
+mod winners;
 
 use std::fmt;
 

@@ -33,6 +33,8 @@ pub(super) struct Model {
     pub(super) effects: Vec<Effect>,
     /// In completion order.
     pub(super) steps: Vec<CompletedStep>,
+    /// In the order of their acks and dead letters.
+    pub(super) winners: Vec<Winner>,
     /// How many more records the log takes: unlimited, except while a crash is replayed.
     pub(super) records_left: u64,
     pub(super) now: Timestamp,
@@ -75,6 +77,14 @@ pub(super) struct CompletedStep {
     pub(super) until: Timestamp,
 }
 
+/// Who acked a message of which there were several deliveries; a dead letter has no such delivery.
+#[derive(Clone, Debug)]
+pub(super) struct Winner {
+    pub(super) message: (TopicId, GroupId, PartitionId, Offset),
+    pub(super) token: Option<LeaseToken>,
+    pub(super) until: Timestamp,
+}
+
 /// A planned sweep.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sweep {
@@ -90,6 +100,7 @@ pub(super) enum SweepKind {
     Effects(EffectNamespace),
     /// Replies of completed steps.
     Steps,
+    Winners,
 }
 
 /// The indices of a topic, group and message.
@@ -147,6 +158,7 @@ impl Model {
             scopes: Vec::new(),
             effects: Vec::new(),
             steps: Vec::new(),
+            winners: Vec::new(),
             records_left: u64::MAX,
             now: Timestamp(0),
             closed: false,
@@ -199,6 +211,7 @@ impl Model {
             scopes,
             effects,
             steps,
+            winners,
             records_left: _,
             now,
             closed,
@@ -211,8 +224,8 @@ impl Model {
             next_turn,
             outputs,
         } = self;
-        write!(out, "{clock:?} {boot:?} {next_topic:?} {topics:?} {scopes:?} {effects:?} {steps:?} {now:?} {closed} ")?;
-        write!(out, "{next_consumer:?} {next_token} {streams:?} {orders:?} {sweeps:?} ")?;
+        write!(out, "{clock:?} {boot:?} {next_topic:?} {topics:?} {scopes:?} {effects:?} {steps:?} {winners:?} ")?;
+        write!(out, "{now:?} {closed} {next_consumer:?} {next_token} {streams:?} {orders:?} {sweeps:?} ")?;
         write!(out, "{quiet_until:?} {next_turn:?} {outputs:?} ")
     }
 
@@ -245,10 +258,22 @@ impl Model {
     }
 
     pub(super) fn lease(&self, requested: Option<Millis>) -> Millis {
-        match requested {
+        let lease = match requested {
             None | Some(Millis(0)) => self.limits.lease_default,
             Some(lease) => lease,
+        };
+        if lease < self.limits.lease_min {
+            self.limits.lease_min
+        } else if lease > self.limits.lease_max {
+            self.limits.lease_max
+        } else {
+            lease
         }
+    }
+
+    pub(super) fn check_delay(&self, delay: Millis) -> Result<(), Refusal> {
+        let max = self.limits.delay_max;
+        if delay > max { Err(Refusal::DelayTooLong { delay, max }) } else { Ok(()) }
     }
 
     /// Something may be due at `time`.

@@ -56,6 +56,9 @@ impl Model {
                 return Err(self.overloaded(Overload::DedupeKeys));
             }
         }
+        if let Some(delay) = produce.delay.or(envelope.deliver_at.map(|at| at.since(self.now))) {
+            self.check_delay(delay)?;
+        }
         if let Some(delay) = produce.delay {
             envelope.deliver_at = Some(self.now.after(delay));
         }

@@ -51,13 +51,18 @@ impl Model {
         let refusal = if token == TokenClaim::Absent { Refusal::NotOwner } else { Refusal::StaleLease };
         let Some(m) = topic.message(offset) else {
             // Every offset below the next was assigned; a message that is not stored was acked by every group.
-            return if offset < topic.next_offset { Ok(None) } else { Err(refusal) };
+            return match offset < topic.next_offset {
+                true => self.check_winner((topic.id, topic.groups[g].id, partition, offset), token).map(|()| None),
+                false => Err(refusal),
+            };
         };
         if topic.messages[m].partition != partition {
             return Err(refusal);
         }
         match &topic.groups[g].progress[m] {
-            Progress::Acked => Ok(None),
+            Progress::Acked => {
+                self.check_winner((topic.id, topic.groups[g].id, partition, offset), token).map(|()| None)
+            }
             Progress::Ready => Err(refusal),
             Progress::Attempted(attempted) => match token {
                 TokenClaim::Shown(token) if token != attempted.token => Err(Refusal::StaleLease),
@@ -79,6 +84,9 @@ impl Model {
             self.record()?;
             self.acked_by_stream((t, g, m));
             self.commit((t, g, m));
+            if let Some(token) = self.contested((t, g, m)) {
+                self.remember_winner((t, g, m), Some(token));
+            }
             self.mark_acked(t, g, m);
         }
         Ok(Reply::Success)
@@ -127,6 +135,7 @@ impl Model {
         if reason.len() > max {
             return Err(Refusal::TooLarge { what: "reason", len: reason.len() as u64, max: max as u64 }.into());
         }
+        self.check_delay(delay.unwrap_or_default())?;
         let Some(index) = self.claimed_message(claim)? else { return Ok(Reply::Success) };
         let attempted = self.attempted_mut(index);
         let known = attempted.error.clone();

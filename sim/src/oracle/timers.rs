@@ -30,7 +30,7 @@ impl Model {
         self.order_leases_of_earlier_boots();
         let scopes = self.scopes.iter().map(|scope| SweepKind::Identities(scope.topic.clone()));
         let effects = self.effects.iter().map(|effect| SweepKind::Effects(effect.namespace()));
-        let all: Vec<_> = scopes.chain(effects).chain([SweepKind::Steps]).collect();
+        let all: Vec<_> = scopes.chain(effects).chain([SweepKind::Steps, SweepKind::Winners]).collect();
         all.into_iter().for_each(|what| self.plan_sweep(what));
         Ok(())
     }
@@ -154,6 +154,13 @@ impl Model {
                     self.steps.drain(..expired);
                 }
             }
+            SweepKind::Winners => {
+                let expired = self.winners.iter().take_while(|it| it.until <= self.now).take(PER_RECORD).count();
+                if expired > 0 {
+                    self.record()?;
+                    self.winners.drain(..expired);
+                }
+            }
         }
         self.plan_sweep(what);
         Ok(())
@@ -182,6 +189,7 @@ impl Model {
             }
             SweepKind::Effects(namespace) => self.next_sweep(namespace),
             SweepKind::Steps => self.steps.first().map(|oldest| oldest.until.after(SLACK)),
+            SweepKind::Winners => self.winners.first().map(|oldest| oldest.until.after(SLACK)),
         };
         let Some(at) = at else { return };
         match self.sweeps.iter_mut().find(|sweep| sweep.what == what) {

@@ -53,7 +53,7 @@ kinds! {
     DeleteGroup: Optional 4,
     Seek: Optional 9,
     Pause: Optional 2,
-    Redrive: Optional 4,
+    Redrive: Optional 6,
     SendRequest: Optional 6,
     RequestArrives: Optional 8,
     AdvanceTime: Always 14,

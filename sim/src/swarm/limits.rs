@@ -5,7 +5,7 @@ use driftq_core::log::HEADER_BYTES;
 use super::random::Source;
 use crate::setup::Setup;
 
-pub(super) fn setup(source: &mut Source, effects: &mut Source) -> Setup {
+pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Source) -> Setup {
     // In most worlds the log does not run out of space, so that the oracle can follow to the end.
     let has_space = !source.one_in(5);
     let segment = if has_space { 1 << 14 } else { source.pick(&[700, 1_200, 2_000, 4_000]) };
@@ -14,6 +14,9 @@ pub(super) fn setup(source: &mut Source, effects: &mut Source) -> Setup {
         messages_max: source.pick(&[1, 2, 4, 12, 40]),
         bytes_max: source.pick(&[24, 64, 256, 4_096]),
         lease_ms: source.pick(&[5, 50, 500, 2_000]),
+        lease_min_ms: bounds.pick(&[1, 1, 1, 10, 100]),
+        lease_max_ms: bounds.pick(&[200, 2_000, 43_200_000, 43_200_000]),
+        delay_max_ms: bounds.pick(&[100, 1_000, 2_592_000_000, 2_592_000_000]),
         dedupe_ttl_ms: source.pick(&[1, 100, 2_000, 10_000, 600_000]),
         dedupe_keys_max: source.pick(&[1, 2, 4, 64]),
         effect_ttl_ms: effects.pick(&[1, 100, 2_000, 60_000, 86_400_000]),

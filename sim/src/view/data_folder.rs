@@ -442,7 +442,8 @@ fn glyph(event: &Event) -> Glyph {
         | Event::RetentionExpired { .. }
         | Event::DedupeExpired { .. }
         | Event::EffectsExpired { .. }
-        | Event::CompletionsExpired { .. } => Glyph::Time,
+        | Event::CompletionsExpired { .. }
+        | Event::WinnersExpired { .. } => Glyph::Time,
         Event::TopicCreated { .. }
         | Event::TopicDeleted { .. }
         | Event::GroupCreated { .. }

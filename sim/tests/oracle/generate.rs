@@ -53,6 +53,7 @@ impl Workload {
             partition_messages_max: small(rng, 9),
             partition_bytes_max: small(rng, 150) + 10,
             lease_default: Millis(rng.random_range(1..400)),
+            lease_min: Millis(1),
             dedupe_ttl: Millis([50, 500, 5_000][rng.random_range(0..3)]),
             dedupe_keys_max: small(rng, 4),
             key_bytes_max: seldom(rng, 6) as usize,

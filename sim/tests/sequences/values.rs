@@ -124,6 +124,11 @@ pub fn setup() -> impl Strategy<Value = Setup> {
         prop_oneof![1 => Just(1_u64), 6 => 2..40_u64, 1 => Just(u64::MAX)],
         prop_oneof![1 => Just(1_u64), 2 => 24..64_u64, 4 => Just(4_096_u64), 1 => Just(u64::MAX)],
         prop_oneof![1 => Just(1_u64), 2 => Just(50_u64), 4 => Just(2_000_u64), 1 => Just(u64::from(u32::MAX))],
+        (
+            prop_oneof![4 => Just(1_u64), 1 => 2..200_u64],
+            prop_oneof![1 => 200..2_000_u64, 4 => Just(43_200_000_u64), 1 => Just(u64::MAX)],
+            prop_oneof![1 => Just(0_u64), 1 => 1..2_000_u64, 4 => Just(2_592_000_000_u64), 1 => Just(u64::MAX)],
+        ),
     );
     let memory = (select(vec![0_u64, 1, 500, 10_000, u64::MAX]), select(vec![0_u64, 1, 3, 64, u64::MAX]));
     let counts = (select(vec![1_usize, 2, 16, 16]), select(vec![1_usize, 2, 16]), select(vec![1_usize, 3, 64]));
@@ -150,6 +155,9 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             messages_max: limits.1,
             bytes_max: limits.2,
             lease_ms: limits.3,
+            lease_min_ms: limits.4.0,
+            lease_max_ms: limits.4.1,
+            delay_max_ms: limits.4.2,
             dedupe_ttl_ms: memory.0,
             dedupe_keys_max: memory.1,
             effect_ttl_ms: effects.0,

@@ -116,7 +116,7 @@ impl Scenario {
             .args(&["--config", &config.to_string_lossy()]);
         let recorder = Recorder::create(&home.path().join("history.jsonl")).map_err(|error| error.to_string())?;
         let groups = GROUPS.map(|(topic, group)| json!({ "topic": topic, "group": group }));
-        recorder.driver("setup", &json!({ "max_in_flight": IN_FLIGHT_MAX, "lease_ms": 2000, "groups": groups }));
+        recorder.driver("setup", &json!({ "max_in_flight": IN_FLIGHT_MAX, "lease_ms": 30_000, "groups": groups }));
         let keep = options.keep.clone();
         Ok(Self { launcher, addr, daemon: None, recorder: Arc::new(recorder), keep, disk, home })
     }

@@ -145,8 +145,8 @@ fn driftqd_conforms_in_both_profiles_with_documented_deviations() {
         let spec = scope.spawn(|| driftqd_suite(&["--profile", "spec"], None));
         // Neither profile shows the in-flight limit: one limit is too large, the other equals the partition's capacity.
         let in_flight = scope.spawn(|| driftqd_suite(&["--max-in-flight", "2"], Some("in_flight")));
-        conforms(&production.join().expect("a report"), 156, 20);
-        conforms(&spec.join().expect("a report"), 165, 10);
+        conforms(&production.join().expect("a report"), 157, 20);
+        conforms(&spec.join().expect("a report"), 167, 10);
         conforms(&in_flight.join().expect("a report"), 4, 0);
     });
 }

@@ -236,15 +236,33 @@ fn expired_lease_redelivers_message() {
     let late: Vec<i64> = late.collect();
     assert!(late.iter().all(|late| *late >= 0) && late.iter().any(|late| *late < 100), "late by ms: {late:?}");
     assert!(server.metric("messages_expired_total") >= Some(5.0));
-    // A lease of 0 and no lease are the default of two seconds.
-    for (topic, query) in [("zero", "&lease_ms=0"), ("none", "")] {
-        server.create(topic, 1);
-        server.produce(topic, "v");
-        let began = now();
-        let item = server.consume(&format!("topic={topic}&group=g&owner=w{query}")).item().expect("a message");
-        let lease_until = millis(&item["lease_until"]);
-        assert!((began + 1_990..=now() + 2_010).contains(&lease_until), "{query}: {}", lease_until - began);
+}
+
+/// The lease of a delivery that was requested with this query.
+fn lease_of(server: &Server, topic: &str, query: &str) -> std::ops::RangeInclusive<i64> {
+    server.create(topic, 1);
+    server.produce(topic, "v");
+    let began = now();
+    let item = server.consume(&format!("topic={topic}&group=g&owner=w{query}")).item().expect("a message");
+    let lease_until = millis(&item["lease_until"]);
+    lease_until - now() - 10..=lease_until - began + 10
+}
+
+#[test]
+fn lease_has_default_and_is_held_between_limits() {
+    let server = Server::configured("[limits]\nlease_min_ms = 100\nlease_max_ms = 40000\n", &[]);
+    for (topic, query, lease) in [
+        ("zero", "&lease_ms=0", 30_000),
+        ("none", "", 30_000),
+        ("short", "&lease_ms=1", 100),
+        ("long", "&lease_ms=40001", 40_000),
+        ("huge", "&lease_ms=9223372036854775807", 40_000),
+    ] {
+        let seen = lease_of(&server, topic, query);
+        assert!(seen.contains(&lease), "{query}: {seen:?}");
     }
+    let spec = Server::with(&["--profile", "spec"]);
+    assert!(lease_of(&spec, "none", "").contains(&2_000));
 }
 
 #[test]

@@ -33,12 +33,14 @@ fn message_that_fails_its_last_attempt_becomes_dead_letter() {
     assert_eq!(server.get("/v1/topics").json(), json!({ "topics": ["t"] }));
     server.settle_ok("nack", "t", &second, json!({ "reason": "second" }));
 
-    // The message is finished, so late acks and nacks succeed and change nothing.
-    for more in
-        [json!({}), json!({ "lease_token": second["lease_token"] }), json!({ "lease_token": first["lease_token"] })]
-    {
-        server.settle_ok("ack", "t", &second, more.clone());
-        server.settle_ok("nack", "t", &second, more);
+    // No delivery has acked the message, so late acks and nacks that show a token are refused.
+    server.settle_ok("ack", "t", &second, json!({}));
+    for token in [&first["lease_token"], &second["lease_token"]] {
+        for op in ["ack", "nack", "release"] {
+            let reply = server.settle(op, "t", &second, json!({ "lease_token": token }));
+            reply.refused(409, "FAILED_PRECONDITION");
+            assert_eq!(reply.json()["message"], "stale lease");
+        }
     }
     assert_eq!(server.get("/v1/topics").json(), json!({ "topics": ["dlq.t", "t"] }));
     assert_eq!(server.topic("dlq.t")["partitions"].as_array().map(Vec::len), Some(3));
@@ -51,7 +53,8 @@ fn message_that_fails_its_last_attempt_becomes_dead_letter() {
         "run_id": "r", "tenant_id": "acme", "idempotency_key": "k", "priority": 4, "labels": { "a": "b" },
         "dlq": {
             "original_topic": "t", "original_partition": 2, "original_offset": 1, "group": "g", "attempts": 2,
-            "last_error": "second", "reason": "max_attempts",
+            "last_error": "second", "reason": "max_attempts", "first_offset": 1, "redrives": 0,
+            "deadline": envelope["deadline"], "retry_policy": envelope["retry_policy"],
         },
     });
     assert_eq!(dlq, expected);
@@ -144,6 +147,10 @@ fn redrive_produces_new_messages_for_the_group_that_failed() {
     server.settle_ok("nack", "t", &item, json!({ "reason": "again" }));
     let dead = server.next("dlq.t");
     assert_eq!((&dead["value"], &dead["envelope"]["dlq"]["original_offset"]), (&json!("b"), &json!(5)));
+    assert_eq!(
+        (&dead["envelope"]["dlq"]["first_offset"], &dead["envelope"]["dlq"]["redrives"]),
+        (&json!(1), &json!(1))
+    );
     server.settle_ok("nack", "dlq.t", &dead, json!({}));
     assert_eq!(redrive(json!({ "all": true })).json(), json!({ "redriven": 1 }));
     assert_eq!(server.next("t")["redrives"], 2);

@@ -26,11 +26,16 @@ pub fn driftqd() -> &'static Path {
     DRIFTQD.get_or_init(|| daemon::driftqd().expect("the broker"))
 }
 
-/// Writes a configuration file into a folder, with small segments, and returns its path.
+/// The production limits, but leases as short as a test needs.
+const LEASE_LIMIT: &str = "lease_min_ms = 1\n";
+
+/// Writes a configuration file into a folder, with small segments and short leases, and returns its path.
 pub fn config_file(folder: &Path, toml: &str) -> String {
+    let lease_limit = if toml.contains("lease_min_ms") { "" } else { LEASE_LIMIT };
+    let limits = format!("{MESSAGE_LIMIT}{lease_limit}");
     let toml = match toml.contains("[limits]\n") {
-        true => toml.replacen("[limits]\n", &format!("[limits]\n{MESSAGE_LIMIT}"), 1),
-        false => format!("{toml}[limits]\n{MESSAGE_LIMIT}"),
+        true => toml.replacen("[limits]\n", &format!("[limits]\n{limits}"), 1),
+        false => format!("{toml}[limits]\n{limits}"),
     };
     exact_config_file(folder, &(toml + STORAGE))
 }

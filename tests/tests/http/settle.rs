@@ -25,7 +25,7 @@ fn repeated_ack_succeeds() {
     let items = server.fetch("t", "g");
     server.settle_ok("ack", "t", &items[0], json!({}));
     server.settle_ok("ack", "t", &items[0], json!({}));
-    // A finished message accepts any owner and token.
+    // A message that is acked after its only delivery accepts any owner and token.
     server.settle_ok("ack", "t", &items[0], json!({ "owner": "other" }));
     server.settle_ok("ack", "t", &items[0], json!({ "lease_token": "x" }));
     server.settle_ok("nack", "t", &items[0], json!({ "reason": "late" }));
@@ -175,6 +175,45 @@ fn retry_policy_delays_attempts() {
     let item = stream.item().expect("a message");
     server.settle_ok("nack", "t", &item, json!({ "delay_ms": 0 }));
     assert_eq!(stream.item().expect("again")["attempts"], 2);
+}
+
+#[test]
+fn stale_worker_is_refused_after_the_ack_of_another_also_over_a_crash() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut server = Server::on(&dir.path().join("data"), &[]);
+    server.create("t", 1);
+    server.produce("t", "v");
+    let first = server.consume("topic=t&group=g&owner=w&lease_ms=200&max=1").item().expect("a message");
+    let second = server.next("t");
+    assert_eq!(second["attempts"], 2);
+    let with_token = |item: &Value| json!({ "lease_token": item["lease_token"] });
+    server.settle_ok("ack", "t", &second, with_token(&second));
+    for _ in 0..2 {
+        for op in ["ack", "nack", "release"] {
+            conflicts(&server.settle(op, "t", &first, with_token(&first)), "stale lease");
+        }
+        conflicts(&server.settle("ack", "t", &first, json!({ "lease_token": "x" })), "stale lease");
+        server.settle_ok("ack", "t", &second, with_token(&second));
+        server.settle_ok("ack", "t", &first, json!({}));
+        assert_eq!(server.metric("winners_kept"), Some(1.0));
+        server.kill();
+        server = Server::on(&dir.path().join("data"), &[]);
+    }
+}
+
+#[test]
+fn delay_beyond_limit_is_refused() {
+    let server = Server::configured("[limits]\ndelay_max_ms = 60000\n", &[]);
+    server.create("t", 1);
+    server.produce("t", "v");
+    let item = server.next("t");
+    let too_long = server.settle("nack", "t", &item, json!({ "delay_ms": 60_001 }));
+    assert!(too_long.refused(400, "INVALID_ARGUMENT").contains("at most 60000 ms"), "{too_long:?}");
+    for envelope in [json!({ "delay_ms": 60_001 }), json!({ "deliver_at": "9999-12-31T23:59:59Z" })] {
+        let body = json!({ "topic": "t", "value": "later", "envelope": envelope });
+        server.post_json("/v1/produce", &body).refused(400, "INVALID_ARGUMENT");
+    }
+    server.settle_ok("nack", "t", &item, json!({ "delay_ms": 60_000 }));
 }
 
 #[test]

@@ -41,8 +41,14 @@ pub enum Restart {
 
 pub const RESTARTS: [Restart; 2] = [Restart::Crash, Restart::Snapshot];
 
+/// The production limits, with leases of any length and a default of 2 s.
+pub fn limits() -> Limits {
+    Limits { lease_default: Millis(2_000), lease_min: Millis(1), ..Limits::production() }
+}
+
 pub fn small_config() -> PipelineConfig {
     PipelineConfig {
+        limits: limits(),
         segment_bytes: 64 << 10,
         reserve_bytes: 8 << 10,
         snapshot_every_bytes: u64::MAX,

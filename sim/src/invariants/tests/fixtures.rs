@@ -150,6 +150,7 @@ pub(in crate::invariants) fn pending(command: Command) -> PendingCommand {
         unacked_deliveries: Vec::new(),
         skips: 0,
         step: None,
+        winners_full: false,
     }
 }
 

@@ -52,6 +52,7 @@ impl Tracker {
             unacked_deliveries: self.unacked_deliveries(state, &command),
             skips: pipeline.broker().counters().skipped,
             step: None,
+            winners_full: state.winners().len() >= self.limits.completions_max,
             command,
         }
     }
@@ -66,6 +67,7 @@ impl Tracker {
         pending.after = pipeline.broker().appended();
         pending.at = pipeline.broker().now();
         pending.skips = pipeline.broker().counters().skipped - pending.skips;
+        self.winners_full |= pending.winners_full || pipeline.state().winners().len() >= self.limits.completions_max;
         if let Some(before) = pending.stale_digest {
             stale_claim_is_noop(&pending.command, before, pipeline.state().digest())?;
         }

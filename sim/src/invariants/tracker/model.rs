@@ -40,6 +40,8 @@ pub(crate) struct PendingCommand {
     pub(crate) skips: u64,
     /// Which parts of a step existed right after the decision.
     pub(crate) step: Option<StepEvidence>,
+    /// As many winners were remembered as the limit allows.
+    pub(crate) winners_full: bool,
 }
 
 impl PendingCommand {
@@ -157,6 +159,8 @@ pub(crate) struct GroupModel {
     /// the seek.
     pub(crate) dead: BTreeMap<Offset, Vec<(Lsn, Timestamp)>>,
     pub(crate) seen: BTreeMap<Offset, SeenDelivery>,
+    /// Messages acked when there had been more than one delivery of them.
+    pub(crate) winners: BTreeMap<Offset, WinnerModel>,
     /// The highest offset delivered for the first time, by partition and priority.
     pub(crate) first_deliveries: BTreeMap<OrderKey, Offset>,
     /// Messages with a withdrawn delivery: their next delivery may be a first one, out of order.
@@ -171,6 +175,7 @@ impl GroupModel {
     pub(crate) fn new(name: GroupName, first_seen: Lsn) -> Self {
         let (starts, acked, acked_before_seek, maybe_acked, skipped, dead, seen, first_deliveries, last_delivered) =
             Default::default();
+        let winners = BTreeMap::new();
         Self {
             name,
             first_seen,
@@ -181,6 +186,7 @@ impl GroupModel {
             skipped,
             dead,
             seen,
+            winners,
             first_deliveries,
             last_delivered,
             withdrawn: BTreeSet::new(),
@@ -248,6 +254,15 @@ pub(crate) struct SeenDelivery {
     pub(crate) is_uncertain: bool,
     /// A crash happened since.
     pub(crate) crashed: bool,
+}
+
+/// The delivery that acked a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WinnerModel {
+    pub(crate) token: LeaseToken,
+    /// When the ack was decided, and the last LSN after that.
+    pub(crate) at: Timestamp,
+    pub(crate) since: Lsn,
 }
 
 /// An open stream.

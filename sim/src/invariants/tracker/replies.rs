@@ -4,7 +4,7 @@ use driftq_core::command::{
     CloseStream, DeleteGroup, DeleteTopic, DescribeTopic, Extend, Nack, OnDisconnect, Peek, Produce, Redrive, Seek,
     SetPrefetch, Unsubscribe,
 };
-use driftq_core::reply::Produced;
+use driftq_core::reply::{Produced, StoreReply};
 use driftq_core::types::*;
 use driftq_core::{Command, Reply};
 
@@ -15,8 +15,8 @@ use crate::invariants::content::{accepted_is_stored, peek_matches};
 use crate::invariants::counts::description_matches;
 use crate::invariants::dead_letters::redrive_within_limit;
 use crate::invariants::dedupe::{ProduceReply, deduped_within_window, new_after_window};
-use crate::invariants::fencing::expired_not_extended;
-use crate::invariants::limits::{accepted_within_limits, query_is_noop};
+use crate::invariants::fencing::{expired_not_extended, loser_is_refused};
+use crate::invariants::limits::{accepted_within_limits, delay_within_limit, lease_within_limits, query_is_noop};
 use crate::invariants::time::least_backoff;
 use crate::invariants::verdict::{Verdict, Violation};
 
@@ -29,7 +29,7 @@ impl Tracker {
                 let stream = StreamModel {
                     topic: pending.topic.expect("subscribed to a topic"),
                     group: pending.group.expect("subscribed to a group"),
-                    lease: subscribe.lease.filter(|lease| lease.0 > 0).unwrap_or(self.limits.lease_default),
+                    lease: self.lease(subscribe.lease),
                     prefetch: subscribe.prefetch,
                     request: subscribe.clone(),
                     delivered: 0,
@@ -77,7 +77,34 @@ impl Tracker {
             _ => {}
         }
         query_is_noop(pending)?;
+        self.times_within_limits(pending, reply)?;
         self.claim_accepted(pending, reply, now)
+    }
+
+    /// The lease that a request gets.
+    fn lease(&self, requested: Option<Millis>) -> Millis {
+        let lease = requested.filter(|lease| lease.0 > 0).unwrap_or(self.limits.lease_default);
+        lease.clamp(self.limits.lease_min, self.limits.lease_max)
+    }
+
+    /// Checks the leases told and the delays accepted by a reply.
+    fn times_within_limits(&self, pending: &PendingCommand, reply: &Reply) -> Verdict {
+        let until = match reply {
+            Reply::Extended { lease_until } | Reply::Store(StoreReply::Renewed { lease_until }) => Some(*lease_until),
+            Reply::Store(StoreReply::Execute { lease_until, .. }) => Some(*lease_until),
+            _ => None,
+        };
+        if let Some(until) = until {
+            lease_within_limits(&self.limits, pending.at, until)?;
+        }
+        match (&pending.command, reply) {
+            (Command::Nack(Nack { delay, .. }), _) => delay_within_limit(&self.limits, *delay),
+            (Command::Produce(produce), Reply::Produced(Produced { duplicate: false, .. })) => {
+                let until = produce.envelope.deliver_at.map(|at| at.since(pending.at));
+                delay_within_limit(&self.limits, produce.delay.or(until))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn produced(&mut self, pending: &PendingCommand, produce: &Produce, produced: &Produced) -> Verdict {
@@ -149,10 +176,17 @@ impl Tracker {
         let known = topic.and_then(|topic| topic.messages.get(&claim.offset));
         // It may have been redriven between the decision and the reply.
         let redriven = known.is_some_and(|known| known.redriven.is_some());
+        // A trimmed message is not looked for in its partition.
+        let names_partition = known.is_some_and(|known| known.partition == claim.partition);
         let metadata = known.map(|known| known.body.metadata());
         let policy = metadata.and_then(|metadata| metadata.envelope.retry_policy);
         let offset = claim.offset;
+        let (remembered_for, all_remembered) = (self.limits.completion_ttl, !self.winners_full);
         let Some(model) = self.group_model_mut(pending) else { return Ok(()) };
+        if all_remembered && names_partition && !matches!(pending.command, Command::Complete(_)) {
+            loser_is_refused(model, claim, (pending.before, pending.at), remembered_for)?;
+        }
+        model.note_winner(pending, claim);
         if let Command::Ack(_) | Command::Complete(_) = pending.command {
             model.acked.insert(offset);
         }
@@ -192,5 +226,19 @@ impl Tracker {
             _ => seen.may_be_held = false,
         }
         Ok(())
+    }
+}
+
+impl GroupModel {
+    /// Notes the token of an accepted ack, if the message had been delivered more than once.
+    fn note_winner(&mut self, pending: &PendingCommand, claim: &Claim) {
+        let (Command::Ack(_) | Command::Complete(_), TokenClaim::Shown(token)) = (&pending.command, claim.token) else {
+            return;
+        };
+        let seen = self.seen.get(&claim.offset).filter(|seen| seen.token == token && seen.attempts > 1);
+        if let (Some(_), Some(true)) = (seen, pending.claim_is_valid) {
+            let winner = WinnerModel { token, at: pending.at, since: pending.after };
+            self.winners.insert(claim.offset, winner);
+        }
     }
 }

@@ -38,6 +38,8 @@ pub(crate) struct Tracker {
     /// The numbers of messages that steps produce.
     pub(super) expected_outputs: BTreeSet<u64>,
     pub(super) torn: Vec<TornStep>,
+    /// As many winners have been remembered as the limit allows, so some may have been forgotten early.
+    pub(super) winners_full: bool,
     pub(super) boot: Boot,
     /// The broker's count of skipped messages at the last observation.
     pub(super) skips: u64,
@@ -64,6 +66,7 @@ impl Tracker {
             maybe_completed: BTreeSet::new(),
             expected_outputs: BTreeSet::new(),
             torn: Vec::new(),
+            winners_full: false,
             boot: Boot(0),
             skips: 0,
             observed_at: None,
@@ -103,6 +106,7 @@ impl Tracker {
             maybe_completed,
             expected_outputs,
             torn,
+            winners_full,
             boot,
             skips,
             observed_at,
@@ -115,7 +119,7 @@ impl Tracker {
             out,
             "{last_token:?} {effects:?} {last_grant:?} {steps:?} {maybe_completed:?} {expected_outputs:?} {torn:?} "
         )?;
-        write!(out, "{boot:?} {skips} {observed_at:?} {has_new_reply} ")
+        write!(out, "{winners_full} {boot:?} {skips} {observed_at:?} {has_new_reply} ")
     }
 
     /// Coverage points that only the tracker can detect.

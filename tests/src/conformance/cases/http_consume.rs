@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use crate::conformance::case::{Case, case};
 use crate::conformance::probe::{Claim, LONG_MS, Probe, SHORT_MS};
-use crate::conformance::verdict::{Finding, Verdict, brief, ensure, ensure_status, fail, pass};
+use crate::conformance::verdict::{
+    Finding, Verdict, brief, deviates, ensure, ensure_status, fail, not_applicable, pass,
+};
 use crate::http::{Reply, Request};
 
 const CONSUME: &str = "HTTP API: consume";
@@ -35,6 +37,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     case(CONSUME, "consume_default_lease", "without lease_ms a lease lasts 2000 ms", default_lease),
     case(CONSUME, "consume_lease_ms", "lease_ms sets how long a lease lasts", lease_ms),
+    case(CONSUME, "consume_lease_bounds", "a lease_ms of any length is accepted and held within bounds", lease_bounds),
     case(SETTLE, "ack_by_json", "POST /v1/ack with a JSON body returns 204 without a body", ack_by_json),
     case(SETTLE, "ack_by_query", "POST /v1/ack with a query returns 204 without a body", ack_by_query),
     case(
@@ -139,7 +142,23 @@ fn observed_lease(probe: &Probe<'_>, lease: &str) -> Result<Duration, Verdict> {
     Ok(second.at - first.at)
 }
 
+/// The lease that a delivery states, in milliseconds, if it states its end.
+fn stated_lease(probe: &Probe<'_>, lease: &str) -> Result<Option<i64>, Verdict> {
+    let topic = probe.topic(1)?;
+    probe.produce(&topic, "v")?;
+    let query = format!("/v1/consume?topic={topic}&group=g&owner=w{lease}");
+    let mut worker = probe.worker_with(&Request::get(&query), &topic, "g", "w")?;
+    let item = worker.next()?;
+    let time = |name: &str| item.json[name].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let (from, until) = (time("produced_at"), time("lease_until"));
+    Ok(from.zip(until).map(|(from, until)| until.as_millisecond() - from.as_millisecond()))
+}
+
 fn default_lease(probe: &Probe<'_>) -> Finding {
+    if let Some(stated) = stated_lease(probe, "")?.filter(|stated| *stated >= 10_000) {
+        let reason = "in production a lease lasts 30 s, so that slow work is not delivered twice: docs/http.md";
+        return deviates(format!("a lease of {stated} ms"), reason);
+    }
     let seen = observed_lease(probe, "")?.as_millis();
     ensure((1_800..4_000).contains(&seen), "a redelivery after some 2000 ms", format!("one after {seen} ms"))?;
     pass(format!("redelivered after {seen} ms"))
@@ -150,6 +169,19 @@ fn lease_ms(probe: &Probe<'_>) -> Finding {
     let seen = observed_lease(probe, "&lease_ms=3200")?.as_millis();
     ensure(seen >= 2_900, "no redelivery before 3200 ms", format!("one after {seen} ms"))?;
     pass(format!("redelivered after {seen} ms"))
+}
+
+fn lease_bounds(probe: &Probe<'_>) -> Finding {
+    const DAY_MS: i64 = 86_400_000;
+    let mut seen = Vec::new();
+    for requested in [1, i64::MAX] {
+        let Some(stated) = stated_lease(probe, &format!("&lease_ms={requested}"))? else {
+            return Err(not_applicable("deliveries do not state the end of their lease"));
+        };
+        ensure((1..=2 * DAY_MS).contains(&stated), "a lease of 1 ms to 2 days", format!("{stated} for {requested}"))?;
+        seen.push(stated);
+    }
+    pass(format!("leases of {seen:?} ms"))
 }
 
 /// The claim of a delivery whose worker has disconnected.

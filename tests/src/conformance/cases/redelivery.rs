@@ -2,7 +2,7 @@
 
 use crate::conformance::case::{Case, case};
 use crate::conformance::probe::{AFTER_MEDIUM, Item, LONG_MS, MEDIUM_MS, Probe, SHORT_MS};
-use crate::conformance::verdict::{Finding, ensure, ensure_status, fail, pass};
+use crate::conformance::verdict::{Finding, ensure, ensure_status, fail, not_applicable, pass};
 
 const TIMEOUT: &str = "v1.1 Ack timeout and redelivery";
 const LAST_ERROR: &str = "v1.6 Failure reasons";
@@ -37,6 +37,12 @@ pub(super) const CASES_V1_6: &[Case] = &[
         old_owner,
     ),
     case(OWNERS, "new_owner_after_redelivery", "after a redelivery the new owner's ack succeeds", new_owner),
+    case(
+        OWNERS,
+        "old_token_after_ack",
+        "after a redelivery was acked, an ack with the token of the old delivery is 409",
+        old_token,
+    ),
     case(LAST_ERROR, "last_error_empty_at_first", "last_error is empty at the first delivery", empty_at_first),
     case(LAST_ERROR, "last_error_of_a_nack", "a nack's reason is last_error at the next delivery", of_a_nack),
     case(LAST_ERROR, "last_error_of_the_latest_nack", "last_error is the latest reason", of_the_latest_nack),
@@ -152,6 +158,23 @@ fn new_owner(probe: &Probe<'_>) -> Finding {
     let (_, new) = probe.take(&topic, "g", LONG_MS)?;
     ensure_status(&probe.ack(&new)?, 204, "the new owner's ack")?;
     pass("204")
+}
+
+fn old_token(probe: &Probe<'_>) -> Finding {
+    let topic = probe.topic(1)?;
+    probe.produce(&topic, "v")?;
+    let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
+    let (old, new) = (worker.next()?, worker.next()?);
+    worker.ack(&new)?;
+    let Some(token) = old.json["lease_token"].as_str() else {
+        return Err(not_applicable("deliveries have no lease_token"));
+    };
+    let mut body = worker.claim(&old).json();
+    body["lease_token"] = token.into();
+    ensure_status(&probe.post("/v1/ack", &body)?, 409, "the ack of the old delivery")?;
+    body["lease_token"] = new.json["lease_token"].clone();
+    ensure_status(&probe.post("/v1/ack", &body)?, 204, "the repeated ack of the new delivery")?;
+    pass("409, and 204 to the token that acked it")
 }
 
 fn empty_at_first(probe: &Probe<'_>) -> Finding {

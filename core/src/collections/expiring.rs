@@ -1,0 +1,132 @@
+//! A map whose entries expire, and the queue of its keys in the order they were inserted.
+
+use std::fmt;
+
+use super::cow::CowMap;
+use crate::types::Timestamp;
+
+#[cfg(test)]
+mod tests;
+
+/// A value that expires.
+pub(crate) trait Expires {
+    /// When it expires.
+    fn expires_at(&self) -> Timestamp;
+}
+
+/// A map of entries that expire, oldest first.
+///
+/// *Oldest* means inserted first. Entries inserted with the same lifetime expire in that order; an entry with a shorter
+/// one is not found any more once it has expired, and is removed when those before it are. Lookups, inserts and
+/// removals are those of a [`CowMap`], twice; a clone shares its entries.
+#[derive(Clone)]
+pub(crate) struct ExpiringMap<K, V> {
+    /// The value of each key and its serial number in the queue.
+    known: CowMap<K, (V, u64)>,
+    /// The keys in the order they were inserted, and when each expires.
+    queue: CowMap<u64, (K, Timestamp)>,
+    next: u64,
+}
+
+impl<K, V> ExpiringMap<K, V> {
+    /// The number of entries, including expired ones that are not removed yet.
+    #[must_use]
+    pub(crate) const fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// When the oldest entry expires.
+    #[must_use]
+    pub(crate) fn next_expiry(&self) -> Option<Timestamp> {
+        self.queue.first().map(|(_, (_, expires_at))| *expires_at)
+    }
+
+    /// The number of oldest entries that have expired at `now`, at most `limit`.
+    #[must_use]
+    pub(crate) fn expired(&self, now: Timestamp, limit: u64) -> u64 {
+        let due = self.queue.iter().take_while(|(_, (_, expires_at))| *expires_at <= now);
+        due.take(limit as usize).count() as u64
+    }
+}
+
+impl<K: Clone + Ord, V: Clone + Expires> ExpiringMap<K, V> {
+    /// The value of `key`, unless it has expired at `now`.
+    #[must_use]
+    pub(crate) fn get(&self, key: &K, now: Timestamp) -> Option<&V> {
+        self.known.get(key).map(|(value, _)| value).filter(|value| now < value.expires_at())
+    }
+
+    /// Adds or replaces the value of `key`, as the newest entry, and returns the previous one.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        self.queue.insert(self.next, (key.clone(), value.expires_at()));
+        let before = self.known.insert(key, (value, self.next)).map(|(before, serial)| {
+            self.queue.remove(&serial);
+            before
+        });
+        self.next += 1;
+        debug_assert_eq!(self.known.len(), self.queue.len(), "every key is queued once");
+        before
+    }
+
+    /// Removes the `count` oldest entries. Returns false and removes none if there are fewer.
+    pub(crate) fn remove_oldest(&mut self, count: u64) -> bool {
+        if count > self.len() as u64 {
+            return false;
+        }
+        for _ in 0..count {
+            let (_, (key, _)) = self.queue.pop_first().expect("every key is queued once");
+            self.known.remove(&key);
+        }
+        true
+    }
+
+    /// Removes the entries from the key `first` on, in the order of keys, for as long as `holds`.
+    pub(crate) fn remove_while(&mut self, first: &K, mut holds: impl FnMut(&K) -> bool) {
+        let range = self.known.range_from(first).take_while(|(key, _)| holds(key));
+        let doomed: Vec<_> = range.map(|(key, (_, serial))| (key.clone(), *serial)).collect();
+        for (key, serial) in doomed {
+            self.known.remove(&key);
+            self.queue.remove(&serial);
+        }
+    }
+
+    /// The entries, oldest first.
+    pub(crate) fn in_order(self) -> impl Iterator<Item = (K, V)> + Clone {
+        let known = self.known;
+        self.queue
+            .into_chunks()
+            .flat_map(|chunk| chunk.iter().map(|(_, (key, _))| key.clone()).collect::<Vec<_>>())
+            .map(move |key| {
+                let (value, _) = known.get(&key).expect("every queued key has a value").clone();
+                (key, value)
+            })
+    }
+}
+
+impl<K, V> Default for ExpiringMap<K, V> {
+    fn default() -> Self {
+        Self { known: CowMap::new(), queue: CowMap::new(), next: 0 }
+    }
+}
+
+/// Equal if the entries are, and their order; not how many there were before.
+impl<K: PartialEq, V: PartialEq> PartialEq for ExpiringMap<K, V> {
+    fn eq(&self, other: &Self) -> bool {
+        let (queued, values) = (self.queue.iter().map(|(_, it)| it), self.known.iter().map(|(_, (value, _))| value));
+        queued.eq(other.queue.iter().map(|(_, it)| it)) && values.eq(other.known.iter().map(|(_, (value, _))| value))
+    }
+}
+
+impl<K: Eq, V: Eq> Eq for ExpiringMap<K, V> {}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for ExpiringMap<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.known.iter().map(|(key, (value, _))| (key, value))).finish()
+    }
+}
