@@ -164,11 +164,12 @@ fn old_token(probe: &Probe<'_>) -> Finding {
     let topic = probe.topic(1)?;
     probe.produce(&topic, "v")?;
     let mut worker = probe.worker(&topic, "g", SHORT_MS)?;
-    let (old, new) = (worker.next()?, worker.next()?);
-    worker.ack(&new)?;
+    let old = worker.next()?;
     let Some(token) = old.json["lease_token"].as_str() else {
         return Err(not_applicable("deliveries have no lease_token"));
     };
+    let new = worker.next()?;
+    worker.ack(&new)?;
     let mut body = worker.claim(&old).json();
     body["lease_token"] = token.into();
     ensure_status(&probe.post("/v1/ack", &body)?, 409, "the ack of the old delivery")?;
