@@ -20,7 +20,6 @@ const FLOOR: u8 = 0x86;
 const DONE_RUN: u8 = 0x87;
 const ENTRY: u8 = 0x88;
 const IDENTITY: u8 = 0x89;
-const REPLAYED: u8 = 0x8A;
 const EFFECT: u8 = 0x8B;
 const COMPLETION: u8 = 0x8C;
 
@@ -41,7 +40,6 @@ pub(super) fn kind(image: &Image) -> u8 {
         Image::AckedRun { .. } => DONE_RUN,
         Image::DeliveryState { .. } => ENTRY,
         Image::DedupeEntry { .. } => IDENTITY,
-        Image::Replayed { .. } => REPLAYED,
         Image::Effect { .. } => EFFECT,
         Image::Completion { .. } => COMPLETION,
     }
@@ -93,9 +91,10 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_optional(out, visible_to.map(|group| u64::from(group.0)));
             put_body(out, bytes);
         }
-        Image::Group { topic, group, name, paused } => {
+        Image::Group { topic, group, name, paused, skipped } => {
             put_group(out, *topic, *group);
             out.push(u8::from(*paused));
+            put_varint(out, *skipped);
             out.extend_from_slice(name.as_str().as_bytes());
         }
         Image::Floor { topic, group, partition, floor, floor_offset } => {
@@ -114,17 +113,12 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_entry(out, delivery);
         }
         Image::DedupeEntry { scope, tenant, key, partition, offset, expires_at } => {
-            put_bytes(out, scope.as_str().as_bytes());
+            put_scope(out, scope);
             put_bytes(out, tenant.as_bytes());
             put_varint(out, u64::from(partition.0));
             put_varint(out, offset.0);
             put_varint(out, expires_at.0);
             out.extend_from_slice(key.as_bytes());
-        }
-        Image::Replayed { topic, group, partition, below } => {
-            put_group(out, *topic, *group);
-            put_varint(out, u64::from(partition.0));
-            put_varint(out, below.0);
         }
         Image::Effect { identity, effect } => {
             effects::put_identity(out, identity);
@@ -185,7 +179,8 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
         }
         GROUP => {
             let (topic, group) = group(from)?;
-            Image::Group { topic, group, paused: flag(from)?, name: group_name(rest_text(from)?)? }
+            let (paused, skipped) = (flag(from)?, from.varint()?);
+            Image::Group { topic, group, paused, skipped, name: group_name(rest_text(from)?)? }
         }
         FLOOR => {
             let (topic, group) = group(from)?;
@@ -203,17 +198,13 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
         }
         ENTRY => Image::DeliveryState { message_ref: message_ref(from)?, delivery: delivery(from)? },
         IDENTITY => Image::DedupeEntry {
-            scope: topic_name(from.text()?)?,
+            scope: scope(from)?,
             tenant: Text::from(from.text()?),
             partition: PartitionId(from.varint32()?),
             offset: Offset(from.varint()?),
             expires_at: Timestamp(from.varint()?),
             key: Text::from(rest_text(from)?),
         },
-        REPLAYED => {
-            let (topic, group) = group(from)?;
-            Image::Replayed { topic, group, partition: PartitionId(from.varint32()?), below: Position(from.varint()?) }
-        }
         EFFECT => Image::Effect { identity: effects::identity(from)?, effect: effects::effect(from)? },
         COMPLETION => Image::Completion { token: token(from)?, completion: effects::completion(from)? },
         _ => return Err(Malformed("unknown snapshot image kind")),

@@ -17,7 +17,6 @@ impl Index {
         match &record.event {
             Event::Completed(step) => self.withdraw(state, &step.message_ref),
             Event::Acked { message_ref, .. }
-            | Event::Skipped { message_ref }
             | Event::Nacked { message_ref, .. }
             | Event::Expired { message_ref, .. }
             | Event::Released { message_ref }
@@ -90,8 +89,11 @@ impl Index {
                 self.restart_group(topic, *group);
             }
             Event::GroupResumed { topic, group } => self.wake(*topic, *group),
-            Event::Produced { topic, partition, dedupe, .. } => {
-                self.added(state, *topic, *partition);
+            Event::Produced { topic, partition, dedupe, skipped, .. } => {
+                match skipped.is_empty() {
+                    true => self.added(state, *topic, *partition),
+                    false => self.arm_retention(state, *topic, *partition),
+                }
                 if let Some(dedupe) = dedupe
                     && state.dedupe(&dedupe.scope).is_some_and(|table| table.len() == 1)
                 {
@@ -111,9 +113,6 @@ impl Index {
                 if commits.is_some() {
                     self.schedule_effects_of(state, message_ref);
                 }
-            }
-            Event::Skipped { message_ref } => {
-                self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
             }
             Event::EffectBegun(begun) => self.schedule_effects(state, &begun.identity),
             Event::EffectFinished { identity, .. } | Event::EffectRenewed { identity, .. } => {
@@ -145,7 +144,10 @@ impl Index {
     fn completed(&mut self, state: &State, step: &Completed) {
         for output in &step.outputs {
             let Some(stored) = &output.stored else { continue };
-            self.added_at(state, stored.topic, output.partition, output.offset);
+            match stored.skipped.is_empty() {
+                true => self.added_at(state, stored.topic, output.partition, output.offset),
+                false => self.arm_retention(state, stored.topic, output.partition),
+            }
             if let Some(dedupe) = &stored.dedupe {
                 self.set_sweep(state, &Sweep::Dedupe(dedupe.scope.clone()));
             }

@@ -2,7 +2,7 @@
 
 use crate::types::{
     Body, Boot, Completion, DeliveryState, Effect, GroupId, GroupName, Identity, LeaseToken, MessageRef, Offset,
-    PartitionId, Position, Retention, Text, Timestamp, TopicId, TopicName,
+    PartitionId, Position, ProduceScope, Retention, Text, Timestamp, TopicId, TopicName,
 };
 
 /// A part of the state as a snapshot stores it. Applied in the order of the snapshot, the images rebuild the state.
@@ -87,6 +87,8 @@ pub enum Image {
         name: GroupName,
         /// Whether it is paused.
         paused: bool,
+        /// The number of messages it has skipped.
+        skipped: u64,
     },
     /// A group's floor in a partition.
     Floor {
@@ -121,8 +123,8 @@ pub enum Image {
     },
     /// A dedupe key.
     DedupeEntry {
-        /// The topic that was produced to.
-        scope: TopicName,
+        /// What the producer asked for.
+        scope: ProduceScope,
         /// The tenant.
         tenant: Text,
         /// The idempotency key.
@@ -133,17 +135,6 @@ pub enum Image {
         offset: Offset,
         /// The end of the window.
         expires_at: Timestamp,
-    },
-    /// The messages that a group's last seek replays in a partition.
-    Replayed {
-        /// The topic.
-        topic: TopicId,
-        /// The group.
-        group: GroupId,
-        /// The partition.
-        partition: PartitionId,
-        /// Messages below are delivered even if their identity is committed.
-        below: Position,
     },
     /// An effect.
     Effect {

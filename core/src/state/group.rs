@@ -12,6 +12,7 @@ pub struct Group {
     pub(super) id: GroupId,
     pub(super) name: GroupName,
     pub(crate) paused: bool,
+    pub(crate) skipped: u64,
     pub(crate) partitions: Vec<Arc<Progress>>,
 }
 
@@ -21,8 +22,6 @@ pub struct Progress {
     pub(super) acked: AckSet,
     pub(super) deliveries: CowMap<Position, DeliveryState>,
     pub(super) in_flight: u32,
-    /// Messages below were stored when the group last sought: they are delivered even if their identity is committed.
-    pub(super) replayed_below: Position,
 }
 
 impl Group {
@@ -42,6 +41,12 @@ impl Group {
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.paused
+    }
+
+    /// The number of messages it has acked without a delivery, since it had acked a message of their identity before.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.skipped
     }
 
     /// Its progress in a partition; `None` if the topic has no such partition.
@@ -93,12 +98,6 @@ impl Progress {
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.in_flight
-    }
-
-    /// Messages below are replayed by a seek: delivered even if their identity is committed.
-    #[must_use]
-    pub fn replayed_below(&self) -> Position {
-        self.replayed_below
     }
 
     /// The number of messages queued for redelivery.

@@ -84,12 +84,15 @@ fn metadata_round_trips() {
     });
 }
 
+/// Kinds that were written by earlier versions.
+const UNUSED: [u8; 2] = [22, 0x8A];
+
 #[test]
 fn arbitrary_records_cover_every_kind() {
     let mut runner = runner(1);
     let records = (0..2_000).map(|_| arbitrary::record().new_tree(&mut runner).unwrap().current());
     let kinds: BTreeSet<u8> = records.map(|record| record::kind(&record.event)).collect();
-    assert_eq!(kinds, KINDS.chain(IMAGES).collect());
+    assert_eq!(kinds, KINDS.chain(IMAGES).filter(|kind| !UNUSED.contains(kind)).collect());
 }
 
 #[test]

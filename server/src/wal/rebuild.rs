@@ -122,7 +122,13 @@ impl Rebuild {
         if self.lost > 0 {
             self.skip_lost_ids(&record.event);
         }
-        self.apply_atomically(record).map_err(|contradiction| contradiction.to_string())
+        let applied = self.apply_atomically(record);
+        // What made a message already done may be lost. Then it is kept and delivered.
+        let applied = match (applied, without_skips(record)) {
+            (Err(_), Some(delivered)) => self.apply_atomically(&delivered),
+            (applied, _) => applied,
+        };
+        applied.map_err(|contradiction| contradiction.to_string())
     }
 
     /// Applies the record, or changes nothing but the clock. `State::apply` does not guarantee that: of a record in
@@ -135,7 +141,7 @@ impl Rebuild {
                 | Event::Redriven { .. }
                 | Event::Acked { commits: Some(_), .. }
                 | Event::Completed(_)
-        );
+        ) || matches!(&record.event, Event::Produced { skipped, .. } if !skipped.is_empty());
         if in_parts {
             let before = self.state.clone();
             let applied = self.state.apply(record);
@@ -299,6 +305,22 @@ fn restored(images: impl Iterator<Item = Image>) -> Result<State, Contradiction>
     Ok(state)
 }
 
+/// The record with messages that are delivered, if it has one that is skipped.
+fn without_skips(record: &Record) -> Option<Record> {
+    let mut record = record.clone();
+    let skips: Vec<&mut Vec<GroupId>> = match &mut record.event {
+        Event::Produced { skipped, .. } => vec![skipped],
+        Event::Completed(step) => {
+            let stored = step.outputs.iter_mut().filter_map(|output| output.stored.as_mut());
+            stored.map(|stored| &mut stored.skipped).collect()
+        }
+        _ => return None,
+    };
+    let has_skip = skips.iter().any(|skipped| !skipped.is_empty());
+    skips.into_iter().for_each(Vec::clear);
+    has_skip.then_some(record)
+}
+
 #[cfg(test)]
 mod tests {
     use driftq_core::Body;
@@ -324,7 +346,10 @@ mod tests {
         let (name, start) = (GroupName::new("g")?, GroupStart::Earliest);
         take(&mut rebuild, Event::GroupCreated { topic, group, name, start });
         let body = Body::bare(b"key", b"value");
-        take(&mut rebuild, Event::Produced { topic, partition, offset: Offset(0), body, dedupe: None });
+        take(
+            &mut rebuild,
+            Event::Produced { topic, partition, offset: Offset(0), body, dedupe: None, skipped: Vec::new() },
+        );
         assert_eq!(rebuild.loss, Loss::default());
         let before = rebuild.state.clone();
         // The target in the first partition is valid, the one in the second does not exist.

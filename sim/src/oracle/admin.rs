@@ -41,7 +41,7 @@ impl Model {
         let t = self.topic(name)?;
         self.record()?;
         let mut topic = self.topics.remove(t);
-        self.scopes.retain(|scope| scope.topic != *name);
+        self.scopes.retain(|scope| scope.asked.0 != *name && scope.asked.1 != *name);
         self.forget_effects(name, None);
         topic.groups.sort_by(|a, b| a.name.cmp(&b.name));
         for group in &topic.groups {
@@ -68,8 +68,8 @@ impl Model {
             false => Progress::Acked,
         });
         let (progress, name) = (progress.collect(), name.clone());
-        let (last_served, last_partition, replayed_below) = Default::default();
-        topic.groups.push(Group { id, name, paused: false, progress, last_served, last_partition, replayed_below });
+        let (last_served, last_partition) = Default::default();
+        topic.groups.push(Group { id, name, paused: false, skipped: 0, progress, last_served, last_partition });
         self.reclaim(t);
         Ok(())
     }
@@ -102,7 +102,6 @@ impl Model {
         self.record()?;
         let topic = &mut self.topics[t];
         let group = &mut topic.groups[g];
-        group.replayed_below = topic.next_offset;
         for (message, progress) in topic.messages.iter().zip(&mut group.progress) {
             let is_replayed = match to {
                 SeekTo::Earliest => true,

@@ -41,6 +41,8 @@ impl Model {
                 return Err(stop);
             }
         };
+        // A skipped output may have displaced retained messages before it.
+        let m = self.topics[t].message(complete.claim.offset).unwrap_or(m);
         self.complete_effect((t, g, m), complete.result.as_ref());
         self.mark_acked(t, g, m);
         let (topic, group) = (self.topics[t].id, self.topics[t].groups[g].id);
@@ -78,6 +80,7 @@ impl Model {
                 partition: produced.partition,
                 offset: produced.offset,
                 duplicate: produced.duplicate,
+                already_done: produced.already_done,
             });
         }
         Ok(outputs.into())

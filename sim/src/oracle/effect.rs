@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use driftq_core::types::{
     Effect as ActualEffect, EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Offset, Outcome, OwnerName,
-    PartitionId, Scope, Text, Timestamp,
+    PartitionId, Scope, Text, Timestamp, TopicName,
 };
 
 /// The record of an effect.
@@ -14,6 +14,8 @@ pub(super) struct Effect {
     pub(super) status: EffectStatus,
     /// Its message is acked, so other messages of the identity need no delivery.
     pub(super) committed: bool,
+    /// The topics that the acked messages were produced to.
+    pub(super) done_for: Vec<TopicName>,
     /// A worker recorded its outcome.
     pub(super) finished: bool,
     pub(super) attempt: u32,
@@ -84,6 +86,7 @@ impl Effect {
             identity,
             status: EffectStatus::InProgress,
             committed: false,
+            done_for: Vec::new(),
             finished: false,
             attempt: 0,
             token: None,

@@ -3,14 +3,12 @@
 use driftq_core::JobClass as CoreJobClass;
 use driftq_core::faults::Faults;
 use driftq_core::log::{FileId, IoOp, StorageFault};
-use driftq_core::record::Event;
 
 use super::coverage;
 use super::job::RunningJob;
 use super::state::World;
 use crate::actions::{IoFault, JobClass};
 use crate::coverage::Point;
-use crate::invariants::lifecycle::skipped_is_acked;
 use crate::invariants::liveness::io_quiesces;
 use crate::invariants::{Verdict, Violation};
 use crate::sim_storage::SimStorage;
@@ -97,9 +95,6 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 for record in self.shadow.appended(*file, at.position, bytes) {
                     coverage::record(&mut self.coverage, self.broker.as_ref(), record);
                     self.counters.count(&record.event);
-                    if let (Event::Skipped { message_ref }, Some(broker)) = (&record.event, &self.broker) {
-                        skipped_is_acked(broker.state(), message_ref)?;
-                    }
                 }
                 let has_unsynced = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
                 self.coverage.hit_if(has_unsynced && self.jobs[0].is_some(), Point::OverlappingBatches);
