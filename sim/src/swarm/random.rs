@@ -15,6 +15,7 @@ pub(crate) enum Stream {
     Network,
     Effects,
     Futures,
+    Repeats,
 }
 
 /// A stream of random numbers, determined by a seed.
