@@ -47,8 +47,8 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Dispatches the next message of a group: delivers it, or dead-letters it if its deadline has passed. Returns false
-    /// if the group has none.
+    /// Dispatches the next message of a group: delivers it, or dead-letters it if its deadline has passed. Returns
+    /// false if the group has none.
     fn dispatch_next(&mut self, topic: TopicId, group: GroupId, log: &mut impl LogSink) -> Result<bool, Refusal> {
         let topic = self.state.topic(topic).expect("work of a deleted topic is removed");
         let next = self.faults.next_dispatch(&mut self.index, topic, group, self.limits.in_flight_max, self.now);

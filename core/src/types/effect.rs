@@ -246,8 +246,8 @@ impl Effect {
     /// Commits the effect: a message is acked that was produced to `requested` and stored in `stored_in`, the topic of
     /// the scope.
     ///
-    /// An effect past its window was retained only by its pin, which ends with the ack, and one that was committed by an
-    /// ack alone has no window of its own: each is remembered at least until `until`.
+    /// An effect past its window was retained only by its pin, which ends with the ack, and one that was committed by
+    /// an ack alone has no window of its own: each is remembered at least until `until`.
     pub(crate) fn commit(&mut self, (requested, stored_in): (&TopicName, &TopicName), until: Timestamp, at: Timestamp) {
         let by_ack_alone = self.committed && !self.finished;
         self.add_committed_topic(requested, stored_in);

@@ -52,8 +52,6 @@ pub struct Flags {
     /// The same for the scopes job and task [default: 604800000]
     #[arg(long, env = "DRIFTQ_JOB_TTL_MS", value_name = "MS")]
     job_ttl_ms: Option<RawValue>,
-    /// The same for an effect that only an ack ended [default: 600000]
-    #[arg(long, env = "DRIFTQ_ACK_TTL_MS", value_name = "MS")]
     /// Effects per tenant before begin gets 429 [default: 4000000]
     #[arg(long, env = "DRIFTQ_MAX_EFFECTS", value_name = "N")]
     max_effects: Option<RawValue>,

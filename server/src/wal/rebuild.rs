@@ -122,12 +122,11 @@ impl Rebuild {
         if self.lost > 0 {
             self.skip_lost_ids(&record.event);
         }
-        let applied = self.apply_atomically(record);
-        // What made a message already done may be lost. Then it is kept and delivered.
-        let applied = match (applied, without_skips(record)) {
-            (Err(_), Some(delivered)) => self.apply_atomically(&delivered),
-            (applied, _) => applied,
-        };
+        // What made a message already done may be lost. Then the message is kept and delivered.
+        let applied = self.apply_atomically(record).or_else(|contradiction| match without_skips(record) {
+            Some(delivered) => self.apply_atomically(&delivered),
+            None => Err(contradiction),
+        });
         applied.map_err(|contradiction| contradiction.to_string())
     }
 
@@ -324,8 +323,8 @@ fn without_skips(record: &Record) -> Option<Record> {
 #[cfg(test)]
 mod tests {
     use driftq_core::Body;
-    use driftq_core::types::{GroupName, TopicName};
-    use driftq_core::types::{GroupStart, Retention};
+    use driftq_core::record::DedupeWindow;
+    use driftq_core::types::{Envelope, GroupName, GroupStart, Metadata, ProduceScope, Retention, TopicName};
 
     use super::*;
 
@@ -356,6 +355,26 @@ mod tests {
         take(&mut rebuild, Event::GroupSought { topic, group, targets: [Position(1), Position(5)].into() });
         assert_eq!(rebuild.loss.skipped.len(), 1);
         assert_eq!(rebuild.state, before);
+        Ok(())
+    }
+
+    #[test]
+    fn message_already_done_by_a_lost_ack_is_kept_and_delivered() -> Result<(), Box<dyn std::error::Error>> {
+        let mut rebuild = Rebuild::new(State::default(), Lsn(0));
+        let (topic, group, partition) = (TopicId(0), GroupId(0), PartitionId(0));
+        let (name, retention) = (TopicName::new("t")?, Retention::default());
+        take(&mut rebuild, Event::Booted { boot: Boot(1) });
+        take(&mut rebuild, Event::TopicCreated { topic, name: name.clone(), partitions: 1, retention });
+        let start = GroupStart::Earliest;
+        take(&mut rebuild, Event::GroupCreated { topic, group, name: GroupName::new("g")?, start });
+        let envelope = Envelope { idempotency_key: Some("k".into()), ..Envelope::default() };
+        let body = Body::pack(&Metadata { envelope, ..Metadata::default() }, b"key", b"value");
+        let dedupe = Some(DedupeWindow { scope: ProduceScope::new(&name, None), expires_at: Timestamp(2_000) });
+        let skipped = vec![group];
+        take(&mut rebuild, Event::Produced { topic, partition, offset: Offset(0), body, dedupe, skipped });
+        assert_eq!(rebuild.loss, Loss::default());
+        let stored = rebuild.state.topic(topic).and_then(|topic| topic.partition(partition)).ok_or("no partition")?;
+        assert_eq!(stored.backlog().messages, 1);
         Ok(())
     }
 }
