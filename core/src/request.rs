@@ -7,9 +7,9 @@ use crate::command::{
     Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Reacquire, Redrive, Release,
     Renew, Resume, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
-use crate::reply::{Delivery, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo};
+use crate::reply::{Delivery, ListedGroup, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo};
 use crate::types::{
-    Claim, ConsumerId, Effect, EffectStatus, GroupName, LeaseToken, Outcome, Text, Timestamp, TokenClaim, TopicName,
+    Claim, ConsumerId, Effect, EffectStatus, LeaseToken, Outcome, Text, Timestamp, TokenClaim, TopicName,
 };
 
 /// A command together with the type of its reply.
@@ -127,7 +127,7 @@ requests! {
     Complete => Arc<[StepOutput]>, |complete| Command::Complete(Box::new(complete)), Reply::Completed(step) => step;
     CreateGroup => (), Command::CreateGroup, Reply::Success => ();
     DeleteGroup => (), Command::DeleteGroup, Reply::Success => ();
-    ListGroups => Vec<GroupName>, Command::ListGroups, Reply::Groups(groups) => groups;
+    ListGroups => Vec<ListedGroup>, Command::ListGroups, Reply::Groups(groups) => groups;
     Seek => (), Command::Seek, Reply::Success => ();
     Pause => (), Command::Pause, Reply::Success => ();
     Resume => (), Command::Resume, Reply::Success => ();

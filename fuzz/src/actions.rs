@@ -23,7 +23,7 @@ pub(crate) fn setup(input: &mut Unstructured<'_>) -> Setup {
     match below(input, 4) {
         0 => base,
         1 => Setup { in_flight_max: 1, messages_max: 2, dedupe_keys_max: 2, effects_max: 2, ..base },
-        2 => Setup { lease_ms: 5, snapshot_every_bytes: 300, slice_bytes: 1, ack_ttl_ms: 1, ..base },
+        2 => Setup { lease_ms: 5, snapshot_every_bytes: 300, slice_bytes: 1, dedupe_ttl_ms: 1, ..base },
         _ => Setup { segment_bytes: HEADER_BYTES as u64 + 1_200, reserve_bytes: 200, bytes_max: 64, ..base },
     }
 }

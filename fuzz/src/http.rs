@@ -76,7 +76,7 @@ fn check_claim(claim: &Claim, parsed: Result<ParsedRequest, u16>) {
 /// Checks that an accepted body survives the record codec.
 fn check_record_round_trip(body: &Body) {
     let (topic, partition, offset) = (TopicId(0), PartitionId(0), Offset(0));
-    let event = Event::Produced { topic, partition, offset, body: body.clone(), dedupe: None };
+    let event = Event::Produced { topic, partition, offset, body: body.clone(), dedupe: None, skipped: Vec::new() };
     let record = Record { at: Timestamp(1), event };
     let mut bytes = Vec::new();
     codec::record::encode(&record, &mut bytes);

@@ -195,7 +195,14 @@ mod tests {
     fn produced() -> Event {
         use driftq_core::types::{Offset, PartitionId, TopicId};
         let body = driftq_core::Body::bare(b"k", b"v");
-        Event::Produced { topic: TopicId(0), partition: PartitionId(0), offset: Offset(0), body, dedupe: None }
+        Event::Produced {
+            topic: TopicId(0),
+            partition: PartitionId(0),
+            offset: Offset(0),
+            body,
+            dedupe: None,
+            skipped: Vec::new(),
+        }
     }
 
     #[test]

@@ -78,7 +78,7 @@ mod tests {
         let command = Cli::command();
         let flags = command.get_arguments().filter(|arg| !arg.is_hide_set());
         let flags: Vec<_> = flags.filter(|arg| !["help", "version"].contains(&arg.get_id().as_str())).collect();
-        assert_eq!(flags.len(), 20);
+        assert_eq!(flags.len(), 19);
         for flag in flags {
             let variable = format!("DRIFTQ_{}", flag.get_long().unwrap().to_uppercase().replace('-', "_"));
             assert_eq!(flag.get_env().and_then(|name| name.to_str()), Some(variable.as_str()));

@@ -213,7 +213,7 @@ impl Json {
         if !body.has_metadata() {
             return;
         }
-        let Metadata { envelope, routing, trace, dead_letter, redrive } = body.metadata();
+        let Metadata { envelope, routing, trace, dead_letter, redrive, .. } = body.metadata();
         if let Some(routing) = routing {
             self.object_in("routing", |json| json.routing(&routing));
         }

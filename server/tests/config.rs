@@ -178,16 +178,15 @@ fn limits_of_the_idempotency_store_are_set_by_variables_and_flags() {
         "DRIFTQ_MAX_RESULT_BYTES",
         "DRIFTQ_EFFECT_TTL_MS",
         "DRIFTQ_JOB_TTL_MS",
-        "DRIFTQ_ACK_TTL_MS",
         "DRIFTQ_MAX_EFFECTS",
         "DRIFTQ_COMPLETION_TTL_MS",
         "DRIFTQ_MAX_COMPLETIONS",
         "DRIFTQ_MAX_OUTPUTS",
     ];
-    let env: Vec<_> = names.into_iter().zip(["1", "2", "3", "4", "5", "6", "7", "8"]).collect();
+    let env: Vec<_> = names.into_iter().zip(["1", "2", "3", "5", "6", "7", "8"]).collect();
     let limits = load("--job-ttl-ms 33", &env, Some("[limits]\neffects_max = 9\n")).unwrap().limits;
     assert_eq!((limits.result_bytes_max, limits.effect_ttl, limits.job_ttl), (1, Millis(2), Millis(33)));
-    assert_eq!((limits.ack_ttl, limits.effects_max, limits.completion_ttl), (Millis(4), 5, Millis(6)));
+    assert_eq!((limits.effects_max, limits.completion_ttl), (5, Millis(6)));
     assert_eq!((limits.completions_max, limits.outputs_max), (7, 8));
     for name in names {
         let message = load("", &[(name, "0")], None).unwrap_err();
@@ -216,7 +215,6 @@ fn unusual() -> Settings {
     settings.limits.result_bytes_max = 1 << 10;
     settings.limits.effect_ttl = Millis(1);
     settings.limits.job_ttl = Millis(2);
-    settings.limits.ack_ttl = Millis(3);
     settings.limits.effects_max = 4;
     settings.limits.completion_ttl = Millis(5);
     settings.limits.completions_max = 6;

@@ -24,14 +24,12 @@ pub struct Setup {
     pub delay_max_ms: u64,
     /// The dedupe window of a produce identity.
     pub dedupe_ttl_ms: u64,
-    /// Produce identities per topic.
+    /// Produce identities per requested topic and destination.
     pub dedupe_keys_max: u64,
     /// How long the record of an effect is kept after its end.
     pub effect_ttl_ms: u64,
     /// The same for jobs and tasks.
     pub job_ttl_ms: u64,
-    /// The same where an ack alone ended it.
-    pub ack_ttl_ms: u64,
     /// Effects per tenant.
     pub effects_max: u64,
     /// Bytes of an effect's result.
@@ -80,7 +78,6 @@ impl Setup {
             dedupe_keys_max: self.dedupe_keys_max,
             effect_ttl: Millis(self.effect_ttl_ms),
             job_ttl: Millis(self.job_ttl_ms),
-            ack_ttl: Millis(self.ack_ttl_ms),
             effects_max: self.effects_max,
             result_bytes_max: self.result_bytes_max,
             completion_ttl: Millis(self.completion_ttl_ms),
@@ -121,7 +118,6 @@ impl Default for Setup {
             dedupe_keys_max: 64,
             effect_ttl_ms: 60_000,
             job_ttl_ms: 600_000,
-            ack_ttl_ms: 10_000,
             effects_max: 64,
             result_bytes_max: 64,
             completion_ttl_ms: 10_000,

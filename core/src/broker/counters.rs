@@ -34,7 +34,7 @@ pub struct Counters {
     pub extended: u64,
     /// Redriven dead letters.
     pub redriven: u64,
-    /// Messages acked without delivery, since their identity was committed.
+    /// Messages acked without delivery, since their identity was committed; once per group.
     pub skipped: u64,
     /// Completed steps.
     pub completed: u64,
@@ -60,18 +60,21 @@ impl Counters {
     pub(super) fn count(&mut self, event: &Event) {
         self.appended += 1;
         match event {
-            Event::Produced { .. } => self.produced += 1,
+            Event::Produced { skipped, .. } => {
+                self.produced += 1;
+                self.skipped += skipped.len() as u64;
+            }
             Event::Delivered { .. } => self.delivered += 1,
             Event::Acked { .. } => self.acked += 1,
             Event::Released { .. } => self.released += 1,
             Event::Withdrawn { .. } => self.withdrawn += 1,
             Event::Extended { .. } => self.extended += 1,
             Event::Redriven { .. } => self.redriven += 1,
-            Event::Skipped { .. } => self.skipped += 1,
             Event::Completed(step) => {
                 self.completed += 1;
                 self.acked += 1;
                 self.produced += step.stored() as u64;
+                self.skipped += step.skips();
             }
             _ => {}
         }

@@ -8,7 +8,7 @@ use crate::index::NextDispatch;
 use crate::record::Event;
 use crate::reply::{Delivery, Output, Refusal};
 use crate::state::Message;
-use crate::types::{Body, DeadReason, DeliveryState, GroupId, LastError, MessageRef, Millis, Timestamp, TopicId};
+use crate::types::{DeadReason, DeliveryState, GroupId, LastError, MessageRef, Millis, Timestamp, TopicId};
 
 /// The most messages dispatched in one call. [`Broker::poll_timeout`] asks for the next call at once, so that the cost
 /// of a call does not grow with the number of consumers that have credit.
@@ -47,17 +47,15 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Dispatches the next message of a group: delivers it, skips it if its identity is committed, or dead-letters it
-    /// if its deadline has passed. Returns false if the group has none.
+    /// Dispatches the next message of a group: delivers it, or dead-letters it if its deadline has passed. Returns
+    /// false if the group has none.
     fn dispatch_next(&mut self, topic: TopicId, group: GroupId, log: &mut impl LogSink) -> Result<bool, Refusal> {
         let topic = self.state.topic(topic).expect("work of a deleted topic is removed");
         let next = self.faults.next_dispatch(&mut self.index, topic, group, self.limits.in_flight_max, self.now);
         let Some(next) = next else { return Ok(false) };
         let message_ref = next.message_ref;
         let message = message(topic, &message_ref);
-        if message.body.flags().has_identity && self.is_committed(&message_ref, &message.body) {
-            self.commit_or_refuse(Event::Skipped { message_ref }, SpaceClass::Drain, log)?;
-        } else if deadline_passed(topic, message, self.now) {
+        if deadline_passed(topic, message, self.now) {
             let last_error =
                 self.delivery_state(&message_ref).map_or(LastError::Nothing, |delivery| delivery.last_error.clone());
             let reason = DeadReason::DeadlineExceeded;
@@ -83,17 +81,6 @@ impl<F: Faults> Broker<F> {
         let delivery = Box::new(self.delivery(&message_ref, message, until));
         self.hold(Output::Deliver { consumer, delivery });
         Ok(())
-    }
-
-    /// Whether the group has committed the identity of this message with another one. Does not hold for messages that a
-    /// seek replays, nor for dead letters, since one message can be dead-lettered more than once.
-    fn is_committed(&self, message_ref: &MessageRef, body: &Body) -> bool {
-        let topic = self.state.topic(message_ref.topic).expect("work of a deleted topic is removed");
-        let group = topic.group(message_ref.group).expect("work of a deleted group is removed");
-        let progress = group.progress(message_ref.partition);
-        let replayed = progress.is_some_and(|progress| message_ref.position < progress.replayed_below());
-        let effect = self.state.effect_of(topic.name(), group.name(), body, self.now);
-        !replayed && !topic.name().is_dead_letter() && effect.is_some_and(|effect| effect.committed)
     }
 
     /// The delivery of `message` that was just committed.

@@ -11,7 +11,7 @@ use crate::decide::{self, Decision, admin, complete, dead_letter, produce, settl
 use crate::faults::Faults;
 use crate::index::{Consumer, Credit};
 use crate::record::Event;
-use crate::reply::{CloseCause, Output, Overload, Refusal, Reply};
+use crate::reply::{CloseCause, ListedGroup, Output, Overload, Refusal, Reply};
 use crate::state::Group;
 use crate::types::{ConsumerId, GroupId, MessageRef, TopicId, TopicName};
 
@@ -99,7 +99,8 @@ impl<F: Faults> Broker<F> {
             }
             Command::ListGroups(ListGroups { topic }) => {
                 let topic = decide::topic(&self.state, &topic)?;
-                Ok(Reply::Groups(topic.groups().map(|group| group.name().clone()).collect()))
+                let listed = |group: &Group| ListedGroup { name: group.name().clone(), skipped: group.skipped() };
+                Ok(Reply::Groups(topic.groups().map(listed).collect()))
             }
             Command::DescribeTopic(DescribeTopic { name }) => self.describe(&name),
             Command::Peek(Peek { topic, partition, offset, limit }) => self.peek(&topic, partition, offset, limit),

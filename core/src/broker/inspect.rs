@@ -17,6 +17,7 @@ impl<F: Faults> Broker<F> {
         let groups = topic.groups().map(|group| GroupInfo {
             group: group.name().clone(),
             paused: group.is_paused(),
+            skipped: group.skipped(),
             consumers: self.index.members(topic.id(), group.id()).count(),
             partitions: group
                 .partitions()

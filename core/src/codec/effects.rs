@@ -11,7 +11,7 @@ use crate::types::names::*;
 use crate::types::{
     Completion, Details, Effect, EffectNamespace, EffectStatus, Identity, Lifetime, Outcome, Pin, Scope,
 };
-use crate::types::{Millis, Offset, OwnerName, PartitionId, Position, Text, Timestamp, TopicId};
+use crate::types::{Millis, Offset, OwnerName, PartitionId, Position, Text, Timestamp, TopicId, TopicName};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 pub(super) fn put_identity(out: &mut Vec<u8>, identity: &Identity) {
@@ -138,6 +138,8 @@ pub(super) fn put_effect(out: &mut Vec<u8>, effect: &Effect) {
             put_varint(out, zigzag(details.response_code));
             put_bytes(out, details.last_error.as_bytes());
             put_optional(out, details.until.map(|until| until.0));
+            put_varint(out, details.committed_topics.len() as u64);
+            details.committed_topics.iter().for_each(|topic| put_bytes(out, topic.as_str().as_bytes()));
         }
     }
     put_varints(out, [effect.window.0, effect.updated_at.0, effect.expires_at.0]);
@@ -175,6 +177,7 @@ pub(super) fn effect(from: &mut Reader<'_>) -> Result<Effect, Malformed> {
                 response_code: unzigzag(from.varint()?),
                 last_error: from.text()?.into(),
                 until: optional(from)?.map(Timestamp),
+                committed_topics: topics(from)?,
             })),
         },
         window: Millis(from.varint()?),
@@ -189,6 +192,14 @@ pub(super) fn effect(from: &mut Reader<'_>) -> Result<Effect, Malformed> {
             })),
         },
     })
+}
+
+fn topics(from: &mut Reader<'_>) -> Result<Vec<TopicName>, Malformed> {
+    let mut topics = Vec::new();
+    for _ in 0..from.varint()? {
+        topics.push(topic_name(from.text()?)?);
+    }
+    Ok(topics)
 }
 
 pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
@@ -208,7 +219,7 @@ pub(super) fn put_completed(out: &mut Vec<u8>, step: &Completed) {
             Some(stored) => {
                 out.push(1);
                 put_varint(out, u64::from(stored.topic.0));
-                put_dedupe(out, stored.dedupe.as_ref());
+                put_dedupe(out, stored.dedupe.as_ref(), &stored.skipped);
                 let (bytes, metadata_len, key_len) = stored.body.parts();
                 put_varints(out, [u64::from(metadata_len), u64::from(key_len)]);
                 put_bytes(out, bytes);
@@ -248,9 +259,9 @@ fn produced(from: &mut Reader<'_>) -> Result<Produced, Malformed> {
             false => None,
             true => {
                 let topic = TopicId(from.varint32()?);
-                let dedupe = dedupe(from)?;
+                let (dedupe, skipped) = dedupe(from)?;
                 let (metadata_len, key_len) = (from.varint32()?, from.varint32()?);
-                Some(Stored { topic, dedupe, body: Body::unpack(from.bytes()?, metadata_len, key_len)? })
+                Some(Stored { topic, dedupe, skipped, body: Body::unpack(from.bytes()?, metadata_len, key_len)? })
             }
         },
     })
@@ -262,7 +273,7 @@ pub(super) fn put_completion(out: &mut Vec<u8>, completion: &Completion) {
     for output in completion.produced.iter() {
         put_bytes(out, output.topic.as_str().as_bytes());
         put_varints(out, [u64::from(output.partition.0), output.offset.0]);
-        out.push(u8::from(output.duplicate));
+        out.push(u8::from(output.duplicate) | u8::from(output.already_done) << 1);
     }
 }
 
@@ -271,12 +282,14 @@ pub(super) fn completion(from: &mut Reader<'_>) -> Result<Completion, Malformed>
     let (offset, until) = (Offset(from.varint()?), Timestamp(from.varint()?));
     let mut produced = Vec::new();
     while !from.is_empty() {
-        produced.push(StepOutput {
-            topic: topic_name(from.text()?)?,
-            partition: PartitionId(from.varint32()?),
-            offset: Offset(from.varint()?),
-            duplicate: flag(from)?,
-        });
+        let topic = topic_name(from.text()?)?;
+        let (partition, offset) = (PartitionId(from.varint32()?), Offset(from.varint()?));
+        let flags = from.byte()?;
+        if flags > 2 {
+            return Err(Malformed("unknown flags of an output"));
+        }
+        let (duplicate, already_done) = (flags & 1 != 0, flags & 2 != 0);
+        produced.push(StepOutput { topic, partition, offset, duplicate, already_done });
     }
     Ok(Completion { message_ref, offset, produced: produced.into(), until })
 }

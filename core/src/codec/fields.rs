@@ -3,7 +3,7 @@
 use crate::record::DedupeWindow;
 use crate::types::Body;
 use crate::types::names::topic_name;
-use crate::types::{Boot, GroupId, LeaseToken, Millis, PartitionId, Position, Timestamp, TopicId};
+use crate::types::{Boot, GroupId, LeaseToken, Millis, PartitionId, Position, ProduceScope, Timestamp, TopicId};
 use crate::types::{MessageRef, Retention};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
@@ -65,22 +65,53 @@ pub(super) fn optional(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed
     }
 }
 
-pub(super) fn put_dedupe(out: &mut Vec<u8>, dedupe: Option<&DedupeWindow>) {
-    match dedupe {
-        None => out.push(0),
-        Some(dedupe) => {
-            out.push(1);
-            put_bytes(out, dedupe.scope.as_str().as_bytes());
-            put_varint(out, dedupe.expires_at.0);
-        }
+/// Writes the dedupe window of a message and the groups that skip it. Only a message with a key can be skipped, so most
+/// messages take no byte for the groups.
+pub(super) fn put_dedupe(out: &mut Vec<u8>, dedupe: Option<&DedupeWindow>, skipped: &[GroupId]) {
+    let Some(dedupe) = dedupe else { return out.push(0) };
+    out.push(if skipped.is_empty() { 1 } else { 2 });
+    put_scope(out, &dedupe.scope);
+    put_varint(out, dedupe.expires_at.0);
+    if !skipped.is_empty() {
+        put_varint(out, skipped.len() as u64);
+        skipped.iter().for_each(|group| put_varint(out, u64::from(group.0)));
     }
 }
 
-pub(super) fn dedupe(reader: &mut Reader<'_>) -> Result<Option<DedupeWindow>, Malformed> {
-    match reader.byte()? {
-        0 => Ok(None),
-        1 => Ok(Some(DedupeWindow { scope: topic_name(reader.text()?)?, expires_at: Timestamp(reader.varint()?) })),
-        _ => Err(Malformed("unknown dedupe tag")),
+pub(super) fn dedupe(reader: &mut Reader<'_>) -> Result<(Option<DedupeWindow>, Vec<GroupId>), Malformed> {
+    let tag = reader.byte()?;
+    if tag == 0 {
+        return Ok((None, Vec::new()));
+    }
+    let window = DedupeWindow { scope: scope(reader)?, expires_at: Timestamp(reader.varint()?) };
+    let groups = match tag {
+        1 => 0,
+        2 => reader.varint()?,
+        _ => return Err(Malformed("unknown dedupe tag")),
+    };
+    if tag == 2 && groups == 0 {
+        return Err(Malformed("skip without a group"));
+    }
+    let mut skipped = Vec::new();
+    for _ in 0..groups {
+        skipped.push(GroupId(reader.varint32()?));
+    }
+    Ok((Some(window), skipped))
+}
+
+/// Writes a scope; a destination that is the requested topic is left empty.
+pub(super) fn put_scope(out: &mut Vec<u8>, scope: &ProduceScope) {
+    put_bytes(out, scope.topic.as_str().as_bytes());
+    let destination = if scope.is_only(&scope.topic) { "" } else { scope.destination.as_str() };
+    put_bytes(out, destination.as_bytes());
+}
+
+pub(super) fn scope(reader: &mut Reader<'_>) -> Result<ProduceScope, Malformed> {
+    let topic = topic_name(reader.text()?)?;
+    match reader.text()? {
+        "" => Ok(ProduceScope::new(&topic, None)),
+        same if same == topic.as_str() => Err(Malformed("destination is the requested topic")),
+        other => Ok(ProduceScope { destination: topic_name(other)?, topic }),
     }
 }
 

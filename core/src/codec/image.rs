@@ -95,9 +95,10 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_optional(out, visible_to.map(|group| u64::from(group.0)));
             put_body(out, bytes);
         }
-        Image::Group { topic, group, name, paused } => {
+        Image::Group { topic, group, name, paused, skipped } => {
             put_group(out, *topic, *group);
             out.push(u8::from(*paused));
+            put_varint(out, *skipped);
             out.extend_from_slice(name.as_str().as_bytes());
         }
         Image::Floor { topic, group, partition, floor, floor_offset } => {
@@ -116,7 +117,7 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_entry(out, delivery);
         }
         Image::DedupeEntry { scope, tenant, key, partition, offset, expires_at } => {
-            put_bytes(out, scope.as_str().as_bytes());
+            put_scope(out, scope);
             put_bytes(out, tenant.as_bytes());
             put_varint(out, u64::from(partition.0));
             put_varint(out, offset.0);
@@ -194,7 +195,8 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
         }
         GROUP => {
             let (topic, group) = group(from)?;
-            Image::Group { topic, group, paused: flag(from)?, name: group_name(rest_text(from)?)? }
+            let (paused, skipped) = (flag(from)?, from.varint()?);
+            Image::Group { topic, group, paused, skipped, name: group_name(rest_text(from)?)? }
         }
         FLOOR => {
             let (topic, group) = group(from)?;
@@ -212,7 +214,7 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
         }
         ENTRY => Image::DeliveryState { message_ref: message_ref(from)?, delivery: delivery(from)? },
         IDENTITY => Image::DedupeEntry {
-            scope: topic_name(from.text()?)?,
+            scope: scope(from)?,
             tenant: Text::from(from.text()?),
             partition: PartitionId(from.varint32()?),
             offset: Offset(from.varint()?),

@@ -35,7 +35,6 @@ const REDRIVEN: u8 = 18;
 const RETAINED_OUT: u8 = 19;
 const IDENTITIES_EXPIRED: u8 = 20;
 const ACKED_AND_COMMITTED: u8 = 21;
-const SKIPPED: u8 = 22;
 const EFFECT_BEGUN: u8 = 23;
 const EFFECT_FINISHED: u8 = 24;
 const EFFECT_RENEWED: u8 = 25;
@@ -62,7 +61,6 @@ pub fn kind(event: &Event) -> u8 {
         Event::Delivered { .. } => DELIVERED,
         Event::Acked { commits: None, .. } => ACKED,
         Event::Acked { commits: Some(_), .. } => ACKED_AND_COMMITTED,
-        Event::Skipped { .. } => SKIPPED,
         Event::Nacked { .. } => NACKED,
         Event::ReasonNoted { .. } => REASON_NOTED,
         Event::Expired { .. } => EXPIRED,
@@ -115,9 +113,9 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_at_group(out, at, *topic, *group);
             targets.iter().for_each(|target| put_varint(out, target.0));
         }
-        Event::Produced { topic, partition, offset, body, dedupe } => {
+        Event::Produced { topic, partition, offset, body, dedupe, skipped } => {
             put_varints(out, [at, u64::from(topic.0), u64::from(partition.0), offset.0]);
-            put_dedupe(out, dedupe.as_ref());
+            put_dedupe(out, dedupe.as_ref(), skipped);
             put_body(out, body);
         }
         Event::Delivered { message_ref, token, owner, until } => {
@@ -135,9 +133,7 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
                 put_varint(out, until.0);
             }
         }
-        Event::Skipped { message_ref } | Event::Released { message_ref } | Event::Withdrawn { message_ref } => {
-            put_at_message_ref(out, at, message_ref);
-        }
+        Event::Released { message_ref } | Event::Withdrawn { message_ref } => put_at_message_ref(out, at, message_ref),
         Event::Nacked { message_ref, reason, not_before } => {
             put_at_message_ref(out, at, message_ref);
             put_varint(out, not_before.0);
@@ -178,7 +174,7 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
         }
         Event::DedupeExpired { scope, count } => {
             put_varint(out, at);
-            put_bytes(out, scope.as_str().as_bytes());
+            put_scope(out, scope);
             put_varint(out, *count);
         }
         Event::EffectBegun(begun) => {
@@ -279,13 +275,12 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             }
             Event::GroupSought { topic, group, targets: Arc::from(targets) }
         }
-        PRODUCED => Event::Produced {
-            topic: TopicId(reader.varint32()?),
-            partition: PartitionId(reader.varint32()?),
-            offset: Offset(reader.varint()?),
-            dedupe: dedupe(reader)?,
-            body: body(reader)?,
-        },
+        PRODUCED => {
+            let topic = TopicId(reader.varint32()?);
+            let (partition, offset) = (PartitionId(reader.varint32()?), Offset(reader.varint()?));
+            let (dedupe, skipped) = dedupe(reader)?;
+            Event::Produced { topic, partition, offset, dedupe, skipped, body: body(reader)? }
+        }
         DELIVERED => Event::Delivered {
             message_ref: message_ref(reader)?,
             token: token(reader)?,
@@ -300,7 +295,6 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             commits: Some(Millis(reader.varint()?)),
             winner_until: trailing_time(reader)?,
         },
-        SKIPPED => Event::Skipped { message_ref: message_ref(reader)? },
         RELEASED => Event::Released { message_ref: message_ref(reader)? },
         WITHDRAWN => Event::Withdrawn { message_ref: message_ref(reader)? },
         NACKED => Event::Nacked {
@@ -338,7 +332,7 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             partition: PartitionId(reader.varint32()?),
             through: Position(reader.varint()?),
         },
-        IDENTITIES_EXPIRED => Event::DedupeExpired { scope: topic_name(reader.text()?)?, count: reader.varint()? },
+        IDENTITIES_EXPIRED => Event::DedupeExpired { scope: scope(reader)?, count: reader.varint()? },
         EFFECT_BEGUN => Event::EffectBegun(Box::new(effects::begun(reader)?)),
         EFFECT_FINISHED => {
             Event::EffectFinished { identity: effects::identity(reader)?, outcome: effects::outcome(reader)? }

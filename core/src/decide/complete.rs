@@ -88,7 +88,7 @@ fn output(requested_topic: TopicName, decision: Decision) -> Produced {
         unreachable!("the reply to a produce is Produced")
     };
     let stored = decision.event.map(|event| match event {
-        Event::Produced { topic, dedupe, body, .. } => Stored { topic, dedupe, body },
+        Event::Produced { topic, dedupe, skipped, body, .. } => Stored { topic, dedupe, skipped, body },
         other => unreachable!("the event of a produce is Produced: {other:?}"),
     });
     Produced { requested_topic, partition, offset, stored }

@@ -7,10 +7,11 @@ use crate::command::Produce;
 use crate::faults::Faults;
 use crate::record::{DedupeWindow, Event};
 use crate::reply::{Overload, Produced, Refusal, Reply, RouterUse};
-use crate::state::{DedupeEntry, Load, Partition, State, Topic};
+use crate::state::{DedupeEntry, Group, Load, Partition, State, Topic};
 use crate::types::partitioner::partition_of;
 use crate::types::{
-    Body, Envelope, IdentityKey, Limits, Metadata, Offset, PartitionId, Routing, Timestamp, TopicId, TopicName,
+    Body, Envelope, GroupId, IdentityKey, Limits, Metadata, Offset, PartitionId, ProduceScope, Routing, Timestamp,
+    TopicId,
 };
 
 /// Messages of the same step that are decided and not applied yet.
@@ -18,16 +19,19 @@ use crate::types::{
 pub(super) struct Pending {
     stored: BTreeMap<(TopicId, PartitionId), Load>,
     messages: BTreeMap<TopicId, u64>,
-    dedupe: BTreeMap<TopicName, BTreeMap<IdentityKey, DedupeEntry>>,
+    dedupe: BTreeMap<ProduceScope, BTreeMap<IdentityKey, DedupeEntry>>,
 }
 
 impl Pending {
     /// Adds a decided message.
     pub(super) fn add(&mut self, event: &Event) {
-        let Event::Produced { topic, partition, offset, body, dedupe } = event else { return };
-        let one = Load { messages: 1, bytes: body.payload_len() };
-        let load = self.with(*topic, *partition, one);
-        self.stored.insert((*topic, *partition), load);
+        let Event::Produced { topic, partition, offset, body, dedupe, skipped } = event else { return };
+        // A message that is acked at once is not in the backlog.
+        if skipped.is_empty() {
+            let one = Load { messages: 1, bytes: body.payload_len() };
+            let load = self.with(*topic, *partition, one);
+            self.stored.insert((*topic, *partition), load);
+        }
         *self.messages.entry(*topic).or_default() += 1;
         if let (Some(dedupe), Some((tenant, key))) = (dedupe, body.identity()) {
             let entry = DedupeEntry { partition: *partition, offset: *offset, expires_at: dedupe.expires_at };
@@ -36,11 +40,11 @@ impl Pending {
         }
     }
 
-    fn find(&self, scope: &TopicName, key: &IdentityKey) -> Option<DedupeEntry> {
+    fn find(&self, scope: &ProduceScope, key: &IdentityKey) -> Option<DedupeEntry> {
         self.dedupe.get(scope)?.get(key).copied()
     }
 
-    fn dedupe_keys(&self, scope: &TopicName) -> u64 {
+    fn dedupe_keys(&self, scope: &ProduceScope) -> u64 {
         self.dedupe.get(scope).map_or(0, |keys| keys.len() as u64)
     }
 
@@ -70,13 +74,15 @@ pub(super) fn produce_after<F: Faults>(
     check_sizes(limits, request)?;
     let dedupe = match deduplicate(context, pending, request)? {
         Dedupe::Duplicate(DedupeEntry { partition, offset, .. }) => {
-            let produced = Produced { partition, offset, duplicate: true, router: RouterUse::NoDecision };
+            let router = RouterUse::NoDecision;
+            let produced = Produced { partition, offset, duplicate: true, already_done: false, router };
             return Ok(Decision::reply_only(Reply::Produced(produced)));
         }
         Dedupe::New(window) => Some(window),
         Dedupe::NoKey => None,
     };
     set_delivery_time(limits, request, now)?;
+    let requested = ProduceScope::new(&request.topic, request.envelope.target_topic.as_ref());
     let (router, routing) = follow_router(state, request);
 
     let destination = topic(state, request.envelope.target_topic.as_ref().unwrap_or(&request.topic))?;
@@ -90,11 +96,22 @@ pub(super) fn produce_after<F: Faults>(
         Body::bare(&request.key, &request.value)
     } else {
         let (envelope, trace) = (std::mem::take(&mut request.envelope), request.trace.take());
-        let meta = Metadata { envelope, routing, trace, ..Metadata::default() };
+        let requested = Some(requested).filter(|requested| !requested.is_only(destination.name()));
+        let meta = Metadata { envelope, routing, trace, requested, ..Metadata::default() };
         Body::pack(&meta, &request.key, &request.value)
     };
-    let event = Event::Produced { topic: destination.id(), partition, offset, body, dedupe };
-    Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate: false, router })))
+    let skipped = skipping_groups(context, destination, &body);
+    let already_done = context.faults.is_told_done(&skipped);
+    let event = Event::Produced { topic: destination.id(), partition, offset, body, dedupe, skipped };
+    Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate: false, already_done, router })))
+}
+
+/// All groups of the topic, if each has acked a message of the same identity and requested topic; else none, and the
+/// message is delivered to all of them. Stops at the first group that has not.
+fn skipping_groups<F: Faults>(context: &DecisionContext<'_, F>, topic: &Topic, body: &Body) -> Vec<GroupId> {
+    let mut done = topic.groups().map(|group| context.faults.is_done(context.state, (topic, group), body, context.now));
+    let is_skipped = body.flags().has_identity && topic.group_count() > 0 && done.all(|done| done);
+    if is_skipped { topic.groups().map(Group::id).collect() } else { Vec::new() }
 }
 
 /// The result of a dedupe lookup.
@@ -114,18 +131,18 @@ fn deduplicate<F: Faults>(
 ) -> Result<Dedupe, Refusal> {
     let DecisionContext { state, limits, now, .. } = *context;
     let Some(key) = request.envelope.identity_key() else { return Ok(Dedupe::NoKey) };
-    let scope = request.envelope.target_topic.as_ref().unwrap_or(&request.topic);
-    let table = state.dedupe(scope);
+    let scope = context.faults.produce_scope(request);
+    let table = state.dedupe(&scope);
     let key = IdentityKey::new(request.envelope.tenant(), key);
     let stored = table.and_then(|table| table.find(&key, now));
-    if let Some(first) = stored.or_else(|| pending.find(scope, &key)) {
+    if let Some(first) = stored.or_else(|| pending.find(&scope, &key)) {
         return Ok(Dedupe::Duplicate(first));
     }
-    let max = limits.dedupe_keys_max.saturating_sub(pending.dedupe_keys(scope));
+    let max = limits.dedupe_keys_max.saturating_sub(pending.dedupe_keys(&scope));
     if max == 0 || table.is_some_and(|table| table.is_full(max, now)) {
         return Err(context.overloaded(Overload::DedupeKeys));
     }
-    Ok(Dedupe::New(DedupeWindow { scope: scope.clone(), expires_at: now.after(limits.dedupe_ttl) }))
+    Ok(Dedupe::New(DedupeWindow { scope, expires_at: now.after(limits.dedupe_ttl) }))
 }
 
 /// Turns the delay into a delivery time and checks it against the limit and the deadline.

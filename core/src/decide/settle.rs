@@ -11,7 +11,9 @@ use crate::faults::Faults;
 use crate::record::Event;
 use crate::reply::{Refusal, Reply};
 use crate::state::{Progress, State, Topic};
-use crate::types::{DeliveryState, GroupName, MessageRef, Millis, Offset, OffsetRef, PartitionId, Phase, Text};
+use crate::types::{
+    DeliveryState, GroupName, IdentityKey, MessageRef, Millis, Offset, OffsetRef, PartitionId, Phase, Text,
+};
 
 /// The status of a valid claim.
 #[derive(Debug)]
@@ -113,10 +115,20 @@ pub(crate) fn ack<F: Faults>(context: &DecisionContext<'_, F>, claim: &Claim) ->
     let ClaimStatus::Current(message_ref, delivery, progress) = claim_status(context, claim)? else {
         return Ok(Decision::reply_only(Reply::Success));
     };
-    let commits = has_identity(context.state, &message_ref).then_some(context.limits.ack_ttl);
+    let commits = has_identity(context.state, &message_ref).then(|| duplicate_for(context, &message_ref));
     let is_contested = is_contested(&message_ref, delivery, progress);
     let winner_until = is_contested.then(|| context.now.after(context.limits.completion_ttl));
     Ok(Decision::new(Event::Acked { message_ref, commits, winner_until }, Reply::Success))
+}
+
+/// For how long a produce of the message, which has an idempotency key, is still a duplicate.
+fn duplicate_for<F: Faults>(context: &DecisionContext<'_, F>, message_ref: &MessageRef) -> Millis {
+    let topic = context.state.topic(message_ref.topic).expect("a delivery belongs to a topic");
+    let body = &message(topic, message_ref).body;
+    let table = context.state.dedupe(&body.produce_scope(topic.name()));
+    let key = body.identity().map(|(tenant, key)| IdentityKey::new(tenant, key));
+    let entry = table.zip(key).and_then(|(table, key)| table.find(&key, context.now));
+    entry.map_or(Millis(0), |entry| entry.expires_at.since(context.now))
 }
 
 /// Whether the message has an idempotency key, and so an effect.

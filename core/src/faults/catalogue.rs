@@ -83,7 +83,18 @@ faults! {
     CompleteWithoutAck "complete-without-ack": "Completing a step does not ack its message.",
     CompleteWithoutProduce "complete-without-produce": "Completing a step stores none of its messages.",
     TtlFromBegin "ttl-from-begin": "An effect's window starts at the grant instead of the finish.",
-    SkipWithoutFinish "skip-without-finish": "A message of a committed identity is skipped and never acked.",
+    SkipWithoutFlag "skip-without-flag": "A message is acked without a delivery and its producer is not told.",
+    FlagWithoutSkip "flag-without-skip": "A producer is told that a message is already done, and it is delivered.",
+    SkipBeforeAllGroupsDone "skip-before-all-groups-done": "A message is skipped as soon as one group has acked its \
+        identity.",
+    SkipOfFinishedOnly "skip-of-finished-only": "A message is skipped though its identity is only finished, not acked.",
+    SkipAcrossTopics "skip-across-topics": "A message is skipped because of one that was produced to another topic.",
+    SkippedCountLost "skipped-count-lost": "Replaying a skipped message does not count it.",
+    GateIgnoresDestination "gate-ignores-destination": "Produces of one key to one topic are duplicates whatever their \
+        target topic.",
+    GateByStoredTopic "gate-by-stored-topic": "Produces of one key are duplicates if they are routed to one topic.",
+    AckEffectOutlastsWindow "ack-effect-outlasts-window": "An effect that only an ack ended is remembered beyond the \
+        dedupe window.",
     InFlightOffByOne "in-flight-off-by-one": "The in-flight limit admits one message too many.",
     BackpressureIgnoresBytes "backpressure-ignores-bytes": "A partition's bytes are not limited.",
     PrefetchOffByOne "prefetch-off-by-one": "A consumer is sent one message more than its prefetch.",

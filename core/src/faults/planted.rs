@@ -8,15 +8,15 @@ use super::seams::Seams;
 use super::storage::TamperedStorage;
 use super::{Fault, records};
 use crate::collections::shared::unshared;
-use crate::command::{Ack, Begin, Command, CreateGroup, Forget, StoreCommand, Subscribe, TokenClaim};
+use crate::command::{Ack, Begin, Command, CreateGroup, Forget, Produce, StoreCommand, Subscribe, TokenClaim};
 use crate::index::{Credit, Index, NextDispatch};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
-use crate::state::{Contradiction, EffectTable, State, Topic, View};
+use crate::state::{Contradiction, EffectTable, Group, State, Topic, View};
 use crate::types::{
     Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupStart,
-    LeaseToken, Limits, Lsn, MessageRef, Millis, Position, Timestamp,
+    LeaseToken, Limits, Lsn, MessageRef, Millis, Position, ProduceScope, Timestamp,
 };
 
 /// A broker with exactly one bug.
@@ -57,8 +57,14 @@ impl Seams for Planted {
             (Fault::ExhaustedRetried, Event::DeadLettered { message_ref, reason: DeadReason::MaxAttempts, .. }) => {
                 Event::Nacked { message_ref, reason: None, not_before: now }
             }
-            (Fault::BodyTruncated, Event::Produced { topic, partition, offset, body, dedupe }) => {
-                Event::Produced { topic, partition, offset, body: truncated(&body), dedupe }
+            (Fault::BodyTruncated, Event::Produced { topic, partition, offset, body, dedupe, skipped }) => {
+                Event::Produced { topic, partition, offset, body: truncated(&body), dedupe, skipped }
+            }
+            (Fault::FlagWithoutSkip, Event::Produced { topic, partition, offset, body, dedupe, .. }) => {
+                Event::Produced { topic, partition, offset, body, dedupe, skipped: Vec::new() }
+            }
+            (Fault::AckEffectOutlastsWindow, Event::Acked { message_ref, commits: Some(_), winner_until }) => {
+                Event::Acked { message_ref, commits: Some(Millis(24 * 60 * 60 * 1_000)), winner_until }
             }
             (Fault::ExpiredKeepsToken, Event::Delivered { message_ref, token, owner, until }) => {
                 let failed = |delivery: &&DeliveryState| delivery.failures > 0 && delivery.token.boot == state.boot();
@@ -168,6 +174,31 @@ impl Seams for Planted {
             other.in_flight += gone.in_flight;
         }
         heir.into_iter().for_each(|heir| index.refresh_credit(heir));
+    }
+
+    fn produce_scope(&self, request: &Produce) -> ProduceScope {
+        let target = request.envelope.target_topic.as_ref();
+        let routed = request.routing.as_ref().and_then(|decision| decision.target_topic.as_ref());
+        match self.0 {
+            Fault::GateIgnoresDestination => ProduceScope::new(&request.topic, None),
+            Fault::GateByStoredTopic => ProduceScope::new(routed.or(target).unwrap_or(&request.topic), None),
+            _ => ProduceScope::new(&request.topic, target),
+        }
+    }
+
+    fn is_done(&self, state: &State, (topic, group): (&Topic, &Group), body: &Body, now: Timestamp) -> bool {
+        let effect = state.effect_of(topic.name(), group.name(), body, now);
+        let is_dead_letter = topic.name().is_dead_letter();
+        match self.0 {
+            Fault::SkipBeforeAllGroupsDone => topic.groups().any(|group| state.is_done(topic, group, body, now)),
+            Fault::SkipOfFinishedOnly => !is_dead_letter && effect.is_some_and(|effect| effect.status.is_final()),
+            Fault::SkipAcrossTopics => !is_dead_letter && effect.is_some_and(|effect| effect.committed),
+            _ => state.is_done(topic, group, body, now),
+        }
+    }
+
+    fn is_told_done(&self, skipped: &[GroupId]) -> bool {
+        self.0 != Fault::SkipWithoutFlag && !skipped.is_empty()
     }
 
     fn lease_token_matches(&self, delivery: &DeliveryState, shown: LeaseToken) -> bool {

@@ -2,11 +2,11 @@
 
 use super::Fault;
 use crate::collections::shared::unshared;
-use crate::record::{Completed, EffectBegun, Event, Image, Record};
+use crate::record::{Completed, EffectBegun, Event, Image, Produced, Record};
 use crate::state::{Contradiction, Partition, State};
 use crate::types::{
-    Body, EffectStatus, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis, OffsetRef, PartitionId,
-    Position, Priority, TopicId, Winner,
+    Body, EffectStatus, GroupId, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis, Offset, OffsetRef,
+    PartitionId, Position, Priority, TopicId, Winner,
 };
 
 /// Applies `record` to `state` the way `fault` does it.
@@ -33,6 +33,15 @@ pub(super) fn replay(fault: Fault, state: &mut State, record: &Record) -> Result
             Some(event) => state.apply(&Record { at: record.at, event }),
             None => state.apply(record),
         },
+        (Fault::SkippedCountLost, event) => {
+            state.apply(record)?;
+            for ((topic, ..), groups) in skips(event) {
+                for group in groups {
+                    state.group_mut(topic, group)?.skipped -= 1;
+                }
+            }
+            Ok(())
+        }
         (Fault::EffectLostOnReplay, Event::EffectBegun(_)) => Ok(()),
         (
             Fault::EffectLostOnReplay,
@@ -100,7 +109,11 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             }
             Ok(())
         }
-        (Fault::SkipWithoutFinish, Event::Skipped { .. }) => Ok(()),
+        (Fault::SkipBeforeAllGroupsDone | Fault::SkipOfFinishedOnly | Fault::SkipAcrossTopics, event) => {
+            let skips = skips(event);
+            state.apply(&if skips.is_empty() { record.clone() } else { without_skips(record) })?;
+            skips.iter().try_for_each(|(stored, groups)| skip_unchecked(state, *stored, groups))
+        }
         (Fault::ExpiryOverwritesReason, Event::Expired { message_ref, .. }) => {
             state.apply(record)?;
             state.delivery_mut(message_ref)?.last_error = LastError::AckTimeout;
@@ -236,6 +249,48 @@ fn with_flags(event: &Event, change: impl Fn(&mut MessageFlags)) -> Option<Event
         _ => return None,
     }
     Some(event)
+}
+
+/// The messages that an event stores for groups that skip them, and these groups.
+fn skips(event: &Event) -> Vec<((TopicId, PartitionId, Offset), Vec<GroupId>)> {
+    let mut skips = match event {
+        Event::Produced { topic, partition, offset, skipped, .. } => {
+            vec![((*topic, *partition, *offset), skipped.clone())]
+        }
+        Event::Completed(step) => {
+            let stored = step.outputs.iter().filter_map(|output| Some((output, output.stored.as_ref()?)));
+            let of = |output: &Produced, topic| (topic, output.partition, output.offset);
+            stored.map(|(output, stored)| (of(output, stored.topic), stored.skipped.clone())).collect()
+        }
+        _ => Vec::new(),
+    };
+    skips.retain(|(_, groups)| !groups.is_empty());
+    skips
+}
+
+/// The record with messages that no group skips.
+fn without_skips(record: &Record) -> Record {
+    let mut record = record.clone();
+    match &mut record.event {
+        Event::Produced { skipped, .. } => skipped.clear(),
+        Event::Completed(step) => {
+            let stored = step.outputs.iter_mut().filter_map(|output| output.stored.as_mut());
+            stored.for_each(|stored| stored.skipped.clear());
+        }
+        _ => {}
+    }
+    record
+}
+
+/// Acks a message in `groups`, whether they have committed its identity or not.
+fn skip_unchecked(
+    state: &mut State,
+    (topic, partition, offset): (TopicId, PartitionId, Offset),
+    groups: &[GroupId],
+) -> Result<(), Contradiction> {
+    let found = state.partition_mut(topic, partition)?.find(offset).map(|(position, _)| position);
+    let position = found.ok_or(Contradiction("no such message"))?;
+    groups.iter().try_for_each(|group| state.skip(&MessageRef { topic, group: *group, partition, position }))
 }
 
 /// Every topic continues its offsets from the newest message it still stores.

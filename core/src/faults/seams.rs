@@ -1,13 +1,15 @@
 //! The seams themselves, each with the correct behaviour as its default body.
 
 use super::storage::TamperedStorage;
-use crate::command::{Command, TokenClaim};
+use crate::command::{Command, Produce, TokenClaim};
 use crate::index::{Index, NextDispatch};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
-use crate::state::{Contradiction, State, Topic, View};
-use crate::types::{ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, LeaseToken, Limits, Lsn, Timestamp};
+use crate::state::{Contradiction, Group, State, Topic, View};
+use crate::types::{
+    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, LeaseToken, Limits, Lsn, ProduceScope, Timestamp,
+};
 
 /// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.
 pub trait Seams: Copy {
@@ -81,6 +83,24 @@ pub trait Seams: Copy {
     #[inline(always)]
     fn disconnect(&self, index: &mut Index, consumer: ConsumerId) {
         index.leave(consumer);
+    }
+
+    /// The scope in which the idempotency key of a produce is looked up and stored.
+    #[inline(always)]
+    fn produce_scope(&self, request: &Produce) -> ProduceScope {
+        ProduceScope::new(&request.topic, request.envelope.target_topic.as_ref())
+    }
+
+    /// Whether a group is done with the identity of a new message.
+    #[inline(always)]
+    fn is_done(&self, state: &State, (topic, group): (&Topic, &Group), body: &Body, now: Timestamp) -> bool {
+        state.is_done(topic, group, body, now)
+    }
+
+    /// Whether the producer of a message that these groups skip is told that it is already done.
+    #[inline(always)]
+    fn is_told_done(&self, skipped: &[GroupId]) -> bool {
+        !skipped.is_empty()
     }
 
     /// Whether a lease token shown for a delivery is that delivery's own.

@@ -23,9 +23,7 @@ impl Index {
                 self.withdraw(state, message_ref, EndedBy::Answer, record.at);
             }
             Event::Expired { message_ref, .. } => self.withdraw(state, message_ref, EndedBy::Expiry, record.at),
-            Event::Skipped { message_ref } | Event::Withdrawn { message_ref } => {
-                self.withdraw(state, message_ref, EndedBy::Other, record.at);
-            }
+            Event::Withdrawn { message_ref } => self.withdraw(state, message_ref, EndedBy::Other, record.at),
             Event::DeadLettered { message_ref, .. } => {
                 let leased = delivery(state, message_ref).is_some_and(|delivery| delivery.leased_until().is_some());
                 let by = match leased {
@@ -118,8 +116,11 @@ impl Index {
                 self.restart_group(topic, *group);
             }
             Event::GroupResumed { topic, group } => self.wake(*topic, *group),
-            Event::Produced { topic, partition, dedupe, .. } => {
-                self.added(state, *topic, *partition);
+            Event::Produced { topic, partition, dedupe, skipped, .. } => {
+                match skipped.is_empty() {
+                    true => self.added(state, *topic, *partition),
+                    false => self.arm_retention(state, *topic, *partition),
+                }
                 if let Some(dedupe) = dedupe
                     && state.dedupe(&dedupe.scope).is_some_and(|table| table.len() == 1)
                 {
@@ -141,9 +142,6 @@ impl Index {
                 if winner_until.is_some() {
                     self.schedule_winners(state);
                 }
-            }
-            Event::Skipped { message_ref } => {
-                self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
             }
             Event::EffectBegun(begun) => self.schedule_effects(state, &begun.identity),
             Event::EffectFinished { identity, .. } | Event::EffectRenewed { identity, .. } => {
@@ -179,7 +177,10 @@ impl Index {
     fn completed(&mut self, state: &State, step: &Completed) {
         for output in &step.outputs {
             let Some(stored) = &output.stored else { continue };
-            self.added_at(state, stored.topic, output.partition, output.offset);
+            match stored.skipped.is_empty() {
+                true => self.added_at(state, stored.topic, output.partition, output.offset),
+                false => self.arm_retention(state, stored.topic, output.partition),
+            }
             if let Some(dedupe) = &stored.dedupe {
                 self.set_sweep(state, &Sweep::Dedupe(dedupe.scope.clone()));
             }

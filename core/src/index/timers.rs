@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::collections::cow::CowMap;
-use crate::types::{EffectNamespace, GroupId, MessageRef, PartitionId, Position, Timestamp, TopicId, TopicName};
+use crate::types::{EffectNamespace, GroupId, MessageRef, PartitionId, Position, ProduceScope, Timestamp, TopicId};
 
 /// What happens when a timer fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,8 +72,8 @@ pub(crate) struct Timers {
 /// A table whose expired entries are removed in batches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sweep {
-    /// The dedupe table of a topic.
-    Dedupe(TopicName),
+    /// The dedupe table of a scope.
+    Dedupe(ProduceScope),
     /// The effects of a namespace.
     Effects(EffectNamespace),
     /// The stored replies of completed steps.

@@ -2,7 +2,7 @@
 
 use crate::types::{
     Body, Boot, Completion, DeliveryState, Effect, GroupId, GroupName, Identity, LeaseToken, MessageRef, Offset,
-    OffsetRef, PartitionId, Position, Retention, Text, Timestamp, TopicId, TopicName, Winner,
+    OffsetRef, PartitionId, Position, ProduceScope, Retention, Text, Timestamp, TopicId, TopicName, Winner,
 };
 
 /// A part of the state as a snapshot stores it. Applied in the order of the snapshot, the images rebuild the state.
@@ -87,6 +87,8 @@ pub enum Image {
         name: GroupName,
         /// Whether it is paused.
         paused: bool,
+        /// The number of messages it has skipped.
+        skipped: u64,
     },
     /// A group's floor in a partition.
     Floor {
@@ -121,8 +123,8 @@ pub enum Image {
     },
     /// A dedupe key.
     DedupeEntry {
-        /// The topic that was produced to.
-        scope: TopicName,
+        /// What the producer asked for.
+        scope: ProduceScope,
         /// The tenant.
         tenant: Text,
         /// The idempotency key.
@@ -142,7 +144,7 @@ pub enum Image {
         group: GroupId,
         /// The partition.
         partition: PartitionId,
-        /// Messages below are delivered even if their identity is committed.
+        /// Messages below may have been delivered before the seek.
         below: Position,
     },
     /// An effect.

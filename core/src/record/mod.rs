@@ -10,8 +10,8 @@ use std::sync::Arc;
 pub use self::image::{Image, RunImage};
 use crate::types::{
     Body, Boot, DeadReason, EffectNamespace, GroupId, GroupName, GroupStart, Identity, LeaseToken, Lifetime,
-    MessageRef, Millis, Offset, Outcome, OwnerName, PartitionId, Position, Retention, StepOutput, Text, Timestamp,
-    TopicId, TopicName,
+    MessageRef, Millis, Offset, Outcome, OwnerName, PartitionId, Position, ProduceScope, Retention, StepOutput, Text,
+    Timestamp, TopicId, TopicName,
 };
 
 /// One decision and its time.
@@ -26,8 +26,8 @@ pub struct Record {
 /// The dedupe window of a stored message. Its key is in the body's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupeWindow {
-    /// The topic that was produced to, before routing. Keys are unique within it.
-    pub scope: TopicName,
+    /// What the producer asked for, before routing. Keys are unique within it.
+    pub scope: ProduceScope,
     /// Until when a second produce of the key is answered with this message.
     pub expires_at: Timestamp,
 }
@@ -78,6 +78,7 @@ impl Completed {
             partition: output.partition,
             offset: output.offset,
             duplicate: output.stored.is_none(),
+            already_done: output.stored.as_ref().is_some_and(|stored| !stored.skipped.is_empty()),
         });
         reply.collect()
     }
@@ -86,6 +87,12 @@ impl Completed {
     #[must_use]
     pub fn stored(&self) -> usize {
         self.outputs.iter().filter(|output| output.stored.is_some()).count()
+    }
+
+    /// The number of skips of its messages, one per message and group.
+    #[must_use]
+    pub fn skips(&self) -> u64 {
+        self.outputs.iter().filter_map(|output| output.stored.as_ref()).map(|stored| stored.skipped.len() as u64).sum()
     }
 }
 
@@ -118,6 +125,8 @@ pub struct Stored {
     pub topic: TopicId,
     /// Its dedupe window, if it has an idempotency key.
     pub dedupe: Option<DedupeWindow>,
+    /// As in [`Event::Produced`].
+    pub skipped: Vec<GroupId>,
     /// Its bytes.
     pub body: Body,
 }
@@ -199,6 +208,8 @@ pub enum Event {
         body: Body,
         /// Its dedupe window, if it has an idempotency key.
         dedupe: Option<DedupeWindow>,
+        /// All groups of the topic, if each has committed its identity: this record acks it there. Else none.
+        skipped: Vec<GroupId>,
     },
     /// A message was leased to a worker.
     Delivered {
@@ -215,16 +226,12 @@ pub enum Event {
     Acked {
         /// The message in its group.
         message_ref: MessageRef,
-        /// If the message has an idempotency key: how long the committed effect is remembered unless it is finished.
+        /// If the message has an idempotency key: how long the committed effect is remembered unless a worker ended
+        /// it. As long as a produce of the key is a duplicate; 0 if it is none any more.
         commits: Option<Millis>,
         /// If other deliveries of the message can exist: until when the token of the newest one is remembered as the
         /// winner's.
         winner_until: Option<Timestamp>,
-    },
-    /// A message was acked without delivery, since its group has committed its identity.
-    Skipped {
-        /// The message in its group.
-        message_ref: MessageRef,
     },
     /// A worker reported a failure.
     Nacked {
@@ -311,8 +318,8 @@ pub enum Event {
     },
     /// Dedupe windows ended.
     DedupeExpired {
-        /// The topic that was produced to.
-        scope: TopicName,
+        /// What their producers asked for.
+        scope: ProduceScope,
         /// The number of oldest entries to remove.
         count: u64,
     },

@@ -28,6 +28,15 @@ pub struct PartitionInfo {
     pub delayed: u64,
 }
 
+/// A group in the list of a topic's groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedGroup {
+    /// Its name.
+    pub name: GroupName,
+    /// As [`GroupInfo::skipped`].
+    pub skipped: u64,
+}
+
 /// The description of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInfo {
@@ -35,6 +44,8 @@ pub struct GroupInfo {
     pub group: GroupName,
     /// Whether it is paused.
     pub paused: bool,
+    /// The number of messages it has acked without a delivery, since it had acked a message of their identity before.
+    pub skipped: u64,
     /// The number of connected consumers.
     pub consumers: usize,
     /// Its progress in each partition.

@@ -8,12 +8,12 @@ mod store;
 use std::sync::Arc;
 
 pub use self::delivery::Delivery;
-pub use self::describe::{Blocked, GroupInfo, PartitionInfo, ProgressInfo, TopicInfo};
+pub use self::describe::{Blocked, GroupInfo, ListedGroup, PartitionInfo, ProgressInfo, TopicInfo};
 pub use self::refusal::{Overload, Refusal};
 pub use self::store::StoreReply;
 pub use crate::types::StepOutput;
 
-use crate::types::{Body, ConsumerId, GroupName, Offset, PartitionId, Ticket, Timestamp, TopicName};
+use crate::types::{Body, ConsumerId, Offset, PartitionId, Ticket, Timestamp, TopicName};
 
 /// An output of the broker. It leaves once every record it depends on is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub enum Reply {
         lease_until: Timestamp,
     },
     /// The groups of a topic in byte order.
-    Groups(Vec<GroupName>),
+    Groups(Vec<ListedGroup>),
     /// Dead letters were redriven.
     Redriven {
         /// The number of dead letters.
@@ -100,6 +100,9 @@ pub struct Produced {
     pub offset: Offset,
     /// Whether this is a duplicate: partition and offset are those of the first message, and nothing was stored.
     pub duplicate: bool,
+    /// Whether the message was stored and acked in every group of its topic in one step, since each of them has acked
+    /// a message of its identity before. Without it, the message is delivered or dead-lettered in every group.
+    pub already_done: bool,
     /// How the router's decision was used.
     pub router: RouterUse,
 }

@@ -40,7 +40,7 @@ impl State {
                 self.store.drop_topic(&topic.name);
                 self.set_dead_letters_of_source(&topic.name, None);
                 self.names.remove(&topic.name);
-                self.dedupe.remove(&topic.name);
+                self.dedupe.retain(|scope, _| !scope.names(&topic.name));
                 self.forget_winners_of_topic(topic.id);
             }
             Event::GroupCreated { topic, group, name, start } => {
@@ -59,8 +59,8 @@ impl State {
                 self.topic_mut(*topic)?.seek_group(*group, targets)?;
                 self.forget_winners_of_group(*topic, *group);
             }
-            Event::Produced { topic, partition, offset, body, dedupe } => {
-                self.store_message(*topic, (*partition, *offset), body, dedupe.as_ref(), at)?;
+            Event::Produced { topic, partition, offset, body, dedupe, skipped } => {
+                self.store_message(*topic, (*partition, *offset), body, dedupe.as_ref(), skipped, at)?;
             }
             Event::Delivered { message_ref, token, owner, until } => {
                 self.deliver(message_ref, *token, owner.clone(), *until)?;
@@ -77,7 +77,6 @@ impl State {
                     self.remember_winner(message_ref.at_offset(offset), winner)?;
                 }
             }
-            Event::Skipped { message_ref } => self.ack(message_ref)?,
             Event::Nacked { message_ref, reason, not_before } => {
                 self.pin_effect(message_ref, at);
                 self.requeue(message_ref, |delivery| {
@@ -157,20 +156,39 @@ impl State {
         Ok(())
     }
 
-    /// Stores a message and its dedupe entry, if it has an idempotency key.
+    /// Stores a message and its dedupe entry, if it has an idempotency key, and acks it in the `skipped` groups.
     pub(super) fn store_message(
         &mut self,
         topic: TopicId,
         (partition, offset): (PartitionId, Offset),
         body: &Body,
         dedupe: Option<&DedupeWindow>,
+        skipped: &[GroupId],
         at: Timestamp,
     ) -> Result<(), Contradiction> {
-        self.topic_mut(topic)?.store(partition, offset, at, body.clone())?;
-        match dedupe {
-            Some(dedupe) => self.insert_dedupe_entry(dedupe, body, at, (partition, offset)),
-            None => Ok(()),
+        let position = self.topic_mut(topic)?.store(partition, offset, at, body.clone())?;
+        if let Some(dedupe) = dedupe {
+            self.insert_dedupe_entry(dedupe, body, at, (partition, offset))?;
         }
+        if skipped.is_empty() {
+            return Ok(());
+        }
+        let stored_in = self.topic(topic).expect("the message was stored in it");
+        if !stored_in.groups().map(Group::id).eq(skipped.iter().copied()) {
+            return Err(Contradiction("skip that does not name every group"));
+        }
+        if !stored_in.groups().all(|group| self.is_done(stored_in, group, body, at)) {
+            return Err(Contradiction("skip of a message whose identity is not committed"));
+        }
+        skipped.iter().try_for_each(|group| self.skip(&MessageRef { topic, group: *group, partition, position }))
+    }
+
+    /// Acks a message that was never delivered to the group, and counts it.
+    pub(crate) fn skip(&mut self, message_ref: &MessageRef) -> Result<(), Contradiction> {
+        self.ack(message_ref)?;
+        let group = self.group_mut(message_ref.topic, message_ref.group)?;
+        group.skipped = group.skipped.saturating_add(1);
+        Ok(())
     }
 
     pub(super) fn insert_topic(&mut self, mut topic: Topic) -> Result<(), Contradiction> {

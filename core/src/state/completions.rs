@@ -74,8 +74,8 @@ impl State {
             return Err(Contradiction("step completed under a stale lease token"));
         }
         for output in &step.outputs {
-            let Some(Stored { topic, dedupe, body }) = &output.stored else { continue };
-            self.store_message(*topic, (output.partition, output.offset), body, dedupe.as_ref(), at)?;
+            let Some(Stored { topic, dedupe, skipped, body }) = &output.stored else { continue };
+            self.store_message(*topic, (output.partition, output.offset), body, dedupe.as_ref(), skipped, at)?;
         }
         Ok(())
     }

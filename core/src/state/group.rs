@@ -12,6 +12,7 @@ pub struct Group {
     pub(super) id: GroupId,
     pub(super) name: GroupName,
     pub(crate) paused: bool,
+    pub(crate) skipped: u64,
     pub(crate) partitions: Vec<Arc<Progress>>,
 }
 
@@ -21,7 +22,7 @@ pub struct Progress {
     pub(super) acked: AckSet,
     pub(super) deliveries: CowMap<Position, DeliveryState>,
     pub(super) in_flight: u32,
-    /// Messages below were stored when the group last sought: they are delivered even if their identity is committed.
+    /// Messages below were stored when the group last sought, so they may have been delivered before.
     pub(super) replayed_below: Position,
 }
 
@@ -42,6 +43,12 @@ impl Group {
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.paused
+    }
+
+    /// The number of messages it has acked without a delivery, since it had acked a message of their identity before.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.skipped
     }
 
     /// Its progress in a partition; `None` if the topic has no such partition.
@@ -95,7 +102,7 @@ impl Progress {
         self.in_flight
     }
 
-    /// Messages below are replayed by a seek: delivered even if their identity is committed.
+    /// Messages below were stored when the group last sought, so they may have been delivered before.
     #[must_use]
     pub fn replayed_below(&self) -> Position {
         self.replayed_below

@@ -82,7 +82,7 @@ impl Topic {
             progress.push(Arc::new(Progress { acked, ..Progress::default() }));
         }
         self.group_names.insert(name.clone(), id);
-        self.groups.insert(id, Arc::new(Group { id, name, paused: false, partitions: progress }));
+        self.groups.insert(id, Arc::new(Group { id, name, paused: false, skipped: 0, partitions: progress }));
         if moved {
             self.recount();
         }
@@ -112,10 +112,9 @@ impl Topic {
         let group = self.groups.get_mut(&id).map(unshared).ok_or(Contradiction("no such group"))?;
         for ((partition, progress), target) in self.partitions.iter_mut().zip(&mut group.partitions).zip(targets) {
             let acked = partition.acked_below(*target, id)?;
-            let before = {
-                let replayed_below = partition.next_position;
-                std::mem::replace(progress, Arc::new(Progress { acked, replayed_below, ..Progress::default() }))
-            };
+            let replayed_below = partition.next_position;
+            let sought = Progress { acked, replayed_below, ..Progress::default() };
+            let before = std::mem::replace(progress, Arc::new(sought));
             let after = &progress.acked;
             unshared(partition).change_acked_in(|position| {
                 i64::from(after.contains(position)) - i64::from(before.acked.contains(position))

@@ -32,7 +32,7 @@ pub use self::view::View;
 pub use self::winners::Winners;
 pub use crate::collections::ack_set::AckSet;
 use crate::collections::shared::unshared;
-use crate::types::{Boot, Timestamp, TopicId, TopicName};
+use crate::types::{Boot, ProduceScope, Timestamp, TopicId, TopicName};
 
 /// The durable state of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct State {
     next_topic: TopicId,
     pub(crate) topics: BTreeMap<TopicId, Arc<Topic>>,
     names: BTreeMap<TopicName, TopicId>,
-    dedupe: BTreeMap<TopicName, Arc<DedupeTable>>,
+    dedupe: BTreeMap<ProduceScope, Arc<DedupeTable>>,
     pub(crate) store: EffectStore,
     completions: Arc<Completions>,
     pub(crate) winners: Arc<Winners>,
@@ -95,14 +95,14 @@ impl State {
         self.topics.len()
     }
 
-    /// The dedupe table of the topic that producers named, before routing; `None` if it has no entries.
+    /// The dedupe table of what producers asked for, before routing; `None` if it has no entries.
     #[must_use]
-    pub fn dedupe(&self, scope: &TopicName) -> Option<&DedupeTable> {
+    pub fn dedupe(&self, scope: &ProduceScope) -> Option<&DedupeTable> {
         self.dedupe.get(scope).map(|table| &**table)
     }
 
-    /// All dedupe tables and their topics.
-    pub fn dedupe_tables(&self) -> impl Iterator<Item = (&TopicName, &DedupeTable)> {
+    /// All dedupe tables and their scopes.
+    pub fn dedupe_tables(&self) -> impl Iterator<Item = (&ProduceScope, &DedupeTable)> {
         self.dedupe.iter().map(|(scope, table)| (scope, &**table))
     }
 

@@ -57,14 +57,15 @@ impl State {
                 extend(&mut partition.trimmed, run)?;
             }
             Image::Message { .. } => self.restore_message(image)?,
-            Image::Group { topic, group: id, name, paused } => {
+            Image::Group { topic, group: id, name, paused, skipped } => {
+                check_counter(*skipped)?;
                 let topic = self.topic_mut(*topic)?;
                 if *id >= topic.next_group || topic.group_names.contains_key(name) || topic.groups.contains_key(id) {
                     return Err(Contradiction("group exists, or its id is not assigned yet"));
                 }
                 let partitions = topic.partitions.iter().map(|_| Arc::new(Progress::default())).collect();
                 topic.group_names.insert(name.clone(), *id);
-                let group = Group { id: *id, name: name.clone(), paused: *paused, partitions };
+                let group = Group { id: *id, name: name.clone(), paused: *paused, skipped: *skipped, partitions };
                 topic.groups.insert(*id, Arc::new(group));
             }
             Image::Floor { topic, group, partition, floor, floor_offset } => {

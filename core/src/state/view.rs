@@ -17,7 +17,8 @@ use crate::collections::cow::{Chunk, CowMap};
 use crate::record::{Event, Image, Record, RunImage};
 use crate::state::{Completions, EffectTable, Winners};
 use crate::types::{
-    EffectNamespace, GroupId, GroupName, IdentityKey, MessageRef, PartitionId, Position, Timestamp, TopicId, TopicName,
+    EffectNamespace, GroupId, GroupName, IdentityKey, MessageRef, PartitionId, Position, ProduceScope, Timestamp,
+    TopicId, TopicName,
 };
 
 /// The images of a state, in an order that rebuilds it. A clone continues from where it was taken.
@@ -35,7 +36,7 @@ enum Task {
     Partitions(TopicRef, IntoIter<(PartitionId, Arc<Partition>)>),
     Groups(TopicId, IntoIter<Arc<Group>>),
     Progress(TopicId, GroupId, IntoIter<(PartitionId, Arc<Progress>)>),
-    Dedupe(IntoIter<(TopicName, Arc<DedupeTable>)>),
+    Dedupe(IntoIter<(ProduceScope, Arc<DedupeTable>)>),
     Effects(IntoIter<(EffectNamespace, Arc<EffectTable>)>),
     Completions(Arc<Completions>),
     Winners(Arc<Winners>),
@@ -164,6 +165,7 @@ impl View {
                         group: group.id,
                         name: group.name.clone(),
                         paused: group.paused,
+                        skipped: group.skipped,
                     });
                 }
                 Task::Progress(topic, group, mut partitions) => {
@@ -298,7 +300,7 @@ fn entries_of<V: Clone + Send + Sync + 'static>(
     })
 }
 
-fn dedupe_image(scope: &TopicName, key: &IdentityKey, entry: DedupeEntry) -> Image {
+fn dedupe_image(scope: &ProduceScope, key: &IdentityKey, entry: DedupeEntry) -> Image {
     let (tenant, key) = key.parts();
     Image::DedupeEntry {
         scope: scope.clone(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::types::{MessageFlags, Metadata, metadata};
+use crate::types::{MessageFlags, Metadata, ProduceScope, TopicName, metadata};
 use crate::wire::{Malformed, join};
 
 /// One message's metadata, key and value, shared without copying.
@@ -80,6 +80,13 @@ impl Body {
     #[must_use]
     pub fn identity(&self) -> Option<(&str, &str)> {
         if self.flags.has_identity { metadata::identity(&self.bytes[..self.metadata_len as usize]) } else { None }
+    }
+
+    /// What the producer asked for, given the topic in which the message is stored.
+    #[must_use]
+    pub fn produce_scope(&self, stored_in: &TopicName) -> ProduceScope {
+        let requested = metadata::requested(&self.bytes[..self.metadata_len as usize]);
+        requested.unwrap_or_else(|| ProduceScope::new(stored_in, None))
     }
 
     /// Whether the message has metadata.

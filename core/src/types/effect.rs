@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::types::{LeaseToken, Millis, OwnerName, PartitionId, Position, Text, Timestamp};
+use crate::types::{LeaseToken, Millis, OwnerName, PartitionId, Position, Text, Timestamp, TopicName};
+
+/// The most requested topics that a commit remembers. Beyond it the oldest is forgotten, and messages produced to it
+/// are delivered.
+pub(crate) const COMMITTED_TOPICS_MAX: usize = 16;
 
 /// The status of an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,7 +91,7 @@ pub struct Outcome {
 pub struct Effect {
     /// The status.
     pub status: EffectStatus,
-    /// An ack or a complete has acked a message of this identity; further messages of it are skipped.
+    /// An ack or a complete has acked a message of this identity: later messages of it can be skipped.
     pub committed: bool,
     /// A finish or a complete has recorded the outcome; false if only an ack has.
     pub finished: bool,
@@ -124,6 +128,8 @@ pub struct Details {
     pub last_error: Text,
     /// The end of a [`Lifetime::Until`].
     pub until: Option<Timestamp>,
+    /// The requested topics of the acked messages; empty if that is only the topic of the scope.
+    pub committed_topics: Vec<TopicName>,
 }
 
 /// The message that pins an effect: while its group has not acked it, the effect does not expire.
@@ -158,12 +164,12 @@ impl Effect {
         }
     }
 
-    /// An effect created by an ack.
+    /// An effect created by an ack; the topics are those of [`Effect::commit`].
     #[must_use]
-    pub(crate) fn acked(window: Millis, at: Timestamp) -> Self {
-        Self {
+    pub(crate) fn acked(topics: (&TopicName, &TopicName), window: Millis, at: Timestamp) -> Self {
+        let mut effect = Self {
             status: EffectStatus::Succeeded,
-            committed: true,
+            committed: false,
             finished: false,
             attempt: 0,
             token: None,
@@ -175,7 +181,9 @@ impl Effect {
             updated_at: at,
             expires_at: at.after(window),
             pin: None,
-        }
+        };
+        effect.commit(topics, at.after(window), at);
+        effect
     }
 
     /// When to check whether the effect has expired.
@@ -235,17 +243,60 @@ impl Effect {
         self.expires_at = self.lifetime().after(at);
     }
 
-    /// Commits the effect: its message is acked.
+    /// Commits the effect: a message is acked that was produced to `requested` and stored in `stored_in`, the topic of
+    /// the scope.
     ///
-    /// An effect past its window was retained only by its pin, which ends with the ack; it gets a new `window`, so that
-    /// the commit outlives its own record.
-    pub(crate) fn commit(&mut self, window: Millis, at: Timestamp) {
+    /// An effect past its window was retained only by its pin, which ends with the ack, and one that was committed by
+    /// an ack alone has no window of its own: each is remembered at least until `until`.
+    pub(crate) fn commit(&mut self, (requested, stored_in): (&TopicName, &TopicName), until: Timestamp, at: Timestamp) {
+        let by_ack_alone = self.committed && !self.finished;
+        self.add_committed_topic(requested, stored_in);
         self.committed = true;
         self.updated_at = at;
         self.unpin();
-        if self.expires_at <= at {
-            self.expires_at = at.after(window);
+        if by_ack_alone || self.expires_at <= at {
+            self.expires_at = self.expires_at.max(until);
         }
+    }
+
+    /// Whether a message of this identity is acked that was produced to `requested`; `stored_in` is the topic of the
+    /// scope.
+    #[must_use]
+    pub fn is_committed_for(&self, requested: &TopicName, stored_in: &TopicName) -> bool {
+        self.committed
+            && match self.committed_topics() {
+                [] => requested == stored_in,
+                topics => topics.contains(requested),
+            }
+    }
+
+    /// See [`Details::committed_topics`].
+    #[must_use]
+    pub fn committed_topics(&self) -> &[TopicName] {
+        self.details.as_ref().map_or(&[], |details| &details.committed_topics)
+    }
+
+    /// No message of this identity counts as acked any more.
+    pub(crate) fn uncommit(&mut self) {
+        self.committed = false;
+        if let Some(details) = &mut self.details {
+            details.committed_topics.clear();
+        }
+    }
+
+    fn add_committed_topic(&mut self, requested: &TopicName, stored_in: &TopicName) {
+        let is_first = !self.committed;
+        if self.is_committed_for(requested, stored_in) || (is_first && requested == stored_in) {
+            return;
+        }
+        let topics = &mut self.details.get_or_insert_default().committed_topics;
+        if !is_first && topics.is_empty() {
+            topics.push(stored_in.clone());
+        }
+        if topics.len() == COMMITTED_TOPICS_MAX {
+            topics.remove(0);
+        }
+        topics.push(requested.clone());
     }
 
     /// The pinning message is acked: the effect expires at the end of its window.

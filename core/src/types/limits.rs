@@ -32,7 +32,7 @@ pub struct Limits {
     pub delay_max: Millis,
     /// How long a produce is deduplicated.
     pub dedupe_ttl: Millis,
-    /// Unexpired dedupe keys per topic; further keys are refused, none is evicted.
+    /// Unexpired dedupe keys per requested topic and destination; further keys are refused, none is evicted.
     pub dedupe_keys_max: u64,
     /// Bytes of a key.
     pub key_bytes_max: usize,
@@ -48,12 +48,11 @@ pub struct Limits {
     pub error_text_bytes_max: usize,
     /// Bytes of an effect's result; at most [`RESULT_BYTES_CEILING`].
     pub result_bytes_max: usize,
-    /// How long an effect is remembered after it ended.
+    /// How long an effect is remembered after a worker ended it. One that only an ack ended is remembered as long as a
+    /// produce of its key is a duplicate.
     pub effect_ttl: Millis,
     /// How long an effect of a job or task is remembered after it ended.
     pub job_ttl: Millis,
-    /// How long an effect created by an ack is remembered.
-    pub ack_ttl: Millis,
     /// Effects of one tenant; further ones are refused, none is evicted.
     pub effects_max: u64,
     /// How long the reply of a completed step is repeated and the winner of a message remembered.
@@ -100,7 +99,6 @@ impl Limits {
             result_bytes_max: 64 << 10,
             effect_ttl: Millis(24 * 60 * 60 * 1_000),
             job_ttl: Millis(7 * 24 * 60 * 60 * 1_000),
-            ack_ttl: Millis(10 * 60 * 1_000),
             effects_max: 4_000_000,
             completion_ttl: Millis(10 * 60 * 1_000),
             completions_max: 1_000_000,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::ids::{Offset, PartitionId};
 use super::names::{GroupName, TopicName};
+use super::produce_scope::ProduceScope;
 use super::time::{Millis, Timestamp};
 
 /// Text supplied by a client; its length is limited before it is stored.
@@ -210,14 +211,17 @@ pub struct Metadata {
     pub dead_letter: Option<Box<DeadLetter>>,
     /// Set on redriven messages.
     pub redrive: Option<RedriveOrigin>,
+    /// What the producer asked for, unless that is only the topic in which the message was first stored.
+    pub requested: Option<ProduceScope>,
 }
 
 impl Metadata {
     /// Whether there is none.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { envelope, routing, trace, dead_letter, redrive } = self;
-        envelope.is_empty() && routing.is_none() && trace.is_none() && dead_letter.is_none() && redrive.is_none()
+        let Self { envelope, routing, trace, dead_letter, redrive, requested } = self;
+        (envelope.is_empty() && routing.is_none() && trace.is_none())
+            && (dead_letter.is_none() && redrive.is_none() && requested.is_none())
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::types::names::{group_name, topic_name};
 use crate::types::{
     DEFAULT_TENANT, DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, MessageFlags, Metadata, Millis, Offset,
-    PartitionId, Priority, RedriveOrigin, RetryPolicy, Text, Timestamp,
+    PartitionId, Priority, ProduceScope, RedriveOrigin, RetryPolicy, Text, Timestamp,
 };
 use crate::wire::{Malformed, Reader, put_bytes, put_varint};
 
@@ -24,6 +24,7 @@ const ROUTING_META: u8 = 14;
 const TRACE: u8 = 15;
 const DEAD_LETTER: u8 = 16;
 const REDRIVE: u8 = 17;
+const REQUESTED: u8 = 19;
 
 /// Appends `meta`; nothing for empty metadata.
 pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
@@ -79,6 +80,9 @@ pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
             put_varint(out, redrive.original_offset.0);
         });
     }
+    if let Some(ProduceScope { topic, destination }) = &meta.requested {
+        field(out, REQUESTED, |out| put_pair(out, topic.as_str(), destination.as_str()));
+    }
 }
 
 /// Decodes what [`encode`] wrote.
@@ -109,6 +113,7 @@ pub fn decode(bytes: &[u8]) -> Result<Metadata, Malformed> {
             Field::Trace(text) => meta.trace = Some(text.into()),
             Field::DeadLetter(dead) => meta.dead_letter = Some(dead),
             Field::RedriveOrigin(redrive) => meta.redrive = Some(redrive),
+            Field::Requested(topic, destination) => meta.requested = Some(produce_scope(topic, destination)?),
         }
         Ok(())
     })?;
@@ -128,6 +133,7 @@ pub(crate) fn flags(bytes: &[u8]) -> Result<MessageFlags, Malformed> {
             Field::DeliverAt(_) => flags.has_delay = true,
             Field::IdempotencyKey(key) => flags.has_identity = !key.is_empty(),
             Field::TargetTopic(text) => drop(topic_name(text)?),
+            Field::Requested(topic, destination) => drop(produce_scope(topic, destination)?),
             _ => {}
         }
         Ok(())
@@ -150,6 +156,18 @@ pub(crate) fn identity(bytes: &[u8]) -> Option<(&str, &str)> {
     identity.filter(|key| !key.is_empty()).map(|key| (tenant, key))
 }
 
+/// What the producer asked for according to validated metadata, if that is recorded.
+pub(crate) fn requested(bytes: &[u8]) -> Option<ProduceScope> {
+    let mut reader = Reader::new(bytes);
+    while let (Ok(tag), Ok(content)) = (reader.byte(), reader.bytes()) {
+        if tag == REQUESTED {
+            let mut names = Reader::new(content);
+            return produce_scope(names.text().ok()?, names.text().ok()?).ok();
+        }
+    }
+    None
+}
+
 /// One field, borrowed from the bytes.
 enum Field<'a> {
     RunId(&'a str),
@@ -169,6 +187,7 @@ enum Field<'a> {
     Trace(&'a str),
     DeadLetter(Box<DeadLetter>),
     RedriveOrigin(RedriveOrigin),
+    Requested(&'a str, &'a str),
 }
 
 fn walk<'a>(bytes: &'a [u8], mut visit: impl FnMut(Field<'a>) -> Result<(), Malformed>) -> Result<(), Malformed> {
@@ -222,10 +241,15 @@ fn read_field(tag: u8, content: &[u8]) -> Result<Field<'_>, Malformed> {
             dead_letter_offset: Offset(reader.varint()?),
             original_offset: Offset(reader.varint()?),
         }),
+        REQUESTED => Field::Requested(reader.text()?, reader.text()?),
         _ => return Err(Malformed("unknown metadata field")),
     };
     reader.finish()?;
     Ok(field)
+}
+
+fn produce_scope(topic: &str, destination: &str) -> Result<ProduceScope, Malformed> {
+    Ok(ProduceScope { topic: topic_name(topic)?, destination: topic_name(destination)? })
 }
 
 /// Writes a tag, the content's length and the content.

@@ -5,7 +5,7 @@
 mod body;
 mod claim;
 mod delivery_state;
-mod effect;
+pub(crate) mod effect;
 pub(crate) mod identity;
 mod identity_key;
 mod ids;
@@ -14,6 +14,7 @@ mod message;
 pub mod metadata;
 pub(crate) mod names;
 pub(crate) mod partitioner;
+mod produce_scope;
 mod step;
 mod time;
 mod topic_settings;
@@ -35,6 +36,7 @@ pub use message::{
     Metadata, Priority, RedriveOrigin, RetryPolicy, Routing, RoutingDecision, Text,
 };
 pub use names::{GroupName, NameError, OwnerName, TopicName};
+pub use produce_scope::ProduceScope;
 pub use step::{Completion, StepOutput};
 pub use time::{Millis, Timestamp};
 pub use topic_settings::{GroupStart, Retention};

@@ -17,6 +17,8 @@ pub struct StepOutput {
     pub offset: Offset,
     /// Whether this is a duplicate: partition and offset are those of the first message, and nothing was stored.
     pub duplicate: bool,
+    /// Whether it is acked in every group, since each has acked a message of its identity before.
+    pub already_done: bool,
 }
 
 /// The reply of a completed step, kept to be repeated.

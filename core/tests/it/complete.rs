@@ -44,7 +44,8 @@ fn plain(to: &str, value: &str) -> Produce {
 }
 
 fn stored(of: &str, partition: u32, offset: u64) -> StepOutput {
-    StepOutput { topic: topic(of), partition: PartitionId(partition), offset: Offset(offset), duplicate: false }
+    let (partition, offset) = (PartitionId(partition), Offset(offset));
+    StepOutput { topic: topic(of), partition, offset, duplicate: false, already_done: false }
 }
 
 #[test]
@@ -303,7 +304,7 @@ fn identity_repeated_within_one_complete_is_stored_once() {
         assert_eq!(broker.stored_values("next"), ["before", "a"]);
         assert!(broker.try_produce(identified("next", "later", "x")).unwrap().duplicate);
         broker.advance(10 * 60 * 1_000 + 1_000);
-        assert_eq!(broker.pipeline.state().dedupe(&topic("next")).map(driftq_core::state::DedupeTable::len), None);
+        assert_eq!(broker.pipeline.state().dedupe(&scope("next")).map(driftq_core::state::DedupeTable::len), None);
     }
 }
 

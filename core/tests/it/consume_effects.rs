@@ -1,4 +1,4 @@
-//! Effects in consume scopes: bound to deliveries, committed by acks. A committed identity is skipped.
+//! Effects in consume scopes: bound to deliveries, committed by acks.
 
 use super::test_broker::*;
 use driftq_core::Refusal;
@@ -8,11 +8,19 @@ use driftq_core::reply::{Delivery, Overload, StoreReply};
 use driftq_core::types::{EffectStatus, Identity, Lifetime, Scope, *};
 
 pub(super) const DAY: u64 = 24 * 60 * 60 * 1_000;
-pub(super) const ACK_TTL: u64 = 10 * 60 * 1_000;
+pub(super) const DEDUPE_TTL: u64 = 10 * 60 * 1_000;
 
 /// A broker with a topic `t` and a consumer `w` of group `g`.
 pub(super) fn broker() -> TestBroker {
     with_consumer(NoFaults)
+}
+
+/// As [`broker`], with a dedupe window: an ack alone is remembered until it ends.
+pub(super) fn deduplicating_broker() -> TestBroker {
+    let mut broker = TestBroker::with_limits(|limits| limits.dedupe_ttl = Millis(DEDUPE_TTL));
+    broker.topic("t", 1);
+    subscribe_worker(&mut broker);
+    broker
 }
 
 pub(super) fn with_consumer<F: Faults>(faults: F) -> TestBroker<F> {
@@ -82,7 +90,7 @@ fn newer_delivery_takes_over_and_fences_older_grant() {
 
 #[test]
 fn begin_for_outdated_or_missing_delivery_is_stale() {
-    let mut broker = broker();
+    let mut broker = deduplicating_broker();
     let first = delivered(&mut broker, "v");
     let claim_of = |token| DeliveryClaim { partition: first.partition, offset: first.offset, token };
     for token in [TokenClaim::Absent, TokenClaim::Unreadable] {
@@ -173,10 +181,8 @@ fn effect_is_kept_while_its_message_can_be_redelivered() {
             let again = broker.expect_delivery();
             assert_eq!(broker.begin_for(&k(), &again), Ok(StoreReply::Replay(success("1"))));
             ack(&mut broker, &again);
-            broker.advance(ACK_TTL - 1);
-            assert_eq!(broker.status(&k()), Some(EffectStatus::Succeeded), "a commit lasts for the ack window");
             broker.advance(1);
-            assert_eq!((broker.status(&k()), broker.effect_count("default")), (None, 0));
+            assert_eq!((broker.status(&k()), broker.effect_count("default")), (None, 0), "until its message is acked");
         }
     }
 }
@@ -251,8 +257,9 @@ fn unpinned_effect_past_its_window_is_dropped_at_once() {
 #[test]
 fn ack_commits_effect_never_begun() {
     for restart in RESTARTS {
-        let mut broker = broker();
+        let mut broker = deduplicating_broker();
         let first = delivered(&mut broker, "v");
+        broker.advance(1_000);
         ack(&mut broker, &first);
         broker.restart(restart);
         let known = broker.effect(&k()).unwrap();
@@ -260,10 +267,27 @@ fn ack_commits_effect_never_begun() {
         assert_eq!((known.attempt, known.token, known.owner), (0, None, None));
         let replay = driftq_core::types::Outcome { result: None, ..success("") };
         assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(replay)));
-        broker.advance(ACK_TTL - 1);
+        broker.advance(DEDUPE_TTL - 1_001);
         assert_eq!(broker.status(&k()), Some(EffectStatus::Succeeded));
         broker.advance(1);
-        assert_eq!((broker.status(&k()), broker.next_timeout()), (None, None));
+        assert_eq!(broker.status(&k()), None, "no longer than a produce of its key is a duplicate");
+        broker.advance(1_000);
+        assert_eq!(broker.next_timeout(), None);
+    }
+}
+
+#[test]
+fn ack_after_dedupe_window_leaves_no_effect() {
+    for restart in RESTARTS {
+        let mut broker = deduplicating_broker();
+        let mut request = identified("t", "v", "k");
+        request.delay = Some(Millis(DEDUPE_TTL));
+        broker.try_produce(request).unwrap();
+        broker.advance(DEDUPE_TTL);
+        let first = broker.expect_delivery();
+        ack(&mut broker, &first);
+        broker.restart(restart);
+        assert_eq!((broker.status(&k()), broker.effect_count("default")), (None, 0));
     }
 }
 
@@ -292,7 +316,7 @@ fn finish_after_ack_with_same_token_stores_result() {
 #[test]
 fn ack_after_retryable_failure_counts_as_success_without_result() {
     for restart in RESTARTS {
-        let mut broker = broker();
+        let mut broker = deduplicating_broker();
         let first = delivered(&mut broker, "v");
         let token = granted(broker.begin_for(&k(), &first));
         let failure = outcome(EffectStatus::FailedRetryable, Some("\"half\""), "busy");
@@ -302,7 +326,7 @@ fn ack_after_retryable_failure_counts_as_success_without_result() {
         let known = broker.effect(&k()).unwrap();
         assert_eq!((known.status, known.committed, known.finished), (EffectStatus::Succeeded, true, false));
         assert_eq!((known.result.clone(), known.outcome().last_error), (None, "".into()));
-        assert_eq!(known.expires_at, START.after(Millis(ACK_TTL)));
+        assert_eq!(known.expires_at, START.after(Millis(DEDUPE_TTL)));
         broker.finish(&k(), token, success("1")).unwrap();
         assert_eq!(broker.begin(&k()), Ok(StoreReply::Replay(success("1"))));
     }
@@ -321,7 +345,7 @@ fn ack_after_final_outcome_keeps_outcome() {
         let after = broker.effect(&k()).unwrap();
         assert_eq!((after.outcome(), after.expires_at), (end, before.expires_at));
         assert!(after.committed && after.finished);
-        broker.try_produce(identified("t", "again", "k")).unwrap();
+        assert!(broker.try_produce(identified("t", "again", "k")).unwrap().already_done);
         assert_eq!(broker.delivered_values(), [""; 0], "later messages of the identity are skipped");
     }
 }
@@ -340,7 +364,7 @@ fn ack_beyond_quota_commits_and_begin_is_refused() {
         broker.restart(restart);
         assert_eq!(broker.effect_count("default"), 3);
         assert_eq!(broker.refused(|broker| broker.begin(&effect("d"))), overloaded(Overload::Effects));
-        broker.advance(ACK_TTL);
+        broker.advance(DEDUPE_TTL);
         granted(broker.begin(&effect("d")));
     }
 }

@@ -98,7 +98,8 @@ fn record_with_number_out_of_sequence_is_contradiction() {
     };
     let produced = |offset| {
         let body = Body::pack(&Metadata::default(), b"", b"v");
-        Event::Produced { topic: TopicId(0), partition: PartitionId(0), offset: Offset(offset), body, dedupe: None }
+        let (topic, partition, offset) = (TopicId(0), PartitionId(0), Offset(offset));
+        Event::Produced { topic, partition, offset, body, dedupe: None, skipped: Vec::new() }
     };
     assert_eq!(last_applied(vec![created(0, 1), grouped(0), produced(0), produced(1)]), Ok(()));
     for other in [1, u32::MAX] {
@@ -171,7 +172,7 @@ fn snapshot_with_group_behind_trimmed_floor_is_inconsistent() {
             trimmed_floor: Position(3),
             trimmed_floor_offset: Some(Offset(2)),
         };
-        let of = Image::Group { topic, group: group_id, name: group("g"), paused: false };
+        let of = Image::Group { topic, group: group_id, name: group("g"), paused: false, skipped: 0 };
         let floor_offset = floor.checked_sub(1).map(Offset);
         let floor = Image::Floor { topic, group: group_id, partition, floor: Position(floor), floor_offset };
         checked(1, [trimmed, of, floor])

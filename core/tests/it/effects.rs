@@ -454,7 +454,7 @@ fn store_counters_count_every_reply() {
 #[test]
 fn effect_counts_are_exact_after_random_history() {
     let mut broker = TestBroker::with_limits(|limits| {
-        (limits.effects_max, limits.effect_ttl, limits.ack_ttl) = (9, Millis(900), Millis(300));
+        (limits.effects_max, limits.effect_ttl) = (9, Millis(900));
         (limits.job_ttl, limits.dedupe_ttl) = (Millis(1_500), Millis(50));
         limits.completion_ttl = Millis(700);
     });

@@ -32,7 +32,8 @@ fn duplicate_produce_returns_first_offset_whatever_its_body() {
         other.envelope.deadline = deadline(Timestamp(1));
         other.envelope.priority = Priority::new(9);
         let router = RouterUse::NoDecision;
-        let known = Produced { partition: PartitionId(3), offset: Offset(1), duplicate: true, router };
+        let (partition, offset) = (PartitionId(3), Offset(1));
+        let known = Produced { partition, offset, duplicate: true, already_done: false, router };
         assert_eq!(broker.try_produce(other), Ok(known));
         assert_eq!(broker.digest(), digest, "nothing new is stored");
     }
@@ -85,7 +86,7 @@ fn identities_past_window_are_dropped() {
         broker.advance(1_500);
         broker.try_produce(identified("t", "v", "later")).unwrap();
         let stored_identities = |broker: &TestBroker| {
-            broker.pipeline.state().dedupe(&topic("t")).map_or(0, driftq_core::state::DedupeTable::len)
+            broker.pipeline.state().dedupe(&scope("t")).map_or(0, driftq_core::state::DedupeTable::len)
         };
         assert_eq!(stored_identities(&broker), 3_001);
         broker.restart_after(restart, TTL - 501);
@@ -130,31 +131,91 @@ fn empty_key_is_no_identity() {
         let produced = broker.try_produce(identified("t", "v", "")).unwrap();
         assert_eq!((produced.offset, produced.duplicate), (Offset(offset), false));
     }
-    assert!(broker.pipeline.state().dedupe(&topic("t")).is_none(), "no identity is stored");
+    assert!(broker.pipeline.state().dedupe(&scope("t")).is_none(), "no identity is stored");
+}
+
+/// A message with one identity, produced to `requested`.
+fn to(requested: &str, target: Option<&str>, routed: Option<&str>) -> Produce {
+    let mut request = identified(requested, "v", "identity");
+    request.envelope.target_topic = target.map(topic);
+    request.routing = routed.map(|to| RoutingDecision { target_topic: Some(topic(to)), ..Default::default() });
+    request
 }
 
 #[test]
-fn dedupe_scope_is_producer_topic_before_routing() {
-    let mut broker = TestBroker::with_topic(5);
+fn dedupe_scope_is_requested_topic_and_destination_before_routing() {
+    for restart in RESTARTS {
+        let mut broker = TestBroker::with_topic(5);
+        broker.topic("u", 1);
+        let produces = [
+            (to("t", None, Some("u")), false, "new"),
+            (to("t", None, None), true, "the router does not change the scope"),
+            (to("t", Some("t"), None), true, "a target that is the requested topic changes nothing"),
+            (to("u", None, None), false, "another requested topic, though the first message is stored in it"),
+            (to("u", Some("t"), None), false, "another requested topic, though the destination is the first one's"),
+            (to("t", Some("u"), None), false, "another destination"),
+            (to("t", Some("u"), Some("t")), true, "the destination is the producer's"),
+        ];
+        for (request, duplicate, why) in produces {
+            assert_eq!(broker.try_produce(request).unwrap().duplicate, duplicate, "{why}");
+        }
+        assert_eq!((broker.stored_values("t").len(), broker.stored_values("u").len()), (1, 3));
+        broker.restart(restart);
+        assert!(broker.try_produce(to("t", Some("u"), None)).unwrap().duplicate);
+        assert!(broker.try_produce(to("u", Some("t"), None)).unwrap().duplicate);
+    }
+}
+
+#[test]
+fn deleting_requested_topic_or_destination_clears_their_identities() {
+    for restart in RESTARTS {
+        for (deleted, left) in [("t", [false, false, true]), ("u", [true, false, false])] {
+            let mut broker = TestBroker::with_topic(1);
+            broker.topic("u", 1);
+            let produces = [to("t", None, None), to("t", Some("u"), None), to("u", None, None)];
+            for request in &produces {
+                assert!(!broker.try_produce(request.clone()).unwrap().duplicate);
+            }
+            broker.delete_topic(deleted);
+            broker.topic(deleted, 1);
+            broker.restart(restart);
+            assert_eq!(produces.map(|request| broker.try_produce(request).unwrap().duplicate), left, "{deleted}");
+        }
+    }
+}
+
+#[test]
+fn stored_message_names_what_its_producer_asked_for() {
+    let mut broker = TestBroker::with_topic(1);
     broker.topic("u", 1);
-    let to = |requested: &str, target: Option<&str>, routed: Option<&str>| {
-        let mut request = identified(requested, "v", "identity");
-        request.envelope.target_topic = target.map(topic);
-        request.routing = routed.map(|to| RoutingDecision { target_topic: Some(topic(to)), ..Default::default() });
-        request
+    let asked = |topic_name: &str, destination: &str| {
+        Some(ProduceScope { topic: topic(topic_name), destination: topic(destination) })
     };
-    assert!(!broker.try_produce(to("t", None, Some("u"))).unwrap().duplicate);
-    assert_eq!(broker.stored_values("u").len(), 1, "the message is stored in the router's topic");
-    assert!(
-        broker.try_produce(to("t", None, None)).unwrap().duplicate,
-        "the identity is scoped by the producer's topic"
-    );
-    assert!(
-        broker.try_produce(to("u", Some("t"), None)).unwrap().duplicate,
-        "the target topic beats the requested topic"
-    );
-    assert!(!broker.try_produce(to("u", None, None)).unwrap().duplicate, "another topic is another scope");
-    assert!(broker.try_produce(to("t", Some("u"), None)).unwrap().duplicate);
+    for (request, stored_in, requested) in [
+        (to("t", None, None), "t", None),
+        (to("u", Some("t"), None), "t", asked("u", "t")),
+        (to("u", None, Some("t")), "t", asked("u", "u")),
+        (to("t", Some("u"), Some("t")), "t", asked("t", "u")),
+    ] {
+        broker.try_produce(request).unwrap();
+        let newest = broker.stored_messages(stored_in, 0).pop().unwrap();
+        assert_eq!(newest.body.metadata().requested, requested);
+    }
+}
+
+#[test]
+fn fault_in_dedupe_scope_is_detected() {
+    fn duplicates<F: Faults>(faults: F) -> [bool; 2] {
+        let mut broker = TestBroker::with(small_config(), faults);
+        broker.topic("t", 1);
+        broker.topic("u", 1);
+        broker.topic("v", 1);
+        broker.try_produce(to("t", None, Some("v"))).unwrap();
+        [to("t", Some("u"), None), to("u", None, Some("v"))].map(|it| broker.try_produce(it).unwrap().duplicate)
+    }
+    assert_eq!(duplicates(NoFaults), [false, false]);
+    assert_eq!(duplicates(Planted(Fault::GateIgnoresDestination)), [true, false]);
+    assert_eq!(duplicates(Planted(Fault::GateByStoredTopic)), [false, true]);
 }
 
 #[test]
@@ -223,7 +284,7 @@ fn message_and_identity_share_one_record() {
     recording.produce_with("t", "v", |request| request.envelope.idempotency_key = Some("identity".into()));
     for state in recording.states() {
         let stored = state.topic_named(&topic("t")).map_or(0, |topic| topic.next_offset().0);
-        let known = state.dedupe(&topic("t")).map_or(0, |known| known.len() as u64);
+        let known = state.dedupe(&scope("t")).map_or(0, |known| known.len() as u64);
         assert_eq!(stored, known);
     }
 }

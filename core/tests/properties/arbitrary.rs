@@ -178,13 +178,14 @@ pub fn metadata() -> BoxedStrategy<Metadata> {
     let redrive = (number32(), offset(), offset()).prop_map(|(count, dead_letter_offset, original_offset)| {
         RedriveOrigin { count, dead_letter_offset, original_offset }
     });
-    (envelope(), of(routing), of(text()), weighted(0.3, dead_letter()), of(redrive))
-        .prop_map(|(envelope, routing, trace, dead_letter, redrive)| Metadata {
+    (envelope(), of(routing), of(text()), weighted(0.3, dead_letter()), of(redrive), of(produce_scope()))
+        .prop_map(|(envelope, routing, trace, dead_letter, redrive, requested)| Metadata {
             envelope,
             routing,
             trace,
             dead_letter: dead_letter.map(Box::new),
             redrive,
+            requested,
         })
         .boxed()
 }
@@ -234,7 +235,7 @@ fn of_deliveries() -> BoxedStrategy<Event> {
             commits: window.map(Millis),
             winner_until
         }),
-        message_ref().prop_map(|message_ref| Event::Skipped { message_ref }),
+        message_ref().prop_map(|message_ref| Event::Withdrawn { message_ref }),
         message_ref().prop_map(|message_ref| Event::Released { message_ref }),
         (message_ref(), of(shared_text()), time()).prop_map(|(message_ref, reason, not_before)| Event::Nacked {
             message_ref,
@@ -293,10 +294,11 @@ fn outcome() -> BoxedStrategy<Outcome> {
 }
 
 fn effect() -> BoxedStrategy<Effect> {
-    let details =
-        (of(text()), any::<i64>(), text(), of(time())).prop_map(|(request_hash, response_code, last_error, until)| {
-            Box::new(Details { request_hash, response_code, last_error, until })
-        });
+    let details = (of(text()), any::<i64>(), text(), of(time()), vec(topic_name(), 0..3)).prop_map(
+        |(request_hash, response_code, last_error, until, committed_topics)| {
+            Box::new(Details { request_hash, response_code, last_error, until, committed_topics })
+        },
+    );
     let pin = (partition(), position(), time())
         .prop_map(|(partition, position, look_at)| Box::new(Pin { partition, position, look_at }));
     let times = (time(), number(), time(), time());
@@ -342,12 +344,28 @@ fn begun() -> BoxedStrategy<EffectBegun> {
         .boxed()
 }
 
-fn dedupe() -> BoxedStrategy<DedupeWindow> {
-    (topic_name(), time()).prop_map(|(scope, expires_at)| DedupeWindow { scope, expires_at }).boxed()
+fn produce_scope() -> BoxedStrategy<ProduceScope> {
+    (topic_name(), of(topic_name())).prop_map(|(topic, target)| ProduceScope::new(&topic, target.as_ref())).boxed()
+}
+
+/// A dedupe window, and groups that skip the message.
+fn dedupe() -> BoxedStrategy<(Option<DedupeWindow>, Vec<GroupId>)> {
+    let window = (produce_scope(), time()).prop_map(|(scope, expires_at)| DedupeWindow { scope, expires_at });
+    of((window, vec(group(), 0..3)))
+        .prop_map(|dedupe| match dedupe {
+            Some((window, skipped)) => (Some(window), skipped),
+            None => (None, Vec::new()),
+        })
+        .boxed()
 }
 
 fn completed() -> BoxedStrategy<Completed> {
-    let stored = (topic(), of(dedupe()), body()).prop_map(|(topic, dedupe, body)| Stored { topic, dedupe, body });
+    let stored = (topic(), dedupe(), body()).prop_map(|(topic, (dedupe, skipped), body)| Stored {
+        topic,
+        dedupe,
+        skipped,
+        body,
+    });
     let output =
         (topic_name(), partition(), offset(), of(stored)).prop_map(|(requested_topic, partition, offset, stored)| {
             Produced { requested_topic, partition, offset, stored }
@@ -367,8 +385,10 @@ fn completed() -> BoxedStrategy<Completed> {
 }
 
 fn completion() -> BoxedStrategy<Completion> {
-    let output = (topic_name(), partition(), offset(), any::<bool>())
-        .prop_map(|(topic, partition, offset, duplicate)| StepOutput { topic, partition, offset, duplicate });
+    let output = (topic_name(), partition(), offset(), 0..3).prop_map(|(topic, partition, offset, flag)| {
+        let (duplicate, already_done) = (flag == 1, flag == 2);
+        StepOutput { topic, partition, offset, duplicate, already_done }
+    });
     (message_ref(), offset(), vec(output, 0..4), time())
         .prop_map(|(message_ref, offset, produced, until)| Completion {
             message_ref,
@@ -404,15 +424,22 @@ fn of_topics() -> BoxedStrategy<Event> {
             Event::TopicCreated { topic, name, partitions, retention }
         }),
         topic().prop_map(|topic| Event::TopicDeleted { topic }),
-        ((topic(), partition(), offset()), body(), of(dedupe())).prop_map(
-            |((topic, partition, offset), body, dedupe)| { Event::Produced { topic, partition, offset, body, dedupe } }
+        ((topic(), partition(), offset()), body(), dedupe()).prop_map(
+            |((topic, partition, offset), body, (dedupe, skipped))| Event::Produced {
+                topic,
+                partition,
+                offset,
+                body,
+                dedupe,
+                skipped
+            }
         ),
         (topic(), partition(), position()).prop_map(|(topic, partition, through)| Event::RetentionExpired {
             topic,
             partition,
             through
         }),
-        (topic_name(), number()).prop_map(|(scope, count)| Event::DedupeExpired { scope, count }),
+        (produce_scope(), number()).prop_map(|(scope, count)| Event::DedupeExpired { scope, count }),
     ]
     .boxed()
 }
@@ -475,7 +502,7 @@ fn image() -> BoxedStrategy<Image> {
                 Image::Message { topic, partition, position, offset, produced_at, acked_in, retained, visible_to, body }
             },
         );
-    let identity = (topic_name(), text(), text(), partition(), offset(), time()).prop_map(
+    let identity = (produce_scope(), text(), text(), partition(), offset(), time()).prop_map(
         |(scope, tenant, key, partition, offset, expires_at)| Image::DedupeEntry {
             scope,
             tenant,
@@ -492,11 +519,8 @@ fn image() -> BoxedStrategy<Image> {
         of_partition,
         (topic(), partition(), run()).prop_map(|(topic, partition, run)| Image::TrimmedRun { topic, partition, run }),
         message,
-        (group_of(), group_name(), any::<bool>()).prop_map(|((topic, group), name, paused)| Image::Group {
-            topic,
-            group,
-            name,
-            paused
+        (group_of(), group_name(), any::<bool>(), number()).prop_map(|((topic, group), name, paused, skipped)| {
+            Image::Group { topic, group, name, paused, skipped }
         }),
         (group_of(), partition(), position(), of(offset())).prop_map(
             |((topic, group), partition, floor, floor_offset)| Image::Floor {

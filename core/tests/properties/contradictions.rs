@@ -314,7 +314,7 @@ fn snapshot_records_inconsistent_together_are_named() {
 
 #[test]
 fn log_record_impossible_after_earlier_ones_is_named() {
-    let cases: [(&str, Change); 16] = [
+    let cases: [(&str, Change); 18] = [
         ("boot is not the next", change!(Event::Booted { boot } => *boot = Boot(2))),
         ("topic exists, or its id is not the next", change!(Event::TopicCreated { topic, .. } => topic.0 += 1)),
         ("group exists, or its id is not the next", change!(Event::GroupCreated { group, .. } => group.0 += 1)),
@@ -346,6 +346,14 @@ fn log_record_impossible_after_earlier_ones_is_named() {
             change!(Event::GroupSought { targets, .. } => *targets = [Position(0)].into()),
         ),
         ("no such partition", change!(Event::Produced { partition, .. } => *partition = PartitionId(2))),
+        (
+            "skip that does not name every group",
+            change!(Event::Produced { skipped, .. } if !skipped.is_empty() => skipped.push(GroupId(9))),
+        ),
+        (
+            "skip of a message whose identity is not committed",
+            change!(Event::Produced { topic: STEPS, skipped, .. } => *skipped = vec![GroupId(0)]),
+        ),
     ];
     for (phrase, change) in cases {
         let refusal = refusal_of_log(|records| make(records, change));
@@ -366,9 +374,23 @@ fn log_record_impossible_after_earlier_ones_is_named() {
 #[test]
 fn effect_snapshot_record_contradicting_others_is_named() {
     use Image::*;
-    let cases: [(&str, Change); 21] = [
+    let cases: [(&str, Change); 24] = [
         ("replay beyond the end of the partition", image!(Replayed { below, .. } => *below = Position(99))),
         ("replay beyond the end of the partition", image!(Replayed { partition, .. } => *partition = PartitionId(9))),
+        ("counter out of range", image!(Group { skipped, .. } => *skipped = u64::MAX)),
+        (
+            "requested topics of an effect contradict its commit",
+            image!(Effect { effect: driftq_core::types::Effect { details: Some(details), .. }, .. }
+                if !details.committed_topics.is_empty() => details.committed_topics.truncate(1)),
+        ),
+        (
+            "requested topics of an effect contradict its commit",
+            image!(Effect { effect: driftq_core::types::Effect { details: Some(details), .. }, .. }
+            if !details.committed_topics.is_empty() => {
+                let again = details.committed_topics[0].clone();
+                details.committed_topics.push(again);
+            }),
+        ),
         ("effect without a key", image!(Effect { identity, .. } => *identity = with_key(identity, ""))),
         (
             "effect without a grant or an ack",
@@ -459,7 +481,7 @@ fn effect_snapshot_record_contradicting_others_is_named() {
 
 #[test]
 fn effect_log_record_impossible_after_earlier_ones_is_named() {
-    let cases: [(&str, Change); 20] = [
+    let cases: [(&str, Change); 19] = [
         ("lease token of another boot", change!(Event::EffectBegun(begun) => begun.token.boot = Boot(0))),
         ("effect without a key", change!(Event::EffectBegun(begun) => begun.identity = with_key(&begun.identity, ""))),
         ("new effect without a lifetime", change!(Event::EffectBegun(begun) => begun.lifetime = None)),
@@ -489,7 +511,6 @@ fn effect_log_record_impossible_after_earlier_ones_is_named() {
             "commit of a message without an idempotency key",
             change!(Event::Acked { commits, .. } => *commits = Some(Millis(1))),
         ),
-        ("ack of an acked message", change!(Event::Skipped { message_ref } => message_ref.position = Position(0))),
         ("no such delivery", change!(Event::Completed(step) => step.message_ref.position = Position(0))),
         ("step completed under a stale lease token", change!(Event::Completed(step) => step.token.counter += 1)),
         ("offset is not the next", change!(Event::Completed(step) => step.outputs[0].offset.0 += 1)),

@@ -23,10 +23,11 @@ struct IdentityUse<'f, 'a> {
 }
 
 pub(super) fn check(history: &ParsedHistory<'_>, report: &mut Report) {
-    let mut identities: BTreeMap<(&str, &str, &str), IdentityUse<'_, '_>> = BTreeMap::new();
+    // By requested topic, destination, tenant and key.
+    let mut identities: BTreeMap<(&str, &str, &str, &str), IdentityUse<'_, '_>> = BTreeMap::new();
     for request in &history.requests {
         let Some((tenant, key)) = request.identity() else { continue };
-        let used = identities.entry((request.topic, tenant, key)).or_default();
+        let used = identities.entry((request.requested, request.topic, tenant, key)).or_default();
         used.requests.push(request);
         let item = request.at.map(|at| Evidence { at, seq: request.span.last(), is_duplicate: request.duplicate });
         used.evidence.extend(item);
@@ -36,14 +37,17 @@ pub(super) fn check(history: &ParsedHistory<'_>, report: &mut Report) {
     {
         let Some((tenant, key)) = history.messages[&(delivery.topic, delivery.at.offset)].identity else { continue };
         // The content check reports messages that no call produced.
-        let Some(used) = identities.get_mut(&(delivery.topic, tenant, key)) else { continue };
+        let requests = history.requests_for.get(&(delivery.topic, delivery.value)).map_or(&[][..], Vec::as_slice);
+        let Some(request) = requests.first().map(|index| &history.requests[*index]) else { continue };
+        let Some(used) = identities.get_mut(&(request.requested, delivery.topic, tenant, key)) else { continue };
         used.evidence.push(Evidence { at: delivery.at, seq: delivery.seq, is_duplicate: false });
     }
     report.count(Check::Identity, identities.len());
     let window = history.setup.dedupe_ms.unwrap_or(WINDOW_MS);
-    for ((topic, tenant, key), used) in &identities {
+    for ((requested, topic, tenant, key), used) in &identities {
         if is_within_window(history, used, window) {
-            check_identity(&format!("topic {topic}, tenant {tenant}, key {key}"), used, report);
+            let via = if requested == topic { String::new() } else { format!(" (produced to {requested})") };
+            check_identity(&format!("topic {topic}{via}, tenant {tenant}, key {key}"), used, report);
         }
     }
 }

@@ -1,34 +1,7 @@
 //! Every message reaches every group of the setup, and at the end every message is acked or dead.
 
-use std::collections::HashMap;
-
-use crate::parsed::{CallResult, ParsedHistory, TimelineKey, short};
+use crate::parsed::{CallResult, ParsedHistory, short};
 use crate::report::{Check, Report};
-
-/// Per topic, group and identity: a message that was or may have been acked, and whether there are others.
-type AckedIdentities<'a> = HashMap<(&'a str, &'a str, (&'a str, &'a str)), (u64, bool)>;
-
-fn acked_identities<'a>(history: &ParsedHistory<'a>) -> AckedIdentities<'a> {
-    let mut acked: AckedIdentities<'a> = HashMap::new();
-    for settle in history.settles.iter().filter(|settle| settle.op.is_ack() && settle.ended_as.is_possible()) {
-        let (topic, group, offset) = settle.timeline_key();
-        let Some(identity) = history.messages.get(&(topic, offset)).and_then(|known| known.identity) else { continue };
-        let (first, others) = acked.entry((topic, group, identity)).or_insert((offset, false));
-        *others |= *first != offset;
-    }
-    acked
-}
-
-/// Whether a message may have been skipped without delivery, because another one of its identity is acked in the group.
-fn may_be_skipped<'a>(
-    history: &ParsedHistory<'a>,
-    acked: &AckedIdentities<'a>,
-    (topic, group, offset): TimelineKey<'a>,
-) -> bool {
-    let identity = history.messages.get(&(topic, offset)).and_then(|known| known.identity);
-    let by = identity.and_then(|identity| acked.get(&(topic, group, identity)));
-    by.is_some_and(|(first, others)| *first != offset || *others)
-}
 
 /// Finds messages that exist and were never delivered to a group of the setup.
 pub(super) fn lost(history: &ParsedHistory<'_>, report: &mut Report) {
@@ -36,7 +9,6 @@ pub(super) fn lost(history: &ParsedHistory<'_>, report: &mut Report) {
         report.note("drain round 1 has not ended, so lost messages and gaps are not checked");
         return;
     }
-    let acked = acked_identities(history);
     for (topic, group) in &history.setup.groups {
         for ((_, offset), known) in history.messages.range((*topic, 0)..=(*topic, u64::MAX)) {
             if known.redriven {
@@ -45,7 +17,7 @@ pub(super) fn lost(history: &ParsedHistory<'_>, report: &mut Report) {
             report.count(Check::Lost, 1);
             let key = (*topic, *group, *offset);
             let is_seen = history.timelines.get(&key).is_some_and(|timeline| !timeline.deliveries.is_empty());
-            if is_seen || history.counts_as_dead(key) || may_be_skipped(history, &acked, key) {
+            if is_seen || history.counts_as_dead(key) || known.already_done {
                 continue;
             }
             report.add_violation(Check::Lost, [known.seq], || {
@@ -83,7 +55,6 @@ fn unacked(history: &ParsedHistory<'_>, report: &mut Report) {
     if !history.is_drained() {
         return;
     }
-    let acked = acked_identities(history);
     for (key, timeline) in &history.timelines {
         let Some(last) = timeline.deliveries.last().map(|last| &history.deliveries[*last]) else { continue };
         if history.setup.groups.binary_search(&(key.0, key.1)).is_err() {
@@ -94,8 +65,7 @@ fn unacked(history: &ParsedHistory<'_>, report: &mut Report) {
             let settle = &history.settles[*settle];
             settle.op.is_ack() && settle.ended_as.is_possible()
         };
-        if timeline.settles.iter().any(may_ack) || history.counts_as_dead(*key) || may_be_skipped(history, &acked, *key)
-        {
+        if timeline.settles.iter().any(may_ack) || history.counts_as_dead(*key) {
             continue;
         }
         report.add_violation(Check::Drained, [last.seq], || {

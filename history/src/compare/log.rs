@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use driftq_core::log::{RecoveryError, Storage};
 use driftq_core::record::{Event, Image};
 use driftq_core::state::State;
-use driftq_core::types::{Body, Identity, MessageRef, Offset, PartitionId, Scope, TopicId};
+use driftq_core::types::{Body, GroupId, Identity, MessageRef, Offset, PartitionId, Scope, TopicId};
 use serde_json::json;
 
 use driftq_inspect::format::resolve;
@@ -185,11 +185,21 @@ impl Reader {
         self.topic(state, topic).messages.insert(offset.0, message);
     }
 
+    /// Groups skip the message that the record stores.
+    fn skipped(&mut self, state: &State, lsn: u64, (topic, offset): (TopicId, Offset), groups: &[GroupId]) {
+        for group in groups {
+            let group = resolve::group(state, topic, *group);
+            let changes = self.topic(state, topic).changes.entry(group).or_default().entry(offset.0).or_default();
+            changes.push(LogChange { lsn, change: Change::Skipped, token: None });
+        }
+    }
+
     /// Reads a record against the state before it, which resolves its ids.
     fn before(&mut self, state: &State, lsn: u64, event: &Event) {
         match event {
-            Event::Produced { topic, partition, offset, body, .. } => {
+            Event::Produced { topic, partition, offset, body, skipped, .. } => {
                 self.stored(state, lsn, *topic, (*partition, *offset), body);
+                self.skipped(state, lsn, (*topic, *offset), skipped);
             }
             Event::Delivered { message_ref, token, owner, until } => {
                 let Some((topic, group, offset)) = resolved(state, message_ref) else { return };
@@ -208,7 +218,6 @@ impl Reader {
                 self.log.deliveries.insert(token, delivery);
             }
             Event::Acked { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Acked),
-            Event::Skipped { message_ref } => self.changed(state, lsn, message_ref, Change::Skipped),
             Event::Nacked { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Nacked),
             Event::ReasonNoted { message_ref, .. } => self.changed(state, lsn, message_ref, Change::ReasonNoted),
             Event::Expired { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Expired),
@@ -222,6 +231,7 @@ impl Reader {
                 for output in &completed.outputs {
                     if let Some(stored) = &output.stored {
                         self.stored(state, lsn, stored.topic, (output.partition, output.offset), &stored.body);
+                        self.skipped(state, lsn, (stored.topic, output.offset), &stored.skipped);
                     }
                 }
             }

@@ -81,6 +81,8 @@ impl std::fmt::Display for PartitionOffset {
 pub(crate) struct ProduceRequest<'a> {
     /// The topic that stores it.
     pub(crate) topic: &'a str,
+    /// The topic that the call names.
+    pub(crate) requested: &'a str,
     pub(crate) value: &'a str,
     pub(crate) key: &'a str,
     pub(crate) envelope: &'a Value,
@@ -90,6 +92,8 @@ pub(crate) struct ProduceRequest<'a> {
     pub(crate) at: Option<PartitionOffset>,
     /// Answered as a duplicate: `at` is another message's, and nothing was stored.
     pub(crate) duplicate: bool,
+    /// Answered as already done: the groups that existed then need no delivery.
+    pub(crate) already_done: bool,
     /// The step it is an output of: topic, group and offset of the step's message.
     pub(crate) step: Option<(&'a str, &'a str, u64)>,
 }
@@ -264,6 +268,8 @@ pub(crate) struct KnownMessage<'a> {
     pub(crate) seq: u64,
     /// Whether it was acknowledged to its producer.
     pub(crate) accepted: bool,
+    /// Whether its producer was told that it is already done.
+    pub(crate) already_done: bool,
     /// Whether its envelope allows it to be dead-lettered.
     pub(crate) has_dead_letter_policy: bool,
     /// Whether it has a priority or a delay, and is exempt from offset order.

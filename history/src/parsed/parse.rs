@@ -188,6 +188,7 @@ impl<'a> Parser<'a> {
         if ended_as == CallResult::Ok {
             request.at = Some(partition_offset(result)?);
             request.duplicate = flag(result, "duplicate");
+            request.already_done = flag(result, "already_done");
         }
         self.history.requests.push(request);
         Ok(())
@@ -233,6 +234,7 @@ impl<'a> Parser<'a> {
             if let Some(stored) = produced.and_then(|produced| produced.get(index)).filter(|_| is_same) {
                 request.at = Some(partition_offset(stored)?);
                 request.duplicate = flag(stored, "duplicate");
+                request.already_done = flag(stored, "already_done");
             }
             self.history.requests.push(request);
         }
@@ -271,7 +273,8 @@ impl<'a> Parser<'a> {
             history.requests_for.entry((request.topic, request.value)).or_default().push(index);
             if let Some(at) = request.at.filter(|_| !request.duplicate) {
                 let known = known_message(request.envelope, (at.partition, request.value), request.span.last());
-                merge(&mut history.messages, (request.topic, at.offset), KnownMessage { accepted: true, ..known });
+                let known = KnownMessage { accepted: true, already_done: request.already_done, ..known };
+                merge(&mut history.messages, (request.topic, at.offset), known);
             }
         }
         for (index, delivery) in history.deliveries.iter().enumerate() {
@@ -313,6 +316,7 @@ fn merge<'a>(messages: &mut BTreeMap<MessageKey<'a>, KnownMessage<'a>>, key: Mes
         btree_map::Entry::Occupied(mut known) => {
             let known = known.get_mut();
             known.accepted |= new.accepted;
+            known.already_done |= new.already_done;
             known.has_dead_letter_policy |= new.has_dead_letter_policy;
             known.out_of_order |= new.out_of_order;
             known.redriven |= new.redriven;
@@ -327,6 +331,7 @@ fn known_message<'a>(envelope: &'a Value, (partition, value): (u64, &'a str), se
         value,
         seq,
         accepted: false,
+        already_done: false,
         has_dead_letter_policy: has_dead_letter_policy(envelope),
         out_of_order: out_of_order(envelope),
         redriven: false,
@@ -339,12 +344,14 @@ fn produce_request<'a>(
     (span, ended_as): (CallSpan, CallResult),
 ) -> Result<ProduceRequest<'a>, &'static str> {
     let envelope = args.get("envelope").unwrap_or(&Value::Null);
+    let requested = required(args, "topic")?;
     let topic = match text(envelope, "target_topic") {
-        "" => required(args, "topic")?,
+        "" => requested,
         target => target,
     };
     let (value, key) = (required(args, "value")?, text(args, "key"));
-    Ok(ProduceRequest { topic, value, key, envelope, span, ended_as, at: None, duplicate: false, step: None })
+    let (at, duplicate, already_done, step) = (None, false, false, None);
+    Ok(ProduceRequest { topic, requested, value, key, envelope, span, ended_as, at, duplicate, already_done, step })
 }
 
 fn partition_offset(value: &Value) -> Result<PartitionOffset, &'static str> {

@@ -282,3 +282,17 @@ fn messages_in_the_answer_of_a_consume_are_deliveries() {
     let report = polled("another");
     assert!(report.tally(Check::Altered).violations > 0, "{report}");
 }
+
+#[test]
+fn message_told_as_already_done_needs_no_delivery() {
+    let mut history = History::new();
+    let keyed = |value: &str| json!({"topic": "t", "value": value, "envelope": {"idempotency_key": "k"}});
+    history.produce("v0", json!({"envelope": {"idempotency_key": "k"}}), Some((0, 0)));
+    history.consume("w1", "g");
+    history.deliver("w1", item(0, 0).envelope(json!({"idempotency_key": "k"})));
+    history.ack("w1", 0, 0);
+    history.pass(11 * 60 * 1_000);
+    let told = json!({"status": "produced", "topic": "t", "partition": 0, "offset": 1, "already_done": true});
+    history.call("producer", "produce", Phase::Ok, keyed("v1"), told);
+    passes(&history.drained());
+}

@@ -49,6 +49,23 @@ fn messages(all: &mut Vec<Forgery>) {
         history.drained(),
     );
 
+    // Another message of its identity is acked, but its producer was not told that it is already done.
+    let mut history = History::new();
+    let keyed = || json!({"envelope": {"idempotency_key": "k"}});
+    history.produce("v0", keyed(), Some((0, 0)));
+    history.consume("w1", "g");
+    history.deliver("w1", item(0, 0).envelope(json!({"idempotency_key": "k"})));
+    history.ack("w1", 0, 0);
+    history.pass(11 * 60 * 1_000);
+    history.produce("v1", keyed(), Some((0, 1)));
+    forge(
+        all,
+        "skipped-without-flag",
+        Check::Lost,
+        "offset 1, value \"v1\" was accepted and was never delivered to group g",
+        history.drained(),
+    );
+
     let mut history = correct();
     history.work("w1", 3..4, 3);
     forge(

@@ -18,7 +18,6 @@ pub fn kind(event: &Event) -> &'static str {
         Event::Produced { .. } => "produced",
         Event::Delivered { .. } => "delivered",
         Event::Acked { .. } => "acked",
-        Event::Skipped { .. } => "skipped",
         Event::Nacked { .. } => "nacked",
         Event::ReasonNoted { .. } => "reason noted",
         Event::Expired { .. } => "expired",
@@ -47,7 +46,6 @@ pub fn message_ref(event: &Event) -> Option<&MessageRef> {
     match event {
         Event::Delivered { message_ref, .. }
         | Event::Acked { message_ref, .. }
-        | Event::Skipped { message_ref }
         | Event::Nacked { message_ref, .. }
         | Event::ReasonNoted { message_ref, .. }
         | Event::Expired { message_ref, .. }

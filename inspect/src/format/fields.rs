@@ -44,12 +44,16 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             let targets: Vec<_> = targets.iter().map(|target| target.0).collect();
             json!({ "topic": topic.0, "group": group.0, "positions": targets })
         }
-        Event::Produced { topic, partition, offset, body, dedupe } => {
+        Event::Produced { topic, partition, offset, body, dedupe, skipped } => {
             let mut value = json!({ "topic": topic.0, "partition": partition.0, "offset": offset.0 });
             insert_body(&mut value, body, detail);
             if let Some(dedupe) = dedupe {
-                value["gate_scope"] = json!(dedupe.scope.as_str());
+                value["gate_topic"] = json!(dedupe.scope.topic.as_str());
+                value["gate_destination"] = json!(dedupe.scope.destination.as_str());
                 value["gate_until_ms"] = json!(dedupe.expires_at.0);
+            }
+            if !skipped.is_empty() {
+                value["skipped_groups"] = json!(skipped.iter().map(|group| group.0).collect::<Vec<_>>());
             }
             value
         }
@@ -60,7 +64,7 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             let winner_until = winner_until.map(|until| until.0);
             json!({ "commits_for_ms": commits.map(|window| window.0), "winner_until_ms": winner_until })
         }
-        Event::Skipped { .. } | Event::Released { .. } | Event::Withdrawn { .. } => json!({}),
+        Event::Released { .. } | Event::Withdrawn { .. } => json!({}),
         Event::Nacked { reason, not_before, .. } => {
             let reason = reason.as_ref().map(|reason| text(reason.as_bytes(), detail));
             json!({ "reason": reason, "not_before_ms": not_before.0 })
@@ -90,7 +94,10 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
         Event::RetentionExpired { topic, partition, through } => {
             json!({ "topic": topic.0, "partition": partition.0, "through": through.0 })
         }
-        Event::DedupeExpired { scope, count } => json!({ "scope": scope.as_str(), "count": count }),
+        Event::DedupeExpired { scope, count } => {
+            let (topic, destination) = (scope.topic.as_str(), scope.destination.as_str());
+            json!({ "gate_topic": topic, "gate_destination": destination, "count": count })
+        }
         Event::EffectBegun(begun) => {
             let mut value = identity_fields(&begun.identity);
             value["token"] = json!(begun.token.to_string());

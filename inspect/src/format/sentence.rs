@@ -37,9 +37,10 @@ pub fn sentence(state: &State, record: &Record) -> String {
             let targets: Vec<_> = targets.iter().map(ToString::to_string).collect();
             group_sentence(state, (*id, *of), &format!("sought to positions {}", targets.join(", ")))
         }
-        Event::Produced { topic: id, partition, offset, body: stored, dedupe } => {
-            let name = topic(state, *id);
-            format!("{name}/{offset} produced into partition {partition}: {}", body(stored, &name, dedupe.as_ref()))
+        Event::Produced { topic: id, partition, offset, body: stored, dedupe, skipped } => {
+            let (name, skips) = (topic(state, *id), skips(state, *id, skipped));
+            let body = body(stored, &name, dedupe.as_ref());
+            format!("{name}/{offset} produced into partition {partition}: {body}{skips}")
         }
         Event::Redriven { dead_topic, dead_partition, dead_position, topic: id, group: of, offset, .. } => {
             let dead = state.topic(*dead_topic).and_then(|dead| dead.partition(*dead_partition));
@@ -108,13 +109,15 @@ pub fn message_sentence(state: &State, record: &Record) -> String {
             format!("delivered to {owner}, attempt {attempt}, lease of {lease} until {until}, token {token}")
         }
         Event::Acked { commits, winner_until, .. } => {
-            let committed = |window| format!("; the effect of its identity is committed for {}", millis(window));
+            let committed = |window| match window {
+                Millis(0) => "; a produce of its identity is not a duplicate any more".to_owned(),
+                window => format!("; the effect of its identity is committed for {}", millis(window)),
+            };
             let won = |until| format!("; other tokens are refused until {}", timestamp(until));
             let (committed, won) =
                 (commits.map_or_else(String::new, committed), winner_until.map_or_else(String::new, won));
             format!("acked by {owner}{late}{committed}{won}")
         }
-        Event::Skipped { .. } => "skipped without delivery: another message of its identity is acked".to_owned(),
         Event::Nacked { reason, not_before, .. } => {
             let reason = reason.as_ref().map_or("without a reason".to_owned(), |reason| quoted(reason.as_bytes()));
             format!("nacked by {owner}, {reason}; {}", due(*not_before, record.at))
@@ -142,12 +145,25 @@ fn produced(step: &Completed) -> String {
     let result = step.effect.as_ref().and_then(|effect| effect.result.as_ref());
     let result = result.map_or(String::new(), |result| format!(", result {}", quoted(result.as_bytes())));
     let outputs = step.outputs.iter().map(|output| {
-        let duplicate = if output.stored.is_none() { " (duplicate)" } else { "" };
-        format!("{}/{}{duplicate}", output.requested_topic, output.offset)
+        let remark = match &output.stored {
+            None => " (duplicate)",
+            Some(stored) if !stored.skipped.is_empty() => " (already done)",
+            Some(_) => "",
+        };
+        format!("{}/{}{remark}", output.requested_topic, output.offset)
     });
     let outputs: Vec<_> = outputs.collect();
     let outputs = if outputs.is_empty() { "nothing".to_owned() } else { outputs.join(", ") };
     format!("{result}; produced {outputs}")
+}
+
+/// The groups that skip a new message.
+fn skips(state: &State, of: TopicId, skipped: &[GroupId]) -> String {
+    let groups: Vec<_> = skipped.iter().map(|id| group(state, of, *id)).collect();
+    match groups.is_empty() {
+        true => String::new(),
+        false => format!("; skipped without delivery in {}: they have acked its identity", groups.join(", ")),
+    }
 }
 
 fn due(not_before: Timestamp, at: Timestamp) -> String {
@@ -192,8 +208,8 @@ pub fn body(body: &Body, stored_in: &str, dedupe: Option<&DedupeWindow>) -> Stri
     } else if envelope.target_topic.is_some() {
         let _ = write!(text, ", sent to {stored_in} by its target_topic");
     }
-    if let Some(scope) = dedupe.map(|dedupe| dedupe.scope.as_str()).filter(|scope| *scope != stored_in) {
-        let _ = write!(text, " (produced to {scope})");
+    if let Some(requested) = &meta.requested {
+        let _ = write!(text, " (produced to {requested})");
     }
     if let Some(dead) = &meta.dead_letter {
         let (topic, offset, group) = (&dead.original_topic, dead.original_offset, &dead.group);

@@ -188,9 +188,12 @@ impl<'a> Tracer<'a> {
     /// A record that may store a message of this name.
     fn storing_record(&mut self, state: &State, when: LogTime, event: &Event) {
         match event {
-            Event::Produced { topic, partition, offset, body, dedupe } if self.is_named(state, *topic, *offset) => {
+            Event::Produced { topic, partition, offset, body, dedupe, skipped }
+                if self.is_named(state, *topic, *offset) =>
+            {
                 self.store(state, *topic, *partition, 0, Some(body));
                 self.push_stored(when, "produced", (body, dedupe.as_ref()));
+                self.push_skips(state, when, *topic, skipped);
             }
             Event::Completed(step) => self.step_outputs(state, when, step),
             Event::DeadLettered { message_ref, dead_topic, dead_partition, dead_offset, .. } => {
@@ -237,6 +240,16 @@ impl<'a> Tracer<'a> {
             let source = resolve::message(state, &step.message_ref);
             let how = format!("produced by group {group} completing {source},");
             self.push_stored(when, &how, (&stored.body, stored.dedupe.as_ref()));
+            self.push_skips(state, when, stored.topic, &stored.skipped);
+        }
+    }
+
+    /// The groups that skip the message, which was just stored.
+    fn push_skips(&mut self, state: &State, when: LogTime, topic: TopicId, skipped: &[GroupId]) {
+        for group in skipped {
+            let name = resolve::group(state, topic, *group);
+            let text = "skipped without delivery: the group has acked a message of its identity";
+            self.push(when, Some(&name), "skipped", text);
         }
     }
 

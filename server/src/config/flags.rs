@@ -52,9 +52,6 @@ pub struct Flags {
     /// The same for the scopes job and task [default: 604800000]
     #[arg(long, env = "DRIFTQ_JOB_TTL_MS", value_name = "MS")]
     job_ttl_ms: Option<RawValue>,
-    /// The same for an effect that only an ack ended [default: 600000]
-    #[arg(long, env = "DRIFTQ_ACK_TTL_MS", value_name = "MS")]
-    ack_ttl_ms: Option<RawValue>,
     /// Effects per tenant before begin gets 429 [default: 4000000]
     #[arg(long, env = "DRIFTQ_MAX_EFFECTS", value_name = "N")]
     max_effects: Option<RawValue>,
@@ -100,7 +97,7 @@ impl Flags {
 
     /// The keys of the configuration file that flags and variables set, each checked.
     pub(super) fn overrides(&self) -> Result<Table, ConfigError> {
-        let settings: [(&Option<RawValue>, &str, ToToml); 18] = [
+        let settings: [(&Option<RawValue>, &str, ToToml); 17] = [
             (&self.addr, "addr", trimmed),
             (&self.data_dir, "data_dir", verbatim),
             (&self.no_wal, "wal", negated_switch),
@@ -111,7 +108,6 @@ impl Flags {
             (&self.max_result_bytes, "limits.result_bytes_max", number),
             (&self.effect_ttl_ms, "limits.effect_ttl_ms", number),
             (&self.job_ttl_ms, "limits.job_ttl_ms", number),
-            (&self.ack_ttl_ms, "limits.ack_ttl_ms", number),
             (&self.max_effects, "limits.effects_max", number),
             (&self.completion_ttl_ms, "limits.completion_ttl_ms", number),
             (&self.max_completions, "limits.completions_max", number),

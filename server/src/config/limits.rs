@@ -54,8 +54,6 @@ pub(super) struct LimitsSection {
     effect_ttl: Millis,
     #[serde(rename = "job_ttl_ms", with = "Int::<1, YEAR_MS>")]
     job_ttl: Millis,
-    #[serde(rename = "ack_ttl_ms", with = "Int::<1, YEAR_MS>")]
-    ack_ttl: Millis,
     #[serde(with = "Int::<1, I64_MAX>")]
     effects_max: u64,
     #[serde(rename = "completion_ttl_ms", with = "Int::<1, YEAR_MS>")]

@@ -83,6 +83,9 @@ fn write_output(output: &StepOutput, json: &mut Json) {
     if output.duplicate {
         json.flag("duplicate", true);
     }
+    if output.already_done {
+        json.flag("already_done", true);
+    }
 }
 
 /// Adds the router's decision to each message; keeps their order.

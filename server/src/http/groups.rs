@@ -56,7 +56,8 @@ pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<ApiResponse, Ap
     let topic = TopicName::new(required("topic", query.text("topic")?)?)?;
     let groups = api.driver.ask(ListGroups { topic }).await??;
     let mut out = Json::object();
-    out.list("groups", &groups, |group, out| string(group.as_str(), out));
+    out.list("groups", &groups, |group, out| string(group.name.as_str(), out));
+    out.object_in("skipped", |json| groups.iter().for_each(|group| json.number(group.name.as_str(), group.skipped)));
     Ok(json(StatusCode::OK, out))
 }
 

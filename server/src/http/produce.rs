@@ -44,6 +44,9 @@ pub(crate) fn write_produced(json: &mut Json, topic: &TopicName, at: &Produced) 
     if at.duplicate {
         json.flag("duplicate", true);
     }
+    if at.already_done {
+        json.flag("already_done", true);
+    }
 }
 
 /// Adds the router's decision to a message. A failure of the router is counted and the message stays unrouted.

@@ -102,6 +102,7 @@ fn write_group(info: &GroupInfo, json: &mut Json) {
     json.text("group", info.group.as_str());
     json.flag("paused", info.paused);
     json.number("consumers", info.consumers);
+    json.number("skipped", info.skipped);
     json.list("partitions", &info.partitions, |info, out| object(out, |json| write_progress(info, json)));
 }
 

@@ -122,7 +122,12 @@ impl Rebuild {
         if self.lost > 0 {
             self.skip_lost_ids(&record.event);
         }
-        self.apply_atomically(record).map_err(|contradiction| contradiction.to_string())
+        // What made a message already done may be lost. Then the message is kept and delivered.
+        let applied = self.apply_atomically(record).or_else(|contradiction| match without_skips(record) {
+            Some(delivered) => self.apply_atomically(&delivered),
+            None => Err(contradiction),
+        });
+        applied.map_err(|contradiction| contradiction.to_string())
     }
 
     /// Applies the record, or changes nothing but the clock. `State::apply` does not guarantee that: of a record in
@@ -136,7 +141,7 @@ impl Rebuild {
                 | Event::Acked { commits: Some(_), .. }
                 | Event::Acked { winner_until: Some(_), .. }
                 | Event::Completed(_)
-        );
+        ) || matches!(&record.event, Event::Produced { skipped, .. } if !skipped.is_empty());
         if in_parts {
             let before = self.state.clone();
             let applied = self.state.apply(record);
@@ -300,11 +305,27 @@ fn restored(images: impl Iterator<Item = Image>) -> Result<State, Contradiction>
     Ok(state)
 }
 
+/// The record with messages that are delivered, if it has one that is skipped.
+fn without_skips(record: &Record) -> Option<Record> {
+    let mut record = record.clone();
+    let skips: Vec<&mut Vec<GroupId>> = match &mut record.event {
+        Event::Produced { skipped, .. } => vec![skipped],
+        Event::Completed(step) => {
+            let stored = step.outputs.iter_mut().filter_map(|output| output.stored.as_mut());
+            stored.map(|stored| &mut stored.skipped).collect()
+        }
+        _ => return None,
+    };
+    let has_skip = skips.iter().any(|skipped| !skipped.is_empty());
+    skips.into_iter().for_each(Vec::clear);
+    has_skip.then_some(record)
+}
+
 #[cfg(test)]
 mod tests {
     use driftq_core::Body;
-    use driftq_core::types::{GroupName, TopicName};
-    use driftq_core::types::{GroupStart, Retention};
+    use driftq_core::record::DedupeWindow;
+    use driftq_core::types::{Envelope, GroupName, GroupStart, Metadata, ProduceScope, Retention, TopicName};
 
     use super::*;
 
@@ -325,13 +346,36 @@ mod tests {
         let (name, start) = (GroupName::new("g")?, GroupStart::Earliest);
         take(&mut rebuild, Event::GroupCreated { topic, group, name, start });
         let body = Body::bare(b"key", b"value");
-        take(&mut rebuild, Event::Produced { topic, partition, offset: Offset(0), body, dedupe: None });
+        take(
+            &mut rebuild,
+            Event::Produced { topic, partition, offset: Offset(0), body, dedupe: None, skipped: Vec::new() },
+        );
         assert_eq!(rebuild.loss, Loss::default());
         let before = rebuild.state.clone();
         // The target in the first partition is valid, the one in the second does not exist.
         take(&mut rebuild, Event::GroupSought { topic, group, targets: [Position(1), Position(5)].into() });
         assert_eq!(rebuild.loss.skipped.len(), 1);
         assert_eq!(rebuild.state, before);
+        Ok(())
+    }
+
+    #[test]
+    fn message_already_done_by_a_lost_ack_is_kept_and_delivered() -> Result<(), Box<dyn std::error::Error>> {
+        let mut rebuild = Rebuild::new(State::default(), Lsn(0));
+        let (topic, group, partition) = (TopicId(0), GroupId(0), PartitionId(0));
+        let (name, retention) = (TopicName::new("t")?, Retention::default());
+        take(&mut rebuild, Event::Booted { boot: Boot(1) });
+        take(&mut rebuild, Event::TopicCreated { topic, name: name.clone(), partitions: 1, retention });
+        let start = GroupStart::Earliest;
+        take(&mut rebuild, Event::GroupCreated { topic, group, name: GroupName::new("g")?, start });
+        let envelope = Envelope { idempotency_key: Some("k".into()), ..Envelope::default() };
+        let body = Body::pack(&Metadata { envelope, ..Metadata::default() }, b"key", b"value");
+        let dedupe = Some(DedupeWindow { scope: ProduceScope::new(&name, None), expires_at: Timestamp(2_000) });
+        let skipped = vec![group];
+        take(&mut rebuild, Event::Produced { topic, partition, offset: Offset(0), body, dedupe, skipped });
+        assert_eq!(rebuild.loss, Loss::default());
+        let stored = rebuild.state.topic(topic).and_then(|topic| topic.partition(partition)).ok_or("no partition")?;
+        assert_eq!(stored.backlog().messages, 1);
         Ok(())
     }
 }

@@ -33,7 +33,10 @@ catalog! {
         acked";
     1 ACK_IS_JUSTIFIED ack_is_justified: "a message is acked in a group only by ack, complete, skip, dead letter, seek \
         or group start";
-    1 SKIPPED_IS_ACKED skipped_is_acked: "a message skipped because its identity is committed is acked";
+    1 SKIPPED_IS_ACKED skipped_is_acked: "a message that is answered as already done is acked in every group at once";
+    1 SKIP_IS_TOLD skip_is_told: "a message that is not answered as already done is acked in no group at once";
+    1 SKIP_IS_JUSTIFIED skip_is_justified: "a message is answered as already done only if every group was asked to ack \
+        one of the same identity and requested topic";
     1 TRIMMED_STAYS_TRIMMED trimmed_stays_trimmed: "a trimmed message does not reappear";
     1 UNACKED_IS_STORED unacked_is_stored: "a message that a group has not acked is not trimmed";
     1 ACKED_IS_TRIMMED acked_is_trimmed: "a message acked by every group is trimmed unless retention keeps it";

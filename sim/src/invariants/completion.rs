@@ -61,7 +61,7 @@ mod tests {
     fn different_reply_to_a_repeated_step_is_a_violation() {
         let reply = |offset| -> Arc<[StepOutput]> {
             let (topic, partition, offset) = (topic("t0"), PartitionId(0), Offset(offset));
-            Arc::from([StepOutput { topic, partition, offset, duplicate: false }])
+            Arc::from([StepOutput { topic, partition, offset, duplicate: false, already_done: false }])
         };
         holds(step_reply_repeats(None, &reply(1)));
         holds(step_reply_repeats(Some(&reply(1)), &reply(1)));

@@ -11,14 +11,9 @@ use super::verdict::Verdict;
 
 #[doc = sentence!(accepted_is_stored)]
 ///
-/// Except for a message that was skipped at once because its identity is committed.
-pub(super) fn accepted_is_stored(
-    produced: &Produced,
-    number: Option<u64>,
-    stored: Option<&StoredMessage>,
-    is_skipped: bool,
-) -> Verdict {
-    let good = stored.map_or(is_skipped, |known| Some(known.number) == number);
+/// Except for a message that was skipped: it may be trimmed at once.
+pub(super) fn accepted_is_stored(produced: &Produced, number: Option<u64>, stored: Option<&StoredMessage>) -> Verdict {
+    let good = stored.map_or(produced.already_done, |known| Some(known.number) == number);
     catalog::ACCEPTED_IS_STORED.holds(good, || format!("{produced:?} of produce {number:?} is {stored:?}"))
 }
 

@@ -56,8 +56,8 @@ mod tests {
 
     #[test]
     fn duplicate_after_window_is_a_violation() {
-        let produced =
-            Produced { partition: PartitionId(0), offset: Offset(3), duplicate: true, router: RouterUse::default() };
+        let (partition, offset, router) = (PartitionId(0), Offset(3), RouterUse::default());
+        let produced = Produced { partition, offset, duplicate: true, already_done: false, router };
         let accepted = |expires_at| {
             Some(DedupeEntry::Accepted {
                 partition: PartitionId(0),

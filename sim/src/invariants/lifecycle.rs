@@ -1,11 +1,13 @@
 //! The lifecycle of a message: stored or trimmed, and in each group ready, delayed, in flight or acked.
 
-use driftq_core::reply::Delivery;
-use driftq_core::state::{Group, Message, Progress, State, Topic};
-use driftq_core::types::{MessageRef, Offset, Position};
+use driftq_core::reply::{Delivery, Produced};
+use driftq_core::state::{Group, Message, Progress, Topic};
+use driftq_core::types::{Offset, Position};
 
 use super::catalog::{self, sentence};
-use super::tracker::model::{GroupModel, GroupView, PartitionView, StartPoint, StoredMessage};
+use super::tracker::model::{
+    AckedAtOnce, DoneIdentity, GroupModel, GroupView, PartitionView, StartPoint, StoredMessage,
+};
 use super::verdict::Verdict;
 
 #[doc = sentence!(stored_or_trimmed)]
@@ -103,15 +105,23 @@ pub(super) fn ack_is_justified(view: &GroupView<'_>, offset: Offset, known: &Sto
 }
 
 #[doc = sentence!(skipped_is_acked)]
-///
-/// Except after a seek, or where the group is deleted.
-pub(crate) fn skipped_is_acked(state: &State, message_ref: &MessageRef) -> Verdict {
-    let group = state.topic(message_ref.topic).and_then(|topic| topic.group(message_ref.group));
-    let progress = group.and_then(|group| group.progress(message_ref.partition));
-    let is_acked = |progress: &Progress| {
-        message_ref.position < progress.replayed_below() || progress.acked().contains(message_ref.position)
-    };
-    catalog::SKIPPED_IS_ACKED.holds(progress.is_none_or(is_acked), || format!("{message_ref:?} in {progress:?}"))
+pub(super) fn skipped_is_acked(produced: &Produced, at_once: &AckedAtOnce) -> Verdict {
+    let good = !produced.already_done || !at_once.groups.is_empty() && at_once.acked == at_once.groups.len();
+    catalog::SKIPPED_IS_ACKED.holds(good, || format!("{produced:?}: {at_once:?}"))
+}
+
+#[doc = sentence!(skip_is_told)]
+pub(super) fn skip_is_told(produced: &Produced, at_once: &AckedAtOnce) -> Verdict {
+    let good = produced.already_done || at_once.acked == 0;
+    catalog::SKIP_IS_TOLD.holds(good, || format!("{produced:?}: {at_once:?}"))
+}
+
+#[doc = sentence!(skip_is_justified)]
+pub(super) fn skip_is_justified(produced: &Produced, groups: &[&GroupModel], identity: &DoneIdentity) -> Verdict {
+    let undone = groups.iter().find(|model| !model.done.contains(identity));
+    let good = !produced.already_done || undone.is_none();
+    catalog::SKIP_IS_JUSTIFIED
+        .holds(good, || format!("{produced:?} of {identity:?}: {:?} is not done", undone.map(|model| &model.name)))
 }
 
 #[doc = sentence!(confirmed_ack_holds)]

@@ -41,7 +41,7 @@ impl Model {
         let t = self.topic(name)?;
         self.record()?;
         let mut topic = self.topics.remove(t);
-        self.scopes.retain(|scope| scope.topic != *name);
+        self.scopes.retain(|scope| scope.asked.0 != *name && scope.asked.1 != *name);
         self.forget_effects(name, None);
         self.forget_winners(topic.id, None);
         topic.groups.sort_by(|a, b| a.name.cmp(&b.name));
@@ -70,7 +70,8 @@ impl Model {
         });
         let (progress, name) = (progress.collect(), name.clone());
         let (last_served, last_partition, replayed_below) = Default::default();
-        topic.groups.push(Group { id, name, paused: false, progress, last_served, last_partition, replayed_below });
+        let (paused, skipped) = (false, 0);
+        topic.groups.push(Group { id, name, paused, skipped, progress, last_served, last_partition, replayed_below });
         self.reclaim(t);
         Ok(())
     }

@@ -41,6 +41,8 @@ impl Model {
                 return Err(stop);
             }
         };
+        // A skipped output may have displaced retained messages before it.
+        let m = self.topics[t].message(complete.claim.offset).unwrap_or(m);
         self.acked_by_stream((t, g, m));
         self.complete_effect((t, g, m), complete.result.as_ref());
         if self.contested((t, g, m)).is_some() {
@@ -82,6 +84,7 @@ impl Model {
                 partition: produced.partition,
                 offset: produced.offset,
                 duplicate: produced.duplicate,
+                already_done: produced.already_done,
             });
         }
         Ok(outputs.into())

@@ -1,6 +1,6 @@
 //! Queries.
 
-use driftq_core::reply::{Blocked, GroupInfo, PartitionInfo, ProgressInfo, TopicInfo};
+use driftq_core::reply::{Blocked, GroupInfo, ListedGroup, PartitionInfo, ProgressInfo, TopicInfo};
 use driftq_core::types::{Offset, PartitionId, TopicName};
 use driftq_core::{Refusal, Reply};
 
@@ -22,9 +22,10 @@ impl Model {
 
     pub(super) fn list_groups(&self, topic: &TopicName) -> Result<Reply, Refusal> {
         let topic = &self.topics[self.topic(topic)?];
-        let mut names: Vec<_> = topic.groups.iter().map(|group| group.name.clone()).collect();
-        names.sort();
-        Ok(Reply::Groups(names))
+        let listed = |group: &Group| ListedGroup { name: group.name.clone(), skipped: group.skipped };
+        let mut groups: Vec<_> = topic.groups.iter().map(listed).collect();
+        groups.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Reply::Groups(groups))
     }
 
     pub(super) fn peek(
@@ -53,6 +54,7 @@ impl Model {
             .map(|g| GroupInfo {
                 group: topic.groups[g].name.clone(),
                 paused: topic.groups[g].paused,
+                skipped: topic.groups[g].skipped,
                 consumers: self.streams_of(topic, &topic.groups[g]).count(),
                 partitions: partition_ids().map(|partition| self.describe_progress(topic, g, partition)).collect(),
             })

@@ -93,11 +93,6 @@ impl Model {
     }
 
     fn deliver(&mut self, t: usize, g: usize, m: usize, stream: usize) -> Result<(), EndOfLog> {
-        if self.is_committed(t, g, m) {
-            self.record()?;
-            self.mark_acked(t, g, m);
-            return Ok(());
-        }
         let topic = &self.topics[t];
         let content = topic.messages[m].content.clone();
         let deadline = content.metadata.envelope.deadline.as_ref().map(|deadline| deadline.at);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use driftq_core::types::{
     Effect as ActualEffect, EffectNamespace, EffectStatus, Identity, LeaseToken, Lifetime, Millis, Offset, Outcome,
-    OwnerName, PartitionId, Scope, Text, Timestamp,
+    OwnerName, PartitionId, Scope, Text, Timestamp, TopicName,
 };
 
 use super::lease::Runs;
@@ -16,6 +16,8 @@ pub(super) struct Effect {
     pub(super) status: EffectStatus,
     /// Its message is acked, so other messages of the identity need no delivery.
     pub(super) committed: bool,
+    /// The topics that the acked messages were produced to.
+    pub(super) done_for: Vec<TopicName>,
     /// A worker recorded its outcome.
     pub(super) finished: bool,
     pub(super) attempt: u32,
@@ -94,6 +96,7 @@ impl Effect {
             identity,
             status: EffectStatus::InProgress,
             committed: false,
+            done_for: Vec::new(),
             finished: false,
             attempt: 0,
             token: None,

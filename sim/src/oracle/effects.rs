@@ -21,6 +21,9 @@ use super::topic::Progress;
 /// The interval between sweeps of an effect past its window whose message is unacked.
 const RESWEEP_INTERVAL: Millis = Millis(600_000);
 
+/// For how many requested topics an effect is remembered as done.
+const DONE_FOR_MAX: usize = 16;
+
 /// The state of the delivery on whose behalf a grant is requested.
 #[derive(Clone, Copy)]
 enum DeliveryState {
@@ -290,15 +293,11 @@ impl Model {
         Some(Identity::new(tenant(envelope.tenant_id.as_deref()), scope, key))
     }
 
-    /// Whether the identity of the message is committed in the group, and no seek replays it. Every dead letter is
-    /// delivered.
-    pub(super) fn is_committed(&self, t: usize, g: usize, m: usize) -> bool {
-        let topic = &self.topics[t];
-        if topic.messages[m].offset < topic.groups[g].replayed_below || topic.is_dlq() {
-            return false;
-        }
+    /// Whether the group has acked a message of the same identity that was produced to the same topic.
+    pub(super) fn is_done(&self, (t, g, m): MessageIndex) -> bool {
+        let (asked, _) = Self::asked(&self.topics[t].name, &self.topics[t].messages[m]);
         let known = self.identity_of((t, g, m)).and_then(|identity| self.effect(&identity));
-        known.is_some_and(|at| self.effects[at].committed)
+        known.is_some_and(|at| self.effects[at].done_for.contains(&asked))
     }
 
     /// An unacked message is requeued: its effect is kept until the message is acked.
@@ -325,24 +324,39 @@ impl Model {
         self.plan_sweep(SweepKind::Effects(namespace));
     }
 
-    /// An ack ends the effect of its message.
+    /// An ack ends the effect of its message. It is remembered as long as a produce of the message is a duplicate.
     pub(super) fn commit(&mut self, index: MessageIndex) {
-        let Some(at) = self.commit_record(index, self.limits.ack_ttl) else { return };
-        let window = self.limits.ack_ttl;
+        let Some(identity) = self.identity_of(index) else { return };
+        let until = self.duplicate_until(index, &identity);
+        if self.effect(&identity).is_none() && until == self.now {
+            self.effects.retain(|effect| effect.identity != identity);
+            return;
+        }
+        let Some(at) = self.commit_record(index, until) else { return };
         let effect = &mut self.effects[at];
         if !effect.is_final() {
             effect.status = EffectStatus::Succeeded;
             effect.finished = false;
             (effect.code, effect.result, effect.error) = (0, None, "".into());
-            effect.expires_at = self.now.after(window);
+            // A worker that holds a grant may still finish it.
+            effect.expires_at = until.max(effect.lease_until);
         }
         let namespace = effect.namespace();
         self.plan_sweep(SweepKind::Effects(namespace));
     }
 
+    /// Until when a produce of the message is a duplicate; now, if it is none.
+    fn duplicate_until(&self, (t, _, m): MessageIndex, identity: &Identity) -> Timestamp {
+        let asked = Self::asked(&self.topics[t].name, &self.topics[t].messages[m]);
+        let scope = self.scopes.iter().find(|scope| scope.asked == asked);
+        let known = scope.map_or(&[][..], |scope| &scope.identities);
+        let same = known.iter().find(|known| *known.tenant == *identity.tenant() && *known.key == *identity.key());
+        same.map_or(self.now, |known| known.expires_at.max(self.now))
+    }
+
     /// A completed step ends the effect of its message, with a result.
     pub(super) fn complete_effect(&mut self, index: MessageIndex, result: Option<&Arc<str>>) {
-        let Some(at) = self.commit_record(index, self.limits.effect_ttl) else { return };
+        let Some(at) = self.commit_record(index, self.now.after(self.limits.effect_ttl)) else { return };
         let succeeded = Outcome {
             status: EffectStatus::Succeeded,
             response_code: 0,
@@ -362,20 +376,27 @@ impl Model {
     }
 
     /// The effect of a message that is acked now, created if there is none.
-    fn commit_record(&mut self, index: MessageIndex, window: Millis) -> Option<usize> {
+    fn commit_record(&mut self, index: MessageIndex, until: Timestamp) -> Option<usize> {
         let identity = self.identity_of(index)?;
+        let (asked, _) = Self::asked(&self.topics[index.0].name, &self.topics[index.0].messages[index.2]);
         let at = self.effect(&identity).unwrap_or_else(|| {
             self.effects.retain(|effect| effect.identity != identity);
-            self.effects.push(Effect::new(identity, Lifetime::Window(window), self.now));
+            self.effects.push(Effect::new(identity, Lifetime::Window(until.since(self.now)), self.now));
             self.effects.len() - 1
         });
         let effect = &mut self.effects[at];
+        let only_acked = effect.committed && !effect.finished;
+        if !effect.done_for.contains(&asked) {
+            effect.done_for.push(asked);
+            let len = effect.done_for.len();
+            effect.done_for.drain(..len.saturating_sub(DONE_FOR_MAX));
+        }
         effect.committed = true;
         effect.updated_at = self.now;
         effect.sweep_at = Timestamp(0);
-        if effect.expires_at <= self.now {
-            // Only its message has kept it so far.
-            effect.expires_at = self.now.after(window);
+        if only_acked || effect.expires_at <= self.now {
+            // No worker's end keeps it, or only its message has kept it so far.
+            effect.expires_at = effect.expires_at.max(until);
         }
         Some(at)
     }

@@ -117,7 +117,6 @@ impl Model {
             let overruns = |at: &usize| {
                 let effect = &self.effects[*at];
                 effect.status == EffectStatus::InProgress
-                    && effect.token.is_some_and(|token| token.boot == self.boot)
                     && effect.expires_at <= self.now
                     && !effect.runs.has_ended(self.now)
             };

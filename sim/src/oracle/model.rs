@@ -52,12 +52,15 @@ pub(super) struct Model {
     pub(super) outputs: VecDeque<Expected>,
 }
 
-/// The produce identities of one topic, in order of acceptance.
+/// The produce identities of one requested topic and destination, in order of acceptance.
 #[derive(Clone, Debug)]
 pub(super) struct DedupeScope {
-    pub(super) topic: TopicName,
+    pub(super) asked: Asked,
     pub(super) identities: Vec<DedupeEntry>,
 }
+
+/// What a producer asked for: the topic it named, and the one it meant.
+pub(super) type Asked = (TopicName, TopicName);
 
 #[derive(Clone, Debug)]
 pub(super) struct DedupeEntry {
@@ -96,7 +99,7 @@ pub(super) struct Sweep {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SweepKind {
     /// Produce identities of a scope.
-    Identities(TopicName),
+    Identities(Asked),
     Effects(EffectNamespace),
     /// Replies of completed steps.
     Steps,

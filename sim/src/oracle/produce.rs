@@ -2,11 +2,11 @@
 
 use driftq_core::command::Produce;
 use driftq_core::reply::{Overload, Produced, RouterUse};
-use driftq_core::types::{Metadata, PartitionId, TopicName};
+use driftq_core::types::{Metadata, PartitionId, ProduceScope, TopicName};
 use driftq_core::{Refusal, Reply};
 
-use super::model::{DedupeEntry, DedupeScope, Model, Stop, SweepKind};
-use super::topic::Content;
+use super::model::{Asked, DedupeEntry, DedupeScope, Model, Stop, SweepKind};
+use super::topic::{Content, Message, Progress};
 
 /// The decision on a produce.
 pub(super) enum ProduceDecision {
@@ -20,8 +20,8 @@ pub(super) struct NewMessage {
     topic: usize,
     partition: PartitionId,
     metadata: Metadata,
-    /// Its identity, and the topic that the producer named.
-    identity: Option<(TopicName, DedupeEntry)>,
+    /// Its identity, and what the producer asked for.
+    identity: Option<(Asked, DedupeEntry)>,
     router: RouterUse,
 }
 
@@ -40,16 +40,22 @@ impl Model {
     pub(super) fn decide_produce(&self, produce: &Produce) -> Result<ProduceDecision, Refusal> {
         self.check_sizes(produce)?;
         let mut envelope = produce.envelope.clone();
-        let named_topic = envelope.target_topic.clone().unwrap_or_else(|| produce.topic.clone());
+        let meant = envelope.target_topic.clone().unwrap_or_else(|| produce.topic.clone());
+        let asked = (produce.topic.clone(), meant);
         let key = envelope.idempotency_key.clone().filter(|key| !key.is_empty());
         let tenant = envelope.tenant_id.clone().filter(|tenant| !tenant.is_empty()).unwrap_or("default".into());
         if let Some(key) = &key {
             let known =
-                self.scopes.iter().find(|scope| scope.topic == named_topic).map_or(&[][..], |scope| &scope.identities);
+                self.scopes.iter().find(|scope| scope.asked == asked).map_or(&[][..], |scope| &scope.identities);
             let same = known.iter().find(|identity| *identity.tenant == *tenant && *identity.key == **key);
             if let Some(first) = same.filter(|first| self.now < first.expires_at) {
-                let (partition, offset, router) = (first.partition, first.offset, RouterUse::NoDecision);
-                return Ok(ProduceDecision::Duplicate(Produced { partition, offset, duplicate: true, router }));
+                return Ok(ProduceDecision::Duplicate(Produced {
+                    partition: first.partition,
+                    offset: first.offset,
+                    duplicate: true,
+                    already_done: false,
+                    router: RouterUse::NoDecision,
+                }));
             }
             let live_count = known.iter().filter(|identity| self.now < identity.expires_at).count() as u64;
             if live_count >= self.limits.dedupe_keys_max {
@@ -80,9 +86,13 @@ impl Model {
         };
         self.topics[topic].has_partition(partition)?;
         self.check_space(topic, partition, (produce.key.len() + produce.value.len()) as u64)?;
+        let stored_in = &self.topics[topic].name;
+        if asked != (stored_in.clone(), stored_in.clone()) {
+            metadata.requested = Some(ProduceScope { topic: asked.0.clone(), destination: asked.1.clone() });
+        }
         let identity = key.map(|key| {
             let (offset, expires_at) = (self.topics[topic].next_offset, self.now.after(self.limits.dedupe_ttl));
-            (named_topic, DedupeEntry { tenant: tenant.into(), key: key.into(), partition, offset, expires_at })
+            (asked, DedupeEntry { tenant: tenant.into(), key: key.into(), partition, offset, expires_at })
         });
         Ok(ProduceDecision::NewMessage(Box::new(NewMessage { topic, partition, metadata, identity, router })))
     }
@@ -92,10 +102,36 @@ impl Model {
         let NewMessage { topic, partition, metadata, identity, router } = new;
         let offset = self.topics[topic].next_offset;
         self.topics[topic].store(self.now, partition, None, Content::new(&produce.key, &produce.value, metadata));
-        if let Some((named_topic, identity)) = identity {
-            self.remember(&named_topic, identity);
+        if let Some((asked, identity)) = identity {
+            self.remember(&asked, identity);
         }
-        Produced { partition, offset, duplicate: false, router }
+        let already_done = self.skip_if_done(topic);
+        Produced { partition, offset, duplicate: false, already_done, router }
+    }
+
+    /// The newest message of a topic is acked in every group, if each has acked one of the same identity that was
+    /// produced to the same topic.
+    fn skip_if_done(&mut self, t: usize) -> bool {
+        let topic = &self.topics[t];
+        let (groups, newest) = (topic.groups.len(), topic.messages.len() - 1);
+        let done = (0..groups).filter(|g| self.is_done((t, *g, newest))).count();
+        if topic.is_dlq() || groups == 0 || done < groups {
+            return false;
+        }
+        for group in &mut self.topics[t].groups {
+            group.progress[newest] = Progress::Acked;
+            group.skipped += 1;
+        }
+        self.reclaim(t);
+        true
+    }
+
+    /// What the producer of a stored message asked for.
+    pub(super) fn asked(stored_in: &TopicName, message: &Message) -> Asked {
+        match &message.content.metadata.requested {
+            Some(requested) => (requested.topic.clone(), requested.destination.clone()),
+            None => (stored_in.clone(), stored_in.clone()),
+        }
     }
 
     fn check_sizes(&self, produce: &Produce) -> Result<(), Refusal> {
@@ -173,15 +209,15 @@ impl Model {
     }
 
     /// An identity replaces an equal one past its window.
-    fn remember(&mut self, named_topic: &TopicName, identity: DedupeEntry) {
-        let at = self.scopes.iter().position(|scope| scope.topic == *named_topic).unwrap_or_else(|| {
-            self.scopes.push(DedupeScope { topic: named_topic.clone(), identities: Vec::new() });
+    fn remember(&mut self, asked: &Asked, identity: DedupeEntry) {
+        let at = self.scopes.iter().position(|scope| scope.asked == *asked).unwrap_or_else(|| {
+            self.scopes.push(DedupeScope { asked: asked.clone(), identities: Vec::new() });
             self.scopes.len() - 1
         });
         let known = &mut self.scopes[at].identities;
         known.retain(|other| (&other.tenant, &other.key) != (&identity.tenant, &identity.key));
         known.push(identity);
-        self.plan_sweep(SweepKind::Identities(named_topic.clone()));
+        self.plan_sweep(SweepKind::Identities(asked.clone()));
     }
 }
 

@@ -2,10 +2,10 @@
 //!
 //! Due retries and delayed messages need no timer: dispatch reads the clock.
 
-use driftq_core::types::{Millis, PartitionId, Timestamp, TopicName};
+use driftq_core::types::{Millis, PartitionId, Timestamp};
 
 use super::lease::Runs;
-use super::model::{EndOfLog, Model, Sweep, SweepKind};
+use super::model::{Asked, EndOfLog, Model, Sweep, SweepKind};
 use super::settle::Failure;
 use super::topic::{Attempted, Phase, Progress};
 
@@ -28,7 +28,7 @@ impl Model {
         self.boot = self.boot.next();
         self.quiet_until = Timestamp(0);
         self.order_leases_of_earlier_boots();
-        let scopes = self.scopes.iter().map(|scope| SweepKind::Identities(scope.topic.clone()));
+        let scopes = self.scopes.iter().map(|scope| SweepKind::Identities(scope.asked.clone()));
         let effects = self.effects.iter().map(|effect| SweepKind::Effects(effect.namespace()));
         let all: Vec<_> = scopes.chain(effects).chain([SweepKind::Steps, SweepKind::Winners]).collect();
         all.into_iter().for_each(|what| self.plan_sweep(what));
@@ -145,7 +145,7 @@ impl Model {
 
     fn sweep(&mut self, what: SweepKind) -> Result<(), EndOfLog> {
         match &what {
-            SweepKind::Identities(scope) => self.sweep_identities(scope)?,
+            SweepKind::Identities(asked) => self.sweep_identities(asked)?,
             SweepKind::Effects(namespace) => self.sweep_effects(namespace)?,
             SweepKind::Steps => {
                 let expired = self.steps.iter().take_while(|step| step.until <= self.now).take(PER_RECORD).count();
@@ -166,8 +166,8 @@ impl Model {
         Ok(())
     }
 
-    fn sweep_identities(&mut self, scope: &TopicName) -> Result<(), EndOfLog> {
-        let Some(at) = self.scopes.iter().position(|known| known.topic == *scope) else { return Ok(()) };
+    fn sweep_identities(&mut self, asked: &Asked) -> Result<(), EndOfLog> {
+        let Some(at) = self.scopes.iter().position(|known| known.asked == *asked) else { return Ok(()) };
         let expired = self.scopes[at].identities.iter().take_while(|identity| identity.expires_at <= self.now);
         let expired = expired.take(PER_RECORD).count();
         if expired > 0 {
@@ -183,8 +183,8 @@ impl Model {
     /// Plans the next sweep, if there is anything to sweep and none is planned earlier.
     pub(super) fn plan_sweep(&mut self, what: SweepKind) {
         let at = match &what {
-            SweepKind::Identities(scope) => {
-                let known = self.scopes.iter().find(|known| known.topic == *scope);
+            SweepKind::Identities(asked) => {
+                let known = self.scopes.iter().find(|known| known.asked == *asked);
                 known.and_then(|known| known.identities.first()).map(|oldest| oldest.expires_at.after(SLACK))
             }
             SweepKind::Effects(namespace) => self.next_sweep(namespace),

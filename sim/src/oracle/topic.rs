@@ -58,11 +58,13 @@ pub(super) struct Group {
     pub(super) id: GroupId,
     pub(super) name: GroupName,
     pub(super) paused: bool,
+    /// How many messages it acked without a delivery.
+    pub(super) skipped: u64,
     /// One per message of the topic, in the same order.
     pub(super) progress: Vec<Progress>,
     pub(super) last_served: ConsumerId,
     pub(super) last_partition: PartitionId,
-    /// Messages below this offset are delivered after a seek even if their identity is committed.
+    /// Messages below this offset may have been delivered before a seek.
     pub(super) replayed_below: Offset,
 }
 

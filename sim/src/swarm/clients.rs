@@ -7,6 +7,7 @@ use driftq_core::types::LeaseToken;
 
 use super::kinds::ActionKind;
 use super::random::{Source, Stream};
+use super::repeats::Repeats;
 use super::store_users::StoreUsers;
 use crate::actions::{
     Action, DeliveryRef, NewMessage, Request, RetryPolicy, RouterDecision, SeekTarget, Subscription, Tampering,
@@ -34,6 +35,7 @@ pub(super) struct Clients {
     /// The first actions of a world, and actions scheduled ahead; the last is next.
     scheduled: Vec<Action>,
     sent: Vec<NewMessage>,
+    repeats: Repeats,
     next_message: u32,
     next_call: u32,
     /// Deliveries that their workers have acked, nacked or released.
@@ -74,10 +76,12 @@ impl Clients {
             router: half(),
         };
         let retention = half();
+        let topics = 1 + shape.below(2) as u8;
         let mut clients = Self {
             source: Source::new(seed, Stream::Clients),
             network: Source::new(seed, Stream::Network),
-            topics: 1 + shape.below(2) as u8,
+            topics,
+            repeats: Repeats::new(seed, topics),
             partitions: 1 + shape.below(3) as u32,
             groups: 1 + shape.below(2) as u8,
             workers: 1 + shape.below(4) as u8,
@@ -298,6 +302,7 @@ impl Clients {
                 partition: source.one_in(2).then(|| source.below(u64::from(self.partitions) + 1) as u32),
             });
         }
+        self.repeats.repeat(&mut new_message);
         self.next_message += 1;
         if self.sent.len() >= RESENDABLE {
             self.sent.remove(0);

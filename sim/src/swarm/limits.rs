@@ -21,8 +21,11 @@ pub(super) fn setup(source: &mut Source, effects: &mut Source, bounds: &mut Sour
         dedupe_keys_max: source.pick(&[1, 2, 4, 64]),
         effect_ttl_ms: effects.pick(&[1, 100, 2_000, 60_000, 86_400_000]),
         job_ttl_ms: effects.pick(&[1, 2_000, 86_400_000]),
-        ack_ttl_ms: effects.pick(&[1, 100, 2_000, 600_000, 600_000]),
-        effects_max: effects.pick(&[1, 2, 4, 64, 64, 64, 64, 64]),
+        effects_max: {
+            // The draw of a limit that does not exist any more: seeds keep their worlds.
+            effects.pick(&[1; 5]);
+            effects.pick(&[1, 2, 4, 64, 64, 64, 64, 64])
+        },
         result_bytes_max: effects.pick(&[4, 64, 64]),
         completion_ttl_ms: effects.pick(&[1, 2_000, 600_000]),
         completions_max: effects.pick(&[1, 2, 64, 64]),

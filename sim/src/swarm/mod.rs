@@ -10,6 +10,7 @@ mod kinds;
 mod limits;
 mod profile;
 pub(crate) mod random;
+mod repeats;
 mod store_users;
 
 use driftq_core::faults::Faults;

@@ -16,6 +16,7 @@ pub(crate) enum Stream {
     Effects,
     Futures,
     Bounds,
+    Repeats,
 }
 
 /// A stream of random numbers, determined by a seed.

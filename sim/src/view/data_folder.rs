@@ -434,7 +434,7 @@ fn glyph(event: &Event) -> Glyph {
         Event::Booted { .. } => Glyph::Boot,
         Event::Produced { .. } | Event::Redriven { .. } => Glyph::Produce,
         Event::Delivered { .. } => Glyph::Delivery,
-        Event::Acked { .. } | Event::Completed(_) | Event::Skipped { .. } => Glyph::Ack,
+        Event::Acked { .. } | Event::Completed(_) => Glyph::Ack,
         Event::Nacked { .. } => Glyph::Nack,
         Event::DeadLettered { .. } => Glyph::Dead,
         Event::EffectBegun(_) | Event::EffectFinished { .. } | Event::EffectRenewed { .. } => Glyph::Effect,

@@ -25,7 +25,7 @@ pub struct Counters {
     pub grants: u64,
     /// Outcomes replayed by the idempotency store.
     pub replays: u64,
-    /// Messages skipped because their identity was committed.
+    /// Messages skipped because their identity was committed, once per group.
     pub skips: u64,
     /// Steps completed.
     pub completed: u64,
@@ -41,10 +41,13 @@ impl Counters {
     /// Counts a written record.
     pub(super) fn count(&mut self, event: &Event) {
         match event {
-            Event::Produced { .. } => self.messages += 1,
-            Event::Skipped { .. } => self.skips += 1,
+            Event::Produced { skipped, .. } => {
+                self.messages += 1;
+                self.skips += skipped.len() as u64;
+            }
             Event::Completed(step) => {
                 self.completed += 1;
+                self.skips += step.skips();
                 self.messages += step.outputs.iter().filter(|output| output.stored.is_some()).count() as u64;
             }
             _ => {}

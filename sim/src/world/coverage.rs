@@ -38,7 +38,7 @@ pub(super) fn record<F: Faults>(coverage: &mut Coverage, broker: Option<&Pipelin
         Event::Expired { .. } => coverage.hit(Point::Expired),
         Event::GroupSought { .. } => coverage.hit(Point::Sought),
         Event::RetentionExpired { .. } => coverage.hit(Point::RetentionExpired),
-        Event::Skipped { .. } => coverage.hit(Point::Skipped),
+        Event::Produced { skipped, .. } => coverage.hit_if(!skipped.is_empty(), Point::Skipped),
         Event::EffectsExpired { .. } => coverage.hit(Point::EffectExpired),
         Event::Acked { message_ref, .. } => {
             let Some((progress, partition)) = broker.and_then(|broker| find(broker.state(), message_ref)) else {
@@ -53,9 +53,8 @@ pub(super) fn record<F: Faults>(coverage: &mut Coverage, broker: Option<&Pipelin
             };
             let floor = progress.acked().floor();
             coverage.hit_if(overtakes(progress, partition, message_ref.position, floor), Point::PriorityFirst);
-            let is_replayed = message_ref.position < progress.replayed_below();
-            coverage
-                .hit_if(is_replayed && broker.is_some_and(|b| is_committed(b.state(), message_ref)), Point::SkipLifted);
+            let is_committed = broker.is_some_and(|broker| is_committed(broker.state(), message_ref));
+            coverage.hit_if(is_committed, Point::DeliveredThoughDone);
         }
         _ => {}
     }

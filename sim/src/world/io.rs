@@ -10,7 +10,6 @@ use super::job::RunningJob;
 use super::state::World;
 use crate::actions::{IoFault, JobClass};
 use crate::coverage::Point;
-use crate::invariants::lifecycle::skipped_is_acked;
 use crate::invariants::liveness::io_quiesces;
 use crate::invariants::{Verdict, Violation};
 use crate::sim_storage::SimStorage;
@@ -104,9 +103,6 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                     if let Event::Withdrawn { message_ref } = &record.event {
                         self.tracker.withdrawn(message_ref);
                     }
-                    if let (Event::Skipped { message_ref }, Some(broker)) = (&record.event, &self.broker) {
-                        skipped_is_acked(broker.state(), message_ref)?;
-                    }
                 }
                 let has_unsynced = self.broker.as_ref().is_some_and(|b| b.broker().appended() > b.synced());
                 self.coverage.hit_if(has_unsynced && self.jobs[0].is_some(), Point::OverlappingBatches);
@@ -121,7 +117,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 let written = self.disk.model().bytes(*file).and_then(|bytes| bytes.get(at.position as usize..));
                 let mut found = written.unwrap_or_default().to_vec();
                 found.resize(bytes.len(), 0);
-                self.shadow.appended(*file, at.position, &found).for_each(drop);
+                for record in self.shadow.appended(*file, at.position, &found) {
+                    if let Event::Withdrawn { message_ref } = &record.event {
+                        self.tracker.withdrawn(message_ref);
+                    }
+                }
                 self.coverage.hit(Point::WriteFailed);
             }
             _ => {}

@@ -31,7 +31,13 @@ fn produce() -> Command {
 
 fn produced(ticket: u64, offset: u64) -> Output {
     let (partition, offset) = (PartitionId(0), Offset(offset));
-    let reply = Reply::Produced(Produced { partition, offset, duplicate: false, router: RouterUse::NoDecision });
+    let reply = Reply::Produced(Produced {
+        partition,
+        offset,
+        duplicate: false,
+        already_done: false,
+        router: RouterUse::NoDecision,
+    });
     Output::Reply { ticket: Ticket(ticket), result: Ok(reply) }
 }
 

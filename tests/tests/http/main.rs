@@ -1,6 +1,7 @@
 //! The broker process over HTTP: every route, malformed input, slow clients, faults, shutdown and restart.
 #![allow(unreachable_pub)]
 
+mod already_done;
 mod batch;
 mod complete;
 mod consume;

@@ -223,9 +223,11 @@ fn duplicate_produce_returns_first_offset() {
     assert_eq!(server.produce_json(&keyed("a", tenant("default"))), again);
     assert_eq!(server.produce_json(&keyed("a", tenant("other"))).get("duplicate"), None);
     assert_eq!(server.produce_json(&keyed("a", json!({ "topic": "u" }))).get("duplicate"), None);
-    // The identity is that of the target topic; the response has the requested topic.
+    // Topic and target together are another identity; the response has the requested topic.
     let targeted = keyed("a", json!({ "topic": "u", "envelope": { "idempotency_key": "a", "target_topic": "t" } }));
-    assert_eq!(server.produce_json(&targeted), with(again, json!({ "topic": "u" })));
+    let first = json!({ "status": "produced", "topic": "u", "partition": 1, "offset": 2 });
+    assert_eq!(server.produce_json(&targeted), first);
+    assert_eq!(server.produce_json(&targeted), with(first, json!({ "duplicate": true })));
 
     // The header is equivalent to the field.
     let call = |header: &str, body: Value| {

@@ -113,7 +113,7 @@ fn topic_description_shows_progress_and_blocking_reason() {
         ])
     );
     let group = without(described["groups"][0].clone(), &["partitions"]);
-    assert_eq!(group, json!({ "group": "g", "paused": false, "consumers": 0 }));
+    assert_eq!(group, json!({ "group": "g", "paused": false, "consumers": 0, "skipped": 0 }));
     let of = |described: &Value, index: usize| described["groups"][0]["partitions"][index].clone();
     let first = of(&described, 0);
     let age = first["oldest_age_ms"].as_i64().expect("a number");

@@ -6,8 +6,9 @@ pub(super) mod table;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Contradiction, State, Topic};
+use super::{Contradiction, Group, State, Topic};
 use crate::record::{EffectBegun, EffectConclusion};
+use crate::types::effect::COMMITTED_TOPICS_MAX;
 use crate::types::{
     Body, Effect, EffectNamespace, EffectStatus, GroupName, Identity, MessageRef, Millis, Outcome, PartitionId, Pin,
     Position, Scope, Timestamp, TopicId, TopicName,
@@ -60,6 +61,16 @@ impl State {
     ) -> Option<&Effect> {
         let effect = self.store.consumed(topic, group, body.identity()?)?;
         (now < effect.expires_at || self.is_pinned(topic, group, effect)).then_some(effect)
+    }
+
+    /// Whether the group has acked a message of the same identity and the same requested topic. Never for a message of
+    /// a dead-letter topic, since one message can be dead-lettered more than once.
+    #[must_use]
+    pub(crate) fn is_done(&self, topic: &Topic, group: &Group, body: &Body, now: Timestamp) -> bool {
+        let effect = self.effect_of(topic.name(), group.name(), body, now);
+        let requested = || body.produce_scope(topic.name()).topic;
+        !topic.name().is_dead_letter()
+            && effect.is_some_and(|effect| effect.is_committed_for(&requested(), topic.name()))
     }
 
     fn is_valid(&self, scope: &Scope, effect: &Effect, now: Timestamp) -> bool {
@@ -120,7 +131,8 @@ impl State {
                 effect.set_lifetime(lifetime);
             }
             effect.status = EffectStatus::InProgress;
-            (effect.finished, effect.committed) = (false, false);
+            effect.finished = false;
+            effect.uncommit();
             effect.attempt = effect.attempt.saturating_add(1);
             effect.token = Some(begun.token);
             effect.owner = Some(owner);
@@ -224,7 +236,7 @@ impl State {
         }
     }
 
-    /// Commits the effect of an acked message.
+    /// Commits the effect of an acked message. Without a grant and without a `window` nothing is left to remember.
     pub(super) fn commit_effect(
         &mut self,
         message_ref: &MessageRef,
@@ -233,19 +245,24 @@ impl State {
     ) -> Result<(), Contradiction> {
         let identity =
             self.identity_at(message_ref).ok_or(Contradiction("commit of a message without an idempotency key"))?;
+        let (topics, until) = (self.topics_of(message_ref)?, at.after(window));
+        let topics = (&topics.0, &topics.1);
         if self.effect(&identity, at).is_none() {
             self.store.remove(&identity);
-            self.store.insert(&identity, Effect::acked(window, at));
+            if window > Millis(0) {
+                self.store.insert(&identity, Effect::acked(topics, window, at));
+            }
             return Ok(());
         }
         self.store.change(&identity, |effect| {
-            effect.commit(window, at);
+            effect.commit(topics, until, at);
             if !effect.status.is_final() {
                 // The error of an earlier attempt is not a result.
                 effect.status = EffectStatus::Succeeded;
                 effect.finished = false;
                 effect.result = None;
-                effect.expires_at = at.after(window);
+                // The holder of a running grant can still finish the effect.
+                effect.expires_at = until.max(effect.lease_until);
                 effect.set_response(0, "");
             }
         });
@@ -261,15 +278,17 @@ impl State {
     ) -> Result<(), Contradiction> {
         let identity =
             self.identity_at(message_ref).ok_or(Contradiction("conclusion of a message without an idempotency key"))?;
+        let topics = self.topics_of(message_ref)?;
+        let topics = (&topics.0, &topics.1);
         if self.effect(&identity, at).is_none() {
-            let effect =
-                Effect { finished: true, result: conclusion.result.clone(), ..Effect::acked(conclusion.window, at) };
+            let acked = Effect::acked(topics, conclusion.window, at);
+            let effect = Effect { finished: true, result: conclusion.result.clone(), ..acked };
             self.store.remove(&identity);
             self.store.insert(&identity, effect);
             return Ok(());
         }
         self.store.change(&identity, |effect| {
-            effect.commit(conclusion.window, at);
+            effect.commit(topics, at.after(conclusion.window), at);
             if !effect.finished || !effect.status.is_final() {
                 if effect.token.is_none() {
                     // Created by the ack of another message with a shorter window.
@@ -291,6 +310,14 @@ impl State {
         let group = topic.group(message_ref.group)?.name();
         let scope = Scope::Consume { topic: topic.name().clone(), group: group.clone() };
         Some(Identity::new(tenant, scope, key))
+    }
+
+    /// The requested topic of a message, and the topic that stores it.
+    fn topics_of(&self, message_ref: &MessageRef) -> Result<(TopicName, TopicName), Contradiction> {
+        let topic = self.topics.get(&message_ref.topic).ok_or(Contradiction("no such topic"))?;
+        let partition = topic.partition(message_ref.partition).ok_or(Contradiction("no such partition"))?;
+        let message = partition.message(message_ref.position).ok_or(Contradiction("no such message"))?;
+        Ok((message.body.produce_scope(topic.name()).topic, topic.name().clone()))
     }
 
     pub(super) fn restore_effect(&mut self, identity: &Identity, effect: &Effect) -> Result<(), Contradiction> {
@@ -318,6 +345,7 @@ impl State {
         if effect.committed && !matches!(identity.scope, Scope::Consume { .. }) {
             return Err(Contradiction("committed effect outside a consume scope"));
         }
+        check_committed_topics(&identity.scope, effect)?;
         if let Some(pin) = &effect.pin
             && !self.has_position(&identity.scope, (pin.partition, pin.position))
         {
@@ -336,6 +364,19 @@ impl State {
         };
         topic.partition(partition).is_some_and(|partition| position < partition.next_position())
     }
+}
+
+/// Checks the form in which [`Effect::commit`] leaves the requested topics.
+fn check_committed_topics(scope: &Scope, effect: &Effect) -> Result<(), Contradiction> {
+    let topics = effect.committed_topics();
+    let is_own = |topic: &TopicName| matches!(scope, Scope::Consume { topic: own, .. } if own == topic);
+    let is_repeated = topics.iter().enumerate().any(|(at, topic)| topics[..at].contains(topic));
+    let is_sound = match topics {
+        [] => true,
+        [only] => effect.committed && !is_own(only),
+        _ => effect.committed && !is_repeated && topics.len() <= COMMITTED_TOPICS_MAX,
+    };
+    if is_sound { Ok(()) } else { Err(Contradiction("requested topics of an effect contradict its commit")) }
 }
 
 fn new_pin((partition, position): (PartitionId, Position)) -> Box<Pin> {

@@ -87,6 +87,11 @@ pub fn identified(topic_name: &str, value: &str, key: &str) -> Produce {
     request
 }
 
+/// The scope of produces to a topic without a target.
+pub fn scope(topic_name: &str) -> ProduceScope {
+    ProduceScope::new(&topic(topic_name), None)
+}
+
 /// An effect of the default tenant in the tenant scope.
 pub fn effect(key: &str) -> Identity {
     Identity::new("", Scope::Tenant, key)

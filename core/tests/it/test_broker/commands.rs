@@ -169,7 +169,7 @@ impl<F: Faults> TestBroker<F> {
 
     pub fn groups(&mut self, topic_name: &str) -> Vec<String> {
         match self.send(Command::ListGroups(ListGroups { topic: topic(topic_name) })) {
-            Ok(Reply::Groups(names)) => names.iter().map(|name| name.as_str().to_owned()).collect(),
+            Ok(Reply::Groups(groups)) => groups.iter().map(|group| group.name.as_str().to_owned()).collect(),
             other => panic!("unexpected reply to a list: {other:?}"),
         }
     }

@@ -60,7 +60,10 @@ impl Printer<'_> {
             Reply::Success => vec!["ok".to_owned()],
             Reply::TopicCreated { partitions } => vec![format!("ok partitions={partitions}")],
             Reply::Topics(topics) => vec![print_list("topics", &topics)],
-            Reply::Groups(groups) => vec![print_list("groups", &groups)],
+            Reply::Groups(groups) => {
+                let names: Vec<_> = groups.iter().map(|group| &group.name).collect();
+                vec![print_list("groups", &names)]
+            }
             Reply::Topic(topic) => print_topic(&topic),
             Reply::Produced(produced) => vec![print_produced(&produced)],
             Reply::Peeked(messages) if messages.is_empty() => vec!["nothing".to_owned()],
@@ -99,7 +102,7 @@ impl Printer<'_> {
 
     /// A message with everything that travels with it.
     fn peeked(&self, message: &Peeked) -> Vec<String> {
-        let Metadata { envelope, routing, trace, dead_letter, redrive } = message.body.metadata();
+        let Metadata { envelope, routing, trace, dead_letter, redrive, requested } = message.body.metadata();
         let time = |time: Timestamp| self.time(time);
         let mut line = body(Line::new("message").field("offset", message.offset), &message.body)
             .field("produced_at", self.time(message.produced_at))
@@ -122,6 +125,9 @@ impl Printer<'_> {
             for (name, value) in &routing.meta {
                 line = line.field("route_meta", format!("{name}:{value}"));
             }
+        }
+        if let Some(requested) = requested {
+            line = line.field("requested", requested.topic).field("destination", requested.destination);
         }
         line = line.optional("trace", trace);
         if let Some(redrive) = redrive {
@@ -241,7 +247,7 @@ fn print_produced(produced: &Produced) -> String {
         RouterUse::Followed => Some("followed"),
         RouterUse::Ignored => Some("set-aside"),
     };
-    line.optional("router", router).0
+    line.field_if(produced.already_done, "already_done", "yes").optional("router", router).0
 }
 
 fn print_step_output(output: &StepOutput) -> String {
@@ -249,7 +255,7 @@ fn print_step_output(output: &StepOutput) -> String {
         .field("topic", &output.topic)
         .field("partition", output.partition)
         .field("offset", output.offset);
-    line.0
+    line.field_if(output.already_done, "already_done", "yes").0
 }
 
 fn print_outcome(line: Line, outcome: &Outcome) -> Line {
@@ -272,7 +278,7 @@ fn print_topic(topic: &TopicInfo) -> Vec<String> {
 
 fn print_group(group: &GroupInfo) -> Vec<String> {
     let line = Line::new(&format!("group {}:", group.group)).field("consumers", group.consumers);
-    let line = line.field_if(group.paused, "paused", "yes");
+    let line = line.field_if(group.paused, "paused", "yes").field_if(group.skipped > 0, "skipped", group.skipped);
     std::iter::once(line.0).chain(group.partitions.iter().map(print_progress)).collect()
 }
 

@@ -148,7 +148,7 @@ pub(in crate::invariants) fn pending(command: Command) -> PendingCommand {
         counted: None,
         claim_is_valid: None,
         unacked_deliveries: Vec::new(),
-        skips: 0,
+        acked_at_once: None,
         step: None,
         winners_full: false,
     }

@@ -71,8 +71,8 @@ impl Tracker {
         match &pending.command {
             Command::Produce(produce) => self.produce_reply_lost(produce, pending.at),
             Command::DeleteTopic(DeleteTopic { name }) => {
-                for ((scope, ..), identity) in &mut self.identities {
-                    if scope == name.as_str() {
+                for (((topic, destination), ..), identity) in &mut self.identities {
+                    if [topic, destination].contains(&&name.to_string()) {
                         *identity = DedupeEntry::Unknown;
                     }
                 }

@@ -1,9 +1,9 @@
 //! Commands: what is known right before one is decided and right after.
 
 use driftq_core::Pipeline;
-use driftq_core::command::{Command, CreateGroup, DescribeTopic, Redrive, Seek, SeekTo, Subscribe, TokenClaim};
+use driftq_core::command::{Command, CreateGroup, DescribeTopic, Seek, SeekTo, Subscribe, TokenClaim};
 use driftq_core::faults::Faults;
-use driftq_core::state::{State, Topic};
+use driftq_core::state::{Group, State, Topic};
 use driftq_core::types::{GroupStart, *};
 
 use super::model::*;
@@ -50,7 +50,7 @@ impl Tracker {
             },
             claim_is_valid,
             unacked_deliveries: self.unacked_deliveries(state, &command),
-            skips: pipeline.broker().counters().skipped,
+            acked_at_once: None,
             step: None,
             winners_full: state.winners().len() >= self.limits.completions_max,
             command,
@@ -66,7 +66,9 @@ impl Tracker {
     ) -> Verdict {
         pending.after = pipeline.broker().appended();
         pending.at = pipeline.broker().now();
-        pending.skips = pipeline.broker().counters().skipped - pending.skips;
+        pending.acked_at_once =
+            pending.produce.as_ref().and_then(|destination| acked_at_once(pipeline.state(), destination));
+        self.note_done(&pending);
         self.winners_full |= pending.winners_full || pipeline.state().winners().len() >= self.limits.completions_max;
         if let Some(before) = pending.stale_digest {
             stale_claim_is_noop(&pending.command, before, pipeline.state().digest())?;
@@ -90,7 +92,6 @@ impl Tracker {
         if let Command::Seek(Seek { topic, group, .. }) = &pending.command {
             self.forget_deliveries(topic, group);
         }
-        self.note_redriven(pipeline.state(), &pending);
         pending.step = self.evidence(pipeline.state(), &pending);
         self.pending.insert(ticket, pending);
         Ok(())
@@ -115,29 +116,15 @@ impl Tracker {
         }
     }
 
-    /// Dead letters that were redriven and skipped at once were never seen as messages.
-    fn note_redriven(&mut self, state: &State, pending: &PendingCommand) {
-        let (Command::Redrive(Redrive { topic, .. }), true) = (&pending.command, pending.skips > 0) else { return };
-        let dlq = topic.dead_letter().and_then(|name| state.topic_named(&name));
-        let Some(dlq) = dlq else { return };
-        let Some(model) = self.topics.get_mut(&dlq.id()) else { return };
-        let mut redriven = Vec::new();
-        let stored =
-            model.messages.iter_mut().filter(|(_, known)| known.trimmed_at.is_none() && known.redriven.is_none());
-        for (offset, known) in stored {
-            let kept = dlq.partition(known.partition).and_then(|partition| partition.message(known.position));
-            if kept.is_none() && known.body.flags().has_identity {
-                known.redriven = Some(pending.after);
-                redriven.push(*offset);
-            }
-        }
-        let dlq_groups = self.groups.iter_mut().filter(|((of, _), _)| *of == dlq.id());
-        for (_, model) in dlq_groups {
-            model
-                .seen
-                .iter_mut()
-                .filter(|(offset, _)| redriven.contains(offset))
-                .for_each(|(_, seen)| seen.may_be_held = false);
+    /// A group is asked to ack a message. Whether that succeeds or not, a later message of its identity may be skipped.
+    fn note_done(&mut self, pending: &PendingCommand) {
+        let (Command::Ack(_) | Command::Complete(_), Some(topic)) = (&pending.command, pending.topic) else { return };
+        let offset =
+            claim(&pending.command).filter(|_| pending.claim_is_valid != Some(false)).map(|claim| claim.offset);
+        let known = offset.and_then(|offset| self.topics.get(&topic)?.messages.get(&offset));
+        let identity = known.and_then(|known| done_identity(self.produced_messages.get(&known.number)?));
+        if let (Some(identity), Some(model)) = (identity, self.group_model_mut(pending)) {
+            model.done.insert(identity);
         }
     }
 
@@ -164,6 +151,24 @@ impl Tracker {
             _ => None,
         }
     }
+}
+
+/// The groups that have acked the message of a produce to `destination`, if one was stored.
+fn acked_at_once(state: &State, destination: &Destination) -> Option<AckedAtOnce> {
+    let topic = state.topic(destination.topic)?;
+    let partition = topic.partition(destination.partition)?;
+    let offset = destination.offset;
+    if partition.last_offset() != Some(offset) {
+        return None;
+    }
+    // A message that is not stored any more is acked in every group.
+    let position = partition.find(offset).map(|(position, _)| position);
+    let is_acked = |group: &&Group| {
+        let progress = group.progress(destination.partition);
+        position.is_none_or(|position| progress.is_some_and(|progress| progress.acked().contains(position)))
+    };
+    let acked = topic.groups().filter(is_acked).count();
+    Some(AckedAtOnce { offset, groups: topic.groups().map(Group::id).collect(), acked })
 }
 
 fn ids(state: &State, command: &Command) -> (Option<TopicId>, Option<GroupId>) {

@@ -52,18 +52,18 @@ impl Tracker {
     ) -> Verdict {
         let mut missing = 0;
         for (output, produce) in outputs.iter().zip(&complete.produce) {
-            let StepOutput { partition, offset, duplicate, .. } = *output;
+            let StepOutput { partition, offset, duplicate, already_done, .. } = *output;
             self.coverage.hit_if(duplicate, Point::StepOutputDuplicate);
-            let produced = Produced { partition, offset, duplicate, router: RouterUse::NoDecision };
+            let produced = Produced { partition, offset, duplicate, already_done, router: RouterUse::NoDecision };
             self.accepted(pending.at, produce, &produced)?;
             if duplicate {
                 continue;
             }
             let number = number(&produce.value).unwrap_or_default();
             let stored = self.stored(number).count();
-            let may_be_missing = pending.skips > 0 && dedupe_key(produce).is_some();
-            output_stored_once(number, stored, may_be_missing)?;
-            missing += usize::from(stored == 0 && !may_be_missing);
+            self.coverage.hit_if(already_done, Point::StepOutputSkipped);
+            output_stored_once(number, stored, already_done)?;
+            missing += usize::from(stored == 0 && !already_done);
             self.stored(number).for_each(|known| known.acknowledged = true);
         }
         match pending.step {

@@ -127,18 +127,14 @@ impl EffectModel {
                 grant.end = Some(EffectEnd { outcome: succeeded(result.clone()), expires_at, is_recorded: true });
             }
             (Some(grant), None) if grant.end.is_none() => {
-                grant.end =
-                    Some(EffectEnd { outcome: None, expires_at: Some(at.after(windows.ack)), is_recorded: false });
+                let expires_at = windows.acked_until.map(|until| until.max(grant.until));
+                grant.end = Some(EffectEnd { outcome: None, expires_at, is_recorded: false });
             }
             (Some(_), _) => {}
             (None, completed) => {
-                let window = if completed.is_none() { windows.ack } else { windows.completed };
                 let is_recorded = completed.is_some();
-                let new = EffectEnd {
-                    outcome: succeeded(completed.cloned().flatten()),
-                    expires_at: Some(at.after(window)),
-                    is_recorded,
-                };
+                let expires_at = if is_recorded { Some(at.after(windows.completed)) } else { windows.acked_until };
+                let new = EffectEnd { outcome: succeeded(completed.cloned().flatten()), expires_at, is_recorded };
                 self.acked = Some(by_ack.filter(|end| end.is_recorded || !is_recorded).unwrap_or(new));
             }
         }
@@ -148,8 +144,8 @@ impl EffectModel {
 /// How long the record of an effect without a grant is kept.
 #[derive(Clone, Copy)]
 pub(super) struct Windows {
-    /// After an ack.
-    pub(super) ack: Millis,
+    /// Until when, after an ack alone; `None` if unknown.
+    pub(super) acked_until: Option<Timestamp>,
     /// After a complete.
     pub(super) completed: Millis,
 }

@@ -7,7 +7,7 @@ use driftq_core::types::{EffectStatus, Identity, Lifetime, Outcome, Scope, *};
 use driftq_core::{Command, Reply};
 
 use super::effect_model::{EffectEnd, EffectModel, GrantModel, MessageLocation, Windows, expiry};
-use super::model::PendingCommand;
+use super::model::{DedupeEntry, PendingCommand, dedupe_key};
 use super::state::Tracker;
 use crate::coverage::Point;
 use crate::invariants::effects::*;
@@ -183,7 +183,7 @@ impl Tracker {
     /// A message was acked or completed, which ends the effect of its identity.
     pub(super) fn committed(&mut self, pending: &PendingCommand, offset: Offset) {
         let Some(identity) = self.identity_at(pending, offset) else { return };
-        let windows = Windows { ack: self.limits.ack_ttl, completed: self.limits.effect_ttl };
+        let windows = Windows { acked_until: self.duplicate_until(pending, offset), completed: self.limits.effect_ttl };
         let model = self.effects.entry(identity).or_default();
         match (&pending.command, pending.claim_is_valid) {
             (Command::Complete(complete), Some(true)) => model.commit(pending.at, windows, Some(&complete.result)),
@@ -191,6 +191,15 @@ impl Tracker {
             (_, Some(false)) => {}
             // A late claim implies nothing about later grants.
             (_, None) => model.mark_unknown(),
+        }
+    }
+
+    /// Until when a produce of the message is a duplicate, if known.
+    fn duplicate_until(&self, pending: &PendingCommand, offset: Offset) -> Option<Timestamp> {
+        let known = self.topics.get(&pending.topic?)?.messages.get(&offset)?;
+        match self.identities.get(&dedupe_key(self.produced_messages.get(&known.number)?)?)? {
+            DedupeEntry::Accepted { expires_at, .. } => Some((*expires_at).max(pending.at)),
+            DedupeEntry::Unknown => None,
         }
     }
 

@@ -36,8 +36,8 @@ pub(crate) struct PendingCommand {
     pub(crate) claim_is_valid: Option<bool>,
     /// Deliveries of the effect whose messages are unacked.
     pub(crate) unacked_deliveries: Vec<LeaseToken>,
-    /// Messages skipped in the same call because their identity was committed.
-    pub(crate) skips: u64,
+    /// For a produce: which groups had acked its message right after the decision.
+    pub(crate) acked_at_once: Option<AckedAtOnce>,
     /// Which parts of a step existed right after the decision.
     pub(crate) step: Option<StepEvidence>,
     /// As many winners were remembered as the limit allows.
@@ -67,7 +67,21 @@ pub(crate) struct Destination {
     pub(crate) topic: TopicId,
     pub(crate) partition: PartitionId,
     pub(crate) fits: bool,
+    /// The offset that the message gets.
+    pub(crate) offset: Offset,
 }
+
+/// The groups of a topic right after a message was stored in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AckedAtOnce {
+    pub(crate) offset: Offset,
+    pub(crate) groups: Vec<GroupId>,
+    /// How many of them had acked the message.
+    pub(crate) acked: usize,
+}
+
+/// Tenant, key and requested topic of messages that a group was asked to ack.
+pub(crate) type DoneIdentity = (String, String, String);
 
 /// All messages of a topic, trimmed ones included.
 #[derive(Clone, Debug)]
@@ -153,8 +167,10 @@ pub(crate) struct GroupModel {
     pub(crate) acked_before_seek: BTreeSet<Offset>,
     /// Acks whose reply was lost.
     pub(crate) maybe_acked: BTreeSet<Offset>,
-    /// Acked when messages were skipped, and possibly skipped themselves or through their dead letter.
+    /// Acked when messages were skipped, and possibly skipped themselves.
     pub(crate) skipped: BTreeSet<Offset>,
+    /// What its workers have acked or completed, ever.
+    pub(crate) done: BTreeSet<DoneIdentity>,
     /// Dead-lettered, with the LSN at which that was first seen. Several times if a seek came between; a crash may undo
     /// the seek.
     pub(crate) dead: BTreeMap<Offset, Vec<(Lsn, Timestamp)>>,
@@ -173,9 +189,8 @@ pub(crate) struct GroupModel {
 
 impl GroupModel {
     pub(crate) fn new(name: GroupName, first_seen: Lsn) -> Self {
-        let (starts, acked, acked_before_seek, maybe_acked, skipped, dead, seen, first_deliveries, last_delivered) =
-            Default::default();
-        let winners = BTreeMap::new();
+        let (starts, acked, acked_before_seek, maybe_acked, skipped, done) = Default::default();
+        let (dead, seen, winners, first_deliveries, last_delivered) = Default::default();
         Self {
             name,
             first_seen,
@@ -184,6 +199,7 @@ impl GroupModel {
             acked_before_seek,
             maybe_acked,
             skipped,
+            done,
             dead,
             seen,
             winners,
@@ -205,10 +221,11 @@ impl GroupModel {
         let acked_before_seek = std::mem::take(&mut self.acked);
         // Messages may have been skipped between the seek and its reply.
         let skipped = std::mem::take(&mut self.skipped);
+        let done = std::mem::take(&mut self.done);
         // Deliveries may have been withdrawn between the seek and its reply, too.
         let withdrawn = std::mem::take(&mut self.withdrawn);
         let new = Self::new(self.name.clone(), self.first_seen);
-        *self = Self { starts, dead, acked_before_seek, skipped, withdrawn, ..new };
+        *self = Self { starts, dead, acked_before_seek, skipped, done, withdrawn, ..new };
     }
 
     /// When the message was last dead-lettered in the group, if ever.
@@ -289,8 +306,8 @@ pub(crate) enum DedupeEntry {
     Unknown,
 }
 
-/// Scope, tenant, key.
-pub(crate) type DedupeKey = (String, String, String);
+/// Requested topic and destination, tenant, key.
+pub(crate) type DedupeKey = ((String, String), String, String);
 
 /// One partition, with the progress of each group.
 pub(crate) struct PartitionView<'a> {
@@ -407,7 +424,8 @@ pub(crate) fn destination(state: &State, limits: &Limits, produce: &Produce) -> 
     let (messages, bytes) = open(topic, partition);
     let more = (produce.key.len() + produce.value.len()) as u64;
     let fits = messages < limits.partition_messages_max && bytes + more <= limits.partition_bytes_max;
-    (partition.0 < topic.partition_count()).then(|| Destination { topic: topic.id(), partition, fits })
+    let offset = topic.next_offset();
+    (partition.0 < topic.partition_count()).then(|| Destination { topic: topic.id(), partition, fits, offset })
 }
 
 /// A partition and a priority, within which deliveries are ordered.
@@ -459,7 +477,13 @@ pub(crate) struct TornStep {
 pub(crate) fn dedupe_key(produce: &Produce) -> Option<DedupeKey> {
     let envelope = &produce.envelope;
     let key = envelope.idempotency_key.as_ref().filter(|key| !key.is_empty())?;
-    let scope = envelope.target_topic.as_ref().unwrap_or(&produce.topic);
+    let destination = envelope.target_topic.as_ref().unwrap_or(&produce.topic);
     let tenant = envelope.tenant_id.as_ref().filter(|tenant| !tenant.is_empty());
-    Some((scope.to_string(), tenant.map_or("default".to_owned(), ToString::to_string), key.to_string()))
+    let scope = (produce.topic.to_string(), destination.to_string());
+    Some((scope, tenant.map_or("default".to_owned(), ToString::to_string), key.to_string()))
+}
+
+/// The identity of a produce as a group remembers it, if it has one.
+pub(crate) fn done_identity(produce: &Produce) -> Option<DoneIdentity> {
+    dedupe_key(produce).map(|((topic, _), tenant, key)| (tenant, key, topic))
 }

@@ -16,6 +16,7 @@ use crate::invariants::counts::description_matches;
 use crate::invariants::dead_letters::redrive_within_limit;
 use crate::invariants::dedupe::{ProduceReply, deduped_within_window, new_after_window};
 use crate::invariants::fencing::{expired_not_extended, loser_is_refused};
+use crate::invariants::lifecycle::{skip_is_justified, skip_is_told, skipped_is_acked};
 use crate::invariants::limits::{accepted_within_limits, delay_within_limit, lease_within_limits, query_is_noop};
 use crate::invariants::time::least_backoff;
 use crate::invariants::verdict::{Verdict, Violation};
@@ -54,7 +55,9 @@ impl Tracker {
                 }
             }
             (Command::DeleteTopic(DeleteTopic { name }), _) => {
-                self.identities.retain(|(scope, ..), _| scope != name.as_str());
+                let is_named =
+                    |(topic, destination): &(String, String)| [topic, destination].contains(&&name.to_string());
+                self.identities.retain(|(scope, ..), _| !is_named(scope));
                 self.mark_effects_unknown(name, None);
             }
             (Command::DeleteGroup(DeleteGroup { topic, group }), _) => self.mark_effects_unknown(topic, Some(group)),
@@ -112,15 +115,29 @@ impl Tracker {
             return Ok(());
         }
         accepted_within_limits(pending, produced)?;
+        self.skip_replied(pending, produce, produced)?;
         let (topic, number) = (pending.produce.as_ref().map(|destination| destination.topic), number(&produce.value));
         let model = topic.and_then(|topic| self.topics.get_mut(&topic));
         let stored = model.and_then(|model| model.messages.get_mut(&produced.offset));
-        let is_skipped = pending.skips > 0 && dedupe_key(produce).is_some();
-        accepted_is_stored(produced, number, stored.as_deref(), is_skipped)?;
+        accepted_is_stored(produced, number, stored.as_deref())?;
         if let Some(known) = stored {
             known.acknowledged = true;
         }
         Ok(())
+    }
+
+    /// A new message was acknowledged: whether it was skipped is told, and justified.
+    fn skip_replied(&self, pending: &PendingCommand, produce: &Produce, produced: &Produced) -> Verdict {
+        let at_once = pending.acked_at_once.as_ref().filter(|at_once| at_once.offset == produced.offset);
+        let (Some(at_once), Some(destination)) = (at_once, &pending.produce) else { return Ok(()) };
+        skip_is_told(produced, at_once)?;
+        skipped_is_acked(produced, at_once)?;
+        let model_of = |group: &GroupId| self.groups.get(&(destination.topic, *group));
+        let groups: Vec<&GroupModel> = at_once.groups.iter().filter_map(model_of).collect();
+        match done_identity(produce) {
+            Some(identity) => skip_is_justified(produced, &groups, &identity),
+            None => Ok(()),
+        }
     }
 
     /// A produce was acknowledged. Returns whether the message is new.
@@ -141,6 +158,11 @@ impl Tracker {
             Some(DedupeEntry::Unknown) if produced.duplicate => return Ok(false),
             Some(DedupeEntry::Unknown) | None => {}
         }
+        let is_same_key = |other: &DedupeKey| (&other.1, &other.2) == (&key.1, &key.2) && other.0 != key.0;
+        let is_live =
+            |entry: &DedupeEntry| matches!(entry, DedupeEntry::Accepted { expires_at, .. } if *expires_at > at);
+        let is_in_two = self.identities.iter().any(|(other, entry)| is_same_key(other) && is_live(entry));
+        self.coverage.hit_if(is_in_two, Point::KeyInTwoScopes);
         let Produced { partition, offset, .. } = *produced;
         let expires_at = at.after(self.limits.dedupe_ttl);
         self.identities.insert(key, DedupeEntry::Accepted { partition, offset, expires_at });

@@ -87,19 +87,18 @@ fn delivery_must_match_topic_group_and_tenant() {
 const SHORT_DEDUPE: &str = "[limits]\ndedupe_ttl_ms = 1\n";
 
 #[test]
-fn ack_commits_identity_and_skips_later_message() {
+fn ack_commits_identity_as_long_as_its_produce_is_a_duplicate() {
     let prepare = |server: &Server, topic: &str| {
         server.create(topic, 1);
-        assert_eq!(server.post_json("/v1/groups", &json!({ "topic": topic, "group": "h" })).status, 201);
         send(server, topic, "k");
         let item = server.next(topic);
         server.settle_ok("ack", topic, &item, json!({}));
-        sleep(EXPIRY);
+        item
     };
-    before_and_after_crash(SHORT_DEDUPE, prepare, |server, topic, ()| {
+    before_and_after_crash("", prepare, |server, topic, item| {
         let of = effect_of(topic, "k");
         let shown = server.effect(&of).json();
-        assert_eq!(millis(&shown["expires_at"]) - millis(&shown["updated_at"]), 600_000, "10 min");
+        assert_eq!(millis(&shown["expires_at"]) - millis(&item["produced_at"]), 600_000, "10 min");
         let rest = json!({
             "status": "SUCCEEDED", "status_v1": "COMMITTED", "attempt": 0, "owner": "", "lease_until": null, "result": null,
             "response_code": 0, "last_error": "", "request_hash": null,
@@ -108,12 +107,26 @@ fn ack_commits_identity_and_skips_later_message() {
         let replay = server.begin(&of, json!({}));
         assert_eq!((&replay.json()["decision"], &replay.json()["result"]), (&json!("REPLAY"), &Value::Null));
         assert_eq!(replay.header("idempotency-replayed"), Some("true"));
+    });
+}
+
+#[test]
+fn finished_identity_makes_later_message_already_done() {
+    let prepare = |server: &Server, topic: &str| {
+        server.create(topic, 1);
+        send(server, topic, "k");
+        let item = server.next(topic);
+        let token = server.begin_granted(&effect_of(topic, "k"), delivery(&item));
+        server.finish_ok(&effect_of(topic, "k"), &token, json!({ "result": "done" }));
+        server.settle_ok("ack", topic, &item, json!({}));
+        sleep(EXPIRY);
+    };
+    before_and_after_crash(SHORT_DEDUPE, prepare, |server, topic, ()| {
         let skipped = server.metric("messages_skipped_total").expect("a metric");
         send(server, topic, "k");
         send(server, topic, "other");
         assert_eq!(server.next(topic)["offset"], 2, "the message in between is skipped");
         assert_eq!(server.metric("messages_skipped_total"), Some(skipped + 1.0));
-        assert_eq!(server.fetch(topic, "h").len(), 3, "another group is not affected");
     });
 }
 

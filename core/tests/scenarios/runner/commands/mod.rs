@@ -208,7 +208,7 @@ fn limits(args: &mut Args) -> Result<PipelineConfig, String> {
             $(limits.$name = args.$method(stringify!($name))?.unwrap_or(limits.$name);)*
         };
     }
-    set! { duration: lease_default lease_min lease_max delay_max dedupe_ttl effect_ttl job_ttl ack_ttl completion_ttl retry_after }
+    set! { duration: lease_default lease_min lease_max delay_max dedupe_ttl effect_ttl job_ttl completion_ttl retry_after }
     set! { parsed: in_flight_max partition_messages_max partition_bytes_max dedupe_keys_max key_bytes_max
     message_bytes_max idempotency_key_bytes_max id_bytes_max metadata_bytes_max error_text_bytes_max result_bytes_max
     effects_max completions_max outputs_max partitions_max topics_max groups_max consumers_max adaptive_credit }
