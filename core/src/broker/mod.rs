@@ -20,7 +20,7 @@ use crate::index::Index;
 use crate::record::{Event, Record};
 use crate::reply::{Output, Overload, Refusal, Reply};
 use crate::state::{Contradiction, State};
-use crate::types::{Boot, ConsumerId, LeaseToken, Limits, Lsn, Millis, Ticket, Timestamp};
+use crate::types::{Boot, ConsumerId, LeaseToken, Limits, Lsn, Millis, Now, Ticket, Timestamp};
 
 /// The log to which a broker appends its records.
 pub trait LogSink {
@@ -124,8 +124,8 @@ impl<F: Faults> Broker<F> {
     ///
     /// # Errors
     /// [`LogRefusal`] if the log has no space for the record.
-    pub fn boot(&mut self, now: Timestamp, log: &mut impl LogSink) -> Result<(), LogRefusal> {
-        self.now = self.now.max(now);
+    pub fn boot(&mut self, now: impl Into<Now>, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+        self.now = self.now.max(now.into().wall);
         self.commit(Event::Booted { boot: self.state.boot().next() }, SpaceClass::Drain, log)?;
         self.index = Index::rebuild(&self.state, self.now);
         Ok(())
@@ -134,7 +134,7 @@ impl<F: Faults> Broker<F> {
     /// Decides `command` at `now`. [`Broker::poll_output`] returns the reply with this ticket once it is durable.
     ///
     /// A `now` before an earlier one counts as that one.
-    pub fn handle(&mut self, now: Timestamp, command: Command, log: &mut impl LogSink) -> Ticket {
+    pub fn handle(&mut self, now: impl Into<Now>, command: Command, log: &mut impl LogSink) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket = ticket.next();
         if self.failure.is_some() {
@@ -145,7 +145,7 @@ impl<F: Faults> Broker<F> {
             self.hold(Output::Reply { ticket, result: Err(Refusal::ShuttingDown) });
             return ticket;
         }
-        self.advance(now, log);
+        self.advance(now.into(), log);
         let result = self.execute(command, log);
         self.hold(Output::Reply { ticket, result });
         self.dispatch(log);
@@ -154,9 +154,9 @@ impl<F: Faults> Broker<F> {
 
     /// Fires the timers due at `now` and dispatches. Call it at the time that [`Broker::poll_timeout`] returns, or
     /// later.
-    pub fn handle_timeout(&mut self, now: Timestamp, log: &mut impl LogSink) {
+    pub fn handle_timeout(&mut self, now: impl Into<Now>, log: &mut impl LogSink) {
         if self.failure.is_none() && !self.closing {
-            self.advance(now, log);
+            self.advance(now.into(), log);
             self.dispatch(log);
         }
     }
@@ -295,8 +295,8 @@ impl<F: Faults> Broker<F> {
         self.held.push_back((lsn, output));
     }
 
-    fn advance(&mut self, now: Timestamp, log: &mut impl LogSink) {
-        self.now = self.now.max(now);
+    fn advance(&mut self, now: Now, log: &mut impl LogSink) {
+        self.now = self.now.max(now.wall);
         if self.stalled_until.is_some_and(|until| until <= self.now) {
             self.stalled_until = None;
         }

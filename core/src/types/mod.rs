@@ -35,5 +35,5 @@ pub use message::{
 };
 pub use names::{GroupName, NameError, OwnerName, TopicName};
 pub use step::{Completion, StepOutput};
-pub use time::{Millis, Timestamp};
+pub use time::{Millis, Now, Timestamp};
 pub use topic_settings::{GroupStart, Retention};

@@ -6,6 +6,22 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
+/// The readings of both clocks at one moment, as a driver passes them to the core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Now {
+    /// The monotonic clock, from any origin. It never runs backwards and is not set; it counts time spent suspended.
+    pub mono: Timestamp,
+    /// The wall clock. It can be set forward and back.
+    pub wall: Timestamp,
+}
+
+impl From<Timestamp> for Now {
+    /// Both clocks show the same: for drivers whose only clock is never set.
+    fn from(time: Timestamp) -> Self {
+        Self { mono: time, wall: time }
+    }
+}
+
 /// A duration in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
