@@ -13,6 +13,8 @@ impl<F: Faults> Broker<F> {
             limits: _,
             faults: _,
             now,
+            origin,
+            check_clock_at,
             appended,
             durable,
             held,
@@ -26,7 +28,7 @@ impl<F: Faults> Broker<F> {
             dead_letters: _,
         } = self;
         index.canonical(out)?;
-        write!(out, "{} {now:?} {appended:?} {durable:?} {held:?} ", state.digest())?;
+        write!(out, "{} {now:?} {origin:?} {check_clock_at:?} {appended:?} {durable:?} {held:?} ", state.digest())?;
         write!(out, "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} ")
     }
 }

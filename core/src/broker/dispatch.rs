@@ -57,17 +57,21 @@ impl<F: Faults> Broker<F> {
         let message = message(topic, &message_ref);
         if message.body.flags().has_identity && self.is_committed(&message_ref, &message.body) {
             self.commit_or_refuse(Event::Skipped { message_ref }, SpaceClass::Drain, log)?;
-        } else if deadline_passed(topic, message, self.now) {
-            let last_error =
-                self.delivery_state(&message_ref).map_or(LastError::Nothing, |delivery| delivery.last_error.clone());
-            let reason = DeadReason::DeadlineExceeded;
-            let event = dead_letter(&self.state, &message_ref, reason, last_error.as_str().into());
-            self.commit_or_refuse(event, SpaceClass::Drain, log)?;
+        } else if deadline_passed(topic, message, self.wall()) {
+            self.exceed_deadline(&message_ref, log)?;
         } else {
             let message = message.clone();
             self.deliver(next, message, log)?;
         }
         Ok(true)
+    }
+
+    /// Dead-letters a waiting message whose deadline has passed.
+    pub(super) fn exceed_deadline(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
+        let last_error =
+            self.delivery_state(message_ref).map_or(LastError::Nothing, |delivery| delivery.last_error.clone());
+        let event = dead_letter(&self.state, message_ref, DeadReason::DeadlineExceeded, last_error.as_str().into());
+        self.commit_or_refuse(event, SpaceClass::Drain, log)
     }
 
     /// Leases a message to a consumer.
@@ -85,7 +89,7 @@ impl<F: Faults> Broker<F> {
 
     /// Whether the group has committed the identity of this message with another one. Does not hold for messages that a
     /// seek replays, nor for dead letters, since one message can be dead-lettered more than once.
-    fn is_committed(&self, message_ref: &MessageRef, body: &Body) -> bool {
+    pub(super) fn is_committed(&self, message_ref: &MessageRef, body: &Body) -> bool {
         let topic = self.state.topic(message_ref.topic).expect("work of a deleted topic is removed");
         let group = topic.group(message_ref.group).expect("work of a deleted group is removed");
         let progress = group.progress(message_ref.partition);

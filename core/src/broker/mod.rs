@@ -4,6 +4,7 @@
 //! [`Broker::on_durable`] reports that the records they depend on are synced; [`Broker::poll_output`] returns them.
 
 mod canonical;
+mod clock;
 mod counters;
 mod dispatch;
 mod execute;
@@ -12,6 +13,7 @@ mod timeouts;
 
 use std::collections::VecDeque;
 
+use self::clock::ClockOrigin;
 pub use self::counters::{Counters, DeadLetterCounts};
 use crate::command::Command;
 use crate::decide::{Decision, DecisionContext};
@@ -76,7 +78,11 @@ pub struct Broker<F: Faults = NoFaults> {
     index: Index,
     limits: Limits,
     faults: F,
+    /// Broker time.
     now: Timestamp,
+    origin: ClockOrigin,
+    /// When to compare wall time with the wall clock again, if they differed when the last adjustment was recent.
+    check_clock_at: Option<Timestamp>,
     /// The LSN of the last record.
     appended: Lsn,
     durable: Lsn,
@@ -105,6 +111,8 @@ impl<F: Faults> Broker<F> {
             limits: limits.within_ceilings(),
             faults,
             now,
+            origin: ClockOrigin::default(),
+            check_clock_at: None,
             appended: last,
             durable: last,
             held: VecDeque::new(),
@@ -125,7 +133,7 @@ impl<F: Faults> Broker<F> {
     /// # Errors
     /// [`LogRefusal`] if the log has no space for the record.
     pub fn boot(&mut self, now: impl Into<Now>, log: &mut impl LogSink) -> Result<(), LogRefusal> {
-        self.now = self.now.max(now.into().wall);
+        self.start_clock(now.into());
         self.commit(Event::Booted { boot: self.state.boot().next() }, SpaceClass::Drain, log)?;
         self.index = Index::rebuild(&self.state, self.now);
         Ok(())
@@ -133,7 +141,7 @@ impl<F: Faults> Broker<F> {
 
     /// Decides `command` at `now`. [`Broker::poll_output`] returns the reply with this ticket once it is durable.
     ///
-    /// A `now` before an earlier one counts as that one.
+    /// A monotonic time before an earlier one counts as that one.
     pub fn handle(&mut self, now: impl Into<Now>, command: Command, log: &mut impl LogSink) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket = ticket.next();
@@ -161,12 +169,13 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Reports that the log is synced through `through`. Releases the outputs that depend on it.
+    /// Reports at `now` that the log is synced through `through`. Releases the outputs that depend on it.
     ///
     /// # Panics
     /// If `through` is beyond the last record.
-    pub fn on_durable(&mut self, through: Lsn) {
+    pub fn on_durable(&mut self, now: impl Into<Now>, through: Lsn) {
         assert!(through <= self.appended, "only appended records can be durable");
+        self.now = self.now.max(self.time_at(now.into().mono));
         self.durable = self.durable.max(through);
     }
 
@@ -200,18 +209,18 @@ impl<F: Faults> Broker<F> {
         self.held.pop_front().map(|(_, output)| output)
     }
 
-    /// When to call [`Broker::handle_timeout`]; a time that has passed means at once. `None` if nothing is scheduled.
+    /// The monotonic time at which to call [`Broker::handle_timeout`]; a time that has passed means at once. `None` if
+    /// nothing is scheduled.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         if self.failure.is_some() || self.closing {
             return None;
         }
         let work = self.index.has_work().then_some(self.now);
-        let next = work.into_iter().chain(self.index.timers.next()).min();
-        match self.stalled_until {
-            Some(until) => next.map(|next| next.max(until)),
-            None => next,
-        }
+        let wall = self.index.timers.next_wall().map(|wall| self.state.wall_clock().reaches(wall));
+        let times = [work, self.index.timers.next(), wall, self.check_clock_at];
+        let next = times.into_iter().flatten().min()?;
+        Some(self.origin.mono_at(self.stalled_until.map_or(next, |until| next.max(until))))
     }
 
     /// Whether timers and dispatch are paused because the log refused a record.
@@ -232,7 +241,7 @@ impl<F: Faults> Broker<F> {
         &self.limits
     }
 
-    /// The latest time passed in or recorded.
+    /// Broker time: never before the last record, and advanced by every call.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.now
@@ -296,10 +305,11 @@ impl<F: Faults> Broker<F> {
     }
 
     fn advance(&mut self, now: Now, log: &mut impl LogSink) {
-        self.now = self.now.max(now.wall);
+        self.now = self.now.max(self.time_at(now.mono));
         if self.stalled_until.is_some_and(|until| until <= self.now) {
             self.stalled_until = None;
         }
+        self.adjust_wall_clock(now.wall, log);
         self.fire_due_timers(log);
         self.index.reclaim();
     }

@@ -43,6 +43,7 @@ const EFFECT_FORGOTTEN: u8 = 26;
 const EFFECTS_EXPIRED: u8 = 27;
 const COMPLETED: u8 = 28;
 const COMPLETIONS_EXPIRED: u8 = 29;
+const WALL_CLOCK_ADJUSTED: u8 = 31;
 
 /// The kind byte of an event's frame.
 #[must_use]
@@ -77,6 +78,7 @@ pub fn kind(event: &Event) -> u8 {
         Event::EffectsExpired { .. } => EFFECTS_EXPIRED,
         Event::Completed(_) => COMPLETED,
         Event::CompletionsExpired { .. } => COMPLETIONS_EXPIRED,
+        Event::WallClockAdjusted(_) => WALL_CLOCK_ADJUSTED,
         Event::Restored(image) => image::kind(image),
     }
 }
@@ -190,6 +192,10 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             effects::put_completed(out, step);
         }
         Event::CompletionsExpired { count } => put_varints(out, [at, *count]),
+        Event::WallClockAdjusted(adjustment) => {
+            put_varint(out, at);
+            put_adjustment(out, adjustment);
+        }
         Event::Restored(_) => unreachable!("handled above"),
     }
 }
@@ -331,6 +337,7 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
         }
         COMPLETED => Event::Completed(Box::new(effects::completed(reader)?)),
         COMPLETIONS_EXPIRED => Event::CompletionsExpired { count: reader.varint()? },
+        WALL_CLOCK_ADJUSTED => Event::WallClockAdjusted(adjustment(reader)?),
         _ => return Err(Malformed("unknown record kind")),
     })
 }

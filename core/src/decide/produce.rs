@@ -9,9 +9,7 @@ use crate::record::{DedupeWindow, Event};
 use crate::reply::{Overload, Produced, Refusal, Reply, RouterUse};
 use crate::state::{DedupeEntry, Load, Partition, State, Topic};
 use crate::types::partitioner::partition_of;
-use crate::types::{
-    Body, Envelope, IdentityKey, Limits, Metadata, Offset, PartitionId, Routing, Timestamp, TopicId, TopicName,
-};
+use crate::types::{Body, Envelope, IdentityKey, Limits, Metadata, Offset, PartitionId, Routing, TopicId, TopicName};
 
 /// Messages of the same step that are decided and not applied yet.
 #[derive(Debug, Default)]
@@ -66,7 +64,7 @@ pub(super) fn produce_after<F: Faults>(
     pending: &Pending,
     request: &mut Produce,
 ) -> Result<Decision, Refusal> {
-    let DecisionContext { state, limits, now, .. } = *context;
+    let DecisionContext { state, limits, .. } = *context;
     check_sizes(limits, request)?;
     let dedupe = match deduplicate(context, pending, request)? {
         Dedupe::Duplicate(DedupeEntry { partition, offset, .. }) => {
@@ -76,7 +74,7 @@ pub(super) fn produce_after<F: Faults>(
         Dedupe::New(window) => Some(window),
         Dedupe::NoKey => None,
     };
-    set_delivery_time(request, now)?;
+    set_delivery_time(context, request)?;
     let (router, routing) = follow_router(state, request);
 
     let destination = topic(state, request.envelope.target_topic.as_ref().unwrap_or(&request.topic))?;
@@ -128,17 +126,17 @@ fn deduplicate<F: Faults>(
     Ok(Dedupe::New(DedupeWindow { scope: scope.clone(), expires_at: now.after(limits.dedupe_ttl) }))
 }
 
-/// Turns the delay into a delivery time and checks it against the deadline.
-fn set_delivery_time(request: &mut Produce, now: Timestamp) -> Result<(), Refusal> {
+/// Turns the delay into its end in broker time and checks the time of delivery against the deadline.
+fn set_delivery_time<F: Faults>(context: &DecisionContext<'_, F>, request: &mut Produce) -> Result<(), Refusal> {
     let envelope = &mut request.envelope;
-    if let Some(delay) = request.delay {
-        envelope.deliver_at = Some(now.after(delay));
-    }
+    envelope.delayed_until = request.delay.map(|delay| context.now.after(delay));
     if let Some(deadline) = &envelope.deadline {
-        if deadline.at <= now {
+        let wall = context.wall();
+        if deadline.at <= wall {
             return Err(Refusal::DeadlinePassed);
         }
-        if envelope.deliver_at.is_some_and(|at| at >= deadline.at) {
+        let deliver_at = request.delay.map(|delay| wall.after(delay)).or(envelope.deliver_at);
+        if deliver_at.is_some_and(|at| at >= deadline.at) {
             return Err(Refusal::Invalid("delay reaches beyond the deadline"));
         }
     }

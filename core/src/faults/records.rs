@@ -34,6 +34,7 @@ pub(super) fn replay(fault: Fault, state: &mut State, record: &Record) -> Result
             None => state.apply(record),
         },
         (Fault::EffectLostOnReplay, Event::EffectBegun(_)) => Ok(()),
+        (Fault::AdjustmentLostOnReplay, Event::WallClockAdjusted(_)) => Ok(()),
         (
             Fault::EffectLostOnReplay,
             Event::EffectFinished { .. }

@@ -15,7 +15,7 @@ pub use self::job::{Job, JobClass};
 use self::maintenance::Maintenance;
 pub use self::open::{OpenError, OpenOptions, inspect, inspect_with};
 use self::writer::{NextSegment, Writer};
-use crate::broker::{Broker, LogFault};
+use crate::broker::{Broker, LogFault, LogRefusal};
 use crate::command::Command;
 use crate::faults::{Faults, NoFaults};
 use crate::log::{SnapshotHead, Storage, StorageFault};
@@ -93,7 +93,7 @@ impl<F: Faults> Pipeline<F> {
     /// latest after a batch of commands.
     ///
     /// Every command gets exactly one reply or refusal from [`Pipeline::poll_output`], once every record decided so far
-    /// is durable. A `now` before an earlier one counts as that one. After [`Pipeline::close`] or a failure every
+    /// is durable. A monotonic time before an earlier one counts as that one. After [`Pipeline::close`] or a failure every
     /// command is refused.
     pub fn handle(&mut self, now: impl Into<Now>, command: Command) -> Ticket {
         self.broker.handle(now, command, &mut self.log)
@@ -116,7 +116,11 @@ impl<F: Faults> Pipeline<F> {
         }
     }
 
-    /// When to call [`Pipeline::handle_timeout`]; a time that has passed means at once, `None` that no timer is set.
+    /// The monotonic time at which to call [`Pipeline::handle_timeout`]; a time that has passed means at once, `None` that
+    /// no timer is set.
+    ///
+    /// A wall clock that is set is noticed by the next call. A driver therefore calls [`Pipeline::handle_timeout`] at
+    /// least once a second while [`Pipeline::has_wall_timers`].
     ///
     /// Call it after every [`Pipeline::handle`], [`Pipeline::handle_timeout`] and [`Pipeline::complete`]: each can
     /// change the result.
@@ -127,6 +131,21 @@ impl<F: Faults> Pipeline<F> {
         }
         let times = [self.broker.poll_timeout(), self.mark_at, self.maintenance.retry_at()];
         times.into_iter().flatten().min()
+    }
+
+    /// Whether a deadline or a `deliver_at` is scheduled: its time comes earlier if the wall clock is set forward.
+    #[must_use]
+    pub fn has_wall_timers(&self) -> bool {
+        self.broker.has_wall_timers()
+    }
+
+    /// Sets wall time to the wall clock, also back. For an operator who mends wall time that is far ahead; no other
+    /// operation sets it back.
+    ///
+    /// # Errors
+    /// [`LogRefusal`] if the log has no space for the record.
+    pub fn rebase_wall_clock(&mut self, now: impl Into<Now>) -> Result<(), LogRefusal> {
+        self.broker.rebase_wall_clock(now, &mut self.log)
     }
 
     /// The next output that may leave: every record it depends on is durable.
@@ -171,7 +190,7 @@ impl<F: Faults> Pipeline<F> {
                     Ok(()) => {
                         self.log.on_synced(through);
                         self.log.recycle(job.ops);
-                        self.broker.on_durable(through.min(self.broker.appended()));
+                        self.broker.on_durable(now, through.min(self.broker.appended()));
                         if self.log.is_idle() && !self.log.ends_in_mark() {
                             self.mark_at = Some(now.mono.after(MARK_AFTER));
                         }

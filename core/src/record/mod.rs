@@ -11,7 +11,7 @@ pub use self::image::{Image, RunImage};
 use crate::types::{
     Body, Boot, DeadReason, EffectNamespace, GroupId, GroupName, GroupStart, Identity, LeaseToken, Lifetime,
     MessageRef, Millis, Offset, Outcome, OwnerName, PartitionId, Position, Retention, StepOutput, Text, Timestamp,
-    TopicId, TopicName,
+    TopicId, TopicName, WallAdjustment,
 };
 
 /// One decision and its time.
@@ -338,6 +338,8 @@ pub enum Event {
         /// The number of oldest replies to remove.
         count: u64,
     },
+    /// The offset between broker time and wall time was changed.
+    WallClockAdjusted(WallAdjustment),
     /// A part of a snapshot; never in the log.
     Restored(Image),
 }

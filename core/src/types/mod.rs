@@ -17,6 +17,7 @@ pub(crate) mod partitioner;
 mod step;
 mod time;
 mod topic_settings;
+mod wall_clock;
 
 pub use body::Body;
 pub use claim::{Claim, TokenClaim};
@@ -37,3 +38,4 @@ pub use names::{GroupName, NameError, OwnerName, TopicName};
 pub use step::{Completion, StepOutput};
 pub use time::{Millis, Now, Timestamp};
 pub use topic_settings::{GroupStart, Retention};
+pub use wall_clock::{WallAdjustment, WallClock};

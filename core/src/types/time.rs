@@ -1,8 +1,13 @@
 //! Time in milliseconds. The caller passes it in; the core reads no clock.
+//!
+//! A [`Timestamp`] is in one of two times. *Broker time* stamps records and measures durations: leases, backoff, windows
+//! and ages. *Wall time* is what clients mean and read: deadlines, `deliver_at`, seeks. [`WallClock`](super::WallClock)
+//! maps one to the other. Commands contain wall times; records, replies and deliveries contain broker times, except for
+//! the wall times in a message's metadata.
 
 use std::fmt;
 
-/// A point in time, in milliseconds since the Unix epoch.
+/// A point in time, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
@@ -34,6 +39,19 @@ impl Timestamp {
     #[must_use]
     pub const fn after(self, duration: Millis) -> Self {
         Self(self.0.saturating_add(duration.0))
+    }
+
+    /// This time moved by `offset` milliseconds, within the representable times.
+    #[must_use]
+    pub const fn shifted(self, offset: i64) -> Self {
+        Self(self.0.saturating_add_signed(offset))
+    }
+
+    /// The milliseconds from `other` to this time, negative if `other` is later.
+    #[must_use]
+    pub fn offset_from(self, other: Self) -> i64 {
+        let offset = i128::from(self.0) - i128::from(other.0);
+        i64::try_from(offset).unwrap_or(if offset < 0 { i64::MIN } else { i64::MAX })
     }
 
     /// The duration from `earlier` to this time; zero if `earlier` is later.

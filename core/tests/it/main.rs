@@ -4,6 +4,7 @@
 mod acks;
 mod backpressure;
 mod boot_and_time;
+mod clocks;
 mod committed_skips;
 mod complete;
 mod consume_effects;

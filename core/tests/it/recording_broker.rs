@@ -86,7 +86,7 @@ impl RecordingBroker {
     }
 
     fn collect(&mut self) {
-        self.broker.on_durable(Lsn(self.records.0.len() as u64));
+        self.broker.on_durable(self.now, Lsn(self.records.0.len() as u64));
         self.outputs.extend(std::iter::from_fn(|| self.broker.poll_output()));
     }
 }

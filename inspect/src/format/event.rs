@@ -35,6 +35,7 @@ pub fn kind(event: &Event) -> &'static str {
         Event::EffectsExpired { .. } => "effects expired",
         Event::Completed(_) => "completed",
         Event::CompletionsExpired { .. } => "completions expired",
+        Event::WallClockAdjusted(_) => "wall clock adjusted",
         Event::Restored(_) => "restored",
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn dead_letter_unchanged(
     original: &Metadata,
 ) -> Verdict {
     let (envelope, kept) = (stored.body.metadata().envelope, &dead.kept);
-    let expected = Envelope { deliver_at: None, ..original.envelope.clone() };
+    let expected = Envelope { deliver_at: None, delayed_until: None, ..original.envelope.clone() };
     let restored = Envelope {
         retry_policy: kept.retry_policy,
         target_topic: kept.target_topic.clone(),
@@ -226,6 +226,7 @@ mod tests {
                 envelope: &envelope,
                 is_dead_letter: false,
                 at: Timestamp(100),
+                walls: (Timestamp(100), Timestamp(100)),
             })
         };
         holds(context(&StoredMessage { visible_to: Some(GroupId(0)), ..known() }));

@@ -440,7 +440,8 @@ fn glyph(event: &Event) -> Glyph {
         | Event::RetentionExpired { .. }
         | Event::DedupeExpired { .. }
         | Event::EffectsExpired { .. }
-        | Event::CompletionsExpired { .. } => Glyph::Time,
+        | Event::CompletionsExpired { .. }
+        | Event::WallClockAdjusted(_) => Glyph::Time,
         Event::TopicCreated { .. }
         | Event::TopicDeleted { .. }
         | Event::GroupCreated { .. }
