@@ -97,6 +97,8 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             oracle.rebase(now);
         }
         self.coverage.hit(Point::ClockRebased);
+        self.check_clock(false)?;
+        self.check_state(false)?;
         self.close()
     }
 

@@ -173,6 +173,10 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// Calls the timeout handler until no timer is due.
     fn wake_until_idle(&mut self) -> Verdict {
         let now = self.clock();
+        // A wall clock that was set is noticed by the next call, and can make timers due.
+        if self.broker.as_ref().is_some_and(|broker| broker.broker().clock_ahead_ms(now) != 0) {
+            self.call_timeout(now)?;
+        }
         for calls in 0.. {
             if self.broker.as_ref().and_then(Pipeline::poll_timeout).is_none_or(|at| at > now.mono) {
                 break;
@@ -184,7 +188,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     }
 
     /// After every call that hands the clocks to the broker: checks wall time inside it.
-    fn check_clock(&mut self, is_short_of_space: bool) -> Verdict {
+    pub(super) fn check_clock(&mut self, is_short_of_space: bool) -> Verdict {
         let reading = self.clock().wall;
         let Some(broker) = &self.broker else { return Ok(()) };
         // A log without space takes no adjustment; a failed one takes nothing.

@@ -29,7 +29,9 @@ impl Tracker {
         let no_timer_due = pipeline.poll_timeout().is_none_or(|at| at > now.mono);
         let now = pipeline.broker().time_at(now.mono).max(pipeline.broker().now());
         // A wall clock that differs is adopted in the same call, like a timer that is due.
-        let is_clock_in_step = (wall.offset_from(now) - state.wall_clock().target()).abs() <= 1_000;
+        let clock = state.wall_clock();
+        let is_near = (wall.offset_from(now) - clock.target()).abs() <= 1_000;
+        let is_clock_in_step = is_near || now < clock.since().after(Millis(3_000));
         let no_timer_due = no_timer_due && is_clock_in_step;
         let is_stale_claim = no_timer_due && matches_no_delivery(state, &command);
         let claim_is_valid = claim_is_valid(&command, no_timer_due, is_stale_claim);
