@@ -1,14 +1,26 @@
 //! Timestamps in the API: RFC 3339, UTC, with milliseconds.
 
 use driftq_core::types::Timestamp;
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
 use jiff::fmt::temporal::DateTimePrinter;
 
-/// Appends a timestamp. One beyond what RFC 3339 can express is written as the last that can be, near the end of the
-/// year 9999.
+/// The epoch in UTC.
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+
+/// Appends a timestamp. One beyond what RFC 3339 can express is written as the last that can be, at the end of the year
+/// 9999.
 pub(crate) fn write(at: Timestamp, out: &mut Vec<u8>) {
     const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(3));
-    let timestamp = i64::try_from(at.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
-    let printed = PRINTER.print_timestamp(&timestamp.unwrap_or(jiff::Timestamp::MAX), &mut *out);
+    let millis = i64::try_from(at.0).unwrap_or(i64::MAX);
+    let printed = match jiff::Timestamp::from_millisecond(millis) {
+        Ok(timestamp) => PRINTER.print_timestamp(&timestamp, &mut *out),
+        // The last two days of the year 9999 are no timestamp in every time zone, but a date in UTC.
+        Err(_) => {
+            let date = EPOCH.checked_add(SignedDuration::from_millis(millis)).unwrap_or(DateTime::MAX);
+            PRINTER.print_datetime(&date, &mut *out).map(|()| out.push(b'Z'))
+        }
+    };
     printed.expect("writing to memory does not fail");
 }
 
@@ -24,8 +36,21 @@ pub(crate) fn parse(text: &str) -> Option<Timestamp> {
     if !has_shape(text.as_bytes()) {
         return None;
     }
-    let timestamp: jiff::Timestamp = text.parse().ok()?;
-    Some(Timestamp(u64::try_from(timestamp.as_millisecond()).unwrap_or(0)))
+    let (local, offset) = text.split_at(text.len() - if text.ends_with(['Z', 'z']) { 1 } else { 6 });
+    let local: DateTime = local.parse().ok()?;
+    let minutes = match offset.as_bytes() {
+        [sign, hours @ .., b':', tens, ones] => {
+            let number = |digits: &[u8]| digits.iter().fold(0, |number, digit| 10 * number + i64::from(digit - b'0'));
+            let (hours, minutes) = (number(hours), number(&[*tens, *ones]));
+            if hours > 23 || minutes > 59 {
+                return None;
+            }
+            (60 * hours + minutes) * if *sign == b'-' { -1 } else { 1 }
+        }
+        _ => 0,
+    };
+    let millis = local.duration_since(EPOCH).as_millis() - i128::from(minutes) * 60_000;
+    Some(Timestamp(u64::try_from(millis.max(0)).unwrap_or(u64::MAX)))
 }
 
 /// Whether it has the form `YYYY-MM-DDTHH:MM:SS[.fraction](Z|±HH:MM)`. Jiff accepts more.
@@ -59,7 +84,8 @@ mod tests {
     fn timestamp_is_written_in_utc_with_milliseconds() {
         assert_eq!(format(Timestamp(0)), "1970-01-01T00:00:00.000Z");
         assert_eq!(format(Timestamp(1_766_318_400_123)), "2025-12-21T12:00:00.123Z");
-        assert_eq!(format(Timestamp::MAX), "9999-12-30T22:00:00.999Z");
+        assert_eq!(format(Timestamp(253_402_300_799_000)), "9999-12-31T23:59:59.000Z");
+        assert_eq!(format(Timestamp::MAX), "9999-12-31T23:59:59.999Z");
     }
 
     #[test]
@@ -69,6 +95,9 @@ mod tests {
             ("2025-12-21T12:00:00.5Z", 1_766_318_400_500),
             ("2025-12-21t14:00:00.123456789+02:00", 1_766_318_400_123),
             ("1969-12-31T23:59:59Z", 0),
+            ("9999-12-31T23:59:59Z", 253_402_300_799_000),
+            ("2025-12-22T11:59:00+23:59", 1_766_318_400_000),
+            ("2025-12-21T12:00:00-00:00", 1_766_318_400_000),
         ] {
             assert_eq!(parse(text), Some(Timestamp(at)), "{text}");
         }
@@ -83,6 +112,10 @@ mod tests {
             "2025-13-21T12:00:00Z",
             "2025-12-21T12:00:00.Z",
             "2025-12-21T12:00:00+0200",
+            "2025-12-21T12:00:00+24:00",
+            "2025-12-21T12:00:00+02:60",
+            "2025-02-29T12:00:00Z",
+            "2025-12-21T24:00:00Z",
             "2025-12-21T12:00:00Z[UTC]",
             "1766318400000",
         ] {
