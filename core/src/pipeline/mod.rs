@@ -93,7 +93,8 @@ impl<F: Faults> Pipeline<F> {
     /// latest after a batch of commands.
     ///
     /// Every command gets exactly one reply or refusal from [`Pipeline::poll_output`], once every record decided so far
-    /// is durable. A monotonic time before an earlier one counts as that one. After [`Pipeline::close`] or a failure every
+    /// is durable. A monotonic time before an earlier one counts as that one. After [`Pipeline::close`] or a failure
+    /// every
     /// command is refused.
     pub fn handle(&mut self, now: impl Into<Now>, command: Command) -> Ticket {
         self.broker.handle(now, command, &mut self.log)
@@ -116,7 +117,8 @@ impl<F: Faults> Pipeline<F> {
         }
     }
 
-    /// The monotonic time at which to call [`Pipeline::handle_timeout`]; a time that has passed means at once, `None` that
+    /// The monotonic time at which to call [`Pipeline::handle_timeout`]; a time that has passed means at once,
+    /// `None` that
     /// no timer is set.
     ///
     /// A wall clock that is set is noticed by the next call. A driver therefore calls [`Pipeline::handle_timeout`] at

@@ -1,6 +1,7 @@
 //! Time in milliseconds. The caller passes it in; the core reads no clock.
 //!
-//! A [`Timestamp`] is in one of two times. *Broker time* stamps records and measures durations: leases, backoff, windows
+//! A [`Timestamp`] is in one of two times. *Broker time* stamps records and measures durations: leases, backoff,
+//! windows
 //! and ages. *Wall time* is what clients mean and read: deadlines, `deliver_at`, seeks. [`WallClock`](super::WallClock)
 //! maps one to the other. Commands contain wall times; records, replies and deliveries contain broker times, except for
 //! the wall times in a message's metadata.

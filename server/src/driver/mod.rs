@@ -38,8 +38,8 @@ use self::streams::{StreamSpec, Streams};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 
-/// How often the wall clock is read while a deadline or a `deliver_at` is scheduled: so soon is a wall clock that was set
-/// forward noticed by an idle broker.
+/// How often the wall clock is read while a deadline or a `deliver_at` is scheduled: so soon does an idle broker notice
+/// a wall clock that was set forward.
 const WALL_CLOCK_INTERVAL: Millis = Millis(1_000);
 
 /// What performs the pipeline's jobs.

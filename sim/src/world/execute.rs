@@ -187,7 +187,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         Ok(())
     }
 
-    /// After every call that hands the clocks to the broker: checks wall time inside it.
+    /// After every command and timeout: checks wall time inside the broker.
     pub(super) fn check_clock(&mut self, is_short_of_space: bool) -> Verdict {
         let reading = self.clock().wall;
         let Some(broker) = &self.broker else { return Ok(()) };
