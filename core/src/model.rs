@@ -41,7 +41,7 @@ use crate::pipeline::{OpenError, OpenOptions, Pipeline, PipelineConfig};
 use crate::reply::{CloseCause, Delivery, Output, Refusal, Reply};
 use crate::request::Request;
 use crate::state::State;
-use crate::types::{ConsumerId, Limits, Millis, Ticket, Timestamp};
+use crate::types::{ConsumerId, Limits, Millis, Now, Ticket, Timestamp};
 
 /// When the clock of a new model starts: late enough to subtract from.
 const START: Timestamp = Timestamp(1_000_000);
@@ -61,11 +61,18 @@ macro_rules! model_commands {
                 /// The consumer.
                 consumer: ConsumerId,
             },
-            /// Advances the clock. Timers fire in order, each at its own time.
+            /// Advances both clocks. Timers fire in order, each at its own time.
             Tick {
                 /// By how much.
                 by: Millis,
             },
+            /// Sets the wall clock; the monotonic clock goes on.
+            SetWallClock {
+                /// By how many milliseconds, forward or back.
+                by_ms: i64,
+            },
+            /// Sets wall time inside the broker to the wall clock, also back.
+            RebaseWallClock,
             /// Stops the disk: commands are decided, but nothing is synced and so nothing is answered.
             Stall,
             /// Starts the disk again; what was held leaves in order.
@@ -190,7 +197,10 @@ pub struct Model<F: Faults = NoFaults> {
     faults: F,
     storage: MemoryStorage,
     pipeline: Pipeline<F>,
+    /// The monotonic clock.
     now: Timestamp,
+    /// How far the wall clock is ahead of it, in milliseconds.
+    wall_ahead: i64,
     stalled: bool,
     replies: BTreeMap<Ticket, Result<Reply, Refusal>>,
     deliveries: BTreeMap<ConsumerId, VecDeque<Delivery>>,
@@ -235,8 +245,9 @@ impl<F: Faults> Model<F> {
         let options = OpenOptions::new().config(config.clone()).create(LOG_ID).faults(faults);
         let (pipeline, _) = options.open(&mut storage, START).expect("an empty memory storage opens");
         let (replies, deliveries, closed) = Default::default();
-        let (now, stalled) = (START, false);
-        let mut model = Self { config, faults, storage, pipeline, now, stalled, replies, deliveries, closed };
+        let (now, wall_ahead, stalled) = (START, 0, false);
+        let mut model =
+            Self { config, faults, storage, pipeline, now, wall_ahead, stalled, replies, deliveries, closed };
         model.settle();
         model
     }
@@ -254,6 +265,17 @@ impl<F: Faults> Model<F> {
             ModelCommand::Deliver { consumer } => ModelOutput::Delivery(self.deliver(consumer).map(Box::new)),
             ModelCommand::Tick { by } => {
                 self.tick(by);
+                ModelOutput::Done
+            }
+            ModelCommand::SetWallClock { by_ms } => {
+                self.wall_ahead = self.wall_ahead.saturating_add(by_ms);
+                self.tick(Millis(0));
+                ModelOutput::Done
+            }
+            ModelCommand::RebaseWallClock => {
+                let rebased = self.pipeline.rebase_wall_clock(self.clocks());
+                debug_assert_eq!(rebased, Ok(()), "the log of a model has space");
+                self.settle();
                 ModelOutput::Done
             }
             ModelCommand::Stall => {
@@ -310,9 +332,9 @@ impl<F: Faults> Model<F> {
     /// Passes a command to the broker and performs its log jobs, unless it is stalled.
     pub fn submit(&mut self, mut command: Command) -> Ticket {
         if let Some(first) = self.faults.command(self.pipeline.state(), &self.config.limits, &mut command) {
-            self.pipeline.handle(self.now, first);
+            self.pipeline.handle(self.clocks(), first);
         }
-        let ticket = self.pipeline.handle(self.now, command);
+        let ticket = self.pipeline.handle(self.clocks(), command);
         self.settle();
         ticket
     }
@@ -332,7 +354,7 @@ impl<F: Faults> Model<F> {
         std::mem::take(&mut self.closed)
     }
 
-    /// Advances the clock. Timers fire in order, each at its own time.
+    /// Advances both clocks. Timers fire in order, each at its own time.
     pub fn tick(&mut self, by: Millis) {
         let end = self.now.after(by);
         while let Some(at) = self.pipeline.poll_timeout().filter(|at| *at <= end) {
@@ -341,11 +363,11 @@ impl<F: Faults> Model<F> {
                 break;
             }
             self.now = self.now.max(at);
-            self.pipeline.handle_timeout(self.now);
+            self.pipeline.handle_timeout(self.clocks());
             self.settle();
         }
         self.now = end;
-        self.pipeline.handle_timeout(self.now);
+        self.pipeline.handle_timeout(self.clocks());
         self.settle();
     }
 
@@ -361,10 +383,16 @@ impl<F: Faults> Model<F> {
         }
     }
 
-    /// The time.
+    /// The monotonic clock. It shows broker time, unless a restart found the wall clock changed.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// Both clocks.
+    #[must_use]
+    pub fn clocks(&self) -> Now {
+        Now { mono: self.now, wall: self.now.shifted(self.wall_ahead) }
     }
 
     /// The durable state and what was decided since.
@@ -383,7 +411,8 @@ impl<F: Faults> Model<F> {
         self.stalled = false;
         self.storage = self.storage.crash();
         let options = OpenOptions::new().config(self.config.clone()).faults(self.faults);
-        let (pipeline, recovered) = match options.open(&mut self.storage, self.now) {
+        let now = self.clocks();
+        let (pipeline, recovered) = match options.open(&mut self.storage, now) {
             Ok(opened) => opened,
             Err(error) => return ModelOutput::NotOpened(error),
         };
@@ -399,13 +428,14 @@ impl<F: Faults> Model<F> {
     fn settle(&mut self) {
         loop {
             if !self.stalled {
-                self.pipeline.drive(self.now, &mut self.storage);
+                let now = self.clocks();
+                self.pipeline.drive(now, &mut self.storage);
             }
             self.collect();
             if self.stalled || self.pipeline.poll_timeout().is_none_or(|at| at > self.now) {
                 return;
             }
-            self.pipeline.handle_timeout(self.now);
+            self.pipeline.handle_timeout(self.clocks());
         }
     }
 

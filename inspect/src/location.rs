@@ -4,7 +4,6 @@ use driftq_core::state::{Group, State};
 use driftq_core::types::{MessageRef, PartitionId, Phase, Position, Timestamp, TopicId};
 
 use crate::format::{quoted, timestamp};
-use crate::summary::is_delayed;
 
 /// Where a message is stored. It never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +64,7 @@ impl MessageLocation {
         }
         let partition = state.topic(self.topic).and_then(|topic| topic.partition(self.partition));
         match partition.and_then(|partition| partition.message(self.position)) {
-            Some(message) if is_delayed(message, now) => "delayed, never delivered".to_owned(),
+            Some(message) if state.is_delayed(message, now) => "delayed, never delivered".to_owned(),
             Some(_) => "ready, never delivered".to_owned(),
             None => "removed".to_owned(),
         }

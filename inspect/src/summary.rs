@@ -114,7 +114,7 @@ fn of_topic(state: &State, topic: &Topic, now: Timestamp) -> TopicSummary {
         kept_bytes,
         groups: topic
             .groups()
-            .map(|group| of_group(topic, group, dead.get(group.name()).copied().unwrap_or(0), now))
+            .map(|group| of_group(state, topic, group, dead.get(group.name()).copied().unwrap_or(0), now))
             .collect(),
     }
 }
@@ -131,14 +131,14 @@ fn dead_letters(state: &State, topic: &Topic) -> BTreeMap<GroupName, u64> {
     dead
 }
 
-fn of_group(topic: &Topic, group: &Group, dead: u64, now: Timestamp) -> GroupSummary {
+fn of_group(state: &State, topic: &Topic, group: &Group, dead: u64, now: Timestamp) -> GroupSummary {
     let mut summary = GroupSummary { group: group.name().as_str().to_owned(), ..GroupSummary::default() };
     summary.paused = group.is_paused();
     summary.dead = dead;
     let mut acked = 0;
     for ((_, partition), (_, progress)) in topic.partitions().zip(group.partitions()) {
         let unacked = progress.acked().unacked_before(partition.next_position());
-        let delayed = delayed(partition, progress, now);
+        let delayed = delayed(state, partition, progress, now);
         summary.in_flight += u64::from(progress.in_flight());
         summary.delayed += delayed;
         summary.ready += unacked.saturating_sub(u64::from(progress.in_flight())).saturating_sub(delayed);
@@ -148,19 +148,14 @@ fn of_group(topic: &Topic, group: &Group, dead: u64, now: Timestamp) -> GroupSum
     summary
 }
 
-fn delayed(partition: &Partition, progress: &Progress, now: Timestamp) -> u64 {
+fn delayed(state: &State, partition: &Partition, progress: &Progress, now: Timestamp) -> u64 {
     let is_later = |phase: Phase| matches!(phase, Phase::Queued { not_before } if not_before > now);
     let in_backoff = progress.deliveries().filter(|(_, entry)| is_later(entry.phase)).count();
     let waits = |position: Position, message: &Message| {
-        is_delayed(message, now) && !progress.acked().contains(position) && !progress.is_delivered(position)
+        state.is_delayed(message, now) && !progress.acked().contains(position) && !progress.is_delivered(position)
     };
     let by_producer = partition.messages().filter(|(position, message)| waits(*position, message)).count();
     (in_backoff + by_producer) as u64
-}
-
-/// Whether the delay that a message was produced with has not passed.
-pub(crate) fn is_delayed(message: &Message, now: Timestamp) -> bool {
-    message.body.flags().has_delay && message.body.metadata().envelope.deliver_at.is_some_and(|at| at > now)
 }
 
 fn of_effects(state: &State, now: Timestamp) -> EffectsSummary {

@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::config::Flags;
+use crate::rebase::ClockCommand;
 use crate::wal::WalCommand;
 
 /// The whole command line.
@@ -37,6 +38,12 @@ pub enum Command {
         /// What to do with the log.
         #[command(subcommand)]
         command: WalCommand,
+    },
+    /// Mend wall time that is ahead of the wall clock
+    Clock {
+        /// What to do.
+        #[command(subcommand)]
+        command: ClockCommand,
     },
 }
 

@@ -1,56 +1,51 @@
-//! The broker's clock: the wall clock at the start, the monotonic clock from then on.
-//!
-//! Changes of the system's clock while the broker runs do not affect it.
+//! The clocks of the machine: the monotonic clock, which counts time spent suspended, and the wall clock.
 
-use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use driftq_core::types::Timestamp;
+use driftq_core::types::{Now, Timestamp};
+use rustix::time::{ClockId, clock_gettime};
 
 /// The longest wait: the driver is woken by commands and completed jobs, and an `Instant` cannot be arbitrarily far
 /// away.
 const WAIT_MAX_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// A clock that never runs backwards.
-#[derive(Debug)]
+/// Reads both clocks together.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
-    base: Cell<Timestamp>,
-    started: Instant,
+    /// Added to the wall clock, in milliseconds: tests set the wall clock with it.
+    wall_shift: Arc<AtomicI64>,
 }
 
 impl Clock {
-    /// Starts at the system's time.
+    /// The system's clocks.
     #[must_use]
-    pub(crate) fn start() -> Self {
+    pub(crate) fn system() -> Self {
+        Self::default()
+    }
+
+    /// The system's clocks, with a wall clock that is `wall_shift` milliseconds ahead of the system's.
+    #[cfg(test)]
+    pub(crate) fn shifted(wall_shift: &Arc<AtomicI64>) -> Self {
+        Self { wall_shift: Arc::clone(wall_shift) }
+    }
+
+    /// The current time on both clocks.
+    #[must_use]
+    pub(crate) fn now(&self) -> Now {
+        let boot = clock_gettime(ClockId::Boottime);
+        let mono = (boot.tv_sec as u64).saturating_mul(1_000).saturating_add(boot.tv_nsec as u64 / 1_000_000);
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let wall = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
-        Self { base: Cell::new(Timestamp(wall)), started: Instant::now() }
+        let wall = Timestamp(u64::try_from(wall.as_millis()).unwrap_or(u64::MAX));
+        Now { mono: Timestamp(mono), wall: wall.shifted(self.wall_shift.load(Ordering::Relaxed)) }
     }
 
-    /// The current time.
+    /// When the monotonic clock will show `mono`, but no later than [`WAIT_MAX_MS`] from now.
     #[must_use]
-    pub(crate) fn now(&self) -> Timestamp {
-        Timestamp(self.base.get().0.saturating_add(self.elapsed_ms()))
-    }
-
-    /// Advances to `recorded`, the latest time in the log, if the clock is behind it.
-    pub(crate) fn advance_to(&self, recorded: Timestamp) {
-        let now = self.now();
-        if recorded > now {
-            self.base.set(Timestamp(self.base.get().0.saturating_add(recorded.0 - now.0)));
-        }
-    }
-
-    /// When the clock will show `at`, but no later than [`WAIT_MAX_MS`] from now.
-    #[must_use]
-    pub(crate) fn instant_of(&self, at: Timestamp) -> Instant {
-        let ahead = at.0.saturating_sub(self.base.get().0);
-        let ahead = ahead.min(self.elapsed_ms().saturating_add(WAIT_MAX_MS));
-        self.started + Duration::from_millis(ahead)
-    }
-
-    fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    pub(crate) fn instant_of(&self, mono: Timestamp) -> Instant {
+        let wait = mono.since(self.now().mono).0.min(WAIT_MAX_MS);
+        Instant::now() + Duration::from_millis(wait)
     }
 }
 
@@ -59,19 +54,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_behind_the_log_advances_to_it() {
-        let clock = Clock::start();
-        let ahead = Timestamp(clock.now().0 + 3_600_000);
-        clock.advance_to(ahead);
-        assert!(clock.now() >= ahead);
+    fn wall_clock_can_be_set_and_the_monotonic_clock_cannot() {
+        let shift = Arc::new(AtomicI64::new(0));
+        let clock = Clock::shifted(&shift);
         let before = clock.now();
-        clock.advance_to(Timestamp(5));
-        assert!(clock.now() >= before, "an earlier time changes nothing");
+        shift.store(-3_600_000, Ordering::Relaxed);
+        let after = clock.now();
+        assert!(after.mono >= before.mono);
+        assert!(after.wall.offset_from(before.wall) < -3_500_000);
     }
 
     #[test]
     fn any_timestamp_can_be_waited_for() {
-        let clock = Clock::start();
+        let clock = Clock::system();
         assert!(clock.instant_of(Timestamp::MAX) > Instant::now());
         assert!(clock.instant_of(Timestamp(0)) <= Instant::now());
     }

@@ -51,6 +51,7 @@ mod http;
 mod json;
 mod metrics;
 pub mod openapi;
+pub mod rebase;
 mod rfc3339;
 pub mod router;
 pub mod serve;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use driftq_server::cli::{Cli, Command};
 use driftq_server::config::{Flags, Settings, init_logging};
-use driftq_server::{serve, wal};
+use driftq_server::{rebase, serve, wal};
 
 /// Exit code if the broker cannot start.
 const NOT_STARTED: u8 = 1;
@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         Some(Command::Serve(flags)) => run(&flags),
         Some(Command::Config(flags)) => print_settings(&flags),
         Some(Command::Wal { command }) => wal::run(&command),
+        Some(Command::Clock { command }) => rebase::run(&command),
     }
 }
 

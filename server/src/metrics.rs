@@ -8,6 +8,7 @@ use std::time::Duration;
 use driftq_core::Pipeline;
 use driftq_core::reply::RouterUse;
 use driftq_core::state::Partition;
+use driftq_core::types::Now;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
@@ -169,6 +170,11 @@ impl Metrics {
         current.register("ready", "Whether commands are accepted", gauge(broker.is_ready.into()));
         if let Some(pipeline) = broker.pipeline {
             register_broker(pipeline, &mut current);
+            current.register(
+                "clock_ahead_seconds",
+                "How far wall time in the broker is ahead of the wall clock",
+                ConstGauge::new(pipeline.broker().clock_ahead_ms(broker.now).max(0) as f64 / 1_000.0),
+            );
             register_groups(pipeline, &mut current);
         }
         let mut text = String::new();
@@ -188,6 +194,8 @@ pub(crate) struct BrokerFigures<'a> {
     pub(crate) pending_replies: usize,
     /// Whether commands are accepted.
     pub(crate) is_ready: bool,
+    /// The clocks of the machine.
+    pub(crate) now: Now,
     /// The pipeline; `None` until the log is recovered.
     pub(crate) pipeline: Option<&'a Pipeline>,
 }

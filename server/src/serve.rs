@@ -14,7 +14,7 @@ use driftq_core::OpenOptions;
 
 use driftq_core::log::{Notice, Recovered, Storage};
 use driftq_core::pipeline::OpenError;
-use driftq_core::types::Timestamp;
+use driftq_core::types::Now;
 use driftq_core::{Pipeline, PipelineConfig};
 use driftq_files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
 use tokio::net::TcpListener;
@@ -30,6 +30,8 @@ use crate::http::{Api, Service};
 use crate::metrics::Metrics;
 use crate::wal;
 
+/// Wall time further ahead of the wall clock than this is warned of at the start, in milliseconds.
+const CLOCK_AHEAD_WARNING_MS: i64 = 60 * 60 * 1_000;
 /// How long accepted requests may take to get their responses during shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(400);
 /// How long closing the log may take.
@@ -138,7 +140,7 @@ where
 
     let metrics = Metrics::new();
     let wake = Arc::new(Notify::new());
-    let driver = Driver::new(Clock::start(), Rc::clone(&metrics), Arc::clone(&wake));
+    let driver = Driver::new(Clock::system(), Rc::clone(&metrics), Arc::clone(&wake));
     let api = Api::new(Rc::clone(&driver), settings.clone(), Rc::clone(&metrics));
     let request_id_seed = u64::from_le_bytes(fresh_log_id()?.0[..8].try_into().expect("eight of sixteen bytes"));
     let stop = Rc::new(Stop::default());
@@ -158,6 +160,7 @@ where
         None => Disk::Null(NullStorage),
     };
     driver.start(recovered.pipeline, disk);
+    warn_of_clock_ahead(driver.clock_ahead_ms());
     let driving = tokio::task::spawn_local(Rc::clone(&driver).run());
     tracing::info!("ready");
 
@@ -169,6 +172,17 @@ where
     driving.abort();
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Warns of wall time far ahead of the wall clock: deadlines pass too early until it is mended.
+fn warn_of_clock_ahead(ahead_ms: i64) {
+    if ahead_ms > CLOCK_AHEAD_WARNING_MS {
+        tracing::warn!(
+            ahead_ms,
+            "wall time in the log is ahead of the wall clock: deadlines and deliver_at come early by that much; if the \
+                wall clock is right, stop the broker and run `driftqd clock rebase`"
+        );
+    }
 }
 
 /// Waits for pending responses and closes the log, each within its timeout.
@@ -229,7 +243,7 @@ impl LogSource {
     fn recover<S: Storage + 'static>(
         self,
         settings: &Settings,
-        now: Timestamp,
+        now: Now,
         wrap: fn(FileStorage) -> S,
     ) -> Result<oneshot::Receiver<RecoveryResult>, ServeError> {
         let (send, result) = oneshot::channel();
@@ -242,7 +256,7 @@ impl LogSource {
         Ok(result)
     }
 
-    fn open<S: Storage>(self, config: PipelineConfig, now: Timestamp, wrap: fn(FileStorage) -> S) -> RecoveryResult {
+    fn open<S: Storage>(self, config: PipelineConfig, now: Now, wrap: fn(FileStorage) -> S) -> RecoveryResult {
         let new_log = Some(fresh_log_id()?);
         match self {
             Self::Null => {

@@ -2,5 +2,6 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod config;
+mod rebase;
 mod router;
 mod wal;

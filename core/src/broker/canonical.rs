@@ -13,6 +13,8 @@ impl<F: Faults> Broker<F> {
             limits: _,
             faults: _,
             now,
+            origin,
+            check_clock_at,
             appended,
             durable,
             held,
@@ -27,7 +29,8 @@ impl<F: Faults> Broker<F> {
             dead_letters: _,
         } = self;
         index.canonical(out)?;
-        write!(out, "{} {now:?} {appended:?} {durable:?} {held:?} {withdrawn:?} ", state.digest())?;
+        write!(out, "{} {now:?} {origin:?} {check_clock_at:?} {appended:?} {durable:?} ", state.digest())?;
+        write!(out, "{held:?} {withdrawn:?} ")?;
         write!(out, "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} ")
     }
 }

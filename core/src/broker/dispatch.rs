@@ -55,17 +55,21 @@ impl<F: Faults> Broker<F> {
         let Some(next) = next else { return Ok(false) };
         let message_ref = next.message_ref;
         let message = message(topic, &message_ref);
-        if deadline_passed(topic, message, self.now) {
-            let last_error =
-                self.delivery_state(&message_ref).map_or(LastError::Nothing, |delivery| delivery.last_error.clone());
-            let reason = DeadReason::DeadlineExceeded;
-            let event = dead_letter(&self.context(), &message_ref, reason, last_error.as_str().into());
-            self.commit_or_refuse(event, SpaceClass::Drain, log)?;
+        if deadline_passed(topic, message, self.wall()) {
+            self.exceed_deadline(&message_ref, log)?;
         } else {
             let message = message.clone();
             self.deliver(next, message, log)?;
         }
         Ok(true)
+    }
+
+    /// Dead-letters a waiting message whose deadline has passed.
+    pub(super) fn exceed_deadline(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
+        let last_error =
+            self.delivery_state(message_ref).map_or(LastError::Nothing, |delivery| delivery.last_error.clone());
+        let event = dead_letter(&self.context(), message_ref, DeadReason::DeadlineExceeded, last_error.as_str().into());
+        self.commit_or_refuse(event, SpaceClass::Drain, log)
     }
 
     /// Leases a message to a consumer.

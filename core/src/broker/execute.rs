@@ -4,7 +4,8 @@ use super::{Broker, LogSink, SpaceClass};
 use crate::command::{
     Ack, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend,
     Finish, Forget, ListGroups, ListTopics, Lookup, Nack, OnDisconnect, Pause, Peek, Reacquire, Redrive,
-    RedriveSelection, Release, Renew, Resume, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
+    RedriveSelection, Release, Renew, Resume, Seek, SeekTo, SetPrefetch, StoreCommand, Subscribe, Unsubscribe,
+    Withdraw,
 };
 use crate::decide::effects::EffectDecisions;
 use crate::decide::{self, Decision, admin, complete, dead_letter, produce, settle};
@@ -82,6 +83,10 @@ impl<F: Faults> Broker<F> {
                 self.commit_deletion(consumers, CloseCause::GroupDeleted, decision, log)
             }
             Command::Seek(Seek { topic, group, to }) => {
+                let to = match to {
+                    SeekTo::Time(wall) => SeekTo::Time(self.context().broker_time(wall)),
+                    to => to,
+                };
                 let decision = admin::seek(decide::topic(&self.state, &topic)?, &group, to)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }

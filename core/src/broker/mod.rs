@@ -4,6 +4,7 @@
 //! [`Broker::on_durable`] reports that the records they depend on are synced; [`Broker::poll_output`] returns them.
 
 mod canonical;
+mod clock;
 mod counters;
 mod dispatch;
 mod execute;
@@ -12,6 +13,7 @@ mod timeouts;
 
 use std::collections::{BTreeSet, VecDeque};
 
+use self::clock::ClockOrigin;
 pub use self::counters::{Counters, DeadLetterCounts};
 use crate::command::Command;
 use crate::decide::{Decision, DecisionContext};
@@ -20,7 +22,7 @@ use crate::index::Index;
 use crate::record::{Event, Record};
 use crate::reply::{Output, Overload, Refusal, Reply};
 use crate::state::{Contradiction, State};
-use crate::types::{Boot, ConsumerId, Identity, LeaseToken, Limits, Lsn, MessageRef, Millis, Ticket, Timestamp};
+use crate::types::{Boot, ConsumerId, Identity, LeaseToken, Limits, Lsn, MessageRef, Millis, Now, Ticket, Timestamp};
 
 /// The log to which a broker appends its records.
 pub trait LogSink {
@@ -93,7 +95,11 @@ pub struct Broker<F: Faults = NoFaults> {
     index: Index,
     limits: Limits,
     faults: F,
+    /// Broker time.
     now: Timestamp,
+    origin: ClockOrigin,
+    /// When to compare wall time with the wall clock again, if they differed when the last adjustment was recent.
+    check_clock_at: Option<Timestamp>,
     /// The LSN of the last record.
     appended: Lsn,
     durable: Lsn,
@@ -124,6 +130,8 @@ impl<F: Faults> Broker<F> {
             limits: limits.within_ceilings(),
             faults,
             now,
+            origin: ClockOrigin::default(),
+            check_clock_at: None,
             appended: last,
             durable: last,
             held: VecDeque::new(),
@@ -144,8 +152,8 @@ impl<F: Faults> Broker<F> {
     ///
     /// # Errors
     /// [`LogRefusal`] if the log has no space for the record.
-    pub fn boot(&mut self, now: Timestamp, log: &mut impl LogSink) -> Result<(), LogRefusal> {
-        self.now = self.now.max(now);
+    pub fn boot(&mut self, now: impl Into<Now>, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+        self.start_clock(now.into());
         self.commit(Event::Booted { boot: self.state.boot().next() }, SpaceClass::Drain, log)?;
         self.index = Index::rebuild(&self.state, &self.limits, self.now);
         Ok(())
@@ -153,8 +161,8 @@ impl<F: Faults> Broker<F> {
 
     /// Decides `command` at `now`. [`Broker::poll_output`] returns the reply with this ticket once it is durable.
     ///
-    /// A `now` before an earlier one counts as that one.
-    pub fn handle(&mut self, now: Timestamp, command: Command, log: &mut impl LogSink) -> Ticket {
+    /// A monotonic time before an earlier one counts as that one.
+    pub fn handle(&mut self, now: impl Into<Now>, command: Command, log: &mut impl LogSink) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket = ticket.next();
         if self.failure.is_some() {
@@ -165,7 +173,7 @@ impl<F: Faults> Broker<F> {
             self.hold(Output::Reply { ticket, result: Err(Refusal::ShuttingDown) });
             return ticket;
         }
-        self.advance(now, log);
+        self.advance(now.into(), log);
         let result = self.execute(command, log);
         self.hold(Output::Reply { ticket, result });
         self.dispatch(log);
@@ -175,9 +183,9 @@ impl<F: Faults> Broker<F> {
 
     /// Fires the timers due at `now` and dispatches. Call it at the time that [`Broker::poll_timeout`] returns, or
     /// later.
-    pub fn handle_timeout(&mut self, now: Timestamp, log: &mut impl LogSink) {
+    pub fn handle_timeout(&mut self, now: impl Into<Now>, log: &mut impl LogSink) {
         if self.failure.is_none() && !self.closing {
-            self.advance(now, log);
+            self.advance(now.into(), log);
             self.dispatch(log);
             self.limit_winners(log);
         }
@@ -188,10 +196,11 @@ impl<F: Faults> Broker<F> {
     ///
     /// # Panics
     /// If `through` is beyond the last record.
-    pub fn on_durable(&mut self, now: Timestamp, through: Lsn) {
+    pub fn on_durable(&mut self, now: impl Into<Now>, through: Lsn) {
         assert!(through <= self.appended, "only appended records can be durable");
-        let released_at = self.faults.released_at(self.now, self.now.max(now));
-        self.now = self.now.max(now);
+        let now = self.now.max(self.time_at(now.into().mono));
+        let released_at = self.faults.released_at(self.now, now);
+        self.now = now;
         self.durable = self.durable.max(through);
         self.index.release(self.durable, released_at);
     }
@@ -236,7 +245,8 @@ impl<F: Faults> Broker<F> {
         matches!(output, Output::Deliver { delivery, .. } if self.withdrawn.remove(&delivery.token))
     }
 
-    /// When to call [`Broker::handle_timeout`]; a time that has passed means at once. `None` if nothing is scheduled.
+    /// The monotonic time at which to call [`Broker::handle_timeout`]; a time that has passed means at once. `None` if
+    /// nothing is scheduled.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         if self.failure.is_some() || self.closing {
@@ -244,11 +254,10 @@ impl<F: Faults> Broker<F> {
         }
         let work = (self.index.has_work() || self.excess_winners() > 0).then_some(self.now);
         let renewal = self.index.leases.grants.next_expiry();
-        let next = work.into_iter().chain(self.index.timers.next()).chain(renewal).min();
-        match self.stalled_until {
-            Some(until) => next.map(|next| next.max(until)),
-            None => next,
-        }
+        let wall = self.index.timers.next_wall().map(|wall| self.state.wall_clock().reaches(wall));
+        let times = [work, self.index.timers.next(), renewal, wall, self.check_clock_at];
+        let next = times.into_iter().flatten().min()?;
+        Some(self.origin.mono_at(self.stalled_until.map_or(next, |until| next.max(until))))
     }
 
     /// Whether timers and dispatch are paused because the log refused a record.
@@ -269,7 +278,7 @@ impl<F: Faults> Broker<F> {
         &self.limits
     }
 
-    /// The latest time passed in or recorded.
+    /// Broker time: never before the last record, and advanced by every call.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.now
@@ -332,11 +341,12 @@ impl<F: Faults> Broker<F> {
         self.held.push_back((lsn, output));
     }
 
-    fn advance(&mut self, now: Timestamp, log: &mut impl LogSink) {
-        self.now = self.now.max(now);
+    fn advance(&mut self, now: Now, log: &mut impl LogSink) {
+        self.now = self.now.max(self.time_at(now.mono));
         if self.stalled_until.is_some_and(|until| until <= self.now) {
             self.stalled_until = None;
         }
+        self.adjust_wall_clock(now.wall, log);
         self.renew_overrunning_grants(log);
         self.fire_due_timers(log);
         self.index.reclaim();

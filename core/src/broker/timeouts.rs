@@ -1,13 +1,14 @@
-//! Fires timers: lease expiry, retries, delays, retention and sweeps.
+//! Fires timers: lease expiry, retries, delays, retention, deadlines and sweeps.
 
 use super::{Broker, LogSink, SpaceClass};
 use crate::decide::dead_letter::dead_letter;
 use crate::decide::failure::{Failure, FailureVerdict, after_failure};
 use crate::faults::Faults;
-use crate::index::{Sweep, Timer};
+use crate::index::{Due, Sweep, Timer};
 use crate::record::Event;
 use crate::reply::Refusal;
-use crate::types::{Effect, EffectStatus, MessageRef, PartitionId, Timestamp, TopicId};
+use crate::state::Group;
+use crate::types::{Effect, EffectStatus, MessageRef, PartitionId, Position, TopicId};
 
 /// The most timers fired in one call. [`Broker::poll_timeout`] asks for the next call at once.
 const TIMERS_PER_CALL: usize = 1_024;
@@ -26,9 +27,10 @@ impl<F: Faults> Broker<F> {
             if self.stalled_until.is_some() {
                 return;
             }
-            let result = if let Some((at, timer)) = self.index.timers.due(self.now) {
+            let due = self.index.timers.due(self.now).or_else(|| self.index.timers.due_in_wall_time(self.wall()));
+            let result = if let Some((due, timer)) = due {
                 handled += 1;
-                self.fire(at, timer, log)
+                self.fire(due, timer, log)
             } else if let Some(sweep) = self.index.timers.take_due_sweep(self.now) {
                 let swept = self.sweep(&sweep, log);
                 handled += 1 + swept.as_ref().map_or(0, |count| count / SWEPT_PER_TIMER) as usize;
@@ -42,21 +44,49 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    fn fire(&mut self, at: Timestamp, timer: Timer, log: &mut impl LogSink) -> Result<(), Refusal> {
+    fn fire(&mut self, due: Due, timer: Timer, log: &mut impl LogSink) -> Result<(), Refusal> {
         match timer {
             Timer::Lease(message_ref) => self.expire_lease(&message_ref, log),
             Timer::Retry(message_ref) => {
-                self.index.timers.cancel(at, timer);
+                self.index.timers.cancel(due, timer);
                 self.index.retry(&self.state, &message_ref);
                 Ok(())
             }
             Timer::Delay(topic, partition, position) => {
-                self.index.timers.cancel(at, timer);
+                self.index.timers.cancel(due, timer);
                 self.index.expire_delay(topic, partition, position);
                 Ok(())
             }
             Timer::Retention(topic, partition) => self.expire_retained(topic, partition, log),
+            Timer::Deadline(topic, partition, position) => {
+                self.expire_waiting(topic, partition, position, log)?;
+                self.index.timers.cancel(due, timer);
+                Ok(())
+            }
         }
+    }
+
+    /// The deadline of a message has passed: dead-letters it in every group in which it waits. Where it is leased, the
+    /// end of the lease decides.
+    fn expire_waiting(
+        &mut self,
+        topic: TopicId,
+        partition: PartitionId,
+        position: Position,
+        log: &mut impl LogSink,
+    ) -> Result<(), Refusal> {
+        let durable = self.state.topic(topic).expect("timers of a deleted topic are cancelled");
+        let is_waiting = |group: &&Group| {
+            let progress = group.progress(partition).expect("every group has every partition");
+            !progress.acked().contains(position)
+                && progress.delivery(position).is_none_or(|delivery| delivery.leased_until().is_none())
+        };
+        let waiting: Vec<_> = durable.groups().filter(is_waiting).map(Group::id).collect();
+        for group in waiting {
+            let message_ref = MessageRef { topic, group, partition, position };
+            self.exceed_deadline(&message_ref, log)?;
+        }
+        Ok(())
     }
 
     /// A lease has expired: retries or dead-letters its message.

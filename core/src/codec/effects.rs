@@ -308,11 +308,11 @@ fn status(code: u8) -> Result<EffectStatus, Malformed> {
 }
 
 /// Maps small numbers of either sign to short varints.
-fn zigzag(number: i64) -> u64 {
+pub(super) fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }
 
-fn unzigzag(code: u64) -> i64 {
+pub(super) fn unzigzag(code: u64) -> i64 {
     (code >> 1) as i64 ^ -((code & 1) as i64)
 }
 

@@ -1,10 +1,11 @@
 //! Fields shared by several records.
 
+use super::effects::{unzigzag, zigzag};
 use crate::record::DedupeWindow;
 use crate::types::Body;
 use crate::types::names::topic_name;
 use crate::types::{Boot, GroupId, LeaseToken, Millis, PartitionId, Position, ProduceScope, Timestamp, TopicId};
-use crate::types::{MessageRef, Retention};
+use crate::types::{MessageRef, Retention, WallAdjustment, WallClock};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 pub(super) fn put_group(out: &mut Vec<u8>, topic: TopicId, group: GroupId) {
@@ -45,6 +46,37 @@ pub(super) fn put_retention(out: &mut Vec<u8>, retention: Retention) {
 
 pub(super) fn retention(reader: &mut Reader<'_>) -> Result<Retention, Malformed> {
     Ok(Retention { age: optional(reader)?.map(Millis), bytes: optional(reader)? })
+}
+
+pub(super) fn put_wall_clock(out: &mut Vec<u8>, clock: &WallClock) {
+    put_varints(out, [clock.since().0, zigzag(clock.initial_offset()), zigzag(clock.target())]);
+}
+
+pub(super) fn wall_clock(reader: &mut Reader<'_>) -> Result<WallClock, Malformed> {
+    let since = Timestamp(reader.varint()?);
+    let (offset, target) = (unzigzag(reader.varint()?), unzigzag(reader.varint()?));
+    WallClock::new(since, offset, target).ok_or(Malformed("wall clock slews forward"))
+}
+
+pub(super) fn put_adjustment(out: &mut Vec<u8>, adjustment: &WallAdjustment) {
+    let (tag, offset, target) = match *adjustment {
+        WallAdjustment::Forward { offset } => (0, offset, None),
+        WallAdjustment::Slew { offset, target } => (1, offset, Some(target)),
+        WallAdjustment::Rebase { offset } => (2, offset, None),
+    };
+    out.push(tag);
+    put_varint(out, zigzag(offset));
+    target.into_iter().for_each(|target| put_varint(out, zigzag(target)));
+}
+
+pub(super) fn adjustment(reader: &mut Reader<'_>) -> Result<WallAdjustment, Malformed> {
+    let (tag, offset) = (reader.byte()?, unzigzag(reader.varint()?));
+    match tag {
+        0 => Ok(WallAdjustment::Forward { offset }),
+        1 => Ok(WallAdjustment::Slew { offset, target: unzigzag(reader.varint()?) }),
+        2 => Ok(WallAdjustment::Rebase { offset }),
+        _ => Err(Malformed("unknown adjustment")),
+    }
 }
 
 pub(super) fn put_optional(out: &mut Vec<u8>, value: Option<u64>) {

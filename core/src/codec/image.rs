@@ -51,8 +51,9 @@ pub(super) fn kind(image: &Image) -> u8 {
 
 pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
     match image {
-        Image::Origin { clock, boot, next_topic } => {
+        Image::Origin { clock, wall_clock, boot, next_topic } => {
             put_varint(out, clock.0);
+            put_wall_clock(out, wall_clock);
             put_varint(out, u64::from(boot.0));
             put_varint(out, u64::from(next_topic.0));
         }
@@ -153,6 +154,7 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
     let image = match kind {
         ORIGIN => Image::Origin {
             clock: Timestamp(from.varint()?),
+            wall_clock: wall_clock(from)?,
             boot: Boot(from.varint32()?),
             next_topic: TopicId(from.varint32()?),
         },

@@ -43,6 +43,7 @@ const EFFECTS_EXPIRED: u8 = 27;
 const COMPLETED: u8 = 28;
 const COMPLETIONS_EXPIRED: u8 = 29;
 const WITHDRAWN: u8 = 30;
+const WALL_CLOCK_ADJUSTED: u8 = 31;
 const WINNERS_EXPIRED: u8 = 32;
 
 /// The kind byte of an event's frame.
@@ -79,6 +80,7 @@ pub fn kind(event: &Event) -> u8 {
         Event::Completed(_) => COMPLETED,
         Event::CompletionsExpired { .. } => COMPLETIONS_EXPIRED,
         Event::WinnersExpired { .. } => WINNERS_EXPIRED,
+        Event::WallClockAdjusted(_) => WALL_CLOCK_ADJUSTED,
         Event::Restored(image) => image::kind(image),
     }
 }
@@ -203,6 +205,10 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             effects::put_completed(out, step);
         }
         Event::CompletionsExpired { count } | Event::WinnersExpired { count } => put_varints(out, [at, *count]),
+        Event::WallClockAdjusted(adjustment) => {
+            put_varint(out, at);
+            put_adjustment(out, adjustment);
+        }
         Event::Restored(_) => unreachable!("handled above"),
     }
 }
@@ -349,6 +355,7 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
         COMPLETED => Event::Completed(Box::new(effects::completed(reader)?)),
         COMPLETIONS_EXPIRED => Event::CompletionsExpired { count: reader.varint()? },
         WINNERS_EXPIRED => Event::WinnersExpired { count: reader.varint()? },
+        WALL_CLOCK_ADJUSTED => Event::WallClockAdjusted(adjustment(reader)?),
         _ => return Err(Malformed("unknown record kind")),
     })
 }

@@ -75,6 +75,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
         }
         let lifetime = match (request.lifetime, known) {
             (None, None) => Some(Lifetime::Window(self.window(&request.identity.scope))),
+            (Some(Lifetime::Until(wall)), _) => Some(Lifetime::Until(self.context.broker_time(wall))),
             (lifetime, _) => lifetime,
         };
         let event = EffectBegun {
@@ -94,7 +95,9 @@ impl<F: Faults> EffectDecisions<'_, F> {
         let hash_len = request.request_hash.as_ref().map_or(0, |hash| hash.len());
         check_len("request hash", hash_len, self.context.limits.id_bytes_max)?;
         match request.lifetime {
-            Some(Lifetime::Until(time)) if time <= self.context.now => Err(Refusal::Invalid("expires_at has passed")),
+            Some(Lifetime::Until(time)) if time <= self.context.wall() => {
+                Err(Refusal::Invalid("expires_at has passed"))
+            }
             _ => Ok(()),
         }
     }

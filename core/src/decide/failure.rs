@@ -47,7 +47,8 @@ pub(crate) fn after_failure(
         if counts && policy.is_some_and(is_last) {
             return FailureVerdict::DeadLetter(DeadReason::MaxAttempts);
         }
-        if envelope.and_then(|envelope| envelope.deadline.as_ref()).is_some_and(|deadline| deadline.at <= now) {
+        let wall = state.wall_clock().wall(now);
+        if envelope.and_then(|envelope| envelope.deadline.as_ref()).is_some_and(|deadline| deadline.at <= wall) {
             return FailureVerdict::DeadLetter(DeadReason::DeadlineExceeded);
         }
     }
@@ -61,11 +62,11 @@ pub(crate) fn after_failure(
     FailureVerdict::Retry { not_before: now.after(wait) }
 }
 
-/// Whether a message's deadline has passed. Deadlines have no effect in a dead-letter topic.
-pub(crate) fn deadline_passed(topic: &Topic, message: &Message, now: Timestamp) -> bool {
+/// Whether a message's deadline has passed at wall time `wall`. Deadlines have no effect in a dead-letter topic.
+pub(crate) fn deadline_passed(topic: &Topic, message: &Message, wall: Timestamp) -> bool {
     message.body.flags().has_deadline
         && !topic.name().is_dead_letter()
-        && message.body.metadata().envelope.deadline.is_some_and(|deadline| deadline.at <= now)
+        && message.body.metadata().envelope.deadline.is_some_and(|deadline| deadline.at <= wall)
 }
 
 pub(crate) fn message<'a>(topic: &'a Topic, message_ref: &MessageRef) -> &'a Message {

@@ -10,6 +10,7 @@ pub(crate) mod effects;
 pub(crate) mod failure;
 pub(crate) mod produce;
 pub(crate) mod settle;
+pub(crate) mod wall_clock;
 
 use crate::faults::Faults;
 use crate::index::{GrantEnd, Index, LeaseEnd};
@@ -28,6 +29,16 @@ pub(crate) struct DecisionContext<'a, F> {
 }
 
 impl<'a, F: Faults> DecisionContext<'a, F> {
+    /// Wall time.
+    pub(crate) fn wall(&self) -> Timestamp {
+        self.state.wall_clock().wall(self.now)
+    }
+
+    /// The broker time that corresponds to a wall time given by a client, by the offset of now.
+    pub(crate) fn broker_time(&self, wall: Timestamp) -> Timestamp {
+        wall.shifted(self.state.wall_clock().offset(self.now).saturating_neg())
+    }
+
     /// As [`topic`].
     pub(crate) fn topic(&self, name: &TopicName) -> Result<&'a Topic, Refusal> {
         topic(self.state, name)

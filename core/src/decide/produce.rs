@@ -10,8 +10,7 @@ use crate::reply::{Overload, Produced, Refusal, Reply, RouterUse};
 use crate::state::{DedupeEntry, Group, Load, Partition, State, Topic};
 use crate::types::partitioner::partition_of;
 use crate::types::{
-    Body, Envelope, GroupId, IdentityKey, Limits, Metadata, Offset, PartitionId, ProduceScope, Routing, Timestamp,
-    TopicId,
+    Body, Envelope, GroupId, IdentityKey, Limits, Metadata, Offset, PartitionId, ProduceScope, Routing, TopicId,
 };
 
 /// Messages of the same step that are decided and not applied yet.
@@ -70,7 +69,7 @@ pub(super) fn produce_after<F: Faults>(
     pending: &Pending,
     request: &mut Produce,
 ) -> Result<Decision, Refusal> {
-    let DecisionContext { state, limits, now, .. } = *context;
+    let DecisionContext { state, limits, .. } = *context;
     check_sizes(limits, request)?;
     let dedupe = match deduplicate(context, pending, request)? {
         Dedupe::Duplicate(DedupeEntry { partition, offset, .. }) => {
@@ -81,7 +80,7 @@ pub(super) fn produce_after<F: Faults>(
         Dedupe::New(window) => Some(window),
         Dedupe::NoKey => None,
     };
-    set_delivery_time(limits, request, now)?;
+    set_delivery_time(context, request)?;
     let requested = ProduceScope::new(&request.topic, request.envelope.target_topic.as_ref());
     let (router, routing) = follow_router(state, request);
 
@@ -145,20 +144,21 @@ fn deduplicate<F: Faults>(
     Ok(Dedupe::New(DedupeWindow { scope, expires_at: now.after(limits.dedupe_ttl) }))
 }
 
-/// Turns the delay into a delivery time and checks it against the limit and the deadline.
-fn set_delivery_time(limits: &Limits, request: &mut Produce, now: Timestamp) -> Result<(), Refusal> {
+/// Turns the delay into its end in broker time and checks the time of delivery against the limit and the deadline.
+fn set_delivery_time<F: Faults>(context: &DecisionContext<'_, F>, request: &mut Produce) -> Result<(), Refusal> {
     let envelope = &mut request.envelope;
-    if let Some(delay) = request.delay {
-        check_delay(delay, limits.delay_max)?;
-        envelope.deliver_at = Some(now.after(delay));
-    } else if let Some(at) = envelope.deliver_at {
-        check_delay(at.since(now), limits.delay_max)?;
+    let until_delivery = envelope.deliver_at.map(|at| at.since(context.wall()));
+    if let Some(delay) = request.delay.or(until_delivery) {
+        check_delay(delay, context.limits.delay_max)?;
     }
+    envelope.delayed_until = request.delay.map(|delay| context.now.after(delay));
     if let Some(deadline) = &envelope.deadline {
-        if deadline.at <= now {
+        let wall = context.wall();
+        if deadline.at <= wall {
             return Err(Refusal::DeadlinePassed);
         }
-        if envelope.deliver_at.is_some_and(|at| at >= deadline.at) {
+        let deliver_at = request.delay.map(|delay| wall.after(delay)).or(envelope.deliver_at);
+        if deliver_at.is_some_and(|at| at >= deadline.at) {
             return Err(Refusal::Invalid("delay reaches beyond the deadline"));
         }
     }

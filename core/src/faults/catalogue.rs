@@ -119,6 +119,16 @@ faults! {
     LeaseUnbounded "lease-unbounded": "A lease can be as short or as long as a client requests.",
     DelayUnbounded "delay-unbounded": "A delay can be as long as a client requests.",
     RedriveDropsDeadline "redrive-drops-deadline": "A redriven message has lost its deadline.",
+    ClockSetForwardIgnored "clock-set-forward-ignored": "A wall clock set forward is not adopted.",
+    ClockSetBackIgnored "clock-set-back-ignored": "A wall clock set back does not slow wall time down.",
+    ClockSetBackJumps "clock-set-back-jumps": "A wall clock set back sets wall time back at once.",
+    AdjustmentLostOnReplay "adjustment-lost-on-replay": "Replaying an adjustment of the wall clock does nothing.",
+    RebaseIgnored "rebase-ignored": "A rebase of the wall clock is confirmed and not recorded.",
+    OffsetAppliedToDurations "offset-applied-to-durations": "The end of a lease is recorded in wall time and compared \
+        in broker time.",
+    DelayFollowsWall "delay-follows-wall": "A delay ends by the wall clock, also if that is set.",
+    BackoffHidesDeadline "backoff-hides-deadline": "A deadline that passes during a backoff has no effect until its \
+        end.",
     SyncRetriedAfterFailure "sync-retried-after-failure": "A failed sync is retried and its success is trusted.",
     FailureIgnored "failure-ignored": "A failed write is reported as a success.",
     SegmentRemovedEarly "segment-removed-early": "Closed segments are removed before the snapshot that replaces them \

@@ -16,7 +16,7 @@ use crate::reply::Output;
 use crate::state::{Contradiction, EffectTable, Group, State, Topic, View};
 use crate::types::{
     Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupStart,
-    LeaseToken, Limits, Lsn, MessageRef, Millis, Position, ProduceScope, Timestamp,
+    LeaseToken, Limits, Lsn, MessageRef, Millis, Position, ProduceScope, Timestamp, WallAdjustment,
 };
 
 /// A broker with exactly one bug.
@@ -82,6 +82,20 @@ impl Seams for Planted {
                 let until = now.after(Millis(until.since(now).0 / 2));
                 Event::Delivered { message_ref, token, owner, until }
             }
+            (Fault::ClockSetForwardIgnored, Event::WallClockAdjusted(WallAdjustment::Forward { .. }))
+            | (Fault::ClockSetBackIgnored, Event::WallClockAdjusted(WallAdjustment::Slew { .. }))
+            | (Fault::RebaseIgnored, Event::WallClockAdjusted(WallAdjustment::Rebase { .. })) => return None,
+            (Fault::ClockSetBackJumps, Event::WallClockAdjusted(WallAdjustment::Slew { target, .. })) => {
+                Event::WallClockAdjusted(WallAdjustment::Rebase { offset: target })
+            }
+            (Fault::OffsetAppliedToDurations, Event::Delivered { message_ref, token, owner, until }) => {
+                let until = until.shifted(state.wall_clock().offset(now).saturating_neg());
+                Event::Delivered { message_ref, token, owner, until }
+            }
+            (Fault::DelayFollowsWall, Event::Produced { topic, partition, offset, body, dedupe, skipped }) => {
+                let body = delayed_by_wall(state, body);
+                Event::Produced { topic, partition, offset, body, dedupe, skipped }
+            }
             (_, event) => event,
         })
     }
@@ -109,6 +123,11 @@ impl Seams for Planted {
                 consumer.credit = Credit::new(consumer.credit.prefetch());
                 index.refresh_credit(id);
             }
+        }
+        if let (Fault::BackoffHidesDeadline, Event::Nacked { message_ref, .. } | Event::Expired { message_ref, .. }) =
+            (self.0, &record.event)
+        {
+            index.forget_deadline((message_ref.topic, message_ref.partition, message_ref.position));
         }
         if self.0 == Fault::RetentionIgnoresAge {
             let partitions = state.topics().flat_map(|topic| topic.partitions().map(|(id, _)| (topic.id(), id)));
@@ -314,6 +333,14 @@ fn truncated(body: &Body) -> Body {
     Body::pack(&body.metadata(), body.key(), &value[..value.len().saturating_sub(1).max(1)])
 }
 
+/// A body whose delay is a time on the wall clock.
+fn delayed_by_wall(state: &State, body: Body) -> Body {
+    let mut meta = body.metadata();
+    let Some(until) = meta.envelope.delayed_until.take() else { return body };
+    meta.envelope.deliver_at = Some(state.wall_clock().wall(until));
+    body.with_metadata(&meta)
+}
+
 /// The newest message of the same priority that could be delivered as well.
 fn newest_like(topic: &Topic, message_ref: &MessageRef, now: Timestamp) -> Position {
     let found = topic.partition(message_ref.partition).and_then(|partition| {
@@ -321,7 +348,8 @@ fn newest_like(topic: &Topic, message_ref: &MessageRef, now: Timestamp) -> Posit
         let priority = partition.message(message_ref.position)?.body.flags().priority;
         let is_alike = |position: Position, body: &Body| {
             let fresh = !progress.acked().contains(position) && progress.delivery(position).is_none();
-            let due = body.metadata().envelope.deliver_at.is_none_or(|at| at <= now);
+            let envelope = body.metadata().envelope;
+            let due = envelope.deliver_at.max(envelope.delayed_until).is_none_or(|at| at <= now);
             fresh && due && body.flags().priority == priority
         };
         partition.messages().filter(|(position, message)| is_alike(*position, &message.body)).last()

@@ -43,6 +43,7 @@ pub(super) fn replay(fault: Fault, state: &mut State, record: &Record) -> Result
             Ok(())
         }
         (Fault::EffectLostOnReplay, Event::EffectBegun(_)) => Ok(()),
+        (Fault::AdjustmentLostOnReplay, Event::WallClockAdjusted(_)) => Ok(()),
         (
             Fault::EffectLostOnReplay,
             Event::EffectFinished { .. }

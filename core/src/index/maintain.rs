@@ -3,7 +3,7 @@
 use super::cursor::Cursor;
 use super::leases::EndedBy;
 use super::priorities::PriorityQueue;
-use super::{GroupIndex, Index, Sweep, Timer, TopicIndex};
+use super::{Clocks, GroupIndex, Index, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
 use crate::record::{Completed, Event, Record};
 use crate::state::{Group, Message, Partition, State, Topic};
@@ -69,6 +69,7 @@ impl Index {
             | Event::EffectsExpired { .. }
             | Event::CompletionsExpired { .. }
             | Event::WinnersExpired { .. }
+            | Event::WallClockAdjusted(_)
             | Event::Restored(_) => {}
         }
     }
@@ -93,26 +94,26 @@ impl Index {
     /// Adds to the index what `record` has changed. Called after the record was applied.
     // One arm per event, as in `State::apply`.
     pub(crate) fn after_apply(&mut self, state: &State, record: &Record) {
-        let now = state.clock();
+        let clocks = Clocks::of(state);
         match &record.event {
             Event::TopicCreated { topic, .. } => {
-                self.add_topic(state.topic(*topic).expect("the record created it"), now);
+                self.add_topic(state.topic(*topic).expect("the record created it"), clocks);
             }
             Event::GroupCreated { topic, group, .. } => {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
-                self.add_group(topic, topic.group(*group).expect("the record created it"), now);
-                self.reconcile(topic, now);
+                self.add_group(topic, topic.group(*group).expect("the record created it"), clocks);
+                self.reconcile(topic, clocks);
             }
             Event::GroupDeleted { topic, group } => {
                 for queue in &mut self.topic_mut(*topic).queues {
                     queue.stop_waiting(*group);
                 }
                 self.remove_group(*topic, *group);
-                self.reconcile(state.topic(*topic).expect("the topic of a group exists"), now);
+                self.reconcile(state.topic(*topic).expect("the topic of a group exists"), clocks);
             }
             Event::GroupSought { topic, group, .. } => {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
-                self.reconcile(topic, now);
+                self.reconcile(topic, clocks);
                 self.restart_group(topic, *group);
             }
             Event::GroupResumed { topic, group } => self.wake(*topic, *group),
@@ -157,7 +158,7 @@ impl Index {
                 self.schedule_winners(state);
                 match self.topics.contains_key(dead_topic) {
                     true => self.added(state, *dead_topic, *dead_partition),
-                    false => self.add_topic(state.topic(*dead_topic).expect("the record created it"), now),
+                    false => self.add_topic(state.topic(*dead_topic).expect("the record created it"), clocks),
                 }
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, partition, .. } => {
@@ -169,7 +170,9 @@ impl Index {
             // The dispatch of a message and the extension of its lease are indexed with the LSN of the record.
             Event::Delivered { .. } | Event::Extended { .. } => {}
             Event::Booted { .. } | Event::TopicDeleted { .. } | Event::GroupPaused { .. } => {}
-            Event::ReasonNoted { .. } | Event::EffectForgotten { .. } | Event::Restored(_) => {}
+            Event::ReasonNoted { .. } | Event::EffectForgotten { .. } => {}
+            // Timers in wall time are compared with the adjusted time when they are polled.
+            Event::WallClockAdjusted(_) | Event::Restored(_) => {}
         }
     }
 
@@ -218,20 +221,21 @@ impl Index {
         self.set_sweep(state, &Sweep::Effects(EffectNamespace::Group(topic.name().clone(), group.name().clone())));
     }
 
-    pub(super) fn add_topic(&mut self, topic: &Topic, now: Timestamp) {
+    pub(super) fn add_topic(&mut self, topic: &Topic, clocks: Clocks) {
         let mut queues = Vec::with_capacity(topic.partition_count() as usize);
         for (id, partition) in topic.partitions() {
             let mut queue = PriorityQueue::default();
             for (position, message) in partition.messages() {
                 if partition.in_backlog(position) {
-                    self.enqueue(&mut queue, (topic.id(), id, position), message, now);
+                    self.enqueue(&mut queue, (topic.id(), id, position), message, clocks);
+                    self.watch_deadline(topic, id, position, message);
                 }
             }
             queues.push(queue);
         }
         self.topics.insert(topic.id(), TopicIndex { queues, groups: Default::default() });
         for group in topic.groups() {
-            self.add_group(topic, group, now);
+            self.add_group(topic, group, clocks);
         }
         for (id, partition) in topic.partitions() {
             self.arm_retention_of(topic, id, partition);
@@ -244,20 +248,16 @@ impl Index {
         queue: &mut PriorityQueue,
         (topic, partition, position): (TopicId, PartitionId, Position),
         message: &Message,
-        now: Timestamp,
+        clocks: Clocks,
     ) {
-        let flags = message.body.flags();
-        let delayed_until = match flags.has_delay {
-            true => message.body.metadata().envelope.deliver_at.filter(|at| *at > now),
-            false => None,
-        };
-        queue.add(position, flags.priority, delayed_until);
+        let delayed_until = clocks.delay_of(message);
+        queue.add(position, message.body.flags().priority, delayed_until);
         if let Some(until) = delayed_until {
             self.timers.set(until, Timer::Delay(topic, partition, position));
         }
     }
 
-    fn add_group(&mut self, topic: &Topic, group: &Group, now: Timestamp) {
+    fn add_group(&mut self, topic: &Topic, group: &Group, clocks: Clocks) {
         let serial = self.delay_serial;
         let cursors = group.partitions().map(|(_, progress)| Cursor::new(progress, serial)).collect();
         let candidates = PartitionSet::all(topic.partition_count() as usize);
@@ -269,7 +269,7 @@ impl Index {
                 match delivery.phase {
                     // See `add_streams_of_earlier_boots`.
                     Phase::Leased { .. } => {}
-                    Phase::Queued { not_before } if not_before > now => {
+                    Phase::Queued { not_before } if not_before > clocks.now => {
                         self.timers.set(not_before, Timer::Retry(message_ref));
                     }
                     Phase::Queued { .. } => {
@@ -318,6 +318,9 @@ impl Index {
             }
             self.timers.set_retention(topic, partition, None);
         }
+        for key in self.deadlines_of(topic) {
+            self.forget_deadline(key);
+        }
         self.deleted.extend(state.view_of(topic));
         let name = state.topic(topic).expect("the record is not applied yet").name();
         self.deleted.push_back(state.view_of_effects(name, None));
@@ -325,7 +328,7 @@ impl Index {
 
     /// Recomputes the queues of a topic after its groups or a group's progress changed: messages can have left the
     /// backlog or returned to it.
-    fn reconcile(&mut self, topic: &Topic, now: Timestamp) {
+    fn reconcile(&mut self, topic: &Topic, clocks: Clocks) {
         let id = topic.id();
         for (partition, messages) in topic.partitions() {
             let mut queue = std::mem::take(&mut self.topic_mut(id).queues[partition.0 as usize]);
@@ -339,13 +342,15 @@ impl Index {
                 }
                 for (position, message) in messages.messages() {
                     if messages.in_backlog(position) && !queue.is_delayed(position) {
-                        self.enqueue(&mut queue, (id, partition, position), message, now);
+                        self.enqueue(&mut queue, (id, partition, position), message, clocks);
+                        self.watch_deadline(topic, partition, position, message);
                     }
                 }
             }
             self.topic_mut(id).queues[partition.0 as usize] = queue;
             self.arm_retention_of(topic, partition, messages);
         }
+        self.reconcile_deadlines(topic);
     }
 
     /// Removes a message from the ready ones of its group, or ends its lease.
@@ -403,9 +408,12 @@ impl Index {
     ) {
         if let Some((position, message)) = new {
             let flags = message.body.flags();
+            if flags.has_deadline {
+                self.watch_deadline(state.topic(topic).expect("a message was stored"), partition, position, message);
+            }
             if flags.has_delay || flags.priority.level() > 0 {
                 let mut queue = std::mem::take(&mut self.topic_mut(topic).queues[partition.0 as usize]);
-                self.enqueue(&mut queue, (topic, partition, position), message, state.clock());
+                self.enqueue(&mut queue, (topic, partition, position), message, Clocks::of(state));
                 self.topic_mut(topic).queues[partition.0 as usize] = queue;
             }
         }
@@ -413,6 +421,7 @@ impl Index {
     }
 
     fn requeued(&mut self, state: &State, message_ref: &MessageRef) {
+        self.rearm_deadline(message_ref.topic, message_ref.partition, message_ref.position);
         match delivery(state, message_ref).map(|delivery| delivery.phase) {
             Some(Phase::Queued { not_before }) if not_before > state.clock() => {
                 self.timers.set(not_before, Timer::Retry(*message_ref));
@@ -433,6 +442,9 @@ impl Index {
             && let Some(until) = queue.remove(position)
         {
             self.timers.cancel(until, Timer::Delay(topic, partition, position));
+        }
+        if !self.deadlines.is_empty() && !messages.in_backlog(position) {
+            self.forget_deadline((topic, partition, position));
         }
         if durable.retention().age.is_some() {
             self.arm_retention_of(durable, partition, messages);

@@ -6,6 +6,7 @@
 mod consumers;
 mod credit;
 mod cursor;
+mod deadlines;
 mod grants;
 mod leases;
 mod maintain;
@@ -25,10 +26,10 @@ pub(crate) use self::leases::LeaseEnd;
 use self::leases::{Lease, Leases};
 use self::priorities::PriorityQueue;
 use self::timers::Timers;
-pub(crate) use self::timers::{Sweep, Timer};
+pub(crate) use self::timers::{Due, Sweep, Timer};
 use crate::collections::partition_set::PartitionSet;
 use crate::command::OnDisconnect;
-use crate::state::{DedupeTable, EffectTable, State, Topic, View};
+use crate::state::{DedupeTable, EffectTable, Message, State, Topic, View};
 use crate::types::{
     ConsumerId, GroupId, Limits, Lsn, MessageRef, Millis, PartitionId, Position, Priority, Timestamp, TopicId,
 };
@@ -46,6 +47,8 @@ pub struct Index {
     pub(crate) consumers: BTreeMap<ConsumerId, Consumer>,
     pub(crate) leases: Leases,
     topics: BTreeMap<TopicId, TopicIndex>,
+    /// The deadlines of the messages in a backlog, in wall time.
+    deadlines: BTreeMap<(TopicId, PartitionId, Position), Timestamp>,
     /// Groups to which a message can possibly be dispatched. Visited in the order of their ids, so that dispatch does
     /// not depend on the order in which they were added.
     work: BTreeSet<(TopicId, GroupId)>,
@@ -72,6 +75,30 @@ struct GroupIndex {
     last_partition: PartitionId,
 }
 
+/// Broker time and wall time at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clocks {
+    now: Timestamp,
+    wall: Timestamp,
+}
+
+impl Clocks {
+    /// At the last record.
+    fn of(state: &State) -> Self {
+        Self { now: state.clock(), wall: state.wall() }
+    }
+
+    /// The end of a message's delay, unless it has passed.
+    fn delay_of(self, message: &Message) -> Option<Due> {
+        if !message.body.flags().has_delay {
+            return None;
+        }
+        let envelope = message.body.metadata().envelope;
+        let delayed_until = envelope.delayed_until.filter(|until| *until > self.now).map(Due::Broker);
+        delayed_until.or(envelope.deliver_at.filter(|at| *at > self.wall).map(Due::Wall))
+    }
+}
+
 /// The next dispatch of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct NextDispatch {
@@ -85,8 +112,9 @@ impl Index {
     /// The index of a state without connected consumers.
     pub(crate) fn rebuild(state: &State, limits: &Limits, now: Timestamp) -> Self {
         let mut index = Self { leases: Leases::new(limits.adaptive_credit), ..Self::default() };
+        let clocks = Clocks { now, wall: state.wall_clock().wall(now) };
         for topic in state.topics() {
-            index.add_topic(topic, now);
+            index.add_topic(topic, clocks);
         }
         index.add_streams_of_earlier_boots(state);
         for (scope, _) in state.dedupe_tables() {
@@ -102,8 +130,8 @@ impl Index {
 
     /// As [`Pipeline::canonical`](crate::Pipeline::canonical).
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        let Self { timers, consumers, leases, topics, work, work_from, delay_serial, deleted } = self;
-        write!(out, "{timers:?} {consumers:?} {leases:?} {topics:?} ")?;
+        let Self { timers, consumers, leases, topics, deadlines, work, work_from, delay_serial, deleted } = self;
+        write!(out, "{timers:?} {consumers:?} {leases:?} {topics:?} {deadlines:?} ")?;
         write!(out, "{work:?} {work_from:?} {delay_serial} {} ", deleted.len())
     }
 

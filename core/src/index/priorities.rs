@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::timers::Due;
 use crate::collections::ranges::Ranges;
-use crate::types::{GroupId, Position, Priority, Timestamp};
+use crate::types::{GroupId, Position, Priority};
 
 /// The messages of one partition by priority and delay.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +25,7 @@ struct Special {
     /// Positions of priority 1 to 9 without a running delay.
     urgent: [BTreeSet<Position>; Priority::COUNT - 1],
     /// Positions with a running delay, and its end.
-    delayed: BTreeMap<Position, (Timestamp, Priority)>,
+    delayed: BTreeMap<Position, (Due, Priority)>,
     /// Positions whose delay has expired, in that order, for groups whose frontier had passed them before.
     expired_delays: BTreeMap<u64, (Position, Priority)>,
     expired_delay_serials: BTreeMap<Position, u64>,
@@ -32,7 +33,7 @@ struct Special {
 
 impl PriorityQueue {
     /// Adds the message at `position`, delayed until `delayed_until`.
-    pub(crate) fn add(&mut self, position: Position, priority: Priority, delayed_until: Option<Timestamp>) {
+    pub(crate) fn add(&mut self, position: Position, priority: Priority, delayed_until: Option<Due>) {
         if priority.level() == 0 && delayed_until.is_none() {
             return;
         }
@@ -58,7 +59,7 @@ impl PriorityQueue {
     }
 
     /// Removes the message at `position`. Returns the end of its delay if it is delayed.
-    pub(crate) fn remove(&mut self, position: Position) -> Option<Timestamp> {
+    pub(crate) fn remove(&mut self, position: Position) -> Option<Due> {
         let special = self.special.as_deref_mut()?;
         special.exceptions.remove(position);
         for positions in &mut special.urgent {
@@ -83,7 +84,7 @@ impl PriorityQueue {
     }
 
     /// The delayed positions and the end of each delay.
-    pub(crate) fn delayed(&self) -> impl Iterator<Item = (Position, Timestamp)> {
+    pub(crate) fn delayed(&self) -> impl Iterator<Item = (Position, Due)> {
         self.special.iter().flat_map(|special| special.delayed.iter()).map(|(position, (until, _))| (*position, *until))
     }
 

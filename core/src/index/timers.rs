@@ -1,9 +1,27 @@
-//! Timers: leases, retries, delays, retention and sweeps, ordered by time.
+//! Timers: leases, retries, delays, retention, deadlines and sweeps, ordered by time.
+//!
+//! Timers of durations are kept in broker time, timers of absolute times in wall time: an adjustment of the wall clock
+//! moves no timer, only the time with which it is compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::collections::cow::CowMap;
 use crate::types::{EffectNamespace, GroupId, MessageRef, PartitionId, Position, ProduceScope, Timestamp, TopicId};
+
+/// When a timer is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// At this broker time.
+    Broker(Timestamp),
+    /// At this wall time.
+    Wall(Timestamp),
+}
+
+impl From<Timestamp> for Due {
+    fn from(at: Timestamp) -> Self {
+        Self::Broker(at)
+    }
+}
 
 /// What happens when a timer fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,6 +34,8 @@ pub(crate) enum Timer {
     Delay(TopicId, PartitionId, Position),
     /// The oldest retained message of a partition exceeds the retention age.
     Retention(TopicId, PartitionId),
+    /// The deadline of a message passes.
+    Deadline(TopicId, PartitionId, Position),
 }
 
 /// A time and a timer, packed: ordered as `(Timestamp, Timer)`, but with two comparisons instead of up to six.
@@ -34,6 +54,7 @@ impl Key {
             Timer::Retry(MessageRef { topic, group, partition, position }) => (1, topic, group, partition, position),
             Timer::Delay(topic, partition, position) => (2, topic, GroupId(0), partition, position),
             Timer::Retention(topic, partition) => (3, topic, GroupId(0), partition, Position(0)),
+            Timer::Deadline(topic, partition, position) => (4, topic, GroupId(0), partition, position),
         };
         Self {
             high: u128::from(at.0) << 64 | kind << 32 | u128::from(topic.0),
@@ -53,7 +74,8 @@ impl Key {
             0 => Timer::Lease(MessageRef { topic, group, partition, position }),
             1 => Timer::Retry(MessageRef { topic, group, partition, position }),
             2 => Timer::Delay(topic, partition, position),
-            _ => Timer::Retention(topic, partition),
+            3 => Timer::Retention(topic, partition),
+            _ => Timer::Deadline(topic, partition, position),
         }
     }
 }
@@ -63,6 +85,8 @@ impl Key {
 pub(crate) struct Timers {
     /// A [`CowMap`] searches its ends first, and leases mostly end in the order they began.
     timers: CowMap<Key, ()>,
+    /// Due in wall time.
+    wall_timers: CowMap<Key, ()>,
     retention: BTreeMap<(TopicId, PartitionId), Timestamp>,
     sweeps: BTreeSet<(Timestamp, Sweep)>,
     /// The time of each sweep in `sweeps`.
@@ -83,13 +107,19 @@ pub(crate) enum Sweep {
 }
 
 impl Timers {
-    pub(crate) fn set(&mut self, at: Timestamp, timer: Timer) {
-        let before = self.timers.insert(Key::new(at, timer), ());
-        debug_assert!(before.is_none(), "a timer is set once");
+    pub(crate) fn set(&mut self, due: impl Into<Due>, timer: Timer) {
+        let before = match due.into() {
+            Due::Broker(at) => self.timers.insert(Key::new(at, timer), ()),
+            Due::Wall(at) => self.wall_timers.insert(Key::new(at, timer), ()),
+        };
+        debug_assert!(before.is_none() || matches!(timer, Timer::Deadline(..)), "a timer is set once");
     }
 
-    pub(crate) fn cancel(&mut self, at: Timestamp, timer: Timer) {
-        self.timers.remove(&Key::new(at, timer));
+    pub(crate) fn cancel(&mut self, due: impl Into<Due>, timer: Timer) {
+        match due.into() {
+            Due::Broker(at) => self.timers.remove(&Key::new(at, timer)),
+            Due::Wall(at) => self.wall_timers.remove(&Key::new(at, timer)),
+        };
     }
 
     /// Sets or moves the retention timer of a partition; `None` cancels it.
@@ -126,10 +156,16 @@ impl Timers {
         }
     }
 
-    /// The first timer due at `now`. It stays set; handling it cancels it.
-    pub(crate) fn due(&self, now: Timestamp) -> Option<(Timestamp, Timer)> {
+    /// The first timer due at broker time `now`. It stays set; handling it cancels it.
+    pub(crate) fn due(&self, now: Timestamp) -> Option<(Due, Timer)> {
         let (key, ()) = self.timers.first()?;
-        (key.at() <= now).then(|| (key.at(), key.timer()))
+        (key.at() <= now).then(|| (Due::Broker(key.at()), key.timer()))
+    }
+
+    /// As [`Timers::due`], at wall time `wall`.
+    pub(crate) fn due_in_wall_time(&self, wall: Timestamp) -> Option<(Due, Timer)> {
+        let (key, ()) = self.wall_timers.first()?;
+        (key.at() <= wall).then(|| (Due::Wall(key.at()), key.timer()))
     }
 
     /// Removes and returns the first sweep due at `now`.
@@ -142,7 +178,12 @@ impl Timers {
         Some(sweep)
     }
 
-    /// When the first timer or sweep is due.
+    /// The wall time at which the first timer in wall time is due.
+    pub(crate) fn next_wall(&self) -> Option<Timestamp> {
+        self.wall_timers.first().map(|(key, ())| key.at())
+    }
+
+    /// The broker time at which the first timer or sweep in broker time is due.
     pub(crate) fn next(&self) -> Option<Timestamp> {
         let timer = self.timers.first().map(|(key, ())| key.at());
         let sweep = self.sweeps.first().map(|(at, _)| *at);
@@ -159,14 +200,15 @@ mod tests {
     fn timer() -> impl Strategy<Value = Timer> {
         let few = || prop_oneof![Just(0), 0_u32..3, Just(u32::MAX)];
         let position = prop_oneof![Just(0), 0_u64..3, Just(u64::MAX)];
-        (0..4, few(), few(), few(), position).prop_map(|(kind, topic, group, partition, position)| {
+        (0..5, few(), few(), few(), position).prop_map(|(kind, topic, group, partition, position)| {
             let (topic, group) = (TopicId(topic), GroupId(group));
             let (partition, position) = (PartitionId(partition), Position(position));
             match kind {
                 0 => Timer::Lease(MessageRef { topic, group, partition, position }),
                 1 => Timer::Retry(MessageRef { topic, group, partition, position }),
                 2 => Timer::Delay(topic, partition, position),
-                _ => Timer::Retention(topic, partition),
+                3 => Timer::Retention(topic, partition),
+                _ => Timer::Deadline(topic, partition, position),
             }
         })
     }

@@ -15,13 +15,13 @@ pub use self::job::{Job, JobClass};
 use self::maintenance::Maintenance;
 pub use self::open::{OpenError, OpenOptions, inspect, inspect_with};
 use self::writer::{NextSegment, Writer};
-use crate::broker::{Broker, LogFault};
+use crate::broker::{Broker, LogFault, LogRefusal};
 use crate::command::Command;
 use crate::faults::{Faults, NoFaults};
 use crate::log::{SnapshotHead, Storage, StorageFault};
 use crate::reply::Output;
 use crate::state::State;
-use crate::types::{Limits, Lsn, Millis, Ticket, Timestamp};
+use crate::types::{Limits, Lsn, Millis, Now, Ticket, Timestamp};
 
 /// How long after the last sync an idle log appends a mark, a frame that records what is synced.
 const MARK_AFTER: Millis = Millis(100);
@@ -93,9 +93,10 @@ impl<F: Faults> Pipeline<F> {
     /// latest after a batch of commands.
     ///
     /// Every command gets exactly one reply or refusal from [`Pipeline::poll_output`], once every record decided so far
-    /// is durable. A `now` before an earlier one counts as that one. After [`Pipeline::close`] or a failure every
+    /// is durable. A monotonic time before an earlier one counts as that one. After [`Pipeline::close`] or a failure
+    /// every
     /// command is refused.
-    pub fn handle(&mut self, now: Timestamp, command: Command) -> Ticket {
+    pub fn handle(&mut self, now: impl Into<Now>, command: Command) -> Ticket {
         self.broker.handle(now, command, &mut self.log)
     }
 
@@ -104,10 +105,11 @@ impl<F: Faults> Pipeline<F> {
     /// Call it when the time that [`Pipeline::poll_timeout`] returned has come. An early or repeated call is harmless;
     /// a late one delays redeliveries, and nothing is lost. One call does a bounded amount of work; if more is due,
     /// [`Pipeline::poll_timeout`] returns a time that has passed.
-    pub fn handle_timeout(&mut self, now: Timestamp) {
+    pub fn handle_timeout(&mut self, now: impl Into<Now>) {
+        let now = now.into();
         self.broker.handle_timeout(now, &mut self.log);
-        self.maintenance.on_time(now);
-        if self.mark_at.is_some_and(|at| at <= now) {
+        self.maintenance.on_time(now.mono);
+        if self.mark_at.is_some_and(|at| at <= now.mono) {
             self.mark_at = None;
             if self.log.is_idle() && !self.log_busy && !self.log.ends_in_mark() && !self.has_failed() {
                 self.log.mark();
@@ -115,7 +117,12 @@ impl<F: Faults> Pipeline<F> {
         }
     }
 
-    /// When to call [`Pipeline::handle_timeout`]; a time that has passed means at once, `None` that no timer is set.
+    /// The monotonic time at which to call [`Pipeline::handle_timeout`]; a time that has passed means at once,
+    /// `None` that
+    /// no timer is set.
+    ///
+    /// A wall clock that is set is noticed by the next call. A driver therefore calls [`Pipeline::handle_timeout`] at
+    /// least once a second while [`Pipeline::has_wall_timers`].
     ///
     /// Call it after every [`Pipeline::handle`], [`Pipeline::handle_timeout`] and [`Pipeline::complete`]: each can
     /// change the result.
@@ -126,6 +133,21 @@ impl<F: Faults> Pipeline<F> {
         }
         let times = [self.broker.poll_timeout(), self.mark_at, self.maintenance.retry_at()];
         times.into_iter().flatten().min()
+    }
+
+    /// Whether a deadline or a `deliver_at` is scheduled: its time comes earlier if the wall clock is set forward.
+    #[must_use]
+    pub fn has_wall_timers(&self) -> bool {
+        self.broker.has_wall_timers()
+    }
+
+    /// Sets wall time to the wall clock, also back. For an operator who mends wall time that is far ahead; no other
+    /// operation sets it back.
+    ///
+    /// # Errors
+    /// [`LogRefusal`] if the log has no space for the record.
+    pub fn rebase_wall_clock(&mut self, now: impl Into<Now>) -> Result<(), LogRefusal> {
+        self.broker.rebase_wall_clock(now, &mut self.log)
     }
 
     /// The next output that may leave: every record it depends on is durable.
@@ -161,7 +183,8 @@ impl<F: Faults> Pipeline<F> {
     /// except a full disk in a background job is final: held replies become
     /// [`Refusal::LogFailed`](crate::Refusal::LogFailed), and only a restart continues. A failed sync must never be
     /// reported as a success.
-    pub fn complete(&mut self, now: Timestamp, job: Job, result: Result<(), StorageFault>) {
+    pub fn complete(&mut self, now: impl Into<Now>, job: Job, result: Result<(), StorageFault>) {
+        let now = now.into();
         match job.purpose {
             Purpose::Commit { through } => {
                 self.log_busy = false;
@@ -171,7 +194,7 @@ impl<F: Faults> Pipeline<F> {
                         self.log.recycle(job.ops);
                         self.broker.on_durable(now, through.min(self.broker.appended()));
                         if self.log.is_idle() && !self.log.ends_in_mark() {
-                            self.mark_at = Some(now.after(MARK_AFTER));
+                            self.mark_at = Some(now.mono.after(MARK_AFTER));
                         }
                     }
                     Err(fault) => self.fail("writing the log", &fault),
@@ -179,7 +202,7 @@ impl<F: Faults> Pipeline<F> {
             }
             Purpose::Maintenance(task) => {
                 self.maintenance_busy = false;
-                if let Err(fault) = self.maintenance.complete(task, result, now, &mut self.log) {
+                if let Err(fault) = self.maintenance.complete(task, result, now.mono, &mut self.log) {
                     self.fail("keeping the log's files", &fault);
                 }
             }
@@ -188,7 +211,8 @@ impl<F: Faults> Pipeline<F> {
 
     /// Performs all jobs, one by one, until there is none. Replaces [`Pipeline::poll_job`] and [`Pipeline::complete`]
     /// in a driver that overlaps no I/O with decisions.
-    pub fn drive(&mut self, now: Timestamp, storage: &mut (impl Storage + ?Sized)) {
+    pub fn drive(&mut self, now: impl Into<Now>, storage: &mut (impl Storage + ?Sized)) {
+        let now = now.into();
         while let Some(job) = self.poll_job(JobClass::Log).or_else(|| self.poll_job(JobClass::Background)) {
             let result = job.perform(storage);
             self.complete(now, job, result);

@@ -10,7 +10,7 @@ use crate::log::{
     HEADER_BYTES, LogId, Malformed, Recovered, RecoveryError, Replay, SegmentHeader, Storage, StorageFault, recover,
 };
 use crate::state::State;
-use crate::types::{Boot, Limits, Lsn, Timestamp};
+use crate::types::{Boot, Limits, Lsn, Now};
 
 /// On a full disk, the first segment has at least this fraction of the configured size.
 const FIRST_SEGMENT_FRACTION: u64 = 64;
@@ -181,7 +181,7 @@ impl<F: Faults> OpenOptions<F> {
     pub fn open(
         self,
         storage: &mut (impl Storage + ?Sized),
-        now: Timestamp,
+        now: impl Into<Now>,
     ) -> Result<(Pipeline<F>, Recovered), OpenError> {
         let Self { config, new_log, faults } = self;
         let (state, recovered) = inspect_with(storage, new_log, &faults)?;

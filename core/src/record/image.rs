@@ -2,7 +2,7 @@
 
 use crate::types::{
     Body, Boot, Completion, DeliveryState, Effect, GroupId, GroupName, Identity, LeaseToken, MessageRef, Offset,
-    OffsetRef, PartitionId, Position, ProduceScope, Retention, Text, Timestamp, TopicId, TopicName, Winner,
+    OffsetRef, PartitionId, Position, ProduceScope, Retention, Text, Timestamp, TopicId, TopicName, WallClock, Winner,
 };
 
 /// A part of the state as a snapshot stores it. Applied in the order of the snapshot, the images rebuild the state.
@@ -12,6 +12,8 @@ pub enum Image {
     Origin {
         /// The time of the last record.
         clock: Timestamp,
+        /// The mapping of broker time to wall time.
+        wall_clock: WallClock,
         /// The current boot.
         boot: Boot,
         /// The next topic's number.

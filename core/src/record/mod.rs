@@ -11,7 +11,7 @@ pub use self::image::{Image, RunImage};
 use crate::types::{
     Body, Boot, DeadReason, EffectNamespace, GroupId, GroupName, GroupStart, Identity, LeaseToken, Lifetime,
     MessageRef, Millis, Offset, Outcome, OwnerName, PartitionId, Position, ProduceScope, Retention, StepOutput, Text,
-    Timestamp, TopicId, TopicName,
+    Timestamp, TopicId, TopicName, WallAdjustment,
 };
 
 /// One decision and its time.
@@ -363,6 +363,8 @@ pub enum Event {
         /// The number of oldest winners to remove.
         count: u64,
     },
+    /// The offset between broker time and wall time was changed.
+    WallClockAdjusted(WallAdjustment),
     /// A part of a snapshot; never in the log.
     Restored(Image),
 }

@@ -151,6 +151,10 @@ impl State {
             Event::Completed(step) => self.complete(step, at)?,
             Event::CompletionsExpired { count } => self.completions_expired(*count)?,
             Event::WinnersExpired { count } => self.winners_expired(*count)?,
+            Event::WallClockAdjusted(adjustment) => {
+                let adjusted = self.wall_clock.adjusted(*adjustment, at);
+                self.wall_clock = adjusted.ok_or(Contradiction("adjustment of another wall clock"))?;
+            }
             Event::Restored(image) => self.restore(image)?,
         }
         Ok(())

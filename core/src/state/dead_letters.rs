@@ -67,7 +67,7 @@ impl State {
             partition_override: envelope.partition_override.take(),
             deadline: envelope.deadline.take(),
         };
-        envelope.deliver_at = None;
+        (envelope.deliver_at, envelope.delayed_until) = (None, None);
         meta.dead_letter = Some(Box::new(DeadLetter {
             original_topic: topic.name.clone(),
             original_partition: message_ref.partition,
@@ -76,7 +76,7 @@ impl State {
             attempts: delivery.map_or(0, |delivery| delivery.attempts),
             last_error: last_error.clone(),
             reason,
-            routed_at: at,
+            routed_at: self.wall_clock.wall(at),
             kept,
         }));
         Ok((message.body.with_metadata(&meta), message.offset))
@@ -90,10 +90,11 @@ impl State {
         position: Position,
         at: Timestamp,
     ) -> Result<Body, Contradiction> {
+        let wall = self.wall_clock.wall(at);
         let topic = self.topic_mut(dead_topic)?;
         let message = topic.partition(partition).and_then(|partition| partition.message(position));
         let message = message.ok_or(Contradiction("redrive of a message that is not stored"))?;
-        let (body, offset) = (redriven_body(&message.body, message.offset, at)?, message.offset);
+        let (body, offset) = (redriven_body(&message.body, message.offset, wall)?, message.offset);
         let unacked: Vec<_> = topic
             .groups
             .values()
@@ -116,7 +117,7 @@ impl State {
 }
 
 /// The body of a redriven message: the kept envelope fields are restored, and the metadata names the origin.
-fn redriven_body(body: &Body, dead_letter_offset: Offset, at: Timestamp) -> Result<Body, Contradiction> {
+fn redriven_body(body: &Body, dead_letter_offset: Offset, wall: Timestamp) -> Result<Body, Contradiction> {
     let mut meta: Metadata = body.metadata();
     let dead = meta.dead_letter.take().ok_or(Contradiction("redrive of a message that is not a dead letter"))?;
     let kept = dead.kept;
@@ -124,7 +125,7 @@ fn redriven_body(body: &Body, dead_letter_offset: Offset, at: Timestamp) -> Resu
     meta.envelope.target_topic = kept.target_topic;
     meta.envelope.partition_override = kept.partition_override;
     // A deadline that has passed would dead-letter the message again at once.
-    meta.envelope.deadline = kept.deadline.filter(|deadline| deadline.at > at);
+    meta.envelope.deadline = kept.deadline.filter(|deadline| deadline.at > wall);
     let before = meta.redrive.take();
     meta.redrive = Some(RedriveOrigin {
         count: before.map_or(0, |redrive| redrive.count).saturating_add(1),

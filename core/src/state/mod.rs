@@ -32,12 +32,13 @@ pub use self::view::View;
 pub use self::winners::Winners;
 pub use crate::collections::ack_set::AckSet;
 use crate::collections::shared::unshared;
-use crate::types::{Boot, ProduceScope, Timestamp, TopicId, TopicName};
+use crate::types::{Boot, ProduceScope, Timestamp, TopicId, TopicName, WallClock};
 
 /// The durable state of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     clock: Timestamp,
+    wall_clock: WallClock,
     boot: Boot,
     next_topic: TopicId,
     pub(crate) topics: BTreeMap<TopicId, Arc<Topic>>,
@@ -58,6 +59,29 @@ impl State {
     #[must_use]
     pub fn clock(&self) -> Timestamp {
         self.clock
+    }
+
+    /// The mapping of broker time to wall time.
+    #[must_use]
+    pub fn wall_clock(&self) -> &WallClock {
+        &self.wall_clock
+    }
+
+    /// The wall time of the last record.
+    #[must_use]
+    pub fn wall(&self) -> Timestamp {
+        self.wall_clock.wall(self.clock)
+    }
+
+    /// Whether the delay or the `deliver_at` of a message has not passed at broker time `now`.
+    #[must_use]
+    pub fn is_delayed(&self, message: &Message, now: Timestamp) -> bool {
+        if !message.body.flags().has_delay {
+            return false;
+        }
+        let envelope = message.body.metadata().envelope;
+        envelope.delayed_until.is_some_and(|until| until > now)
+            || envelope.deliver_at.is_some_and(|at| at > self.wall_clock.wall(now))
     }
 
     /// The current boot; 0 before the first.

@@ -17,12 +17,16 @@ use crate::types::{
 impl State {
     pub(super) fn restore(&mut self, image: &Image) -> Result<(), Contradiction> {
         match image {
-            Image::Origin { clock, boot, next_topic } => {
+            Image::Origin { clock, wall_clock, boot, next_topic } => {
                 if *self != Self::default() {
                     return Err(Contradiction("origin of a snapshot is not its first image"));
                 }
                 check_counter32(boot.0).and(check_counter32(next_topic.0))?;
+                if wall_clock.since() > *clock {
+                    return Err(Contradiction("wall clock adjusted after the last record"));
+                }
                 self.clock = *clock;
+                self.wall_clock = *wall_clock;
                 self.boot = *boot;
                 self.next_topic = *next_topic;
             }

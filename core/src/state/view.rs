@@ -79,7 +79,12 @@ impl State {
     pub fn view(&self) -> View {
         let dedupe: Vec<_> = self.dedupe.iter().map(|(scope, table)| (scope.clone(), table.clone())).collect();
         let topics: Vec<_> = self.topics.values().cloned().collect();
-        let origin = Image::Origin { clock: self.clock, boot: self.boot, next_topic: self.next_topic };
+        let origin = Image::Origin {
+            clock: self.clock,
+            wall_clock: self.wall_clock,
+            boot: self.boot,
+            next_topic: self.next_topic,
+        };
         let effects: Vec<_> = self.store.tables().map(|(namespace, table)| (namespace, table.clone())).collect();
         View {
             tasks: vec![

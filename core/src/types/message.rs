@@ -74,14 +74,16 @@ pub struct Envelope {
     pub target_topic: Option<TopicName>,
     /// The partition to store the message in, instead of the key's.
     pub partition_override: Option<PartitionId>,
-    /// After this time a produce is refused and a stored message is dead-lettered.
+    /// After this wall time a produce is refused and a stored message is dead-lettered.
     pub deadline: Option<Deadline>,
     /// What happens after a failed delivery.
     pub retry_policy: Option<RetryPolicy>,
     /// Higher priorities of a partition are delivered first.
     pub priority: Option<Priority>,
-    /// The earliest time of the first delivery.
+    /// The earliest time of the first delivery, in wall time.
     pub deliver_at: Option<Timestamp>,
+    /// The end of a requested delay, in broker time. Set when the message is stored, never by a client.
+    pub delayed_until: Option<Timestamp>,
     /// Informational tags.
     pub labels: BTreeMap<Text, Text>,
 }
@@ -91,10 +93,12 @@ impl Envelope {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self { run_id, step_id, parent_step_id, tenant_id, idempotency_key, labels, .. } = self;
-        let Self { target_topic, partition_override, deadline, retry_policy, priority, deliver_at, .. } = self;
+        let Self { target_topic, partition_override, deadline, retry_policy, priority, .. } = self;
+        let Self { deliver_at, delayed_until, .. } = self;
         [run_id, step_id, parent_step_id, tenant_id, idempotency_key].iter().all(|text| text.is_none())
             && (target_topic.is_none() && partition_override.is_none())
-            && (deadline.is_none() && retry_policy.is_none() && priority.is_none() && deliver_at.is_none())
+            && (deadline.is_none() && retry_policy.is_none() && priority.is_none())
+            && (deliver_at.is_none() && delayed_until.is_none())
             && labels.is_empty()
     }
 
@@ -232,7 +236,7 @@ pub struct MessageFlags {
     pub priority: Priority,
     /// Whether it has a deadline.
     pub has_deadline: bool,
-    /// Whether it has a `deliver_at`.
+    /// Whether it has a `deliver_at` or a delay.
     pub has_delay: bool,
     /// Whether it has an idempotency key that is not empty.
     pub has_identity: bool,
@@ -245,7 +249,7 @@ impl MessageFlags {
         Self {
             priority: meta.envelope.priority.unwrap_or_default(),
             has_deadline: meta.envelope.deadline.is_some(),
-            has_delay: meta.envelope.deliver_at.is_some(),
+            has_delay: meta.envelope.deliver_at.is_some() || meta.envelope.delayed_until.is_some(),
             has_identity: meta.envelope.identity_key().is_some(),
         }
     }

@@ -25,6 +25,7 @@ const TRACE: u8 = 15;
 const DEAD_LETTER: u8 = 16;
 const REDRIVE: u8 = 17;
 const REQUESTED: u8 = 19;
+const DELAYED_UNTIL: u8 = 20;
 
 /// Appends `meta`; nothing for empty metadata.
 pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
@@ -83,6 +84,9 @@ pub fn encode(meta: &Metadata, out: &mut Vec<u8>) {
     if let Some(ProduceScope { topic, destination }) = &meta.requested {
         field(out, REQUESTED, |out| put_pair(out, topic.as_str(), destination.as_str()));
     }
+    if let Some(until) = envelope.delayed_until {
+        field(out, DELAYED_UNTIL, |out| put_varint(out, until.0));
+    }
 }
 
 /// Decodes what [`encode`] wrote.
@@ -105,6 +109,7 @@ pub fn decode(bytes: &[u8]) -> Result<Metadata, Malformed> {
             Field::RetryPolicy(policy) => envelope.retry_policy = Some(policy),
             Field::Priority(priority) => envelope.priority = Some(priority),
             Field::DeliverAt(at) => envelope.deliver_at = Some(at),
+            Field::DelayedUntil(until) => envelope.delayed_until = Some(until),
             Field::Label(name, value) => drop(envelope.labels.insert(name.into(), value.into())),
             Field::RoutingLabel(label) => meta.routing.get_or_insert_default().label = label.into(),
             Field::RoutingMeta(name, value) => {
@@ -130,7 +135,7 @@ pub(crate) fn flags(bytes: &[u8]) -> Result<MessageFlags, Malformed> {
         match field {
             Field::Priority(priority) => flags.priority = priority,
             Field::Deadline(..) => flags.has_deadline = true,
-            Field::DeliverAt(_) => flags.has_delay = true,
+            Field::DeliverAt(_) | Field::DelayedUntil(_) => flags.has_delay = true,
             Field::IdempotencyKey(key) => flags.has_identity = !key.is_empty(),
             Field::TargetTopic(text) => drop(topic_name(text)?),
             Field::Requested(topic, destination) => drop(produce_scope(topic, destination)?),
@@ -181,6 +186,7 @@ enum Field<'a> {
     RetryPolicy(RetryPolicy),
     Priority(Priority),
     DeliverAt(Timestamp),
+    DelayedUntil(Timestamp),
     Label(&'a str, &'a str),
     RoutingLabel(&'a str),
     RoutingMeta(&'a str, &'a str),
@@ -233,6 +239,7 @@ fn read_field(tag: u8, content: &[u8]) -> Result<Field<'_>, Malformed> {
         RETRY_POLICY => Field::RetryPolicy(policy(&mut reader)?),
         PRIORITY => Field::Priority(Priority::new(reader.byte()?).ok_or(Malformed("priority above 9"))?),
         DELIVER_AT => Field::DeliverAt(Timestamp(reader.varint()?)),
+        DELAYED_UNTIL => Field::DelayedUntil(Timestamp(reader.varint()?)),
         LABEL => Field::Label(reader.text()?, reader.text()?),
         ROUTING_META => Field::RoutingMeta(reader.text()?, reader.text()?),
         DEAD_LETTER => Field::DeadLetter(Box::new(dead_letter(&mut reader)?)),

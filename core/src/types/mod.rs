@@ -18,6 +18,7 @@ mod produce_scope;
 mod step;
 mod time;
 mod topic_settings;
+mod wall_clock;
 mod winner;
 
 pub use body::Body;
@@ -38,6 +39,7 @@ pub use message::{
 pub use names::{GroupName, NameError, OwnerName, TopicName};
 pub use produce_scope::ProduceScope;
 pub use step::{Completion, StepOutput};
-pub use time::{Millis, Timestamp};
+pub use time::{Millis, Now, Timestamp};
 pub use topic_settings::{GroupStart, Retention};
+pub use wall_clock::{WallAdjustment, WallClock};
 pub use winner::{OffsetRef, Winner};

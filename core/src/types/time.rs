@@ -1,10 +1,32 @@
 //! Time in milliseconds. The caller passes it in; the core reads no clock.
+//!
+//! A [`Timestamp`] is in one of two times. *Broker time* stamps records and measures durations: leases, backoff,
+//! windows
+//! and ages. *Wall time* is what clients mean and read: deadlines, `deliver_at`, seeks. [`WallClock`](super::WallClock)
+//! maps one to the other. Commands contain wall times; records, replies and deliveries contain broker times, except for
+//! the wall times in a message's metadata.
 
 use std::fmt;
 
-/// A point in time, in milliseconds since the Unix epoch.
+/// A point in time, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
+
+/// The readings of both clocks at one moment, as a driver passes them to the core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Now {
+    /// The monotonic clock, from any origin. It never runs backwards and is not set; it counts time spent suspended.
+    pub mono: Timestamp,
+    /// The wall clock. It can be set forward and back.
+    pub wall: Timestamp,
+}
+
+impl From<Timestamp> for Now {
+    /// Both clocks show the same: for drivers whose only clock is never set.
+    fn from(time: Timestamp) -> Self {
+        Self { mono: time, wall: time }
+    }
+}
 
 /// A duration in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +40,19 @@ impl Timestamp {
     #[must_use]
     pub const fn after(self, duration: Millis) -> Self {
         Self(self.0.saturating_add(duration.0))
+    }
+
+    /// This time moved by `offset` milliseconds, within the representable times.
+    #[must_use]
+    pub const fn shifted(self, offset: i64) -> Self {
+        Self(self.0.saturating_add_signed(offset))
+    }
+
+    /// The milliseconds from `other` to this time, negative if `other` is later.
+    #[must_use]
+    pub fn offset_from(self, other: Self) -> i64 {
+        let offset = i128::from(self.0) - i128::from(other.0);
+        i64::try_from(offset).unwrap_or(if offset < 0 { i64::MIN } else { i64::MAX })
     }
 
     /// The duration from `earlier` to this time; zero if `earlier` is later.

@@ -115,7 +115,8 @@ fn record_with_number_out_of_sequence_is_contradiction() {
 #[test]
 fn snapshot_record_with_unreachable_number_is_contradiction() {
     let (clock, boot, next_topic) = (START, Boot(1), TopicId(2));
-    let origin = |boot, next_topic| Event::Restored(Image::Origin { clock, boot, next_topic });
+    let origin =
+        |boot, next_topic| Event::Restored(Image::Origin { clock, wall_clock: WallClock::default(), boot, next_topic });
     let restored = |partitions, next_offset, next_group| {
         let (topic, name, retention) = (TopicId(1), topic("t"), Retention::default());
         let (next_offset, next_group) = (Offset(next_offset), GroupId(next_group));
@@ -149,7 +150,8 @@ fn snapshot_record_with_unreachable_number_is_contradiction() {
 /// Restores a state from these snapshot records of one topic and validates it.
 fn checked(partitions: u32, records: impl IntoIterator<Item = Image>) -> Result<(), String> {
     let (id, name, retention) = (TopicId(0), topic("t"), Retention::default());
-    let origin = Image::Origin { clock: START, boot: Boot(1), next_topic: TopicId(1) };
+    let origin =
+        Image::Origin { clock: START, wall_clock: WallClock::default(), boot: Boot(1), next_topic: TopicId(1) };
     let (next_offset, next_group) = (Offset(3), GroupId(1));
     let whole = Image::Topic { topic: id, name, partitions, retention, next_offset, next_group };
     let mut state = State::default();

@@ -25,14 +25,14 @@ fn deadline_past_at_produce_is_refused() {
 }
 
 #[test]
-fn deadline_passed_while_queued_dead_letters_at_dispatch() {
+fn deadline_passed_while_queued_dead_letters_without_a_consumer() {
     for restart in RESTARTS {
         let mut broker = TestBroker::with_topic(1);
         due_in(&mut broker, "too late", 1_000);
         due_in(&mut broker, "in time", 1_001);
         broker.group("t", "g");
         broker.restart_after(restart, 1_000);
-        assert_eq!(broker.topics(), ["t"], "the message stays until it would be delivered");
+        assert_eq!(broker.topics(), ["dlq.t", "t"], "no consumer is needed");
         broker.subscribe("t", "g", "w");
         assert_eq!(broker.delivered_values(), ["in time"]);
         let dead_letter = broker.dead_letters("t").remove(0);
@@ -102,19 +102,20 @@ fn in_flight_message_past_deadline_can_be_acked() {
 }
 
 #[test]
-fn retry_due_after_deadline_dead_letters() {
+fn nack_delay_beyond_deadline_dead_letters_at_deadline() {
     let mut broker = TestBroker::with_topic(1);
     due_in(&mut broker, "a", 1_000);
     broker.subscribe("t", "g", "w");
     let delivery = broker.expect_delivery();
     let claim = claim("t", "g", "w", &delivery);
     broker.send(Command::Nack(Nack { claim, reason: "why".into(), delay: Some(Millis(3_000)) })).unwrap();
-    broker.advance(2_999);
+    broker.advance(999);
     assert_eq!(broker.topics(), ["t"]);
     broker.advance(1);
     assert_eq!(broker.delivered(), []);
     let dead_letter = broker.dead_letters("t").remove(0);
     assert_eq!((dead_letter.reason, &*dead_letter.last_error), (DeadReason::DeadlineExceeded, "why"));
+    assert_eq!(dead_letter.routed_at, START.after(Millis(1_000)));
 }
 
 #[test]

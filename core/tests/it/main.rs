@@ -5,6 +5,7 @@ mod acks;
 mod backpressure;
 mod boot_and_time;
 mod bounds;
+mod clocks;
 mod committed_skips;
 mod complete;
 mod consume_effects;

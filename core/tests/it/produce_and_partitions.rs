@@ -81,6 +81,7 @@ fn message_is_delivered_unchanged_after_restart() {
             retry_policy: Some(policy(7, 11, 13)),
             priority: Priority::new(4),
             deliver_at: Some(START),
+            delayed_until: None,
             labels: [("a".into(), "b".into()), ("".into(), "é".into())].into(),
         };
         let mut request = Produce::new(topic("t"), [0xff, 0x00], [0x00, 0xfe, b'x']);

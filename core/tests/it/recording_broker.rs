@@ -86,8 +86,7 @@ impl RecordingBroker {
     }
 
     fn collect(&mut self) {
-        let now = self.broker.now();
-        self.broker.on_durable(now, Lsn(self.records.0.len() as u64));
+        self.broker.on_durable(self.now, Lsn(self.records.0.len() as u64));
         self.outputs.extend(std::iter::from_fn(|| self.broker.poll_output()));
     }
 }

@@ -117,9 +117,10 @@ fn pairs() -> BoxedStrategy<BTreeMap<Text, Text>> {
 fn envelope() -> BoxedStrategy<Envelope> {
     let texts = (of(text()), of(text()), of(text()), of(text()), of(text()));
     let places = (of(topic_name()), of(partition()), of(deadline()), of(policy()));
-    let rest = (of((0..10_u8).prop_map(|level| Priority::new(level).expect("0 to 9"))), of(time()), pairs());
+    let rest =
+        (of((0..10_u8).prop_map(|level| Priority::new(level).expect("0 to 9"))), of(time()), of(time()), pairs());
     (texts, places, rest)
-        .prop_map(|(texts, places, (priority, deliver_at, labels))| {
+        .prop_map(|(texts, places, (priority, deliver_at, delayed_until, labels))| {
             let (run_id, step_id, parent_step_id, tenant_id, idempotency_key) = texts;
             let (target_topic, partition_override, deadline, retry_policy) = places;
             Envelope {
@@ -134,6 +135,7 @@ fn envelope() -> BoxedStrategy<Envelope> {
                 retry_policy,
                 priority,
                 deliver_at,
+                delayed_until,
                 labels,
             }
         })
@@ -417,9 +419,25 @@ fn of_effects() -> BoxedStrategy<Event> {
     .boxed()
 }
 
+fn adjustment() -> BoxedStrategy<WallAdjustment> {
+    prop_oneof![
+        any::<i64>().prop_map(|offset| WallAdjustment::Forward { offset }),
+        any::<(i64, i64)>().prop_map(|(offset, target)| WallAdjustment::Slew { offset, target }),
+        any::<i64>().prop_map(|offset| WallAdjustment::Rebase { offset }),
+    ]
+    .boxed()
+}
+
+fn wall_clock() -> BoxedStrategy<WallClock> {
+    (time(), any::<i64>(), any::<i64>())
+        .prop_map(|(since, a, b)| WallClock::new(since, a.max(b), a.min(b)).expect("the target is the lower one"))
+        .boxed()
+}
+
 fn of_topics() -> BoxedStrategy<Event> {
     prop_oneof![
         boot().prop_map(|boot| Event::Booted { boot }),
+        adjustment().prop_map(Event::WallClockAdjusted),
         (topic(), topic_name(), number32(), retention()).prop_map(|(topic, name, partitions, retention)| {
             Event::TopicCreated { topic, name, partitions, retention }
         }),
@@ -514,7 +532,12 @@ fn image() -> BoxedStrategy<Image> {
     );
     let group_of = || (topic(), group());
     prop_oneof![
-        (time(), boot(), topic()).prop_map(|(clock, boot, next_topic)| Image::Origin { clock, boot, next_topic }),
+        (time(), wall_clock(), boot(), topic()).prop_map(|(clock, wall_clock, boot, next_topic)| Image::Origin {
+            clock,
+            wall_clock,
+            boot,
+            next_topic
+        }),
         of_topic,
         of_partition,
         (topic(), partition(), run()).prop_map(|(topic, partition, run)| Image::TrimmedRun { topic, partition, run }),

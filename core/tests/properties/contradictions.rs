@@ -481,7 +481,7 @@ fn effect_snapshot_record_contradicting_others_is_named() {
 
 #[test]
 fn effect_log_record_impossible_after_earlier_ones_is_named() {
-    let cases: [(&str, Change); 19] = [
+    let cases: [(&str, Change); 21] = [
         ("lease token of another boot", change!(Event::EffectBegun(begun) => begun.token.boot = Boot(0))),
         ("effect without a key", change!(Event::EffectBegun(begun) => begun.identity = with_key(&begun.identity, ""))),
         ("new effect without a lifetime", change!(Event::EffectBegun(begun) => begun.lifetime = None)),
@@ -524,6 +524,14 @@ fn effect_log_record_impossible_after_earlier_ones_is_named() {
         ),
         ("expiry of more completions than are stored", change!(Event::CompletionsExpired { count } => *count += 1)),
         ("expiry of more winners than are remembered", change!(Event::WinnersExpired { count } => *count += 1)),
+        (
+            "adjustment of another wall clock",
+            change!(Event::WallClockAdjusted(WallAdjustment::Forward { offset }) => *offset = -1),
+        ),
+        (
+            "adjustment of another wall clock",
+            change!(Event::WallClockAdjusted(WallAdjustment::Slew { offset, .. }) => *offset += 1),
+        ),
     ];
     for (phrase, change) in cases {
         let refusal = refusal_of_log(|records| make(records, change));

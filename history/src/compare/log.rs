@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use driftq_core::log::{RecoveryError, Storage};
 use driftq_core::record::{Event, Image};
 use driftq_core::state::State;
-use driftq_core::types::{Body, GroupId, Identity, MessageRef, Offset, PartitionId, Scope, TopicId};
+use driftq_core::types::{
+    Body, GroupId, Identity, MessageRef, Offset, PartitionId, Scope, Timestamp, TopicId, WallClock,
+};
 use serde_json::json;
 
 use driftq_inspect::format::resolve;
@@ -42,7 +44,10 @@ pub(super) enum Change {
     Nacked,
     ReasonNoted,
     Expired,
-    Extended { until: u64 },
+    /// Without the end if the wall clock was adjusted: what the client was told then depends on when it was told.
+    Extended {
+        until: Option<u64>,
+    },
     Released,
 }
 
@@ -158,7 +163,7 @@ impl Reader {
                     offset,
                     owner: delivery.owner.as_str().to_owned(),
                     attempt: u64::from(delivery.attempts),
-                    until: delivery.leased_until().map(|until| until.0),
+                    until: delivery.leased_until().and_then(|until| told(state, until)),
                 };
                 self.log.deliveries.insert(delivery.token.to_string(), logged);
             }
@@ -212,7 +217,7 @@ impl Reader {
                     offset,
                     owner: owner.as_str().to_owned(),
                     attempt: u64::from(resolve::entry(state, message_ref).map_or(0, |entry| entry.attempts)) + 1,
-                    until: Some(until.0),
+                    until: told(state, *until),
                 };
                 self.log.first_delivery.get_or_insert_with(|| token.clone());
                 self.log.deliveries.insert(token, delivery);
@@ -222,7 +227,7 @@ impl Reader {
             Event::ReasonNoted { message_ref, .. } => self.changed(state, lsn, message_ref, Change::ReasonNoted),
             Event::Expired { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Expired),
             Event::Extended { message_ref, until } => {
-                self.changed(state, lsn, message_ref, Change::Extended { until: until.0 });
+                self.changed(state, lsn, message_ref, Change::Extended { until: told(state, *until) });
             }
             Event::Released { message_ref } => self.changed(state, lsn, message_ref, Change::Released),
             Event::DeadLettered { message_ref, .. } => self.changed(state, lsn, message_ref, Change::Dead),
@@ -286,4 +291,9 @@ fn identity_text(identity: &Identity) -> String {
         Scope::Rpc { principal, method } => json!({"kind": kind, "principal": principal, "method": method}),
     };
     format!("tenant {}, scope {scope}, key {}", identity.tenant(), identity.key())
+}
+
+/// The end of a lease as a client was told it; `None` if that depends on when it was told.
+fn told(state: &State, until: Timestamp) -> Option<u64> {
+    (*state.wall_clock() == WallClock::default()).then_some(until.0)
 }

@@ -85,7 +85,11 @@ impl<'j> Verifier<'j, '_> {
                         Some(format!("is attempt {} at LSN {lsn}", found.attempt))
                     } else if !delivery.owner.is_empty() && delivery.owner != found.owner {
                         Some(format!("was made to {} at LSN {lsn}", found.owner))
-                    } else if lsn > 0 && delivery.until.is_some() && delivery.until != found.until {
+                    } else if lsn > 0
+                        && found.until.is_some()
+                        && delivery.until.is_some()
+                        && delivery.until != found.until
+                    {
                         Some(format!("has another lease_until at LSN {lsn}"))
                     } else {
                         self.other_value(delivery)
@@ -261,7 +265,11 @@ fn may_result_from(found: &LogChange, settle: &SettleCall<'_>) -> bool {
     match settle.op {
         SettleOp::Ack => found.change.is_final(),
         SettleOp::Complete => found.change == Change::Completed && is_its,
-        SettleOp::Extend => settle.until.is_some_and(|until| found.change == Change::Extended { until }) && is_its,
+        SettleOp::Extend => {
+            let is_told =
+                |until| matches!(found.change, Change::Extended { until: end } if end.is_none_or(|end| end == until));
+            settle.until.is_some_and(is_told) && is_its
+        }
         // Without a lease, and on an acked message, these change nothing.
         SettleOp::Nack | SettleOp::Release => {
             let frees =

@@ -36,6 +36,7 @@ pub fn kind(event: &Event) -> &'static str {
         Event::Completed(_) => "completed",
         Event::CompletionsExpired { .. } => "completions expired",
         Event::WinnersExpired { .. } => "winners expired",
+        Event::WallClockAdjusted(_) => "wall clock adjusted",
         Event::Restored(_) => "restored",
     }
 }

@@ -2,7 +2,7 @@
 
 use driftq_core::Body;
 use driftq_core::record::{Event, Record};
-use driftq_core::types::{EffectNamespace, GroupStart, Identity, MessageRef, Scope};
+use driftq_core::types::{EffectNamespace, GroupStart, Identity, MessageRef, Scope, WallAdjustment};
 use serde_json::{Map, Value, json};
 
 use crate::format::event::message_ref;
@@ -149,6 +149,13 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             })
         }
         Event::CompletionsExpired { count } | Event::WinnersExpired { count } => json!({ "count": count }),
+        Event::WallClockAdjusted(adjustment) => match adjustment {
+            WallAdjustment::Forward { offset } => json!({ "adjustment": "forward", "offset_ms": offset }),
+            WallAdjustment::Slew { offset, target } => {
+                json!({ "adjustment": "slew", "offset_ms": offset, "target_ms": target })
+            }
+            WallAdjustment::Rebase { offset } => json!({ "adjustment": "rebase", "offset_ms": offset }),
+        },
         Event::Restored(image) => json!({ "piece": format!("{image:?}") }),
     };
     let mut fields = if let Value::Object(fields) = value { fields } else { Map::new() };

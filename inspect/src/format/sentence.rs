@@ -6,7 +6,7 @@ use driftq_core::Body;
 use driftq_core::record::{Completed, DedupeWindow, Event, Record};
 use driftq_core::state::State;
 use driftq_core::types::{
-    EffectNamespace, GroupId, GroupStart, Identity, Millis, Phase, Retention, Scope, Timestamp, TopicId,
+    EffectNamespace, GroupId, GroupStart, Identity, Millis, Phase, Retention, Scope, Timestamp, TopicId, WallAdjustment,
 };
 
 use crate::format::event::{kind, message_ref};
@@ -73,6 +73,7 @@ pub fn sentence(state: &State, record: &Record) -> String {
         },
         Event::CompletionsExpired { count } => format!("{count} replies of completed steps expired"),
         Event::WinnersExpired { count } => format!("{count} winners of messages forgotten"),
+        Event::WallClockAdjusted(adjustment) => wall_clock_adjusted(adjustment),
         event => kind(event).to_owned(),
     }
 }
@@ -173,6 +174,17 @@ fn due(not_before: Timestamp, at: Timestamp) -> String {
     }
 }
 
+/// What an adjustment of the wall clock does.
+fn wall_clock_adjusted(adjustment: &WallAdjustment) -> String {
+    match adjustment {
+        WallAdjustment::Forward { offset } => format!("wall time set forward, to broker time {offset:+} ms"),
+        WallAdjustment::Slew { offset, target } => {
+            format!("wall time slowed to half speed, from broker time {offset:+} ms until broker time {target:+} ms")
+        }
+        WallAdjustment::Rebase { offset } => format!("wall time rebased by an operator, to broker time {offset:+} ms"),
+    }
+}
+
 /// The key, size and metadata of a message. `stored_in` is the topic that holds it.
 #[must_use]
 pub fn body(body: &Body, stored_in: &str, dedupe: Option<&DedupeWindow>) -> String {
@@ -190,6 +202,9 @@ pub fn body(body: &Body, stored_in: &str, dedupe: Option<&DedupeWindow>) -> Stri
     }
     if let Some(at) = envelope.deliver_at {
         let _ = write!(text, ", not before {}", timestamp(at));
+    }
+    if let Some(until) = envelope.delayed_until {
+        let _ = write!(text, ", delayed until {}", timestamp(until));
     }
     if let Some(deadline) = &envelope.deadline {
         let _ = write!(text, ", deadline {}", timestamp(deadline.at));

@@ -124,7 +124,7 @@ fn metadata_and_routing_are_listed() {
     assert_event(
         &history,
         "produced",
-        &["identity \"k\" of tenant acme", "priority 7", "not before 2025-12-21T12:01:00.000Z"],
+        &["identity \"k\" of tenant acme", "priority 7", "delayed until 2025-12-21T12:01:00.000Z"],
     );
     assert_event(&history, "produced", &["routed to urgent by the label \"hot\" (produced to inbox)"]);
     assert_eq!(history.final_state, ["final state in group all: delayed, never delivered"]);

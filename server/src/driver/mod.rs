@@ -7,6 +7,8 @@
 //! [`Driver::run`] passes replies to their waiters ([`pending_replies`]) and deliveries to their streams ([`streams`]).
 
 mod affinity;
+#[cfg(test)]
+mod clock_tests;
 mod io_threads;
 mod pending_replies;
 mod streams;
@@ -23,7 +25,7 @@ use driftq_core::command::Subscribe;
 use driftq_core::command::{CloseStream, SetPrefetch, Unsubscribe};
 use driftq_core::log::StorageFault;
 use driftq_core::state::State;
-use driftq_core::types::{ConsumerId, Lsn, Timestamp};
+use driftq_core::types::{ConsumerId, Lsn, Millis, Now, Timestamp};
 use driftq_core::{Command, Job, JobClass, Output, Pipeline, Refusal, Reply, Request};
 use driftq_files::NullStorage;
 use tokio::sync::Notify;
@@ -35,6 +37,10 @@ pub(crate) use self::streams::NextDelivery;
 use self::streams::{StreamSpec, Streams};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+
+/// How often the wall clock is read while a deadline or a `deliver_at` is scheduled: so soon does an idle broker notice
+/// a wall clock that was set forward.
+const WALL_CLOCK_INTERVAL: Millis = Millis(1_000);
 
 /// What performs the pipeline's jobs.
 #[derive(Debug)]
@@ -69,6 +75,8 @@ pub(crate) struct Driver {
     deferred_commands: RefCell<VecDeque<Command>>,
     draining: Cell<bool>,
     is_failure_logged: Cell<bool>,
+    /// The monotonic time at which the timeout handler is called next, to compare the clocks.
+    check_clock_at: Cell<Timestamp>,
 }
 
 struct Engine {
@@ -89,19 +97,34 @@ impl Driver {
             deferred_commands: RefCell::default(),
             draining: Cell::new(false),
             is_failure_logged: Cell::new(false),
+            check_clock_at: Cell::new(Timestamp(0)),
         })
     }
 
     /// Starts to accept commands, over a recovered log.
     pub(crate) fn start(&self, pipeline: Pipeline, disk: Disk) {
-        self.clock.advance_to(pipeline.broker().now());
         *self.engine.borrow_mut() = Some(Engine { pipeline, disk });
         self.wake.notify_one();
     }
 
-    /// The broker's time.
-    pub(crate) fn now(&self) -> Timestamp {
+    /// The clocks of the machine.
+    pub(crate) fn now(&self) -> Now {
         self.clock.now()
+    }
+
+    /// What to add to a time in a reply or a delivery to show it to a client, in milliseconds.
+    pub(crate) fn wall_offset(&self) -> i64 {
+        self.with_pipeline(|pipeline| pipeline.broker().wall_offset()).unwrap_or(0)
+    }
+
+    /// How far wall time in the broker is ahead of the wall clock, in milliseconds; 0 until the log is recovered.
+    pub(crate) fn clock_ahead_ms(&self) -> i64 {
+        self.with_pipeline(|pipeline| pipeline.broker().clock_ahead_ms(self.clock.now())).unwrap_or(0)
+    }
+
+    /// Broker time now.
+    fn broker_time(&self, now: Now) -> Timestamp {
+        self.with_pipeline(|pipeline| pipeline.broker().time_at(now.mono)).unwrap_or_default()
     }
 
     /// Why no command is accepted; `None` if commands are accepted.
@@ -156,7 +179,7 @@ impl Driver {
     /// The next delivery of a stream, as [`Streams::poll_next`].
     pub(crate) fn poll_delivery(&self, consumer: ConsumerId, waker: &Waker) -> NextDelivery {
         let mut streams = self.streams.borrow_mut();
-        let next = streams.poll_next(consumer, self.clock.now(), waker);
+        let next = streams.poll_next(consumer, self.broker_time(self.clock.now()), waker);
         if let Some(prefetch) = streams.take_recovered(consumer) {
             self.defer(Command::SetPrefetch(SetPrefetch { consumer, prefetch }));
         }
@@ -201,7 +224,7 @@ impl Driver {
             let woken = self.wake.notified();
             match next {
                 // More is due, but other tasks run first.
-                Some(at) if at <= self.clock.now() => tokio::task::yield_now().await,
+                Some(at) if at <= self.clock.now().mono => tokio::task::yield_now().await,
                 Some(at) => {
                     // A late wake-up does no harm: the broker compares its timers with the clock.
                     let _ = tokio::time::timeout_at(self.clock.instant_of(at).into(), woken).await;
@@ -234,18 +257,20 @@ impl Driver {
     }
 
     /// One iteration: submits deferred commands, takes completed jobs, fires timers, starts jobs and releases outputs.
-    /// Returns when the next iteration is due at the latest.
+    /// Returns the monotonic time at which the next iteration is due at the latest.
     fn run_once(&self) -> Option<Timestamp> {
         // A panic would end the driver's task, and no request would ever get a reply.
         let _guard = AbortOnPanic;
         let now = self.clock.now();
-        let commands = self.streams.borrow_mut().check_unread(now);
+        let commands = self.streams.borrow_mut().check_unread(self.broker_time(now));
         self.deferred_commands.borrow_mut().extend(commands);
         self.submit_deferred();
         let mut engine = self.engine.borrow_mut();
         let engine = engine.as_mut()?;
         self.take_completed(engine, now);
-        if engine.pipeline.poll_timeout().is_some_and(|at| at <= now) {
+        let check_clock = engine.pipeline.has_wall_timers() && self.check_clock_at.get() <= now.mono;
+        if check_clock || engine.pipeline.poll_timeout().is_some_and(|at| at <= now.mono) {
+            self.check_clock_at.set(now.mono.after(WALL_CLOCK_INTERVAL));
             engine.pipeline.handle_timeout(now);
         }
         // Jobs before outputs: the disk works on the next batch while responses are written.
@@ -255,11 +280,12 @@ impl Driver {
         if !self.deferred_commands.borrow().is_empty() {
             self.wake.notify_one();
         }
-        let check = self.streams.borrow().next_check();
-        engine.pipeline.poll_timeout().into_iter().chain(check).min()
+        let check = self.streams.borrow().next_check().map(|at| engine.pipeline.broker().mono_at(at));
+        let check_clock = engine.pipeline.has_wall_timers().then(|| self.check_clock_at.get());
+        engine.pipeline.poll_timeout().into_iter().chain(check).chain(check_clock).min()
     }
 
-    fn take_completed(&self, engine: &mut Engine, now: Timestamp) {
+    fn take_completed(&self, engine: &mut Engine, now: Now) {
         let Disk::Threads(io_threads) = &engine.disk else { return };
         while let Some(done) = io_threads.poll_completed() {
             self.complete_job(&mut engine.pipeline, now, done.job, done.result, Some(done.took));
@@ -269,7 +295,7 @@ impl Driver {
     fn complete_job(
         &self,
         pipeline: &mut Pipeline,
-        now: Timestamp,
+        now: Now,
         job: Job,
         result: Result<(), StorageFault>,
         took: Option<Duration>,
@@ -281,7 +307,7 @@ impl Driver {
         }
     }
 
-    fn start_jobs(&self, engine: &mut Engine, now: Timestamp) {
+    fn start_jobs(&self, engine: &mut Engine, now: Now) {
         for class in [JobClass::Log, JobClass::Background] {
             while let Some(job) = engine.pipeline.poll_job(class) {
                 match &mut engine.disk {
@@ -296,7 +322,8 @@ impl Driver {
     }
 
     /// Releases the replies and deliveries that the sync has passed.
-    fn release_outputs(&self, pipeline: &mut Pipeline, now: Timestamp) {
+    fn release_outputs(&self, pipeline: &mut Pipeline, now: Now) {
+        let now = pipeline.broker().time_at(now.mono);
         while let Some(output) = pipeline.poll_output() {
             match output {
                 Output::Reply { ticket, result } => {

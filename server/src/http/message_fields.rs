@@ -229,6 +229,7 @@ impl EnvelopeFields<'_> {
             }),
             priority: self.priority.map(priority).transpose()?,
             deliver_at: deliver_at.map(|text| timestamp("deliver_at", &text)).transpose()?,
+            delayed_until: None,
             labels: self.labels.map_or_else(BTreeMap::new, |labels| labels.0),
         };
         Ok((envelope, millis("delay_ms", self.delay_ms)?.filter(|delay| delay.0 > 0)))

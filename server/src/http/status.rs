@@ -19,13 +19,14 @@ pub(crate) fn healthz() -> ApiResponse {
     json(StatusCode::OK, out)
 }
 
-/// `GET /v1/readyz`: commands are accepted.
+/// `GET /v1/readyz`: commands are accepted. Reports how far wall time is ahead of the wall clock.
 pub(crate) fn readyz(api: &Api) -> Result<ApiResponse, ApiError> {
     if let Some(unready) = api.driver.unready() {
         return Err(unready.into());
     }
     let mut out = Json::object();
     out.text("status", "ready");
+    out.number("clock_ahead_ms", api.driver.clock_ahead_ms().max(0));
     Ok(json(StatusCode::OK, out))
 }
 
@@ -65,6 +66,7 @@ pub(crate) fn metrics(api: &Api, headers: &HeaderMap) -> ApiResponse {
             streams: api.driver.stream_count(),
             pending_replies: api.driver.pending_reply_count(),
             is_ready: api.driver.unready().is_none(),
+            now: api.driver.now(),
             pipeline,
         })
     };

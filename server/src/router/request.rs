@@ -65,6 +65,7 @@ mod tests {
             retry_policy: Some(RetryPolicy { max_attempts: 5, backoff: Millis(250), max_backoff: Millis(5_000) }),
             priority: Priority::new(9),
             deliver_at: Some(Timestamp(1_766_318_400_500)),
+            delayed_until: None,
             labels: BTreeMap::from([("a".into(), "b".into())]),
         };
         let expected = json!({

@@ -50,12 +50,15 @@ pub enum Action {
         /// How much, in milliseconds.
         ms: u32,
     },
-    /// The broker's clock is set forward or back.
+    /// The wall clock of the broker's machine is set forward or back; its monotonic clock goes on.
     #[serde(rename = "jump")]
     JumpClock {
         /// By how much, in milliseconds.
         ms: i64,
     },
+    /// While the broker is stopped, an operator sets its wall time to the wall clock and starts it.
+    #[serde(rename = "rebase")]
+    RebaseClock,
     /// The broker's timeout handler is called, if a timer is due.
     Wake,
     /// One I/O operation is performed.

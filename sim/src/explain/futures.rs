@@ -165,7 +165,7 @@ impl Future<'_> {
             },
             Request::BeginEffect(begin) => {
                 let delivery = begin.delivery.map(|delivery| self.delivery_ref(delivery, world));
-                let expires_at = begin.expires_at.map(|_| world.elapsed() + self.source.below(3_000));
+                let expires_at = begin.expires_at.map(|_| world.wall_elapsed() + self.source.below(3_000));
                 Request::BeginEffect(EffectBegin { delivery, expires_at, ..begin })
             }
             other => other,
@@ -176,8 +176,8 @@ impl Future<'_> {
     fn new_message<F: Faults>(&mut self, mut new_message: NewMessage, world: &World<F>) -> NewMessage {
         new_message.message = Message(self.next_message);
         self.next_message += 1;
-        new_message.deliver_at = new_message.deliver_at.map(|_| world.elapsed() + self.source.below(2_000));
-        new_message.deadline = new_message.deadline.map(|_| world.elapsed() + self.source.below(4_000));
+        new_message.deliver_at = new_message.deliver_at.map(|_| world.wall_elapsed() + self.source.below(2_000));
+        new_message.deadline = new_message.deadline.map(|_| world.wall_elapsed() + self.source.below(4_000));
         new_message
     }
 

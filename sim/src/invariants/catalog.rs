@@ -104,6 +104,10 @@ catalog! {
     15 NOT_BEFORE_DUE not_before_due: "nothing is delivered before its delay, backoff or schedule";
     15 NOT_AFTER_DEADLINE not_after_deadline: "nothing is delivered after its deadline";
     15 TIME_IS_MONOTONIC time_is_monotonic: "time inside the broker is monotonic";
+    15 WALL_IS_MONOTONIC wall_is_monotonic: "wall time inside the broker never runs backwards, except by a rebase";
+    15 WALL_FOLLOWS_CLOCK wall_follows_clock: "wall time inside the broker agrees with the wall clock, or approaches it \
+        at half speed";
+    15 DEADLINE_ENDS_WAITING deadline_ends_waiting: "a message does not wait beyond its deadline";
 
     16 LEASE_WITHIN_LIMITS lease_within_limits: "a lease is neither shorter nor longer than the limits";
     16 DELAY_WITHIN_LIMIT delay_within_limit: "a delay beyond the limit is refused";

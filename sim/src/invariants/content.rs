@@ -37,9 +37,7 @@ pub(super) fn stored_was_produced(message: &Message, produce: Option<&Produce>) 
             return true;
         }
         let mut envelope = produce.envelope.clone();
-        if let Some(delay) = produce.delay {
-            envelope.deliver_at = Some(message.produced_at.after(delay));
-        }
+        envelope.delayed_until = produce.delay.map(|delay| message.produced_at.after(delay));
         if produce.routing.is_some() && meta.routing.is_some() {
             envelope.target_topic.clone_from(&meta.envelope.target_topic);
             envelope.partition_override = meta.envelope.partition_override;

@@ -95,7 +95,7 @@ mod tests {
         let name = topic("t0");
         let recount = |world: &World<NoFaults>| {
             let topic = world.broker().expect("the broker runs").state().topic_named(&name).expect("the topic exists");
-            Counted::of(topic, Timestamp(0))
+            Counted::of(topic, Timestamp(0), Timestamp(0))
         };
         let info = TopicInfo {
             name: name.clone(),

@@ -42,7 +42,7 @@ pub(super) fn dead_letter_unchanged(
     original: &Metadata,
 ) -> Verdict {
     let (envelope, kept) = (stored.body.metadata().envelope, &dead.kept);
-    let expected = Envelope { deliver_at: None, ..original.envelope.clone() };
+    let expected = Envelope { deliver_at: None, delayed_until: None, ..original.envelope.clone() };
     let restored = Envelope {
         retry_policy: kept.retry_policy,
         target_topic: kept.target_topic.clone(),
@@ -106,23 +106,25 @@ pub(super) struct RedrivenMessage<'a> {
     /// The metadata of the dead letter.
     pub(super) metadata: &'a Metadata,
     pub(super) is_dead_letter_removed: bool,
+    /// The wall time of the redrive.
+    pub(super) redriven_at: Timestamp,
 }
 
 #[doc = sentence!(redrive_names_origin)]
 pub(super) fn redrive_names_origin(redriven_message: &RedrivenMessage<'_>) -> Verdict {
-    let RedrivenMessage { message, number, redrive, dead_letter, metadata, is_dead_letter_removed } = *redriven_message;
+    let RedrivenMessage { message, number, redrive, dead_letter, metadata, .. } = *redriven_message;
     let earlier_redrives = metadata.redrive.map_or(0, |earlier| earlier.count);
     let original_offset = metadata.redrive.map(|earlier| earlier.original_offset);
     let original_offset = original_offset.or(metadata.dead_letter.as_ref().map(|dead| dead.original_offset));
     let kept = metadata.dead_letter.as_ref().map(|dead| dead.kept.clone()).unwrap_or_default();
     // A deadline that had passed is not restored.
-    let deadline = kept.deadline.filter(|deadline| deadline.at > message.produced_at);
+    let deadline = kept.deadline.filter(|deadline| deadline.at > redriven_message.redriven_at);
     let envelope = message.body.metadata().envelope;
     let good = dead_letter.number == number
         && redrive.count == earlier_redrives + 1
         && original_offset == Some(redrive.original_offset)
         && (envelope.retry_policy, envelope.deadline) == (kept.retry_policy, deadline)
-        && is_dead_letter_removed;
+        && redriven_message.is_dead_letter_removed;
     catalog::REDRIVE_NAMES_ORIGIN.holds(good, || format!("{redrive:?} of produce {number} from {dead_letter:?}"))
 }
 
@@ -215,6 +217,7 @@ mod tests {
                 dead_letter: &known(),
                 metadata: &metadata,
                 is_dead_letter_removed,
+                redriven_at: Timestamp(0),
             })
         };
         holds(check(redrive(1, 3), 7, true));
@@ -238,6 +241,7 @@ mod tests {
                 envelope: &envelope,
                 is_dead_letter: false,
                 at: Timestamp(100),
+                walls: (Timestamp(100), Timestamp(100)),
             })
         };
         holds(context(&StoredMessage { visible_to: Some(GroupId(0)), ..known() }));

@@ -19,10 +19,10 @@ pub(super) fn not_stuck(
     partition_view: &PartitionView<'_>,
     progress: &Progress,
     with_credit: &StreamModel,
-    now: Timestamp,
+    (now, wall): (Timestamp, Timestamp),
 ) -> Verdict {
     let undelivered =
-        partition_view.partition.messages().find(|(at, message)| is_deliverable(progress, *at, message, now));
+        partition_view.partition.messages().find(|(at, message)| is_deliverable(progress, *at, message, (now, wall)));
     catalog::NOT_STUCK
         .holds(undelivered.is_none(), || format!("{partition_view} at {now}: {undelivered:?} for {with_credit:?}"))
 }
@@ -54,14 +54,21 @@ pub(crate) fn drains(left: &[String]) -> Verdict {
     catalog::DRAINS.holds(left.is_empty(), || left.join("; "))
 }
 
-fn is_deliverable(progress: &Progress, position: Position, message: &Message, now: Timestamp) -> bool {
+fn is_deliverable(
+    progress: &Progress,
+    position: Position,
+    message: &Message,
+    (now, wall): (Timestamp, Timestamp),
+) -> bool {
     let is_queued = progress.delivery(position).is_none_or(|entry| match entry.phase {
         Phase::Leased { .. } => false,
         Phase::Queued { not_before } => not_before <= now,
     });
+    let envelope = message.body.metadata().envelope;
     is_queued
         && !progress.acked().contains(position)
-        && message.body.metadata().envelope.deliver_at.is_none_or(|at| at <= now)
+        && envelope.deliver_at.is_none_or(|at| at <= wall)
+        && envelope.delayed_until.is_none_or(|until| until <= now)
 }
 
 #[cfg(test)]

@@ -103,6 +103,10 @@ impl Model {
     pub(super) fn seek(&mut self, topic: &TopicName, group: &GroupName, to: SeekTo) -> Result<Reply, Stop> {
         let (t, g) = self.group(topic, group)?;
         self.record()?;
+        let to = match to {
+            SeekTo::Time(wall) => SeekTo::Time(self.broker_time(wall)),
+            to => to,
+        };
         let topic = &mut self.topics[t];
         let group = &mut topic.groups[g];
         group.replayed_below = topic.next_offset;

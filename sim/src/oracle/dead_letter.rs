@@ -25,7 +25,7 @@ impl Model {
         let (message, group) = (&topic.messages[m], &topic.groups[g]);
         let mut metadata = message.content.metadata.clone();
         let envelope = &mut metadata.envelope;
-        envelope.deliver_at = None;
+        (envelope.deliver_at, envelope.delayed_until) = (None, None);
         let kept = KeptForRedrive {
             retry_policy: envelope.retry_policy.take(),
             target_topic: envelope.target_topic.take(),
@@ -40,7 +40,7 @@ impl Model {
             attempts: if let Progress::Attempted(attempted) = &group.progress[m] { attempted.attempts } else { 0 },
             last_error: last_error.into(),
             reason,
-            routed_at: self.now,
+            routed_at: self.wall(),
             kept,
         }));
         let content = Content::new(&message.content.key, &message.content.value, metadata);
@@ -114,7 +114,7 @@ impl Model {
         metadata.envelope.retry_policy = dead_letter.kept.retry_policy;
         metadata.envelope.target_topic = dead_letter.kept.target_topic.clone();
         metadata.envelope.partition_override = dead_letter.kept.partition_override;
-        metadata.envelope.deadline = dead_letter.kept.deadline.clone().filter(|deadline| deadline.at > self.now);
+        metadata.envelope.deadline = dead_letter.kept.deadline.clone().filter(|deadline| deadline.at > self.wall());
         let earlier = content.metadata.redrive;
         metadata.redrive = Some(RedriveOrigin {
             count: earlier.map_or(1, |earlier| earlier.count + 1),
@@ -123,6 +123,7 @@ impl Model {
         });
         self.topics[d].remove(m);
         let group = self.topics[t].groups[g].id;
+        self.expect_deadline(&metadata);
         self.topics[t].store(self.now, partition, Some(group), Content::new(&content.key, &content.value, metadata));
         Ok(true)
     }

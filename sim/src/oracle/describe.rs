@@ -71,7 +71,7 @@ impl Model {
     fn describe_partition(&self, topic: &Topic, partition: PartitionId) -> PartitionInfo {
         let (messages, bytes) = topic.open(partition);
         let delayed = topic.messages.iter().enumerate().filter(|(at, message)| {
-            message.partition == partition && message.deliver_at > self.now && !topic.is_acked_by_all(*at)
+            message.partition == partition && !self.is_due(message) && !topic.is_acked_by_all(*at)
         });
         let next_offset = topic.newest[partition.0 as usize].map_or(Offset(0), Offset::next);
         PartitionInfo { partition, next_offset, messages, bytes, delayed: delayed.count() as u64 }
@@ -119,7 +119,7 @@ impl Model {
         if !self.streams_of(topic, group).any(|stream| stream.has_credit(group)) {
             return Some(Blocked::NoCredit);
         }
-        let ready = |(message, progress): &(&Message, &Progress)| is_ready(progress, message.deliver_at, self.now);
+        let ready = |(message, progress): &(&Message, &Progress)| is_ready(progress, || self.is_due(message), self.now);
         if unacked.iter().take(EXAMINED).any(ready) { None } else { Some(Blocked::NotYetDue) }
     }
 }

@@ -73,7 +73,7 @@ impl Model {
         let turn = |stream: &Stream| (stream.is_asked_last, stream.id <= group.last_served, stream.id);
         let (stream, _) = able.min_by_key(|(_, stream)| turn(stream))?;
         let partitions = topic.partitions();
-        let ready = |at: usize| is_ready(&group.progress[at], topic.messages[at].deliver_at, self.now);
+        let ready = |at: usize| is_ready(&group.progress[at], || self.is_due(&topic.messages[at]), self.now);
         let first = (0..topic.messages.len()).find(|at| ready(*at))?;
         let mut running = vec![0; partitions as usize];
         for (message, progress) in topic.messages.iter().zip(&group.progress) {
@@ -96,7 +96,7 @@ impl Model {
         let topic = &self.topics[t];
         let content = topic.messages[m].content.clone();
         let deadline = content.metadata.envelope.deadline.as_ref().map(|deadline| deadline.at);
-        if !topic.is_dlq() && deadline.is_some_and(|at| at <= self.now) {
+        if !topic.is_dlq() && deadline.is_some_and(|at| at <= self.wall()) {
             let error = match &topic.groups[g].progress[m] {
                 Progress::Attempted(attempted) => attempted.error.clone(),
                 Progress::Ready | Progress::Acked => LastErrorText::None,
@@ -142,9 +142,9 @@ impl Model {
     }
 }
 
-pub(super) fn is_ready(progress: &Progress, deliver_at: Timestamp, now: Timestamp) -> bool {
+pub(super) fn is_ready(progress: &Progress, is_due: impl FnOnce() -> bool, now: Timestamp) -> bool {
     match progress {
-        Progress::Ready => deliver_at <= now,
+        Progress::Ready => is_due(),
         Progress::Attempted(Attempted { phase: Phase::Queued { not_before, .. }, .. }) => *not_before <= now,
         Progress::Attempted(_) | Progress::Acked => false,
     }

@@ -79,7 +79,7 @@ impl Model {
     fn begin(&mut self, request: &Begin, token: LeaseToken) -> Result<Reply, Stop> {
         let identity = &request.identity;
         check_scope(identity)?;
-        if matches!(request.lifetime, Some(Lifetime::Until(time)) if time <= self.now) {
+        if matches!(request.lifetime, Some(Lifetime::Until(time)) if time <= self.wall()) {
             return Err(Refusal::Invalid("expires_at has passed").into());
         }
         let lease_until = self.now.after(self.lease(request.lease));
@@ -121,18 +121,22 @@ impl Model {
             Scope::Job { .. } | Scope::Task { .. } => self.limits.job_ttl,
             _ => self.limits.effect_ttl,
         });
+        let lifetime = request.lifetime.map(|lifetime| match lifetime {
+            Lifetime::Until(wall) => Lifetime::Until(self.broker_time(wall)),
+            window => window,
+        });
         self.record()?;
         let at = known.unwrap_or_else(|| {
             // A record past its window is replaced.
             self.effects.retain(|effect| effect.identity != *identity);
-            self.effects.push(Effect::new(identity.clone(), request.lifetime.unwrap_or(default), self.now));
+            self.effects.push(Effect::new(identity.clone(), lifetime.unwrap_or(default), self.now));
             self.effects.len() - 1
         });
         let effect = &mut self.effects[at];
         if known.is_none() {
             effect.hash = request.request_hash.clone();
         }
-        effect.lifetime = request.lifetime.unwrap_or(effect.lifetime);
+        effect.lifetime = lifetime.unwrap_or(effect.lifetime);
         if message.is_some() {
             (effect.message, effect.sweep_at) = (message, Timestamp(0));
         }

@@ -4,7 +4,7 @@ use driftq_core::command::{
     Ack, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
     ListTopics, Nack, Pause, Peek, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe, Withdraw,
 };
-use driftq_core::types::{Ticket, Timestamp};
+use driftq_core::types::{Now, Ticket};
 use driftq_core::{Command, Reply};
 
 use super::expected::{Expected, ExpectedReply};
@@ -24,13 +24,14 @@ impl Model {
                 self.synced(*now, *durable);
                 Ok(())
             }
+            Input::Rebase(now) => self.rebase(*now),
             // Outputs of a replay are dropped, so any ticket will do.
             Input::Command(now, command) => self.command(*now, Default::default(), command).map(drop),
         }
     }
 
     /// Executes a command. Returns whether it did more than refuse or query.
-    pub(super) fn command(&mut self, now: Timestamp, ticket: Ticket, command: &Command) -> Result<bool, EndOfLog> {
+    pub(super) fn command(&mut self, now: Now, ticket: Ticket, command: &Command) -> Result<bool, EndOfLog> {
         self.advance(now)?;
         let result = match self.execute(command) {
             Ok(reply) => Ok(reply),

@@ -1,7 +1,7 @@
 //! When leases end, and what happens to deliveries that never left.
 
 use driftq_core::command::{Claim, TokenClaim};
-use driftq_core::types::{ConsumerId, EffectStatus, Millis, Timestamp};
+use driftq_core::types::{ConsumerId, EffectStatus, Millis, Now, Timestamp};
 use driftq_core::{Refusal, Reply};
 
 use super::expected::Expected;
@@ -51,8 +51,8 @@ impl Model {
     }
 
     /// The first `durable` records are synced since `now`: deliveries and grants among them have left.
-    pub(super) fn synced(&mut self, now: Timestamp, durable: u64) {
-        self.now = self.now.max(now);
+    pub(super) fn synced(&mut self, now: Now, durable: u64) {
+        self.advance_broker_time(now);
         let now = self.now;
         let mut has_released = false;
         for progress in self.topics.iter_mut().flat_map(|topic| &mut topic.groups).flat_map(|group| &mut group.progress)

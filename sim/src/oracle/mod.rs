@@ -10,6 +10,7 @@
 //! world continues without the oracle; after a log failure the oracle can continue with the crash that follows.
 
 mod admin;
+mod clock;
 mod complete;
 mod dead_letter;
 mod describe;
@@ -33,7 +34,7 @@ mod winners;
 use std::fmt;
 
 use driftq_core::command::Command;
-use driftq_core::types::{Limits, Ticket, Timestamp};
+use driftq_core::types::{Limits, Now, Ticket};
 use driftq_core::{Output, Refusal};
 
 pub use self::expected::Mismatch;
@@ -57,16 +58,17 @@ impl Oracle {
     }
 
     /// The broker started at `now` with no streams. Its boot record counts as one record.
-    pub fn boot(&mut self, now: Timestamp) {
-        self.execute(Input::Boot(now));
+    pub fn boot(&mut self, now: impl Into<Now>) {
+        self.execute(Input::Boot(now.into()));
     }
 
     /// The broker got `command` at `now` and returned `ticket`.
-    pub fn command(&mut self, now: Timestamp, ticket: Ticket, command: &Command) {
+    pub fn command(&mut self, now: impl Into<Now>, ticket: Ticket, command: &Command) {
         if self.model.closed {
             self.model.outputs.push_back(Expected::Reply { ticket, result: Err(Refusal::ShuttingDown) });
             return;
         }
+        let now = now.into();
         let is_change = self.model.command(now, ticket, command).expect("without a crash the log does not end");
         // A refused command or a query does no more than a timeout.
         self.history
@@ -74,10 +76,15 @@ impl Oracle {
     }
 
     /// The broker's `handle_timeout` was called at `now`.
-    pub fn timeout(&mut self, now: Timestamp) {
+    pub fn timeout(&mut self, now: impl Into<Now>) {
         if !self.model.closed {
-            self.execute(Input::Timeout(now));
+            self.execute(Input::Timeout(now.into()));
         }
+    }
+
+    /// The broker's wall clock was rebased at `now`.
+    pub fn rebase(&mut self, now: impl Into<Now>) {
+        self.execute(Input::Rebase(now.into()));
     }
 
     /// The broker is shutting down: commands are refused with [`Refusal::ShuttingDown`] and timeouts do nothing.
@@ -92,7 +99,7 @@ impl Oracle {
     }
 
     /// A sync was reported at `now`: the first `durable` records are durable.
-    pub fn release(&mut self, now: Timestamp, durable: u64) {
+    pub fn release(&mut self, now: Now, durable: u64) {
         self.execute(Input::Release(now, durable));
     }
 

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use driftq_core::reply::StepOutput;
 use driftq_core::types::{
     Boot, ConsumerId, ERROR_TEXT_BYTES_CEILING, EffectNamespace, GroupId, GroupName, LeaseToken, Limits,
-    MESSAGE_BYTES_CEILING, Millis, Offset, PARTITIONS_CEILING, PartitionId, RESULT_BYTES_CEILING, Timestamp, TopicId,
-    TopicName,
+    MESSAGE_BYTES_CEILING, Metadata, Millis, Now, Offset, PARTITIONS_CEILING, PartitionId, RESULT_BYTES_CEILING,
+    Timestamp, TopicId, TopicName,
 };
 use driftq_core::{Command, Refusal};
 
+use super::clock::WallClock;
 use super::effect::Effect;
 use super::expected::Expected;
 use super::lease::Runs;
 use super::stream::Stream;
-use super::topic::{Attempted, Phase, Progress, Topic};
+use super::topic::{Attempted, Message, Phase, Progress, Topic};
 use super::unanswered::Order;
 
 /// The state. Everything after `records_left` is lost in a crash, and so are lease holders and dispatch turns.
@@ -25,6 +26,7 @@ pub(super) struct Model {
     pub(super) limits: Arc<Limits>,
     pub(super) records: u64,
     pub(super) clock: Timestamp,
+    pub(super) wall_clock: WallClock,
     pub(super) boot: Boot,
     pub(super) next_topic: TopicId,
     /// By id.
@@ -38,6 +40,8 @@ pub(super) struct Model {
     /// How many more records the log takes: unlimited, except while a crash is replayed.
     pub(super) records_left: u64,
     pub(super) now: Timestamp,
+    /// The monotonic clock and broker time at the start.
+    pub(super) started: (u64, u64),
     pub(super) closed: bool,
     pub(super) next_consumer: ConsumerId,
     pub(super) next_token: u64,
@@ -47,6 +51,8 @@ pub(super) struct Model {
     pub(super) sweeps: Vec<Sweep>,
     /// Nothing is due before this time.
     pub(super) quiet_until: Timestamp,
+    /// No stored message has an earlier deadline.
+    pub(super) first_deadline: Timestamp,
     /// The group with which the next dispatch continues, if the last one was cut short.
     pub(super) next_turn: (TopicId, GroupId),
     pub(super) outputs: VecDeque<Expected>,
@@ -112,11 +118,12 @@ pub(super) type MessageIndex = (usize, usize, usize);
 /// An input of the model.
 #[derive(Clone, Debug)]
 pub(super) enum Input {
-    Boot(Timestamp),
-    Command(Timestamp, Command),
-    Timeout(Timestamp),
+    Boot(Now),
+    Command(Now, Command),
+    Timeout(Now),
     /// So many records are durable.
-    Release(Timestamp, u64),
+    Release(Now, u64),
+    Rebase(Now),
 }
 
 /// The log ends here: later records were never written.
@@ -155,6 +162,7 @@ impl Model {
             limits: Arc::new(limits),
             records: 0,
             clock: Timestamp(0),
+            wall_clock: WallClock::default(),
             boot: Boot(0),
             next_topic: TopicId(0),
             topics: Vec::new(),
@@ -164,6 +172,7 @@ impl Model {
             winners: Vec::new(),
             records_left: u64::MAX,
             now: Timestamp(0),
+            started: (0, 0),
             closed: false,
             next_consumer: ConsumerId(1),
             next_token: 0,
@@ -171,6 +180,7 @@ impl Model {
             orders: Vec::new(),
             sweeps: Vec::new(),
             quiet_until: Timestamp(0),
+            first_deadline: Timestamp(0),
             next_turn: Default::default(),
             outputs: VecDeque::new(),
         }
@@ -191,6 +201,7 @@ impl Model {
         }
         self.records_left = u64::MAX;
         self.now = self.clock;
+        self.started = (0, 0);
         self.closed = false;
         self.next_consumer = ConsumerId(1);
         self.next_token = 0;
@@ -198,6 +209,7 @@ impl Model {
         self.orders.clear();
         self.sweeps.clear();
         self.quiet_until = Timestamp(0);
+        self.first_deadline = Timestamp(0);
         self.next_turn = Default::default();
         self.outputs.clear();
     }
@@ -208,6 +220,7 @@ impl Model {
             limits: _,
             records: _,
             clock,
+            wall_clock,
             boot,
             next_topic,
             topics,
@@ -217,6 +230,7 @@ impl Model {
             winners,
             records_left: _,
             now,
+            started,
             closed,
             next_consumer,
             next_token,
@@ -224,9 +238,11 @@ impl Model {
             orders,
             sweeps,
             quiet_until,
+            first_deadline,
             next_turn,
             outputs,
         } = self;
+        write!(out, "{wall_clock:?} {started:?} {first_deadline:?} ")?;
         write!(out, "{clock:?} {boot:?} {next_topic:?} {topics:?} {scopes:?} {effects:?} {steps:?} {winners:?} ")?;
         write!(out, "{now:?} {closed} {next_consumer:?} {next_token} {streams:?} {orders:?} {sweeps:?} ")?;
         write!(out, "{quiet_until:?} {next_turn:?} {outputs:?} ")
@@ -277,6 +293,17 @@ impl Model {
     pub(super) fn check_delay(&self, delay: Millis) -> Result<(), Refusal> {
         let max = self.limits.delay_max;
         if delay > max { Err(Refusal::DelayTooLong { delay, max }) } else { Ok(()) }
+    }
+
+    /// A message with this metadata is stored.
+    pub(super) fn expect_deadline(&mut self, metadata: &Metadata) {
+        let deadline = metadata.envelope.deadline.as_ref().map_or(Timestamp::MAX, |deadline| deadline.at);
+        self.first_deadline = self.first_deadline.min(deadline);
+    }
+
+    /// Whether the delay of a message has passed.
+    pub(super) fn is_due(&self, message: &Message) -> bool {
+        message.delayed_until <= self.now && message.deliver_at <= self.wall()
     }
 
     /// Something may be due at `time`.

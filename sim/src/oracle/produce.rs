@@ -62,17 +62,16 @@ impl Model {
                 return Err(self.overloaded(Overload::DedupeKeys));
             }
         }
-        if let Some(delay) = produce.delay.or(envelope.deliver_at.map(|at| at.since(self.now))) {
+        if let Some(delay) = produce.delay.or(envelope.deliver_at.map(|at| at.since(self.wall()))) {
             self.check_delay(delay)?;
         }
-        if let Some(delay) = produce.delay {
-            envelope.deliver_at = Some(self.now.after(delay));
-        }
+        envelope.delayed_until = produce.delay.map(|delay| self.now.after(delay));
         if let Some(deadline) = &envelope.deadline {
-            if deadline.at <= self.now {
+            if deadline.at <= self.wall() {
                 return Err(Refusal::DeadlinePassed);
             }
-            if envelope.deliver_at.is_some_and(|at| at >= deadline.at) {
+            let delayed_until = produce.delay.map(|delay| self.wall().after(delay));
+            if delayed_until.or(envelope.deliver_at).is_some_and(|at| at >= deadline.at) {
                 return Err(Refusal::Invalid("delay reaches beyond the deadline"));
             }
         }
@@ -101,6 +100,7 @@ impl Model {
     pub(super) fn store_message(&mut self, produce: &Produce, new: NewMessage) -> Produced {
         let NewMessage { topic, partition, metadata, identity, router } = new;
         let offset = self.topics[topic].next_offset;
+        self.expect_deadline(&metadata);
         self.topics[topic].store(self.now, partition, None, Content::new(&produce.key, &produce.value, metadata));
         if let Some((asked, identity)) = identity {
             self.remember(&asked, identity);

@@ -213,7 +213,7 @@ impl Model {
             {
                 return self.dead_letter_message(t, g, m, DeadReason::MaxAttempts, error.as_str());
             }
-            if envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= now) {
+            if envelope.deadline.as_ref().is_some_and(|deadline| deadline.at <= self.wall()) {
                 return self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str());
             }
         }

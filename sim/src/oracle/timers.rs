@@ -2,12 +2,12 @@
 //!
 //! Due retries and delayed messages need no timer: dispatch reads the clock.
 
-use driftq_core::types::{Millis, PartitionId, Timestamp};
+use driftq_core::types::{DeadReason, Millis, Now, PartitionId, Timestamp};
 
 use super::lease::Runs;
 use super::model::{Asked, EndOfLog, Model, Sweep, SweepKind};
 use super::settle::Failure;
-use super::topic::{Attempted, Phase, Progress};
+use super::topic::{Attempted, LastErrorText, Phase, Progress};
 
 /// How long after the expiry of the oldest entry a sweep runs.
 const SLACK: Millis = Millis(1_000);
@@ -19,11 +19,12 @@ const PER_RECORD: usize = 1_024;
 enum Due {
     Lease { topic: usize, group: usize, message: usize },
     Retention { topic: usize, partition: PartitionId },
+    Deadline { topic: usize, group: usize, message: usize },
 }
 
 impl Model {
-    pub(super) fn boot(&mut self, now: Timestamp) -> Result<(), EndOfLog> {
-        self.now = self.now.max(now);
+    pub(super) fn boot(&mut self, now: Now) -> Result<(), EndOfLog> {
+        self.start_clock(now);
         self.record()?;
         self.boot = self.boot.next();
         self.quiet_until = Timestamp(0);
@@ -35,15 +36,16 @@ impl Model {
         Ok(())
     }
 
-    /// Advances the clock, never back, and fires what is due: leases and retention by time, then sweeps.
-    pub(super) fn advance(&mut self, now: Timestamp) -> Result<(), EndOfLog> {
-        self.now = self.now.max(now);
+    /// Advances the clocks and fires what is due: leases and retention by time, then deadlines, then sweeps.
+    pub(super) fn advance(&mut self, now: Now) -> Result<(), EndOfLog> {
+        self.advance_clock(now)?;
         self.renew_overrunning_grants()?;
         loop {
-            if let Some(due) = self.first_due() {
+            if let Some(due) = self.first_due().or_else(|| self.first_deadline_passed()) {
                 match due {
                     Due::Lease { topic, group, message } => self.lease_expired(topic, group, message)?,
                     Due::Retention { topic, partition } => self.expire_retained(topic, partition)?,
+                    Due::Deadline { topic, group, message } => self.deadline_passed(topic, group, message)?,
                 }
             } else if let Some(what) = self.take_sweep() {
                 self.sweep(what)?;
@@ -98,6 +100,47 @@ impl Model {
             self.quiet_until = next;
         }
         first.map(|(_, due)| due)
+    }
+
+    /// The first waiting message whose deadline has passed: by deadline, ids and the name of the group.
+    fn first_deadline_passed(&mut self) -> Option<Due> {
+        let wall = self.wall();
+        if self.first_deadline > wall {
+            return None;
+        }
+        let mut next = Timestamp::MAX;
+        let mut first = None;
+        for (t, topic) in self.topics.iter().enumerate().filter(|(_, topic)| !topic.is_dlq()) {
+            for (m, message) in topic.messages.iter().enumerate() {
+                let Some(deadline) = &message.content.metadata.envelope.deadline else { continue };
+                next = next.min(deadline.at);
+                if deadline.at > wall {
+                    continue;
+                }
+                for (g, group) in topic.groups.iter().enumerate() {
+                    let progress = &group.progress[m];
+                    if progress.is_leased() || matches!(progress, Progress::Acked) {
+                        continue;
+                    }
+                    let rank = (deadline.at, topic.id, message.partition, message.offset, &group.name);
+                    if first.as_ref().is_none_or(|(earliest, _)| rank < *earliest) {
+                        first = Some((rank, Due::Deadline { topic: t, group: g, message: m }));
+                    }
+                }
+            }
+        }
+        let first = first.map(|(_, due)| due);
+        self.first_deadline = next;
+        first
+    }
+
+    /// A message waited beyond its deadline.
+    fn deadline_passed(&mut self, t: usize, g: usize, m: usize) -> Result<(), EndOfLog> {
+        let error = match &self.topics[t].groups[g].progress[m] {
+            Progress::Attempted(attempted) => attempted.error.clone(),
+            Progress::Ready | Progress::Acked => LastErrorText::None,
+        };
+        self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str())
     }
 
     fn lease_expired(&mut self, topic: usize, group: usize, message: usize) -> Result<(), EndOfLog> {

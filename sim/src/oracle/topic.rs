@@ -35,8 +35,10 @@ pub(super) struct Message {
     pub(super) before: Option<Offset>,
     pub(super) produced_at: Timestamp,
     pub(super) priority: u8,
-    /// The earliest delivery time; 0 for no delay.
+    /// The earliest delivery time, in wall time; 0 for none.
     pub(super) deliver_at: Timestamp,
+    /// The end of the delay, in broker time; 0 for none.
+    pub(super) delayed_until: Timestamp,
     /// The only group it is visible to, for a redriven message.
     pub(super) only_for: Option<GroupId>,
     pub(super) content: Arc<Content>,
@@ -175,6 +177,7 @@ impl Topic {
         let envelope = &content.metadata.envelope;
         let priority = envelope.priority.unwrap_or_default().level();
         let deliver_at = envelope.deliver_at.unwrap_or_default();
+        let delayed_until = envelope.delayed_until.unwrap_or_default();
         let content = Arc::new(content);
         self.messages.push(Message {
             offset,
@@ -183,6 +186,7 @@ impl Topic {
             produced_at: at,
             priority,
             deliver_at,
+            delayed_until,
             only_for,
             content,
         });

@@ -38,6 +38,7 @@ fn of_another_kind(action: &Action) -> Vec<Action> {
         Action::Send { request, .. } => vec![Action::Request(request.clone())],
         Action::Io { class, fault: Some(_) } => vec![Action::FlushIo, Action::Io { class: *class, fault: None }],
         Action::Io { fault: None, .. } | Action::Drain => vec![Action::FlushIo],
+        Action::RebaseClock => vec![Action::Boot],
         Action::BootAndCrash { .. } => vec![Action::Boot, Action::Crash { loss: Loss::All }],
         Action::JumpClock { ms } => u32::try_from(*ms).map(|ms| Action::AdvanceTime { ms }).into_iter().collect(),
         _ => Vec::new(),

@@ -173,7 +173,7 @@ impl Clients {
 
     fn request<F: Faults>(&mut self, kind: ActionKind, world: &World<F>) -> Option<Request> {
         Some(match kind {
-            ActionKind::Produce => Request::Produce(self.new_message(world.elapsed())),
+            ActionKind::Produce => Request::Produce(self.new_message(world.wall_elapsed())),
             ActionKind::Resend => Request::Produce(self.resend()?),
             ActionKind::Ack => {
                 let delivery = self.delivery_ref(world)?;
@@ -224,7 +224,7 @@ impl Clients {
                 to: match self.source.below(4) {
                     0 => SeekTarget::Latest,
                     1 => SeekTarget::Offset(self.source.below(u64::from(self.next_message) + 2)),
-                    2 => SeekTarget::Time(world.elapsed().saturating_sub(self.source.below(1_000))),
+                    2 => SeekTarget::Time(world.wall_elapsed().saturating_sub(self.source.below(1_000))),
                     _ => SeekTarget::Earliest,
                 },
             },

@@ -210,7 +210,7 @@ impl Clients {
     fn completion<F: Faults>(&mut self, worker: Worker, held: &HeldDelivery, world: &World<F>) -> Request {
         let delivery = self.settle(worker, held, world);
         let count = self.store_users.source.pick(&[0, 1, 1, 2, 3]);
-        let produce = (0..count).map(|_| self.new_message_once(world.elapsed())).collect();
+        let produce = (0..count).map(|_| self.new_message_once(world.wall_elapsed())).collect();
         Request::Complete { delivery, result: self.store_users.source.below(4) as u8, produce }
     }
 
@@ -221,7 +221,7 @@ impl Clients {
             effect,
             lease_ms: source.one_in(2).then(|| source.pick(&[0, 1, 50, 500, 10_000])),
             ttl_ms: source.one_in(4).then(|| source.pick(&[0, 1, 300, 5_000])),
-            expires_at: source.one_in(8).then(|| (world.elapsed() + source.below(3_000)).saturating_sub(20)),
+            expires_at: source.one_in(8).then(|| (world.wall_elapsed() + source.below(3_000)).saturating_sub(20)),
             request: source.below(1 + *requests) as u8,
             report: source.one_in(5).then(|| source.one_in(2)),
             delivery: None,

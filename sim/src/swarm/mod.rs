@@ -139,6 +139,7 @@ impl Swarm {
             0 => Action::AdvanceTime { ms: self.crash_source.below(5_000) as u32 },
             1 if self.weights.is_enabled(ActionKind::SetFreeSpace) => Action::SetFreeSpace { bytes: None },
             2 if self.weights.is_enabled(ActionKind::Crash) => Action::Crash { loss: self.loss() },
+            3 if self.weights.is_enabled(ActionKind::JumpClock) => Action::RebaseClock,
             _ => Action::Boot,
         }
     }

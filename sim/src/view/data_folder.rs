@@ -443,7 +443,8 @@ fn glyph(event: &Event) -> Glyph {
         | Event::DedupeExpired { .. }
         | Event::EffectsExpired { .. }
         | Event::CompletionsExpired { .. }
-        | Event::WinnersExpired { .. } => Glyph::Time,
+        | Event::WinnersExpired { .. }
+        | Event::WallClockAdjusted(_) => Glyph::Time,
         Event::TopicCreated { .. }
         | Event::TopicDeleted { .. }
         | Event::GroupCreated { .. }

@@ -13,14 +13,14 @@ use crate::world::START_TIME;
 /// Converts the broker's timestamps to simulated time since the start of the world.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clock {
-    /// The offset of the broker's clock.
-    pub(super) skew: i64,
+    /// How far broker time is ahead of simulated time.
+    pub(super) ahead: i64,
 }
 
 impl Clock {
     /// The simulated time in milliseconds.
     pub(super) fn ms(self, time: Timestamp) -> u64 {
-        time.0.saturating_sub(START_TIME.0).saturating_add_signed(self.skew.saturating_neg())
+        time.0.saturating_sub(START_TIME.0).saturating_add_signed(self.ahead.saturating_neg())
     }
 
     /// The same as text.
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn timestamps_are_converted_to_simulated_time_for_any_clock_offset() {
         let time = Timestamp(START_TIME.0 + 5_000);
-        assert_eq!(Clock { skew: 3_000 }.ms(time), 2_000);
-        assert_eq!(Clock { skew: -3_000 }.ms(time), 8_000);
+        assert_eq!(Clock { ahead: 3_000 }.ms(time), 2_000);
+        assert_eq!(Clock { ahead: -3_000 }.ms(time), 8_000);
     }
 }

@@ -111,12 +111,12 @@ impl Snapshot {
             ..Self::default()
         };
         for topic in state.topics() {
-            snapshot.add_topic(topic);
+            snapshot.add_topic(state, topic);
         }
         snapshot
     }
 
-    fn add_topic(&mut self, topic: &Topic) {
+    fn add_topic(&mut self, state: &State, topic: &Topic) {
         let name = topic.name().as_str();
         self.topics.insert(name.to_owned(), (topic.partition_count(), topic.next_offset().0));
         for group in topic.groups() {
@@ -142,7 +142,7 @@ impl Snapshot {
                         offset: message.offset.0,
                         message: message_name.clone(),
                     };
-                    let status = status_of(group, id, position, message, self.now);
+                    let status = status_of(state, group, (id, position), message, self.now);
                     self.messages_in_groups.insert(message_key, status);
                 }
             }
@@ -170,7 +170,13 @@ impl Snapshot {
     }
 }
 
-fn status_of(group: &Group, id: PartitionId, position: Position, message: &Message, now: Timestamp) -> MessageStatus {
+fn status_of(
+    state: &State,
+    group: &Group,
+    (id, position): (PartitionId, Position),
+    message: &Message,
+    now: Timestamp,
+) -> MessageStatus {
     let Some(progress) = group.progress(id) else { return MessageStatus::Ready };
     if progress.acked().contains(position) {
         return MessageStatus::Acked;
@@ -191,8 +197,12 @@ fn status_of(group: &Group, id: PartitionId, position: Position, message: &Messa
             }
         };
     }
-    let delay = message.body.flags().has_delay.then(|| message.body.metadata().envelope.deliver_at).flatten();
-    delay.filter(|until| *until > now).map_or(MessageStatus::Ready, |until| MessageStatus::Delayed { until })
+    if !state.is_delayed(message, now) {
+        return MessageStatus::Ready;
+    }
+    let envelope = message.body.metadata().envelope;
+    let by_wall = envelope.deliver_at.map(|at| state.wall_clock().reaches(at));
+    MessageStatus::Delayed { until: envelope.delayed_until.or(by_wall).unwrap_or(now) }
 }
 
 /// The name of a message, from the number at the start of its value.

@@ -82,7 +82,8 @@ pub(super) fn delivery(coverage: &mut Coverage, delivery: &Delivery) {
         return;
     }
     let meta = delivery.body.metadata();
-    coverage.hit_if(meta.envelope.deliver_at.is_some(), Point::Delayed);
+    let is_delayed = meta.envelope.deliver_at.is_some() || meta.envelope.delayed_until.is_some();
+    coverage.hit_if(is_delayed, Point::Delayed);
     coverage.hit_if(meta.redrive.is_some_and(|redrive| redrive.count > 1), Point::RedrivenTwice);
     if let Some(dead) = &meta.dead_letter {
         coverage.hit(match dead.reason {

@@ -82,6 +82,26 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.started(broker)
     }
 
+    /// While the broker is stopped, an operator rebases its wall clock and starts it.
+    pub(super) fn rebase_clock(&mut self) -> Verdict {
+        if self.broker.is_some() {
+            return Ok(());
+        }
+        self.boot()?;
+        let now = self.clock();
+        self.tracker.before_rebase();
+        let Some(broker) = &mut self.broker else { return Ok(()) };
+        if broker.rebase_wall_clock(now).is_err() {
+            self.oracle = None;
+        } else if let Some(oracle) = &mut self.oracle {
+            oracle.rebase(now);
+        }
+        self.coverage.hit(Point::ClockRebased);
+        self.check_clock(false)?;
+        self.check_state(false)?;
+        self.close()
+    }
+
     /// Starts the broker and crashes it after some I/O operations.
     pub(super) fn boot_and_crash(&mut self, after: u8, loss: Loss) -> Verdict {
         if self.broker.is_some() {

@@ -62,7 +62,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             if self.until_timeout().is_none_or(|wait| wait > 0) {
                 break;
             }
-            timers_quiesce(calls, self.clock())?;
+            timers_quiesce(calls, self.broker_time())?;
             self.wake()?;
         }
         Ok(())
@@ -71,7 +71,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// Checks that everything deliverable is delivered. For an idle world.
     pub(super) fn check_idle(&mut self) -> Verdict {
         let Some(broker) = self.broker.as_ref().filter(|broker| broker.failure().is_none()) else { return Ok(()) };
-        let stall_end = broker.broker().now().after(Millis(STALL_MS));
+        let stall_end = self.clock().mono.after(Millis(STALL_MS));
         match broker.poll_timeout() {
             Some(at) if at <= stall_end => Ok(()),
             _ => self.tracker.check_idle(broker),

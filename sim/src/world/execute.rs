@@ -5,7 +5,7 @@ use driftq_core::command::{
     TokenClaim, Unsubscribe, Withdraw,
 };
 use driftq_core::faults::Faults;
-use driftq_core::types::Timestamp;
+use driftq_core::types::Now;
 use driftq_core::{Command, Pipeline};
 
 use super::coverage;
@@ -52,6 +52,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Action::Read { worker, count } => self.read(*worker, *count),
             Action::RunEffect(grant) => self.run_effect(grant)?,
             Action::AdvanceTime { ms } => self.advance_time(u64::from(*ms)),
+            Action::RebaseClock => self.rebase_clock()?,
             Action::JumpClock { ms } => {
                 self.counters.events += 1;
                 self.skew = self.skew.saturating_add(*ms).clamp(-(START_TIME.0 as i64) / 2, i64::from(u32::MAX));
@@ -139,6 +140,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         let is_short_of_space = broker.broker().counters().refused > refused_before;
         self.tracker.after_command(broker, pending, ticket)?;
+        self.check_clock(is_short_of_space)?;
         self.check_state(is_short_of_space)
     }
 
@@ -154,12 +156,12 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     pub(super) fn wake(&mut self) -> Verdict {
         let now = self.clock();
         match self.broker.as_ref().and_then(Pipeline::poll_timeout) {
-            Some(at) if at <= now => self.call_timeout(now),
+            Some(at) if at <= now.mono => self.call_timeout(now),
             _ => Ok(()),
         }
     }
 
-    fn call_timeout(&mut self, now: Timestamp) -> Verdict {
+    fn call_timeout(&mut self, now: Now) -> Verdict {
         let Some(broker) = &mut self.broker else { return Ok(()) };
         self.counters.events += 1;
         let refused_before = broker.broker().counters().refused;
@@ -168,20 +170,34 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             oracle.timeout(now);
         }
         let is_short_of_space = broker.broker().counters().refused > refused_before;
+        self.check_clock(is_short_of_space)?;
         self.check_state(is_short_of_space)
     }
 
     /// Calls the timeout handler until no timer is due.
     fn wake_until_idle(&mut self) -> Verdict {
-        let now = self.clock().max(self.latest);
+        let now = self.clock();
+        // A wall clock that was set is noticed by the next call, and can make timers due.
+        if self.broker.as_ref().is_some_and(|broker| broker.broker().clock_ahead_ms(now) != 0) {
+            self.call_timeout(now)?;
+        }
         for calls in 0.. {
-            if self.broker.as_ref().and_then(Pipeline::poll_timeout).is_none_or(|at| at > now) {
+            if self.broker.as_ref().and_then(Pipeline::poll_timeout).is_none_or(|at| at > now.mono) {
                 break;
             }
-            timers_quiesce(calls, now)?;
+            timers_quiesce(calls, now.mono)?;
             self.call_timeout(now)?;
         }
         Ok(())
+    }
+
+    /// After every command and timeout: checks wall time inside the broker.
+    pub(super) fn check_clock(&mut self, is_short_of_space: bool) -> Verdict {
+        let reading = self.clock().wall;
+        let Some(broker) = &self.broker else { return Ok(()) };
+        // A log without space takes no adjustment; a failed one takes nothing.
+        let is_followed = !is_short_of_space && broker.failure().is_none();
+        self.tracker.observe_clock(broker, is_followed.then_some(reading))
     }
 
     /// After every call: checks the state inside the broker, and drops the oracle where the log had no space for a

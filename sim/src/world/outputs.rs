@@ -21,7 +21,7 @@ use crate::sim_storage::SimStorage;
 impl<F: Faults, S: SimStorage> World<F, S> {
     /// A worker reads deliveries from its socket.
     pub(super) fn read(&mut self, worker: Worker, count: u8) {
-        let now = self.clock();
+        let now = self.broker_time();
         let Some(worker_state) = self.network.workers.get_mut(&worker) else { return };
         for _ in 0..count {
             let Some(held) = worker_state.socket.pop_front() else { return };

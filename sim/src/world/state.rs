@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use driftq_core::faults::Faults;
-use driftq_core::types::{Lsn, OwnerName, Ticket, Timestamp};
+use driftq_core::types::{Lsn, Now, OwnerName, Ticket, Timestamp};
 use driftq_core::{Pipeline, PipelineConfig};
 
 use super::counters::Counters;
@@ -51,7 +51,7 @@ pub struct World<F: Faults, S = Disk> {
     pub(super) disk: S,
     pub(super) broker: Option<Pipeline<F>>,
     pub(super) jobs: [Option<RunningJob>; 2],
-    /// The simulated time, and the offset of the broker's clock.
+    /// The monotonic clock, and how far the wall clock is ahead of it.
     pub(super) now: u64,
     pub(super) skew: i64,
     /// The latest time seen inside the broker.
@@ -195,7 +195,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     #[must_use]
     pub fn until_timeout(&self) -> Option<u64> {
         let at = self.broker.as_ref()?.poll_timeout()?;
-        Some(at.0.saturating_sub(self.clock().0))
+        Some(at.0.saturating_sub(self.now))
     }
 
     /// Whether a job of the class is in progress.
@@ -210,9 +210,26 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         PipelineConfig { limits: self.faults.limits(config.limits), ..config }
     }
 
-    /// The time on the broker's clock.
-    pub(super) fn clock(&self) -> Timestamp {
-        Timestamp(self.now.saturating_add_signed(self.skew))
+    /// The clocks of the broker's machine.
+    pub(super) fn clock(&self) -> Now {
+        Now { mono: Timestamp(self.now), wall: Timestamp(self.now).shifted(self.skew) }
+    }
+
+    /// The time on the wall clock since the start of the world.
+    #[must_use]
+    pub fn wall_elapsed(&self) -> u64 {
+        self.elapsed().saturating_add_signed(self.skew)
+    }
+
+    /// Broker time.
+    pub(super) fn broker_time(&self) -> Timestamp {
+        self.broker.as_ref().map_or(self.latest, |broker| broker.broker().time_at(Timestamp(self.now)))
+    }
+
+    /// How far broker time is ahead of simulated time, in milliseconds.
+    #[must_use]
+    pub fn broker_ahead(&self) -> i64 {
+        self.broker_time().offset_from(Timestamp(self.now))
     }
 
     /// Turns the tap on.
@@ -225,7 +242,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         self.tap_events.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The offset of the broker's clock, in milliseconds.
+    /// How far the wall clock is ahead of simulated time, in milliseconds.
     #[must_use]
     pub fn skew(&self) -> i64 {
         self.skew

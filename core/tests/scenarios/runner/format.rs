@@ -115,7 +115,8 @@ impl Printer<'_> {
             .optional("partition", envelope.partition_override)
             .optional("deadline", envelope.deadline.map(|deadline| deadline.text))
             .optional("priority", envelope.priority.map(Priority::level))
-            .optional("deliver_at", envelope.deliver_at.map(time));
+            .optional("deliver_at", envelope.deliver_at.map(time))
+            .optional("delayed_until", envelope.delayed_until.map(time));
         line = policy(line, envelope.retry_policy);
         for (name, value) in &envelope.labels {
             line = line.field("label", format!("{name}:{value}"));

@@ -136,6 +136,7 @@ pub(in crate::invariants) fn model() -> GroupModel {
 /// A command decided at 100 that wrote no record.
 pub(in crate::invariants) fn pending(command: Command) -> PendingCommand {
     PendingCommand {
+        wall_offset: 0,
         command,
         at: Timestamp(100),
         before: Lsn(5),

@@ -20,17 +20,24 @@ impl Tracker {
         &self,
         pipeline: &Pipeline<F>,
         command: Command,
-        now: Timestamp,
+        now: Now,
     ) -> PendingCommand {
         let state = pipeline.state();
         let before = pipeline.broker().appended();
         let (topic, group) = ids(state, &command);
-        let now = now.max(pipeline.broker().now());
-        let no_timer_due = pipeline.poll_timeout().is_none_or(|at| at > now);
+        let wall = now.wall;
+        let no_timer_due = pipeline.poll_timeout().is_none_or(|at| at > now.mono);
+        let now = pipeline.broker().time_at(now.mono).max(pipeline.broker().now());
+        // A wall clock that differs is adopted in the same call, like a timer that is due.
+        let clock = state.wall_clock();
+        let is_near = (wall.offset_from(now) - clock.target()).abs() <= 1_000;
+        let is_clock_in_step = is_near || now < clock.since().after(Millis(3_000));
+        let no_timer_due = no_timer_due && is_clock_in_step;
         let is_stale_claim = no_timer_due && matches_no_delivery(state, &command);
         let claim_is_valid = claim_is_valid(&command, no_timer_due, is_stale_claim);
         PendingCommand {
             at: pipeline.broker().now(),
+            wall_offset: pipeline.broker().wall_offset(),
             before,
             after: before,
             topic,
@@ -44,7 +51,7 @@ impl Tracker {
             counted: match &command {
                 // A message that is due but stalled for log space counts as not yet due.
                 Command::DescribeTopic(DescribeTopic { name }) if no_timer_due && !pipeline.broker().is_stalled() => {
-                    state.topic_named(name).map(|topic| Counted::of(topic, now))
+                    state.topic_named(name).map(|topic| Counted::of(topic, now, state.wall_clock().wall(now)))
                 }
                 _ => None,
             },
@@ -66,6 +73,7 @@ impl Tracker {
     ) -> Verdict {
         pending.after = pipeline.broker().appended();
         pending.at = pipeline.broker().now();
+        pending.wall_offset = pipeline.broker().wall_offset();
         pending.acked_at_once =
             pending.produce.as_ref().and_then(|destination| acked_at_once(pipeline.state(), destination));
         self.note_done(&pending);
@@ -142,9 +150,10 @@ impl Tracker {
                 SeekTo::Earliest => StartPoint::Below(Offset(0)),
                 SeekTo::Latest => end,
                 SeekTo::Offset(offset) => StartPoint::Below(*offset),
-                SeekTo::Time(time) => {
+                SeekTo::Time(wall) => {
+                    let time = wall.shifted(-pending.wall_offset);
                     let model = self.topics.get(&pending.topic?)?;
-                    let first = model.messages.iter().find(|(_, known)| known.produced_at >= *time);
+                    let first = model.messages.iter().find(|(_, known)| known.produced_at >= time);
                     first.map_or(end, |(offset, _)| StartPoint::Below(*offset))
                 }
             }),

@@ -29,6 +29,7 @@ impl Tracker {
         let known = topic.and_then(|topic| topic.messages.get(&delivery.offset));
         delivered_was_accepted(delivery, known)?;
         let (Some(topic), Some(known)) = (topic, known) else { return Ok(()) };
+        let at = Timestamp(delivery.lease_until.0.saturating_sub(stream.lease.0));
         let context = DeliveryContext {
             delivery,
             consumer,
@@ -36,7 +37,8 @@ impl Tracker {
             known,
             envelope: &known.body.metadata().envelope,
             is_dead_letter: topic.name.is_dead_letter(),
-            at: Timestamp(delivery.lease_until.0.saturating_sub(stream.lease.0)),
+            at,
+            walls: self.wall.walls(at),
         };
         redriven_delivered_to_origin(&context)?;
 
@@ -67,6 +69,11 @@ impl Tracker {
     }
 }
 
+/// Whether a message was held back.
+fn is_delayed(envelope: &Envelope) -> bool {
+    envelope.deliver_at.is_some() || envelope.delayed_until.is_some()
+}
+
 impl GroupModel {
     /// Records the delivery time, and checks the order of first deliveries that were ready from the start.
     fn check_order(&mut self, context: &DeliveryContext<'_>) -> Verdict {
@@ -74,7 +81,7 @@ impl GroupModel {
         let latest = self.last_delivered.entry(order_key).or_default();
         *latest = context.at.max(*latest);
         let is_withdrawn = self.withdrawn.contains(&(context.known.partition, context.known.position));
-        if context.delivery.attempts > 1 || context.envelope.deliver_at.is_some() || is_withdrawn {
+        if context.delivery.attempts > 1 || is_delayed(context.envelope) || is_withdrawn {
             return Ok(());
         }
         priority_first(self, context)?;

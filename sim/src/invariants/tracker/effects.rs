@@ -138,7 +138,8 @@ impl Tracker {
                 _ => self.limits.effect_ttl,
             }));
         }
-        model.lifetime = begin.and_then(|begin| begin.lifetime).or(model.lifetime);
+        model.lifetime =
+            begin.and_then(|begin| begin.lifetime).map(|lifetime| in_broker_time(lifetime, pending)).or(model.lifetime);
         (model.acked, model.is_unknown) = (None, false);
         model.grants.insert(*token, grant.clone());
         if let Some((token, before)) = before.filter(|(_, before)| !before.is_uncertain && *attempt > 1) {
@@ -242,5 +243,13 @@ fn requested_effect(command: &Command) -> Option<&Identity> {
             Some(identity)
         }
         _ => None,
+    }
+}
+
+/// A lifetime whose end is in broker time.
+fn in_broker_time(lifetime: Lifetime, pending: &PendingCommand) -> Lifetime {
+    match lifetime {
+        Lifetime::Until(wall) => Lifetime::Until(wall.shifted(-pending.wall_offset)),
+        window => window,
     }
 }

@@ -12,6 +12,7 @@ mod outputs;
 pub(super) mod recount;
 mod replies;
 mod state;
+pub(crate) mod wall_model;
 mod white_box;
 
 pub(crate) use self::state::Tracker;

@@ -18,6 +18,8 @@ use super::recount::{Counted, open};
 /// A pending command, with what was true when it was decided.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingCommand {
+    /// What was added to broker time to get wall time when it was decided.
+    pub(crate) wall_offset: i64,
     pub(crate) command: Command,
     pub(crate) at: Timestamp,
     /// The last LSN before the decision, and after it.
@@ -441,8 +443,10 @@ pub(crate) struct DeliveryContext<'a> {
     pub(crate) envelope: &'a Envelope,
     /// Whether it is in a dead-letter topic.
     pub(crate) is_dead_letter: bool,
-    /// When it was dispatched.
+    /// When it was dispatched, in broker time.
     pub(crate) at: Timestamp,
+    /// The earliest and the latest wall time at which it can have been dispatched.
+    pub(crate) walls: (Timestamp, Timestamp),
 }
 
 impl DeliveryContext<'_> {

@@ -21,9 +21,12 @@ struct CountedGroup {
 }
 
 impl Counted {
-    /// A recount at `now`.
-    pub(crate) fn of(topic: &Topic, now: Timestamp) -> Self {
-        let is_delayed = |message: &Message| message.body.metadata().envelope.deliver_at.is_some_and(|at| at > now);
+    /// A recount at broker time `now` and wall time `wall`.
+    pub(crate) fn of(topic: &Topic, now: Timestamp, wall: Timestamp) -> Self {
+        let is_delayed = |message: &Message| {
+            let envelope = message.body.metadata().envelope;
+            envelope.deliver_at.is_some_and(|at| at > wall) || envelope.delayed_until.is_some_and(|until| until > now)
+        };
         let partitions = topic.partitions().map(|(id, partition)| {
             let (messages, bytes) = open(topic, id);
             let delayed = open_messages(topic, id).filter(|message| is_delayed(message)).count() as u64;

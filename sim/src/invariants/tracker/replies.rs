@@ -103,7 +103,7 @@ impl Tracker {
         match (&pending.command, reply) {
             (Command::Nack(Nack { delay, .. }), _) => delay_within_limit(&self.limits, *delay),
             (Command::Produce(produce), Reply::Produced(Produced { duplicate: false, .. })) => {
-                let until = produce.envelope.deliver_at.map(|at| at.since(pending.at));
+                let until = produce.envelope.deliver_at.map(|at| at.since(pending.at.shifted(pending.wall_offset)));
                 delay_within_limit(&self.limits, produce.delay.or(until))
             }
             _ => Ok(()),

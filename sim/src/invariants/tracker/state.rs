@@ -14,6 +14,7 @@ use driftq_core::types::*;
 
 use super::effect_model::EffectModel;
 use super::model::*;
+use super::wall_model::WallModel;
 use crate::coverage::Coverage;
 use crate::names::Message;
 
@@ -46,6 +47,7 @@ pub(crate) struct Tracker {
     /// The LSN of the last observation, and whether a reply was released since.
     pub(super) observed_at: Option<Lsn>,
     pub(super) has_new_reply: bool,
+    pub(super) wall: WallModel,
     pub(super) coverage: Coverage,
 }
 
@@ -71,6 +73,7 @@ impl Tracker {
             skips: 0,
             observed_at: None,
             has_new_reply: false,
+            wall: WallModel::default(),
             coverage: Coverage::default(),
         }
     }
@@ -111,6 +114,7 @@ impl Tracker {
             skips,
             observed_at,
             has_new_reply,
+            wall,
             coverage: _,
         } = self;
         // For produced messages the numbers suffice: messages with the same number are equal.
@@ -119,7 +123,7 @@ impl Tracker {
             out,
             "{last_token:?} {effects:?} {last_grant:?} {steps:?} {maybe_completed:?} {expected_outputs:?} {torn:?} "
         )?;
-        write!(out, "{winners_full} {boot:?} {skips} {observed_at:?} {has_new_reply} ")
+        write!(out, "{winners_full} {boot:?} {skips} {observed_at:?} {has_new_reply} {wall:?} ")
     }
 
     /// Coverage points that only the tracker can detect.

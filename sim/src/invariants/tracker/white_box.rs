@@ -17,6 +17,7 @@ use crate::invariants::in_flight::leased_in_flight;
 use crate::invariants::lifecycle::*;
 use crate::invariants::limits::{retained_as_configured, retained_bytes, retention_ends};
 use crate::invariants::liveness::not_stuck;
+use crate::invariants::time::{deadline_ends_waiting, wall_follows_clock, wall_is_monotonic};
 use crate::invariants::verdict::Verdict;
 
 impl Tracker {
@@ -145,7 +146,7 @@ impl Tracker {
         let is_acked = progress.is_some_and(|progress| progress.acked().contains(source.position));
         let Some(model) = self.groups.get_mut(&(topic.id(), group.id())) else { return Ok(()) };
         let before = model.dead_lettered_at(dead.original_offset);
-        model.dead.entry(dead.original_offset).or_default().push((lsn, dead.routed_at));
+        model.dead.entry(dead.original_offset).or_default().push((lsn, message.produced_at));
         dead_lettered_once(model, dead, before, is_acked)
     }
 
@@ -177,6 +178,7 @@ impl Tracker {
             dead_letter,
             metadata: &metadata,
             is_dead_letter_removed: stored.is_none(),
+            redriven_at: state.wall_clock().wall(message.produced_at),
         })?;
         for ((of, _), model) in &mut self.groups {
             if let Some(seen) = model.seen.get_mut(&redrive.dead_letter_offset).filter(|_| *of == dlq.id()) {
@@ -243,16 +245,35 @@ impl Tracker {
         Some(view)
     }
 
+    /// Observes broker time and wall time after a call in which the wall clock showed `reading`; `None` after a start.
+    pub(crate) fn observe_clock<F: Faults>(&mut self, pipeline: &Pipeline<F>, reading: Option<Timestamp>) -> Verdict {
+        let (now, clock) = (pipeline.broker().now(), *pipeline.state().wall_clock());
+        let wall = clock.wall(now);
+        wall_is_monotonic(self.wall.last, (now, wall))?;
+        if let Some(reading) = reading {
+            wall_follows_clock(&clock, now, reading)?;
+        }
+        self.wall.observe(now, clock);
+        Ok(())
+    }
+
+    /// The wall clock is about to be rebased, which can set wall time back.
+    pub(crate) fn before_rebase(&mut self) {
+        self.wall.last = None;
+    }
+
     /// For an idle broker without due timers.
     pub(crate) fn check_idle<F: Faults>(&self, pipeline: &Pipeline<F>) -> Verdict {
         let now = pipeline.broker().now();
         for topic in pipeline.state().topics() {
             topic.partitions().try_for_each(|(id, partition)| retention_ends(topic, id, partition, now))?;
+            let wall = pipeline.broker().wall();
+            topic.groups().try_for_each(|group| deadline_ends_waiting(topic, group, wall))?;
             for group in topic.groups().filter(|group| !group.is_paused()) {
                 let Some(with_credit) = self.stream_with_credit(topic, group, now) else { continue };
                 for (id, progress) in group.partitions().filter(|(_, p)| p.in_flight() < self.limits.in_flight_max) {
                     let Some(partition) = topic.partition(id) else { continue };
-                    not_stuck(&PartitionView::new(topic, id, partition), progress, with_credit, now)?;
+                    not_stuck(&PartitionView::new(topic, id, partition), progress, with_credit, (now, wall))?;
                 }
             }
         }
@@ -281,6 +302,7 @@ impl Tracker {
     /// Checks right after a restart that the recovered state is not behind what workers saw.
     pub(crate) fn restored(&mut self, state: &State) -> Verdict {
         self.boot = state.boot();
+        self.wall.started(*state.wall_clock());
         self.check_torn(state)?;
         for topic in state.topics() {
             for group in topic.groups() {

@@ -171,7 +171,7 @@ impl Recorder {
         let mut step = self.step_of(world, action);
         let verdict = panic_capture::catch(|| world.apply(action)).map_err(never_panics).flatten();
         step.at_ms = world.elapsed();
-        let clock = Clock { skew: world.skew() };
+        let clock = Clock { ahead: world.broker_ahead() };
         // A broker that panicked may panic again.
         let diff = panic_capture::catch(|| self.diff_since_snapshot(world, clock)).unwrap_or_default();
         let outputs = self.collect_outputs(world.take_tap_events(), &mut step, clock);

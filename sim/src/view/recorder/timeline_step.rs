@@ -148,7 +148,7 @@ impl Recorder {
 
     /// Whether recovery has cut a torn tail since the last call.
     pub(super) fn has_cut_torn_tail<F: Faults>(&mut self, world: &World<F>, action: &Action) -> bool {
-        if !matches!(action, Action::Boot | Action::Close) {
+        if !matches!(action, Action::Boot | Action::Close | Action::RebaseClock) {
             return false;
         }
         let torn_tails = world.coverage().count(Point::TornTail);
@@ -162,8 +162,9 @@ fn fill_environment(action: &Action, step: &mut TimelineStep) {
         Action::AdvanceTime { ms } => (BROKER, Glyph::Time, format!("{} pass", span(u64::from(*ms)))),
         Action::JumpClock { ms } => {
             let direction = if *ms < 0 { "back" } else { "forward" };
-            (BROKER, Glyph::ClockJump, format!("the clock jumps {direction} by {}", span(ms.unsigned_abs())))
+            (BROKER, Glyph::ClockJump, format!("the wall clock jumps {direction} by {}", span(ms.unsigned_abs())))
         }
+        Action::RebaseClock => (BROKER, Glyph::Boot, "the wall clock is rebased and the broker started".to_owned()),
         // Which timers fired is known after the execution.
         Action::Wake => (BROKER, Glyph::Time, String::new()),
         Action::Io { class, fault } => {

@@ -61,6 +61,13 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
             return Ok(Action::Reply(number.ok_or_else(|| format!("\"{text}\" is not a number like #1"))?));
         }
         "tick" => ModelCommand::Tick { by: parse_duration(&args.positional("a duration")?)? },
+        "wall-clock" => {
+            let text = args.positional("+duration or -duration")?;
+            let sign = if text.starts_with('-') { -1 } else { 1 };
+            let by = parse_duration(text.trim_start_matches(['+', '-']))?;
+            ModelCommand::SetWallClock { by_ms: sign * by.0 as i64 }
+        }
+        "rebase-wall-clock" => ModelCommand::RebaseWallClock,
         "stall" => ModelCommand::Stall,
         "sync" => ModelCommand::Sync,
         "fail-sync" => ModelCommand::FailSync,
