@@ -22,7 +22,8 @@ const FILES: &[(&str, &[u8])] = golden! {
     "wal-00000000000000000004.seg"
     "wal-00000000000000000005.seg"
     "wal-00000000000000000006.seg"
-    "snap-00000000000000000108.snap"
+    "wal-00000000000000000007.seg"
+    "snap-00000000000000000112.snap"
 };
 
 /// The only snapshot of the golden log.
