@@ -13,8 +13,8 @@ pub struct Ack(pub Claim);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release(pub Claim);
 
-/// Takes back a delivery that never reached its consumer: its attempt does not count, and no failure is recorded. A token
-/// must be shown.
+/// Takes back a delivery that never reached its consumer: its attempt does not count, and no failure is recorded. A
+/// token must be shown.
 ///
 /// For the driver of a broker, which knows what it has written to a stream; workers use [`Release`].
 #[derive(Clone, Debug, PartialEq, Eq)]

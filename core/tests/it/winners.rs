@@ -13,6 +13,7 @@ fn broker_with<F: Faults>(faults: F) -> TestBroker<F> {
     let mut config = small_config();
     config.limits.completion_ttl = Millis(TTL);
     config.limits.completions_max = 4;
+    config.limits.adaptive_credit = false;
     let mut broker = TestBroker::with(config, faults);
     broker.topic("t", 1);
     broker

@@ -2,8 +2,8 @@
 //!
 //! A lease must not run out in the buffer of a client that has stopped reading. A delivery that its stream has not
 //! taken within half its lease, at most [`UNREAD_TIMEOUT`], is withdrawn: its attempt does not count, and the stream
-//! gets no more deliveries until it reads again. This and the prefetch bound the queue of a stream: the broker grants no further lease beyond
-//! the prefetch, and deliveries whose lease expired unread are dropped.
+//! gets no more deliveries until it reads again. This and the prefetch bound the queue of a stream: the broker grants
+//! no further lease beyond the prefetch, and deliveries whose lease expired unread are dropped.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -146,8 +146,8 @@ impl Streams {
         self.checks.first().map(|(at, _)| *at)
     }
 
-    /// Checks the streams that are due. Returns the commands that stop deliveries to stalled ones and withdraw what they
-    /// did not read.
+    /// Checks the streams that are due. Returns the commands that stop deliveries to stalled ones and withdraw what
+    /// they did not read.
     pub(crate) fn check_unread(&mut self, now: Timestamp) -> Vec<Command> {
         let mut commands = Vec::new();
         while self.next_check().is_some_and(|at| at <= now) {

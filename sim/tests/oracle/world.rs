@@ -34,6 +34,7 @@ pub(crate) enum OracleInput {
     Command(Timestamp, Ticket, Command),
     Timeout(Timestamp),
     Close,
+    Release(Timestamp, u64),
     Durable(u64),
     Crash(u64),
     Output(Output),
@@ -46,6 +47,7 @@ impl OracleInput {
             Self::Command(now, ticket, command) => oracle.command(*now, *ticket, command),
             Self::Timeout(now) => oracle.timeout(*now),
             Self::Close => oracle.close(),
+            Self::Release(now, records) => oracle.release((*now).into(), *records),
             Self::Durable(records) => oracle.durable(*records),
             Self::Crash(survived) => oracle.crash(*survived),
             Self::Output(output) => oracle.compare(output).map_err(|mismatch| mismatch.to_string())?,
@@ -73,6 +75,8 @@ pub(crate) struct World<F: Faults> {
     subscribing: Vec<(Ticket, Subscribe)>,
     /// The last LSN after each input, and the number of records then.
     ends: Vec<(Lsn, u64)>,
+    /// The LSN through which the log was synced when outputs were last collected.
+    synced: Lsn,
     undriven_actions: u32,
 }
 
@@ -166,6 +170,7 @@ impl<F: Faults> World<F> {
             faults,
             subscribing,
             ends,
+            synced: Lsn(0),
             undriven_actions,
         };
         world.feed(OracleInput::Boot(START))?;
@@ -268,7 +273,21 @@ impl<F: Faults> World<F> {
         Err("the broker does not become idle".to_owned())
     }
 
+    /// The number of records behind the durable LSN.
+    fn durable_records(&self) -> Option<u64> {
+        let durable = self.pipeline.broker().durable();
+        let at = self.ends.partition_point(|(lsn, _)| *lsn <= durable);
+        self.ends[..at].last().map(|(_, records)| *records)
+    }
+
     fn collect_outputs(&mut self) -> Result<(), String> {
+        let synced = self.pipeline.synced();
+        if let Some(records) = self.durable_records()
+            && synced > self.synced
+        {
+            self.feed(OracleInput::Release(self.now, records))?;
+        }
+        self.synced = synced;
         while let Some(output) = self.pipeline.poll_output() {
             self.feed(OracleInput::Output(output.clone()))?;
             self.log(|| format!("    {output:?}"));
@@ -290,10 +309,8 @@ impl<F: Faults> World<F> {
                 _ => {}
             }
         }
-        let durable = self.pipeline.broker().durable();
-        let at = self.ends.partition_point(|(lsn, _)| *lsn <= durable);
-        if at > 0 {
-            self.feed(OracleInput::Durable(self.ends[at - 1].1))?;
+        if let Some(records) = self.durable_records() {
+            self.feed(OracleInput::Durable(records))?;
         }
         Ok(())
     }
