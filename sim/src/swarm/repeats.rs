@@ -5,7 +5,7 @@ use crate::actions::{NewMessage, RouterDecision};
 use crate::names::Topic;
 
 /// How many recent identities may be used again.
-const REPEATABLE: usize = 4;
+const REPEATABLE: usize = 2;
 
 /// The repeated identities of one world. Draws from a stream of its own, so that other worlds stay as they are.
 #[derive(Debug)]
@@ -19,14 +19,14 @@ pub(super) struct Repeats {
 impl Repeats {
     pub(super) fn new(seed: u64, topics: u8) -> Self {
         let mut source = Source::new(seed, Stream::Repeats);
-        let is_enabled = source.one_in(2);
+        let is_enabled = !source.one_in(3);
         Self { source, is_enabled, topics, sent: Vec::new() }
     }
 
     /// Sometimes gives a new message the identity of an earlier one. Without router and target, the message goes where
     /// it is produced to; with them, several requested topics meet in one.
     pub(super) fn repeat(&mut self, new_message: &mut NewMessage) {
-        if self.is_enabled && !self.sent.is_empty() && self.source.one_in(2) {
+        if self.is_enabled && !self.sent.is_empty() && !self.source.one_in(3) {
             let earlier = self.sent[self.source.below(self.sent.len() as u64) as usize].clone();
             (new_message.identity, new_message.tenant) = (earlier.identity, earlier.tenant);
             (new_message.topic, new_message.target, new_message.router) =

@@ -92,6 +92,8 @@ fn protocol_use() -> BoxedStrategy<Chunk> {
                 Request::BeginEffect(EffectBegin { lease_ms: Some(10_000), ..begin })
             };
             let finish = |outcome| Request::FinishEffect { grant, outcome, result: 1 };
+            let again = NewMessage { topic, identity: Some(key), ..NewMessage::default() };
+            let outputs = if variant == 9 { vec![again] } else { outputs };
             let complete = Request::Complete { delivery, result: 1, produce: outputs };
             let (call, read) = (Call(u32::from(key)), Action::Read { worker, count: u8::MAX });
             let repeat = [Action::Crash { loss: Loss::All }, Action::Boot, Action::Arrive { call }, Action::FlushIo];
@@ -258,6 +260,7 @@ fn crashes() -> BoxedStrategy<Chunk> {
         }),
         1 => loss().prop_map(|loss| vec![Action::Crash { loss }]),
         1 => Just(vec![Action::Boot]),
+        1 => Just(vec![Action::Crash { loss: Loss::All }, Action::RebaseClock]),
         1 => (any::<u8>(), loss()).prop_map(|(after, loss)| vec![Action::BootAndCrash { after, loss }]),
         1 => Just(vec![Action::Close]),
     ]

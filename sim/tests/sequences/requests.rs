@@ -85,6 +85,7 @@ pub fn settle_request() -> impl Strategy<Value = Request> {
             .prop_map(|(delivery, reason, delay_ms)| Request::Nack { delivery, reason, delay_ms }),
         2 => (delivery_ref(), weighted(0.8, span())).prop_map(|(delivery, lease_ms)| Request::Extend { delivery, lease_ms }),
         2 => delivery_ref().prop_map(Request::Release),
+        1 => worker().prop_map(|worker| Request::Withdraw { worker }),
         2 => complete(),
     ]
 }
