@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use driftq_core::codec::record as codec;
 use driftq_core::log::{FileId, LogId, Malformed, MemoryStorage, Replay, SegmentHeader, SegmentReader, recover};
+use driftq_core::record::Event;
 use driftq_core::state::State;
 use driftq_core::types::Lsn;
 
@@ -55,7 +56,7 @@ pub(crate) struct GoldenLog {
     frames: Vec<FrameLocation>,
     /// The digest of the state after each LSN.
     pub(crate) digests: BTreeMap<Lsn, u64>,
-    /// Every message that any of these states held.
+    /// Every message that any of these states held, or that was acked by its own record.
     pub(crate) messages: BTreeSet<StoredMessage>,
 }
 
@@ -167,6 +168,18 @@ impl Replay for HistoryReplay {
         applied.map_err(|error| Malformed::new(error.to_string()))?;
         self.digests.insert(lsn, self.state.digest());
         self.messages.extend(stored_messages(&self.state));
+        // A message that is acked by its own record is in no state; a salvage that lost the reason keeps it.
+        if let Event::Produced { topic, partition, offset, body, .. } = &record.event
+            && let Some(topic) = self.state.topic(*topic)
+        {
+            let topic = topic.name().to_string();
+            self.messages.insert(StoredMessage {
+                topic,
+                partition: partition.0,
+                offset: offset.0,
+                value: body.value().to_vec(),
+            });
+        }
         Ok(())
     }
 }

@@ -123,9 +123,8 @@ impl Leases {
 impl Index {
     /// The log is durable through `durable`: the leases that waited for it begin to run.
     pub(crate) fn release(&mut self, durable: Lsn, now: Timestamp) {
-        while let Some(Unreleased { leased, decided_at }) =
-            self.leases.unreleased.pop_front_if(|unreleased| unreleased.decided_at <= durable)
-        {
+        while self.leases.unreleased.front().is_some_and(|unreleased| unreleased.decided_at <= durable) {
+            let Some(Unreleased { leased, decided_at }) = self.leases.unreleased.pop_front() else { return };
             match leased {
                 Leased::Message(message_ref, lease) => self.release_message(&message_ref, decided_at, now.after(lease)),
                 Leased::Grant(token) => self.leases.grants.released(token, now),

@@ -82,7 +82,7 @@ fn record_encoded_with_extra_byte_is_caught() {
 fn recovery_treating_rot_as_torn_tail_is_caught() {
     let fault = Planted(Fault::RotTakenForTornTail);
     assert_caught_by(&caught("segment", |data| segment_with(data, &fault)), "is proven synced");
-    assert_caught_by(&caught("recovery", |data| recovery_with(data, &fault)), "is proven synced");
+    assert_caught_by(&caught("recovery", |data| recovery_with(data, &fault)), "synced");
 }
 
 #[test]

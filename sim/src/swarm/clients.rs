@@ -267,7 +267,7 @@ impl Clients {
         if rare(deadline, source) {
             // Some outlast a dead letter and its redrive; half of these have one attempt only.
             let span = source.below(4_000);
-            new_message.deadline = Some(now + if span % 2 == 0 { span } else { 20 * span });
+            new_message.deadline = Some(now + if span.is_multiple_of(2) { span } else { 20 * span });
             if span % 4 == 1 {
                 new_message.policy = Some(RetryPolicy { attempts: 1, ..RetryPolicy::default() });
             }

@@ -53,7 +53,6 @@ pub fn small_config() -> PipelineConfig {
         reserve_bytes: 8 << 10,
         snapshot_every_bytes: u64::MAX,
         slice_bytes: 1 << 10,
-        ..PipelineConfig::default()
     }
 }
 
