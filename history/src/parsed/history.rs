@@ -35,6 +35,8 @@ pub(crate) struct ParsedHistory<'a> {
     pub(crate) drained_topics: HashSet<&'a str>,
     /// Lines at which the driver changed the broker's clock.
     pub(crate) clock_changes: Vec<u64>,
+    /// The lines at which the streams of each topic and group ended.
+    pub(crate) stream_ends: HashMap<(&'a str, &'a str), Vec<u64>>,
     pub(crate) drains: [DrainRound; 2],
     /// Lines without required fields, and what is missing.
     pub(crate) malformed: Vec<(u64, String)>,
@@ -45,6 +47,12 @@ impl<'a> ParsedHistory<'a> {
     pub(crate) fn clock_changed_between(&self, from: u64, to: u64) -> bool {
         let next = self.clock_changes.partition_point(|line| *line < from);
         self.clock_changes.get(next).is_some_and(|line| *line <= to)
+    }
+
+    /// Whether a stream of the group ended between two lines.
+    pub(crate) fn stream_ended_between(&self, topic: &str, group: &str, from: u64, to: u64) -> bool {
+        let ends = self.stream_ends.get(&(topic, group)).into_iter().flatten();
+        ends.into_iter().any(|ended| (from..=to).contains(ended))
     }
 
     /// The calls that settle one delivery of a message: those with its token, and those without a token.

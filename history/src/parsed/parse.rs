@@ -168,6 +168,8 @@ impl<'a> Parser<'a> {
                 if self.history.drains[0].began.is_some_and(|began| began < invoke.seq) {
                     self.history.drained_topics.insert(text(&invoke.args, "topic"));
                 }
+                let stream = (text(&invoke.args, "topic"), text(&invoke.args, "group"));
+                self.history.stream_ends.entry(stream).or_default().extend(answer.map(|answer| answer.seq));
                 Ok(())
             }
             // No check covers other routes.
