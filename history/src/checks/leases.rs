@@ -116,8 +116,8 @@ fn may_have_ended(
         || history.settles_of_delivery(timeline, earlier.token).any(ends_it)
 }
 
-/// How many lines before a message is first shown a stream can have ended whose delivery of it was withdrawn: the broker
-/// notices a disconnect later than the client.
+/// How many lines before a message is first shown a stream can have ended whose delivery of it was withdrawn: the
+/// broker notices a disconnect later than the client.
 const NOTICED_AFTER: u64 = 100;
 
 /// First deliveries of a partition are in offset order. A delivery that was withdrawn, since its stream had ended, does
