@@ -107,7 +107,7 @@ pub fn rebase(dir: &Path, now: Now) -> Result<Rebase, RebaseError> {
     }
     let mut storage = folder.storage();
     let (state, _) = inspect(&mut storage, None)?;
-    let start = state.clock().max(now.wall.shifted(state.wall_clock().target().saturating_neg()));
+    let start = state.wall_clock().started(now.wall, state.clock());
     let before = state.wall_clock().wall(start);
     if before.offset_from(now.wall).abs() <= TOLERANCE_MS {
         return Ok(Rebase { before, after: before, clock: now.wall });

@@ -71,7 +71,7 @@ impl<F: Faults> Broker<F> {
 
     /// Starts broker time: it continues from the last record, and time spent stopped counts.
     pub(super) fn start_clock(&mut self, now: Now) {
-        self.now = self.now.max(self.state.wall_clock().started(now.wall));
+        self.now = self.state.wall_clock().started(now.wall, self.now);
         self.origin = ClockOrigin { broker: self.now, mono: now.mono };
     }
 

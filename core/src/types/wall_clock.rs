@@ -86,10 +86,11 @@ impl WallClock {
         u64::try_from(slewing.min(settled).max(since)).map_or(Timestamp::MAX, Timestamp)
     }
 
-    /// The broker time of a start at which the wall clock shows `wall`: time spent stopped counts.
+    /// The broker time of a start at which the wall clock shows `wall`, after the last record at `last`: time spent
+    /// stopped counts. What is left to slew does not: a clock that was set back and forth again must end no window.
     #[must_use]
-    pub(crate) fn started(&self, wall: Timestamp) -> Timestamp {
-        wall.shifted(self.target.saturating_neg())
+    pub fn started(&self, wall: Timestamp, last: Timestamp) -> Timestamp {
+        last.max(wall.shifted(self.offset(last).saturating_neg()))
     }
 
     /// The clock after an adjustment recorded at `at`. `None` if the adjustment does not follow from this clock.
@@ -149,7 +150,8 @@ mod tests {
         #[test]
         fn extreme_values_do_not_panic(since: u64, offset: i64, target: i64, at: u64) {
             let clock = clock(since, offset.max(target), target);
-            let _ = (clock.wall(Timestamp(at)), clock.reaches(Timestamp(at)), clock.started(Timestamp(at)));
+            let at = Timestamp(at);
+            let _ = (clock.wall(at), clock.reaches(at), clock.started(at, at));
         }
     }
 }

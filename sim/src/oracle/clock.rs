@@ -22,7 +22,7 @@ pub(super) struct WallClock {
 impl Model {
     /// Starts broker time: not before the last record, and the time spent stopped counts.
     pub(super) fn start_clock(&mut self, now: Now) {
-        let by_wall = (now.wall.0 as i64 - self.wall_clock.target).max(0) as u64;
+        let by_wall = (now.wall.0 as i64 - self.offset()).max(0) as u64;
         self.now = Timestamp(self.now.0.max(by_wall));
         self.started = (now.mono.0, self.now.0);
     }
