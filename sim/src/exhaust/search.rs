@@ -61,7 +61,7 @@ pub(super) fn search<F: Faults + Send + Sync>(plan: &Plan, faults: F, mut watch:
             level.clone(),
             |at| {
                 let initial = start.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                (at, expand(initial, &path(&nodes, at), is_last))
+                (at, expand(initial, &path(&nodes, at), Visit { number: at, is_last }))
             },
             |(at, expansion)| {
                 found.transitions += expansion.transitions;
@@ -127,7 +127,7 @@ fn path(nodes: &[Node], mut at: usize) -> Vec<Transition> {
 }
 
 /// Replays the path to a state and takes every transition from there. A path needs far less memory than a world.
-fn expand<F: Faults>(mut state: SearchState<F>, path: &[Transition], is_last: bool) -> Expansion {
+fn expand<F: Faults>(mut state: SearchState<F>, path: &[Transition], visit: Visit) -> Expansion {
     let mut expansion = Expansion::default();
     let mut buffer = Vec::new();
     if path.iter().try_for_each(|transition| state.apply(*transition)).is_err() {
@@ -136,14 +136,14 @@ fn expand<F: Faults>(mut state: SearchState<F>, path: &[Transition], is_last: bo
         return expansion;
     }
     let fingerprint = state.fingerprint(&mut buffer);
-    if is_drained(fingerprint) {
+    if visit.is_drained() {
         expansion.drained = true;
         if state.clone().run_actions(std::iter::once(Action::Drain)).is_err() {
             expansion.violation = Some((None, vec![Action::Drain]));
             return expansion;
         }
     }
-    if is_last {
+    if visit.is_last {
         return expansion;
     }
     let mut seen = HashSet::from([fingerprint]);
@@ -183,10 +183,21 @@ fn expand<F: Faults>(mut state: SearchState<F>, path: &[Transition], is_last: bo
 }
 
 /// Draining takes longer than everything else, so one state in this many is drained.
-const DRAINED_ONE_IN: u128 = 16;
+const DRAINED_ONE_IN: usize = 16;
 
-fn is_drained(fingerprint: Fingerprint) -> bool {
-    fingerprint.0.is_multiple_of(DRAINED_ONE_IN)
+/// A state that is expanded.
+#[derive(Clone, Copy)]
+struct Visit {
+    /// States are numbered in the order they are discovered, which depends on nothing but the world.
+    number: usize,
+    /// Whether its successors are not visited.
+    is_last: bool,
+}
+
+impl Visit {
+    fn is_drained(self) -> bool {
+        self.number.is_multiple_of(DRAINED_ONE_IN)
+    }
 }
 
 #[cfg(test)]
