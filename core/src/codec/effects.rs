@@ -307,15 +307,6 @@ fn status(code: u8) -> Result<EffectStatus, Malformed> {
     EffectStatus::ALL.get(usize::from(code)).copied().ok_or(Malformed("unknown effect status"))
 }
 
-/// Maps small numbers of either sign to short varints.
-pub(super) fn zigzag(number: i64) -> u64 {
-    (number << 1 ^ number >> 63) as u64
-}
-
-pub(super) fn unzigzag(code: u64) -> i64 {
-    (code >> 1) as i64 ^ -((code & 1) as i64)
-}
-
 fn put_tagged(out: &mut Vec<u8>, tag: u8, number: u64) {
     out.push(tag);
     put_varint(out, number);

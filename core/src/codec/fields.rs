@@ -1,6 +1,5 @@
 //! Fields shared by several records.
 
-use super::effects::{unzigzag, zigzag};
 use crate::record::DedupeWindow;
 use crate::types::Body;
 use crate::types::names::topic_name;
@@ -169,4 +168,13 @@ pub(super) fn body(reader: &mut Reader<'_>) -> Result<Body, Malformed> {
 
 pub(super) fn rest_text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
     std::str::from_utf8(reader.rest()).map_err(|_| Malformed("text is not UTF-8"))
+}
+
+/// Maps small numbers of either sign to short varints.
+pub(super) fn zigzag(number: i64) -> u64 {
+    (number << 1 ^ number >> 63) as u64
+}
+
+pub(super) fn unzigzag(code: u64) -> i64 {
+    (code >> 1) as i64 ^ -((code & 1) as i64)
 }

@@ -4,20 +4,13 @@
 use driftq_core::types::{Now, Timestamp};
 
 use super::model::{EndOfLog, Model};
+use super::wall_clock::WallClock;
 
 /// Up to this difference from the wall clock nothing happens.
 const TOLERANCE_MS: i64 = 1_000;
 
 /// The shortest time between two adjustments.
 const INTERVAL_MS: u64 = 3_000;
-
-/// The offset of wall time: what it was at the last adjustment, and what it falls to at half speed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct WallClock {
-    adjusted_at: u64,
-    offset: i64,
-    target: i64,
-}
 
 impl Model {
     /// Starts broker time: not before the last record, and the time spent stopped counts.

@@ -21,7 +21,9 @@ mod execute;
 mod expected;
 mod lease;
 mod model;
+mod order;
 mod produce;
+mod release;
 mod rollback;
 mod settle;
 mod stream;
@@ -29,6 +31,7 @@ mod subscribe;
 mod timers;
 mod topic;
 mod unanswered;
+mod wall_clock;
 mod winners;
 
 use std::fmt;

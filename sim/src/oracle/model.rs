@@ -12,13 +12,13 @@ use driftq_core::types::{
 };
 use driftq_core::{Command, Refusal};
 
-use super::clock::WallClock;
 use super::effect::Effect;
 use super::expected::Expected;
 use super::lease::Runs;
+use super::order::Order;
 use super::stream::Stream;
 use super::topic::{Attempted, Message, Phase, Progress, Topic};
-use super::unanswered::Order;
+use super::wall_clock::WallClock;
 
 /// The state. Everything after `records_left` is lost in a crash, and so are lease holders and dispatch turns.
 #[derive(Clone, Debug)]

@@ -1,27 +1,11 @@
 //! The order of unanswered deliveries on each stream.
 
-use driftq_core::types::{ConsumerId, GroupId, Offset, TopicId};
+use driftq_core::types::ConsumerId;
 
 use super::lease::Runs;
 use super::model::{MessageIndex, Model};
+use super::order::{Entry, GroupMessage, Order};
 use super::topic::{Attempted, Phase, Progress};
-
-/// A message in a group.
-pub(super) type GroupMessage = (TopicId, GroupId, Offset);
-
-/// The unanswered deliveries of a stream, oldest first.
-#[derive(Clone, Debug)]
-pub(super) struct Order {
-    stream: ConsumerId,
-    entries: Vec<Entry>,
-}
-
-#[derive(Clone, Debug)]
-struct Entry {
-    message: GroupMessage,
-    /// Its lease expired, and the stream has answered nothing since.
-    expired: bool,
-}
 
 impl Model {
     pub(super) fn group_message(&self, (t, g, m): MessageIndex) -> GroupMessage {

@@ -1,0 +1,100 @@
+//! Syncs that release deliveries and grants, and deliveries that never left.
+
+use driftq_core::command::{Claim, TokenClaim};
+use driftq_core::types::{ConsumerId, EffectStatus, Millis, Now, Timestamp};
+use driftq_core::{Refusal, Reply};
+
+use super::expected::Expected;
+use super::lease::{BegunBy, Runs};
+use super::model::{EndOfLog, MessageIndex, Model, Stop};
+use super::topic::{Attempted, Phase, Progress};
+
+impl Model {
+    /// A lease that begins with the newest record.
+    pub(super) fn runs_from_now(&self, lease: Millis, begun_by: BegunBy) -> Runs {
+        Runs::From { record: self.records, lease, begun_by }
+    }
+
+    /// The first `durable` records are synced since `now`: deliveries and grants among them have left.
+    pub(super) fn synced(&mut self, now: Now, durable: u64) {
+        self.advance_broker_time(now);
+        let now = self.now;
+        let mut has_released = false;
+        for progress in self.topics.iter_mut().flat_map(|topic| &mut topic.groups).flat_map(|group| &mut group.progress)
+        {
+            if let Progress::Attempted(Attempted { phase: Phase::Leased { runs, .. }, .. }) = progress {
+                has_released |= runs.release(now, durable);
+            }
+        }
+        for effect in &mut self.effects {
+            has_released |= effect.runs.release(now, durable);
+        }
+        if has_released {
+            self.expect_at(Timestamp(0));
+        }
+    }
+
+    /// The deliveries to a stream that are not durable yet are taken back, oldest first.
+    pub(super) fn withdraw_unreleased(&mut self, stream: ConsumerId) -> Result<(), EndOfLog> {
+        for message in self.unanswered_by(stream) {
+            let Some(index) = self.index_of(message) else { continue };
+            let (t, g, m) = index;
+            let Progress::Attempted(attempted) = &self.topics[t].groups[g].progress[m] else { continue };
+            let token = attempted.token;
+            if let Phase::Leased { holder, runs: Runs::From { begun_by: BegunBy::Delivery, .. }, .. } = attempted.phase
+                && holder == stream
+            {
+                self.withdraw_delivery(index)?;
+                self.outputs.retain(|output| !matches!(output, Expected::Deliver(it) if it.token == token));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn withdraw(&mut self, claim: &Claim) -> Result<Reply, Stop> {
+        if claim.token == TokenClaim::Absent {
+            return Err(Refusal::Invalid("a withdrawal needs the lease token of the delivery").into());
+        }
+        if let Some(index) = self.claimed_message(claim)?
+            && let Phase::Leased { .. } = self.attempted_mut(index).phase
+        {
+            self.withdraw_delivery(index)?;
+        }
+        Ok(Reply::Success)
+    }
+
+    /// One record takes back the newest delivery of a message.
+    fn withdraw_delivery(&mut self, index: MessageIndex) -> Result<(), EndOfLog> {
+        self.requeue(index)?;
+        let attempted = self.attempted_mut(index);
+        attempted.attempts -= 1;
+        if attempted.attempts == 0 {
+            let (t, g, m) = index;
+            self.topics[t].groups[g].progress[m] = Progress::Ready;
+        }
+        self.drop_ended_entries();
+        Ok(())
+    }
+
+    /// Grants that still run keep the record of their effect.
+    pub(super) fn renew_overrunning_grants(&mut self) -> Result<(), EndOfLog> {
+        loop {
+            let overruns = |at: &usize| {
+                let effect = &self.effects[*at];
+                effect.status == EffectStatus::InProgress
+                    && effect.expires_at <= self.now
+                    && !effect.runs.has_ended(self.now)
+            };
+            let all = (0..self.effects.len()).filter(overruns);
+            let Some(at) = all.min_by_key(|at| (self.effects[*at].expires_at, self.effects[*at].token)) else {
+                return Ok(());
+            };
+            self.record()?;
+            let until = match self.effects[at].runs {
+                Runs::Until(end) => end,
+                Runs::From { lease, .. } => self.now.after(lease),
+            };
+            self.set_lease(at, until);
+        }
+    }
+}
