@@ -8,6 +8,7 @@ use driftq_core::Body;
 use driftq_core::reply::{Delivery, Peeked};
 use driftq_core::types::{
     DeadLetter, Envelope, LeaseToken, Metadata, PartitionId, RedriveOrigin, RetryPolicy, Routing, Text, Timestamp,
+    WallClock,
 };
 
 use crate::rfc3339;
@@ -166,8 +167,8 @@ pub(crate) fn hex(number: u64, digits: u32, out: &mut Vec<u8>) {
 /// Bytes of a delivery without metadata, beside its key and value.
 const DELIVERY_BYTES: usize = 288;
 
-/// Appends a delivery as a line of a stream, without the newline. `wall_offset` converts broker time to wall time.
-pub(crate) fn delivery(delivery: &Delivery, wall_offset: i64, out: &mut Vec<u8>) {
+/// Appends a delivery as a line of a stream, without the newline. `clock` converts broker time to wall time.
+pub(crate) fn delivery(delivery: &Delivery, clock: &WallClock, out: &mut Vec<u8>) {
     out.reserve(DELIVERY_BYTES + delivery.body.payload_len() as usize);
     object(out, |json| {
         json.number("partition", delivery.partition.0);
@@ -177,15 +178,15 @@ pub(crate) fn delivery(delivery: &Delivery, wall_offset: i64, out: &mut Vec<u8>)
         json.bytes("value", delivery.body.value());
         json.text("last_error", delivery.last_error.as_str());
         json.token("lease_token", delivery.token);
-        json.timestamp("lease_until", delivery.lease_until.shifted(wall_offset));
+        json.timestamp("lease_until", clock.wall(delivery.lease_until));
         json.number("failures", delivery.failures);
-        json.timestamp("produced_at", delivery.produced_at.shifted(wall_offset));
-        json.metadata(&delivery.body, wall_offset);
+        json.timestamp("produced_at", clock.wall(delivery.produced_at));
+        json.metadata(&delivery.body, clock);
     });
 }
 
-/// Appends a peeked message: a line of a stream without a lease. `wall_offset` converts broker time to wall time.
-pub(crate) fn peeked(partition: PartitionId, peeked: &Peeked, wall_offset: i64, out: &mut Vec<u8>) {
+/// Appends a peeked message: a line of a stream without a lease. `clock` converts broker time to wall time.
+pub(crate) fn peeked(partition: PartitionId, peeked: &Peeked, clock: &WallClock, out: &mut Vec<u8>) {
     object(out, |json| {
         json.number("partition", partition.0);
         json.number("offset", peeked.offset.0);
@@ -194,8 +195,8 @@ pub(crate) fn peeked(partition: PartitionId, peeked: &Peeked, wall_offset: i64, 
         json.bytes("value", peeked.body.value());
         json.text("last_error", "");
         json.number("failures", 0);
-        json.timestamp("produced_at", peeked.produced_at.shifted(wall_offset));
-        json.metadata(&peeked.body, wall_offset);
+        json.timestamp("produced_at", clock.wall(peeked.produced_at));
+        json.metadata(&peeked.body, clock);
     });
 }
 
@@ -209,13 +210,13 @@ impl Json {
         self.out.push(b'"');
     }
 
-    fn metadata(&mut self, body: &Body, wall_offset: i64) {
+    fn metadata(&mut self, body: &Body, clock: &WallClock) {
         if !body.has_metadata() {
             return;
         }
         let Metadata { mut envelope, routing, trace, dead_letter, redrive, .. } = body.metadata();
         // A client reads the end of a delay as the time of delivery.
-        let delayed_until = envelope.delayed_until.take().map(|until| until.shifted(wall_offset));
+        let delayed_until = envelope.delayed_until.take().map(|until| clock.wall(until));
         envelope.deliver_at = envelope.deliver_at.or(delayed_until);
         if let Some(routing) = routing {
             self.object_in("routing", |json| json.routing(&routing));

@@ -22,7 +22,7 @@ pub(super) fn check(history: &ParsedHistory<'_>, entries: &[Entry], report: &mut
         return;
     };
     let times = Times::of(entries);
-    let first_clock = history.clock_changes.first().copied().unwrap_or(u64::MAX);
+    let first_clock = history.clock_changes.first().map_or(u64::MAX, |change| *change.start());
     let mut changes: BTreeMap<Queue<'_>, Vec<(u64, Change)>> = BTreeMap::new();
     for timeline in history.timelines.values() {
         for (index, delivery) in timeline.deliveries.iter().enumerate() {

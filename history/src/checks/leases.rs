@@ -46,14 +46,12 @@ pub(super) fn overlap(history: &ParsedHistory<'_>, report: &mut Report) {
     for timeline in history.timelines.values() {
         for (earlier, later) in pairs(history, timeline) {
             report.count(Check::Overlap, 1);
-            let (Some(end), Some(began)) = (lease_end(history, timeline, earlier, later.seq), later.began()) else {
-                continue;
+            let began = match history.clock_changed_between(0, later.seq) {
+                true => later.began_at_latest(),
+                false => later.began(),
             };
-            let end = match (history.clock_changed_between(0, later.seq), earlier.began()) {
-                // Wall time may run at half speed since, and ends of leases are told in wall time, rounded to a
-                // millisecond each.
-                (true, Some(start)) => end.saturating_sub(end.saturating_sub(start) / 2 + 2),
-                _ => end,
+            let (Some(end), Some(began)) = (lease_end(history, timeline, earlier, later.seq), began) else {
+                continue;
             };
             if began >= end || may_have_ended(history, timeline, earlier, later) {
                 continue;

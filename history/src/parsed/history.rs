@@ -1,6 +1,7 @@
 //! The parsed history and the questions that checks ask of it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::RangeInclusive;
 
 use crate::parsed::model::{
     Delivery, DrainRound, EffectCall, KnownMessage, MessageTimeline, ProduceRequest, SettleCall, Setup, Step,
@@ -33,8 +34,8 @@ pub(crate) struct ParsedHistory<'a> {
     pub(crate) dead: HashMap<TimelineKey<'a>, u64>,
     /// Topics that were consumed after the first drain began.
     pub(crate) drained_topics: HashSet<&'a str>,
-    /// Lines at which the driver changed the broker's clock.
-    pub(crate) clock_changes: Vec<u64>,
+    /// The lines from each change of the broker's clock to the one by which the broker has followed it.
+    pub(crate) clock_changes: Vec<RangeInclusive<u64>>,
     /// The lines at which the streams of each topic and group ended.
     pub(crate) stream_ends: HashMap<(&'a str, &'a str), Vec<u64>>,
     pub(crate) drains: [DrainRound; 2],
@@ -43,10 +44,10 @@ pub(crate) struct ParsedHistory<'a> {
 }
 
 impl<'a> ParsedHistory<'a> {
-    /// Whether the broker's clock was changed between two lines.
+    /// Whether the broker's clock was changed between two lines, or the broker may have followed a change there.
     pub(crate) fn clock_changed_between(&self, from: u64, to: u64) -> bool {
-        let next = self.clock_changes.partition_point(|line| *line < from);
-        self.clock_changes.get(next).is_some_and(|line| *line <= to)
+        let next = self.clock_changes.partition_point(|change| *change.end() < from);
+        self.clock_changes.get(next).is_some_and(|change| *change.start() <= to)
     }
 
     /// Whether a stream of the group ended between two lines.

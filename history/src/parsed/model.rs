@@ -153,6 +153,12 @@ impl<'a> Delivery<'a> {
         self.until?.checked_sub(self.lease_ms?)
     }
 
+    /// The latest time at which its lease can have begun, by the broker's clock. After a change of the clock wall time
+    /// may run at half speed, and both ends of a lease are rounded to a millisecond.
+    pub(crate) fn began_at_latest(&self) -> Option<u64> {
+        Some(self.until?.checked_sub(self.lease_ms? / 2)? + 2)
+    }
+
     /// The message, for sentences.
     pub(crate) fn name(&self) -> String {
         format!("topic {}, {}, value \"{}\"", self.topic, self.at, short(self.value))

@@ -77,7 +77,10 @@ impl<'a> Parser<'a> {
             }
             ("kill" | "power", Phase::Ok) => history.counts.kills += 1,
             ("start", Phase::Ok) => history.counts.starts += 1,
-            ("clock", _) => history.clock_changes.push(entry.seq),
+            ("clock", _) => match (entry.args.get("settled"), history.clock_changes.last_mut()) {
+                (Some(Value::Bool(true)), Some(change)) => *change = *change.start()..=entry.seq,
+                _ => history.clock_changes.push(entry.seq..=entry.seq),
+            },
             ("drain", phase) => {
                 let round = match number(&entry.args, "round") {
                     Some(1) => &mut history.drains[0],

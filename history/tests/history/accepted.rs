@@ -206,6 +206,36 @@ fn times_are_not_compared_across_a_clock_change() {
 }
 
 #[test]
+fn times_are_not_compared_while_broker_follows_a_clock_change() {
+    let mut history = History::new();
+    history.produced(0..1);
+    history.driver("clock", json!({"offset": "-1h"}));
+    history.consume("w1", "g");
+    history.consume("w2", "g");
+    history.deliver("w1", item(0, 1));
+    history.pass(LEASE_MS / 2);
+    history.deliver("w2", item(0, 2).attempt(2));
+    history.driver("clock", json!({"settled": true}));
+    history.ack("w2", 0, 2);
+    passes(&history.drained());
+}
+
+#[test]
+fn leases_after_a_clock_change_may_take_half_their_length_in_wall_time() {
+    let mut history = History::new();
+    history.driver("clock", json!({"offset": "-1h"}));
+    history.driver("clock", json!({"settled": true}));
+    history.produced(0..1);
+    history.consume_with("w1", json!({"topic": "t", "group": "g", "owner": "w1", "lease_ms": 2_000}));
+    history.consume_with("w2", json!({"topic": "t", "group": "g", "owner": "w2", "lease_ms": 3_000}));
+    history.deliver_for("w1", item(0, 1), 1_000);
+    history.pass(999);
+    history.deliver_for("w2", item(0, 2).attempt(2), 1_500);
+    history.ack("w2", 0, 2);
+    passes(&history.drained());
+}
+
+#[test]
 fn late_ack_of_acked_message_is_accepted() {
     let mut history = in_flight();
     history.pass(LEASE_MS);

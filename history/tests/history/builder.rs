@@ -141,10 +141,15 @@ impl History {
 
     /// A delivery whose lease began just now.
     pub(crate) fn deliver(&mut self, client: &str, item: Item) -> u64 {
+        self.deliver_for(client, item, LEASE_MS)
+    }
+
+    /// A delivery whose lease ends after `lease_ms` of wall time.
+    pub(crate) fn deliver_for(&mut self, client: &str, item: Item, lease_ms: u64) -> u64 {
         let args = self.consumes[client].clone();
         let mut result = json!({
             "partition": item.partition, "offset": item.offset, "attempts": item.attempt, "key": item.key, "value": item.value,
-            "last_error": "", "lease_token": token(item.token), "lease_until": timestamp(self.now + LEASE_MS), "failures": item.attempt - 1,
+            "last_error": "", "lease_token": token(item.token), "lease_until": timestamp(self.now + lease_ms), "failures": item.attempt - 1,
             "produced_at": timestamp(START),
         });
         if !item.envelope.is_null() {

@@ -190,6 +190,24 @@ fn leases(all: &mut Vec<Forgery>) {
     );
 
     let mut history = History::new();
+    history.driver("clock", json!({"offset": "-1h"}));
+    history.driver("clock", json!({"settled": true}));
+    history.produced(0..1);
+    history.consume("w1", "g");
+    history.consume("w2", "g");
+    history.deliver_for("w1", item(0, 1), LEASE_MS / 2);
+    history.pass(499);
+    history.deliver_for("w2", item(0, 2).attempt(2), LEASE_MS / 2);
+    history.ack("w2", 0, 2);
+    forge(
+        all,
+        "overlapping-leases-at-half-speed",
+        Check::Overlap,
+        "was leased to w2 of group g 498 ms before its lease to w1 (token 000000010000000000000001) had ended",
+        history.drained(),
+    );
+
+    let mut history = History::new();
     history.produced(0..1);
     history.consume("w1", "g");
     history.consume("w2", "g");

@@ -25,7 +25,7 @@ use driftq_core::command::Subscribe;
 use driftq_core::command::{CloseStream, SetPrefetch, Unsubscribe};
 use driftq_core::log::StorageFault;
 use driftq_core::state::State;
-use driftq_core::types::{ConsumerId, Lsn, Millis, Now, Timestamp};
+use driftq_core::types::{ConsumerId, Lsn, Millis, Now, Timestamp, WallClock};
 use driftq_core::{Command, Job, JobClass, Output, Pipeline, Refusal, Reply, Request};
 use driftq_files::NullStorage;
 use tokio::sync::Notify;
@@ -112,9 +112,9 @@ impl Driver {
         self.clock.now()
     }
 
-    /// What to add to a time in a reply or a delivery to show it to a client, in milliseconds.
-    pub(crate) fn wall_offset(&self) -> i64 {
-        self.with_pipeline(|pipeline| pipeline.broker().wall_offset()).unwrap_or(0)
+    /// Converts the times in replies and deliveries to those that are shown to clients.
+    pub(crate) fn wall_clock(&self) -> WallClock {
+        self.with_pipeline(|pipeline| *pipeline.broker().state().wall_clock()).unwrap_or_default()
     }
 
     /// How far wall time in the broker is ahead of the wall clock, in milliseconds; 0 until the log is recovered.

@@ -141,7 +141,7 @@ impl PollLines for StreamBody {
         while !ended && out.len() < CHUNK_BYTES {
             match self.driver.poll_delivery(self.consumer, context.waker()) {
                 NextDelivery::Delivery(delivery) => {
-                    json::delivery(&delivery, self.driver.wall_offset(), &mut out);
+                    json::delivery(&delivery, &self.driver.wall_clock(), &mut out);
                     out.push(b'\n');
                     self.remaining = self.remaining.map(|remaining| remaining - 1);
                     ended = self.remaining == Some(0);

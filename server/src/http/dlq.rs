@@ -33,7 +33,7 @@ pub(crate) async fn peek(api: &Api, query: &Query<'_>) -> Result<ApiResponse, Ap
         return Err(ApiError::invalid(format!("limit must be 1 to {PEEK_MAX}")));
     }
     let messages = api.driver.ask(Peek { topic, partition, offset, limit }).await??;
-    let wall_offset = api.driver.wall_offset();
+    let clock = api.driver.wall_clock();
     let mut bytes = 0;
     let fitting = messages.iter().take_while(|message| {
         let first = bytes == 0;
@@ -41,7 +41,7 @@ pub(crate) async fn peek(api: &Api, query: &Query<'_>) -> Result<ApiResponse, Ap
         first || bytes <= PEEK_BYTES_MAX
     });
     let mut out = Json::object();
-    out.list("messages", fitting, |message, out| peeked(partition, message, wall_offset, out));
+    out.list("messages", fitting, |message, out| peeked(partition, message, &clock, out));
     Ok(json(StatusCode::OK, out))
 }
 

@@ -3,7 +3,7 @@
 use driftq_core::command::{Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, TokenClaim};
 use driftq_core::types::{
     Effect, EffectStatus, GroupName, Identity, Lifetime, Millis, Offset, Outcome, OwnerName, PartitionId, Scope, Text,
-    TopicName,
+    TopicName, WallClock,
 };
 use driftq_core::{BeginReply, Grant};
 use hyper::StatusCode;
@@ -266,7 +266,7 @@ pub(crate) fn parse_renew(body: &[u8]) -> Result<Renew, ApiError> {
 /// Submits a begin.
 pub(crate) async fn begin(api: &Api, begin: Begin) -> Result<ApiResponse, ApiError> {
     Ok(match api.driver.ask(begin).await?? {
-        BeginReply::Execute(grant) => write_grant(&grant, api.driver.wall_offset()),
+        BeginReply::Execute(grant) => write_grant(&grant, &api.driver.wall_clock()),
         BeginReply::Replay(outcome) => {
             let mut out = Json::object();
             out.plain("decision", "REPLAY");
@@ -298,14 +298,14 @@ pub(crate) async fn finish(api: &Api, finish: Finish) -> Result<ApiResponse, Api
 /// Submits a reacquire.
 pub(crate) async fn reacquire(api: &Api, reacquire: Reacquire) -> Result<ApiResponse, ApiError> {
     let grant = api.driver.ask(reacquire).await??;
-    Ok(write_grant(&grant, api.driver.wall_offset()))
+    Ok(write_grant(&grant, &api.driver.wall_clock()))
 }
 
 /// Submits a renew.
 pub(crate) async fn renew(api: &Api, renew: Renew) -> Result<ApiResponse, ApiError> {
     let lease_until = api.driver.ask(renew).await??;
     let mut out = Json::object();
-    out.timestamp("lease_until", lease_until.shifted(api.driver.wall_offset()));
+    out.timestamp("lease_until", api.driver.wall_clock().wall(lease_until));
     Ok(json(StatusCode::OK, out))
 }
 
@@ -313,7 +313,7 @@ pub(crate) async fn renew(api: &Api, renew: Renew) -> Result<ApiResponse, ApiErr
 pub(crate) async fn get(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
     let effect = api.driver.ask(Lookup { identity: query_identity(query)? }).await??;
     let mut out = Json::object();
-    write_effect(&mut out, &effect, api.driver.wall_offset());
+    write_effect(&mut out, &effect, &api.driver.wall_clock());
     Ok(json(StatusCode::OK, out))
 }
 
@@ -328,12 +328,12 @@ fn query_identity(query: &Query<'_>) -> Result<Identity, ApiError> {
     identity(query.text("tenant_id")?, Some(&scope), query.text("key")?)
 }
 
-fn write_grant(grant: &Grant, wall_offset: i64) -> ApiResponse {
+fn write_grant(grant: &Grant, clock: &WallClock) -> ApiResponse {
     let mut out = Json::object();
     out.plain("decision", "EXECUTE");
     out.number("attempt", grant.attempt);
     out.token("lease_token", grant.token);
-    out.timestamp("lease_until", grant.lease_until.shifted(wall_offset));
+    out.timestamp("lease_until", clock.wall(grant.lease_until));
     write_status(&mut out, EffectStatus::InProgress);
     out.flag("idempotent", grant.idempotent);
     json(StatusCode::OK, out)
@@ -353,12 +353,12 @@ fn write_outcome(out: &mut Json, outcome: &Outcome) {
     out.text("last_error", &outcome.last_error);
 }
 
-fn write_effect(out: &mut Json, effect: &Effect, wall_offset: i64) {
+fn write_effect(out: &mut Json, effect: &Effect, clock: &WallClock) {
     write_status(out, effect.status);
     out.number("attempt", effect.attempt);
     out.plain("owner", effect.owner.as_ref().map_or("", OwnerName::as_str));
     match effect.status {
-        EffectStatus::InProgress => out.timestamp("lease_until", effect.lease_until.shifted(wall_offset)),
+        EffectStatus::InProgress => out.timestamp("lease_until", clock.wall(effect.lease_until)),
         _ => out.null("lease_until"),
     }
     write_outcome(out, &effect.outcome());
@@ -366,6 +366,6 @@ fn write_effect(out: &mut Json, effect: &Effect, wall_offset: i64) {
         Some(hash) => out.text("request_hash", hash),
         None => out.null("request_hash"),
     }
-    out.timestamp("updated_at", effect.updated_at.shifted(wall_offset));
-    out.timestamp("expires_at", effect.expires_at.shifted(wall_offset));
+    out.timestamp("updated_at", clock.wall(effect.updated_at));
+    out.timestamp("expires_at", clock.wall(effect.expires_at));
 }

@@ -32,7 +32,7 @@ pub(crate) async fn extend(api: &Api, fields: ExtendFields<'_>) -> Result<ApiRes
     let lease = millis("lease_ms", Some(required("lease_ms", fields.lease_ms)?))?;
     let lease_until = api.driver.ask(Extend { claim, lease }).await??;
     let mut out = Json::object();
-    out.timestamp("lease_until", lease_until.shifted(api.driver.wall_offset()));
+    out.timestamp("lease_until", api.driver.wall_clock().wall(lease_until));
     Ok(json(StatusCode::OK, out))
 }
 

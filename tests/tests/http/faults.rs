@@ -408,50 +408,6 @@ fn response_and_delivery_follow_sync() {
     assert!(delivered >= Duration::from_millis(200), "delivered after {delivered:?}");
 }
 
-/// Starts a broker with a shifted wall clock.
-fn start_with_clock(dir: &Path, library: &Path, shift: &str) -> Server {
-    let launch = Launch::new(dir, &[]).env("LD_PRELOAD", library.to_str().expect("a path")).env("FAKETIME", shift);
-    launch.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").start().expect("it starts")
-}
-
-#[test]
-fn clock_jumps_between_starts_repeat_no_token_and_lose_no_key() {
-    let Some(library) = tools::faketime_library() else {
-        println!("skipped: clock jumps, because there is no faketime");
-        return;
-    };
-    let folder = tempfile::tempdir().expect("a folder");
-    let keyed = r#"{"topic":"t","value":"x","envelope":{"idempotency_key":"k"}}"#;
-    let mut server = start_with_clock(folder.path(), &library, "+0d");
-    server.create("t", 1);
-    assert_eq!(server.post("/v1/produce", keyed).status, 200);
-    let token = |item: &serde_json::Value| item["lease_token"].as_str().expect("a token").to_owned();
-    let mut tokens = Vec::new();
-    let mut attempts = 0;
-    // An hour back and forth is within the lifetime of keys. Internal time must not run backwards.
-    for shift in ["-1h", "+0d", "+30d", "-1h"] {
-        let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=300&max=1");
-        let item = stream.item().expect("a redelivery");
-        let attempt = item["attempts"].as_u64().expect("a number");
-        assert!(attempt > attempts && attempt < attempts + 20, "attempt {attempt} after {attempts}");
-        attempts = attempt;
-        assert!(!tokens.contains(&token(&item)), "a repeated token: {}", token(&item));
-        tokens.push(token(&item));
-        server.terminate();
-        server = start_with_clock(folder.path(), &library, shift);
-        if shift != "+30d" && tokens.len() < 3 {
-            let again = server.post("/v1/produce", keyed);
-            assert_eq!((again.status, &again.json()["duplicate"]), (200, &true.into()), "{shift}: {again:?}");
-        }
-        // The lease of before is not valid any more.
-        wait_until("its lease expires by this clock too", || {
-            let stale = format!("/v1/ack?topic=t&group=g&partition=0&offset=0&owner=other&lease_token={}", tokens[0]);
-            server.post(&stale, "").status == 409
-        });
-    }
-    assert!(server.is_running());
-}
-
 #[test]
 fn worker_paused_past_its_lease_is_fenced() {
     let server = Server::start();

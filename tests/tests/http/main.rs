@@ -3,6 +3,7 @@
 
 mod already_done;
 mod batch;
+mod clock;
 mod complete;
 mod consume;
 mod dead_letters;
