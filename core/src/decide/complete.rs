@@ -31,7 +31,7 @@ pub(crate) fn complete<F: Faults>(
     let TokenClaim::Shown(token) = request.claim.token else { return Err(Refusal::StaleLease) };
     let ClaimStatus::Current(message_ref, delivery, progress) = claim_status else { return Err(Refusal::StaleLease) };
     let effect = conclude(context, &message_ref, request)?;
-    let mut pending = Pending::default();
+    let mut pending = Pending::new();
     let mut outputs = Vec::with_capacity(request.produce.len());
     for message in &mut request.produce {
         let topic = message.topic.clone();

@@ -13,8 +13,11 @@ use crate::types::{
     Body, Envelope, GroupId, IdentityKey, Limits, Metadata, Offset, PartitionId, ProduceScope, Routing, TopicId,
 };
 
+/// A produce that follows no other of the same step.
+static NOTHING_PENDING: Pending = Pending::new();
+
 /// Messages of the same step that are decided and not applied yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pending {
     stored: BTreeMap<(TopicId, PartitionId), Load>,
     messages: BTreeMap<TopicId, u64>,
@@ -22,6 +25,10 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    pub(super) const fn new() -> Self {
+        Self { stored: BTreeMap::new(), messages: BTreeMap::new(), dedupe: BTreeMap::new() }
+    }
+
     /// Adds a decided message.
     pub(super) fn add(&mut self, event: &Event) {
         let Event::Produced { topic, partition, offset, body, dedupe, skipped } = event else { return };
@@ -60,7 +67,7 @@ impl Pending {
 
 /// Decides a produce. Takes the envelope, the routing and the trace out of `request`.
 pub(crate) fn produce<F: Faults>(context: &DecisionContext<'_, F>, request: &mut Produce) -> Result<Decision, Refusal> {
-    produce_after(context, &Pending::default(), request)
+    produce_after(context, &NOTHING_PENDING, request)
 }
 
 /// Decides a produce that follows the `pending` ones of the same step.
@@ -81,7 +88,9 @@ pub(super) fn produce_after<F: Faults>(
         Dedupe::NoKey => None,
     };
     set_delivery_time(context, request)?;
-    let requested = ProduceScope::new(&request.topic, request.envelope.target_topic.as_ref());
+    // Before the router moves its decision into the envelope.
+    let requested =
+        (!has_no_metadata(request)).then(|| ProduceScope::new(&request.topic, request.envelope.target_topic.as_ref()));
     let (router, routing) = follow_router(state, request);
 
     let destination = topic(state, request.envelope.target_topic.as_ref().unwrap_or(&request.topic))?;
@@ -91,13 +100,14 @@ pub(super) fn produce_after<F: Faults>(
     check_capacity(context, destination, partition, pending.with(destination.id(), partition, load))?;
 
     let offset = Offset(destination.next_offset().0 + pending.messages(destination.id()));
-    let body = if routing.is_none() && has_no_metadata(request) {
-        Body::bare(&request.key, &request.value)
-    } else {
-        let (envelope, trace) = (std::mem::take(&mut request.envelope), request.trace.take());
-        let requested = Some(requested).filter(|requested| !requested.is_only(destination.name()));
-        let meta = Metadata { envelope, routing, trace, requested, ..Metadata::default() };
-        Body::pack(&meta, &request.key, &request.value)
+    let body = match requested {
+        None => Body::bare(&request.key, &request.value),
+        Some(requested) => {
+            let (envelope, trace) = (std::mem::take(&mut request.envelope), request.trace.take());
+            let requested = Some(requested).filter(|requested| !requested.is_only(destination.name()));
+            let meta = Metadata { envelope, routing, trace, requested, ..Metadata::default() };
+            Body::pack(&meta, &request.key, &request.value)
+        }
     };
     let skipped = skipping_groups(context, destination, &body);
     let already_done = context.faults.is_told_done(&skipped);
@@ -108,9 +118,11 @@ pub(super) fn produce_after<F: Faults>(
 /// All groups of the topic, if each has acked a message of the same identity and requested topic; else none, and the
 /// message is delivered to all of them. Stops at the first group that has not.
 fn skipping_groups<F: Faults>(context: &DecisionContext<'_, F>, topic: &Topic, body: &Body) -> Vec<GroupId> {
+    if !body.flags().has_identity || topic.group_count() == 0 {
+        return Vec::new();
+    }
     let mut done = topic.groups().map(|group| context.faults.is_done(context.state, (topic, group), body, context.now));
-    let is_skipped = body.flags().has_identity && topic.group_count() > 0 && done.all(|done| done);
-    if is_skipped { topic.groups().map(Group::id).collect() } else { Vec::new() }
+    if done.all(|done| done) { topic.groups().map(Group::id).collect() } else { Vec::new() }
 }
 
 /// The result of a dedupe lookup.
