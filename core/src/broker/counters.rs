@@ -95,6 +95,7 @@ impl Counters {
 }
 
 /// Counts a dead letter. Removes the counts of a deleted topic, so that they stay bounded.
+#[inline]
 pub(super) fn count_dead_letter(counters: &mut DeadLetterCounts, state: &State, event: &Event) {
     match event {
         Event::DeadLettered { message_ref, reason, .. } => {

@@ -95,11 +95,11 @@ impl Leases {
         &mut self,
         decided_at: Lsn,
         token: LeaseToken,
-        identity: &Identity,
+        identity: Identity,
         lease: Millis,
-        expires_at: Timestamp,
+        until: Timestamp,
     ) {
-        self.grants.granted(token, identity, lease, expires_at);
+        self.grants.granted(token, identity, lease, until);
         self.unreleased.push_back(Unreleased { decided_at, leased: Leased::Grant(token) });
     }
 
@@ -130,7 +130,6 @@ impl Index {
                 Leased::Grant(token) => self.leases.grants.released(token, now),
             }
         }
-        self.leases.grants.remove_ended(now);
     }
 
     fn release_message(&mut self, message_ref: &MessageRef, decided_at: Lsn, end: Timestamp) {

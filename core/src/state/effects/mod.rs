@@ -247,8 +247,7 @@ impl State {
             self.identity_at(message_ref).ok_or(Contradiction("commit of a message without an idempotency key"))?;
         let (topics, until) = (self.topics_of(message_ref)?, at.after(window));
         let topics = (&topics.0, &topics.1);
-        if self.effect(&identity, at).is_none() {
-            self.store.remove(&identity);
+        if self.remove_if_expired(&identity, at) {
             if window > Millis(0) {
                 self.store.insert(&identity, Effect::acked(topics, window, at));
             }
@@ -280,10 +279,9 @@ impl State {
             self.identity_at(message_ref).ok_or(Contradiction("conclusion of a message without an idempotency key"))?;
         let topics = self.topics_of(message_ref)?;
         let topics = (&topics.0, &topics.1);
-        if self.effect(&identity, at).is_none() {
+        if self.remove_if_expired(&identity, at) {
             let acked = Effect::acked(topics, conclusion.window, at);
             let effect = Effect { finished: true, result: conclusion.result.clone(), ..acked };
-            self.store.remove(&identity);
             self.store.insert(&identity, effect);
             return Ok(());
         }
@@ -300,6 +298,16 @@ impl State {
             }
         });
         Ok(())
+    }
+
+    /// Removes an effect that has expired at `at` but is not swept yet. Whether there is none then.
+    fn remove_if_expired(&mut self, identity: &Identity, at: Timestamp) -> bool {
+        match self.store.get(identity) {
+            Some(effect) if self.is_valid(&identity.scope, effect, at) => return false,
+            Some(_) => drop(self.store.remove(identity)),
+            None => {}
+        }
+        true
     }
 
     /// The identity of the effect of a message in its group; `None` if the message has no idempotency key.

@@ -126,9 +126,9 @@ impl EffectStore {
         self.table_mut(namespace).change(key, change)
     }
 
-    /// Removes the effect of `key` in `namespace`.
+    /// Removes the effect of `key` in `namespace`. Copies a table that is shared, even if it has no such effect.
     pub(crate) fn remove_key(&mut self, namespace: &EffectNamespace, key: &IdentityKey) -> Option<Effect> {
-        self.table(namespace)?.get(key)?;
+        self.table(namespace)?;
         let tenant = key.tenant();
         let removed = self.table_mut(namespace).remove(key, tenant)?;
         count_down(&mut self.tenants, tenant, 1);
