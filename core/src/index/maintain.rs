@@ -357,22 +357,17 @@ impl Index {
 
     /// Removes a message from the ready ones of its group, or ends its lease.
     fn withdraw(&mut self, state: &State, message_ref: &MessageRef, by: EndedBy, now: Timestamp) {
-        let Some(topic) = state.topic(message_ref.topic) else { return };
-        match delivery_of(topic, message_ref).map(|delivery| delivery.phase) {
-            Some(Phase::Leased { .. }) => self.lease_ended(message_ref, by, now),
-            phase => {
-                self.forget_expired_lease(message_ref, by, now);
-                if let Some(Phase::Queued { not_before }) = phase {
-                    self.timers.cancel(not_before, Timer::Retry(*message_ref));
-                }
-                let message = topic
-                    .partition(message_ref.partition)
-                    .and_then(|partition| partition.message(message_ref.position));
-                let Some(message) = message else { return };
-                let priority = message.body.flags().priority;
-                self.cursor_mut(message_ref).take(priority, message_ref.position);
-            }
+        if self.end_lease(message_ref, by, now) {
+            return;
         }
+        let Some(topic) = state.topic(message_ref.topic) else { return };
+        if let Some(Phase::Queued { not_before }) = delivery_of(topic, message_ref).map(|delivery| delivery.phase) {
+            self.timers.cancel(not_before, Timer::Retry(*message_ref));
+        }
+        let message =
+            topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
+        let Some(message) = message else { return };
+        self.cursor_mut(message_ref).take(message.body.flags().priority, message_ref.position);
     }
 
     fn withdraw_group(&mut self, state: &State, topic: TopicId, group: GroupId, now: Timestamp) {
@@ -381,7 +376,10 @@ impl Index {
             for (position, delivery) in progress.deliveries() {
                 let message_ref = MessageRef { topic, group, partition, position };
                 match delivery.phase {
-                    Phase::Leased { .. } => self.lease_ended(&message_ref, EndedBy::Other, now),
+                    Phase::Leased { .. } => {
+                        let ended = self.end_lease(&message_ref, EndedBy::Other, now);
+                        debug_assert!(ended, "every lease is in the index");
+                    }
                     Phase::Queued { not_before } => self.timers.cancel(not_before, Timer::Retry(message_ref)),
                 }
             }
