@@ -337,9 +337,10 @@ impl<F: Faults> Broker<F> {
 
     /// Appends a record and applies it, unless the log refuses it.
     fn commit(&mut self, event: Event, class: SpaceClass, log: &mut impl LogSink) -> Result<(), LogRefusal> {
-        match self.faults.decided(&self.state, self.now, event) {
-            Some(event) => self.commit_record(&Record { at: self.now, event }, class, log),
-            None => Ok(()),
+        let mut record = Record { at: self.now, event };
+        match self.faults.decided(&self.state, self.now, &mut record.event) {
+            true => self.commit_record(&record, class, log),
+            false => Ok(()),
         }
     }
 
@@ -407,15 +408,15 @@ impl<F: Faults> Broker<F> {
         if let Aside::Answers(message_ref) = decision.aside {
             self.index.answered(&message_ref);
         }
-        if let Some(event) = decision.event
-            && let Some(event) = self.faults.decided(&self.state, self.now, event)
-        {
-            let record = Record { at: self.now, event };
-            self.commit_record(&record, class, log).map_err(|refusal| self.refusal(refusal))?;
-            if let Aside::EndsGrant(token) = decision.aside {
-                self.index.leases.grants.ended(token);
+        if let Some(event) = decision.event {
+            let mut record = Record { at: self.now, event };
+            if self.faults.decided(&self.state, self.now, &mut record.event) {
+                self.commit_record(&record, class, log).map_err(|refusal| self.refusal(refusal))?;
+                if let Aside::EndsGrant(token) = decision.aside {
+                    self.index.leases.grants.ended(token);
+                }
+                self.hold_lease(record.event);
             }
-            self.hold_lease(record.event);
         }
         Ok(decision.reply)
     }

@@ -74,7 +74,8 @@ fn conclude<F: Faults>(
     }
     let topic = state.topic(message_ref.topic).expect("a delivery belongs to a topic");
     let body = &super::failure::message(topic, message_ref).body;
-    let known = state.effect_of(&request.claim.topic, &request.claim.group, body, now);
+    let key = body.identity_key();
+    let known = key.and_then(|key| state.effect_of(&request.claim.topic, &request.claim.group, &key, now));
     // The result would never be replayed, so accepting it would be misleading.
     let failed = |effect: &Effect| effect.finished && effect.status == EffectStatus::FailedFinal;
     if request.result.is_some() && known.is_some_and(failed) {

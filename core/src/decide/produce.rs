@@ -39,10 +39,10 @@ impl Pending {
             self.stored.insert((*topic, *partition), load);
         }
         *self.messages.entry(*topic).or_default() += 1;
-        if let (Some(dedupe), Some((tenant, key))) = (dedupe, body.identity()) {
+        if let (Some(dedupe), Some(key)) = (dedupe, body.identity_key()) {
             let entry = DedupeEntry { partition: *partition, offset: *offset, expires_at: dedupe.expires_at };
             let of_scope = self.dedupe.entry(dedupe.scope.clone()).or_default();
-            of_scope.insert(IdentityKey::new(tenant, key), entry);
+            of_scope.insert(key, entry);
         }
     }
 
@@ -78,14 +78,14 @@ pub(super) fn produce_after<F: Faults>(
 ) -> Result<Decision, Refusal> {
     let DecisionContext { state, limits, .. } = *context;
     check_sizes(limits, request)?;
-    let dedupe = match deduplicate(context, pending, request)? {
+    let (dedupe, key) = match deduplicate(context, pending, request)? {
         Dedupe::Duplicate(DedupeEntry { partition, offset, .. }) => {
             let router = RouterUse::NoDecision;
             let produced = Produced { partition, offset, duplicate: true, already_done: false, router };
             return Ok(Decision::reply_only(Reply::Produced(produced)));
         }
-        Dedupe::New(window) => Some(window),
-        Dedupe::NoKey => None,
+        Dedupe::New(window, key) => (Some(window), Some(key)),
+        Dedupe::NoKey => (None, None),
     };
     set_delivery_time(context, request)?;
     // Before the router moves its decision into the envelope.
@@ -109,7 +109,7 @@ pub(super) fn produce_after<F: Faults>(
             Body::pack(&meta, &request.key, &request.value)
         }
     };
-    let skipped = skipping_groups(context, destination, &body);
+    let skipped = key.map_or_else(Vec::new, |key| skipping_groups(context, destination, (&body, &key)));
     let already_done = context.faults.is_told_done(&skipped);
     let event = Event::Produced { topic: destination.id(), partition, offset, body, dedupe, skipped };
     Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate: false, already_done, router })))
@@ -117,12 +117,14 @@ pub(super) fn produce_after<F: Faults>(
 
 /// All groups of the topic, if each has acked a message of the same identity and requested topic; else none, and the
 /// message is delivered to all of them. Stops at the first group that has not.
-fn skipping_groups<F: Faults>(context: &DecisionContext<'_, F>, topic: &Topic, body: &Body) -> Vec<GroupId> {
-    if !body.flags().has_identity || topic.group_count() == 0 {
-        return Vec::new();
-    }
-    let mut done = topic.groups().map(|group| context.faults.is_done(context.state, (topic, group), body, context.now));
-    if done.all(|done| done) { topic.groups().map(Group::id).collect() } else { Vec::new() }
+fn skipping_groups<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    topic: &Topic,
+    message: (&Body, &IdentityKey),
+) -> Vec<GroupId> {
+    let is_done = |group| context.faults.is_done(context.state, (topic, group), message, context.now);
+    let is_skipped = topic.group_count() > 0 && topic.groups().all(is_done);
+    if is_skipped { topic.groups().map(Group::id).collect() } else { Vec::new() }
 }
 
 /// The result of a dedupe lookup.
@@ -130,7 +132,7 @@ enum Dedupe {
     /// The message has no idempotency key.
     NoKey,
     /// The key is new; its window.
-    New(DedupeWindow),
+    New(DedupeWindow, IdentityKey),
     /// The key was stored with this message.
     Duplicate(DedupeEntry),
 }
@@ -153,7 +155,7 @@ fn deduplicate<F: Faults>(
     if max == 0 || table.is_some_and(|table| table.is_full(max, now)) {
         return Err(context.overloaded(Overload::DedupeKeys));
     }
-    Ok(Dedupe::New(DedupeWindow { scope, expires_at: now.after(limits.dedupe_ttl) }))
+    Ok(Dedupe::New(DedupeWindow { scope, expires_at: now.after(limits.dedupe_ttl) }, key))
 }
 
 /// Turns the delay into its end in broker time and checks the time of delivery against the limit and the deadline.

@@ -10,8 +10,8 @@ use super::{Contradiction, State};
 use crate::collections::shared::unshared;
 use crate::record::{DedupeWindow, Event, Record};
 use crate::types::{
-    Body, DeliveryState, GroupId, IdentityKey, LastError, LeaseToken, MessageRef, Offset, OwnerName,
-    PARTITIONS_CEILING, PartitionId, Phase, Timestamp, TopicId, TopicName, Winner,
+    Body, DeliveryState, GroupId, LastError, LeaseToken, MessageRef, Offset, OwnerName, PARTITIONS_CEILING,
+    PartitionId, Phase, Timestamp, TopicId, TopicName, Winner,
 };
 
 impl State {
@@ -179,7 +179,8 @@ impl State {
         if !stored_in.groups().map(Group::id).eq(skipped.iter().copied()) {
             return Err(Contradiction("skip that does not name every group"));
         }
-        if !stored_in.groups().all(|group| self.is_done(stored_in, group, body, at)) {
+        let key = body.identity_key().ok_or(Contradiction("skip of a message without an idempotency key"))?;
+        if !stored_in.groups().all(|group| self.is_done(stored_in, group, (body, &key), at)) {
             return Err(Contradiction("skip of a message whose identity is not committed"));
         }
         skipped.iter().try_for_each(|group| self.skip(&MessageRef { topic, group: *group, partition, position }))
@@ -220,9 +221,7 @@ impl State {
         at: Timestamp,
         (partition, offset): (PartitionId, Offset),
     ) -> Result<(), Contradiction> {
-        let (tenant, key) =
-            body.identity().ok_or(Contradiction("dedupe window of a message without an idempotency key"))?;
-        let key = IdentityKey::new(tenant, key);
+        let key = body.identity_key().ok_or(Contradiction("dedupe window of a message without an idempotency key"))?;
         let table = self.dedupe.entry(dedupe.scope.clone()).or_default();
         let entry = DedupeEntry { partition, offset, expires_at: dedupe.expires_at };
         match unshared(table).insert(key, entry) {
