@@ -57,6 +57,7 @@ pub type DeadLetterCounts = BTreeMap<(TopicName, DeadReason), u64>;
 
 impl Counters {
     /// Counts an appended record.
+    #[inline]
     pub(super) fn count(&mut self, event: &Event) {
         self.appended += 1;
         match event {
@@ -95,6 +96,7 @@ impl Counters {
 }
 
 /// Counts a dead letter. Removes the counts of a deleted topic, so that they stay bounded.
+#[inline]
 pub(super) fn count_dead_letter(counters: &mut DeadLetterCounts, state: &State, event: &Event) {
     match event {
         Event::DeadLettered { message_ref, reason, .. } => {

@@ -8,7 +8,9 @@ use crate::index::NextDispatch;
 use crate::record::Event;
 use crate::reply::{Delivery, Output, Refusal};
 use crate::state::Message;
-use crate::types::{DeadReason, DeliveryState, GroupId, LastError, MessageRef, Millis, Timestamp, TopicId};
+use crate::types::{
+    DeadReason, DeliveryState, GroupId, LastError, MessageRef, Millis, PartitionId, Timestamp, TopicId,
+};
 
 /// The most messages dispatched in one call. [`Broker::poll_timeout`] asks for the next call at once, so that the cost
 /// of a call does not grow with the number of consumers that have credit.
@@ -79,32 +81,31 @@ impl<F: Faults> Broker<F> {
         let (owner, until) = (connected.owner.clone(), self.now.after(connected.lease));
         let token = self.next_token();
         self.commit_or_refuse(Event::Delivered { message_ref, token, owner, until }, SpaceClass::Churn, log)?;
-        let recorded = self.delivery_state(&message_ref).and_then(DeliveryState::leased_until);
-        let lease = recorded.map_or(Millis(0), |until| until.since(self.now));
-        self.index.dispatched(next, message.body.flags().priority, self.appended, lease);
-        let delivery = Box::new(self.delivery(&message_ref, message, until));
+        let recorded = self.delivery_state(&message_ref).expect("a delivered message has a delivery state");
+        let lease = recorded.leased_until().map_or(Millis(0), |until| until.since(self.now));
+        let delivery = Box::new(delivery(recorded, message_ref.partition, message, until));
+        self.index.dispatched(next, delivery.body.flags().priority, self.appended, lease);
         self.hold(Output::Deliver { consumer, delivery });
         Ok(())
-    }
-
-    /// The delivery of `message` that was just committed.
-    fn delivery(&self, message_ref: &MessageRef, message: Message, lease_until: Timestamp) -> Delivery {
-        let delivery = self.delivery_state(message_ref).expect("a delivered message has a delivery state");
-        Delivery {
-            partition: message_ref.partition,
-            offset: message.offset,
-            attempts: delivery.attempts,
-            failures: delivery.failures,
-            last_error: delivery.last_error.clone(),
-            token: delivery.token,
-            lease_until,
-            produced_at: message.produced_at,
-            body: message.body,
-        }
     }
 
     pub(super) fn delivery_state(&self, message_ref: &MessageRef) -> Option<&DeliveryState> {
         let group = self.state.topic(message_ref.topic)?.group(message_ref.group)?;
         group.progress(message_ref.partition)?.delivery(message_ref.position)
+    }
+}
+
+/// The delivery of `message` that was just recorded.
+fn delivery(recorded: &DeliveryState, partition: PartitionId, message: Message, lease_until: Timestamp) -> Delivery {
+    Delivery {
+        partition,
+        offset: message.offset,
+        attempts: recorded.attempts,
+        failures: recorded.failures,
+        last_error: recorded.last_error.clone(),
+        token: recorded.token,
+        lease_until,
+        produced_at: message.produced_at,
+        body: message.body,
     }
 }

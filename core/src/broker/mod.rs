@@ -16,13 +16,13 @@ use std::collections::{BTreeSet, VecDeque};
 use self::clock::ClockOrigin;
 pub use self::counters::{Counters, DeadLetterCounts};
 use crate::command::Command;
-use crate::decide::{Decision, DecisionContext};
+use crate::decide::{Aside, Decision, DecisionContext};
 use crate::faults::{Faults, NoFaults};
 use crate::index::Index;
-use crate::record::{Event, Record};
+use crate::record::{EffectBegun, Event, Record};
 use crate::reply::{Output, Overload, Refusal, Reply};
 use crate::state::{Contradiction, State};
-use crate::types::{Boot, ConsumerId, Identity, LeaseToken, Limits, Lsn, MessageRef, Millis, Now, Ticket, Timestamp};
+use crate::types::{Boot, ConsumerId, LeaseToken, Limits, Lsn, Millis, Now, Ticket, Timestamp};
 
 /// The log to which a broker appends its records.
 pub trait LogSink {
@@ -65,23 +65,6 @@ pub enum LogRefusal {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the log has failed: {0}")]
 pub struct LogFault(pub String);
-
-/// A lease that begins or is extended with a record, and its recorded end.
-enum LeaseBegun {
-    Message(MessageRef, Timestamp),
-    Effect(Identity, Timestamp),
-}
-
-impl LeaseBegun {
-    fn by(event: &Event) -> Option<Self> {
-        match event {
-            Event::Extended { message_ref, until } => Some(Self::Message(*message_ref, *until)),
-            Event::EffectBegun(begun) => Some(Self::Effect(begun.identity.clone(), begun.until)),
-            Event::EffectRenewed { identity, until } => Some(Self::Effect(identity.clone(), *until)),
-            _ => None,
-        }
-    }
-}
 
 /// How long timers and dispatch pause after the log refused a record.
 const STALL: Millis = Millis(100);
@@ -253,9 +236,9 @@ impl<F: Faults> Broker<F> {
             return None;
         }
         let work = (self.index.has_work() || self.excess_winners() > 0).then_some(self.now);
-        let renewal = self.index.leases.grants.next_expiry();
+        let grant = self.index.leases.grants.next_check();
         let wall = self.index.timers.next_wall().map(|wall| self.state.wall_clock().reaches(wall));
-        let times = [work, self.index.timers.next(), renewal, wall, self.check_clock_at];
+        let times = [work, self.index.timers.next(), grant, wall, self.check_clock_at];
         let next = times.into_iter().flatten().min()?;
         Some(self.origin.mono_at(self.stalled_until.map_or(next, |until| next.max(until))))
     }
@@ -347,21 +330,27 @@ impl<F: Faults> Broker<F> {
             self.stalled_until = None;
         }
         self.adjust_wall_clock(now.wall, log);
-        self.renew_overrunning_grants(log);
+        self.check_grants(log);
         self.fire_due_timers(log);
         self.index.reclaim();
     }
 
     /// Appends a record and applies it, unless the log refuses it.
     fn commit(&mut self, event: Event, class: SpaceClass, log: &mut impl LogSink) -> Result<(), LogRefusal> {
-        let Some(event) = self.faults.decided(&self.state, self.now, event) else { return Ok(()) };
-        let record = Record { at: self.now, event };
-        let lsn = log.append(&record, class).inspect_err(|_| self.counters.refused += 1)?;
+        let mut record = Record { at: self.now, event };
+        match self.faults.decided(&self.state, self.now, &mut record.event) {
+            true => self.commit_record(&record, class, log),
+            false => Ok(()),
+        }
+    }
+
+    fn commit_record(&mut self, record: &Record, class: SpaceClass, log: &mut impl LogSink) -> Result<(), LogRefusal> {
+        let lsn = log.append(record, class).inspect_err(|_| self.counters.refused += 1)?;
         assert!(lsn > self.appended, "LSNs increase");
         self.counters.count(&record.event);
         counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
         self.appended = lsn;
-        self.apply(&record);
+        self.apply(record);
         Ok(())
     }
 
@@ -385,11 +374,16 @@ impl<F: Faults> Broker<F> {
 
     /// As [`Broker::commit`], with the refusal of a command.
     fn commit_or_refuse(&mut self, event: Event, class: SpaceClass, log: &mut impl LogSink) -> Result<(), Refusal> {
-        self.commit(event, class, log).map_err(|refusal| match refusal {
+        self.commit(event, class, log).map_err(|refusal| self.refusal(refusal))
+    }
+
+    /// The refusal of a command whose record the log refused.
+    fn refusal(&self, refusal: LogRefusal) -> Refusal {
+        match refusal {
             LogRefusal::Full => Refusal::StorageFull,
             LogRefusal::Busy => Refusal::Overloaded { reason: Overload::Log, retry_after: self.limits.retry_after },
             LogRefusal::TooLong => Refusal::Invalid("the record would be too long for the log"),
-        })
+        }
     }
 
     /// Pauses timers and dispatch: the log has no space.
@@ -411,29 +405,39 @@ impl<F: Faults> Broker<F> {
         class: SpaceClass,
         log: &mut impl LogSink,
     ) -> Result<Reply, Refusal> {
-        if let Some(message_ref) = decision.answered {
+        if let Aside::Answers(message_ref) = decision.aside {
             self.index.answered(&message_ref);
         }
         if let Some(event) = decision.event {
-            let begun = LeaseBegun::by(&event);
-            self.commit_or_refuse(event, class, log)?;
-            begun.into_iter().for_each(|begun| self.hold_lease(&begun));
+            let mut record = Record { at: self.now, event };
+            if self.faults.decided(&self.state, self.now, &mut record.event) {
+                self.commit_record(&record, class, log).map_err(|refusal| self.refusal(refusal))?;
+                if let Aside::EndsGrant(token) = decision.aside {
+                    self.index.leases.grants.ended(token);
+                }
+                self.hold_lease(record.event);
+            }
         }
         Ok(decision.reply)
     }
 
-    /// Holds the start of a lease until the record that was just appended is durable.
-    fn hold_lease(&mut self, begun: &LeaseBegun) {
-        match begun {
-            LeaseBegun::Message(message_ref, until) => {
-                self.index.extended(message_ref, self.appended, until.since(self.now));
+    /// Holds the start of the lease that begins or is extended with `event`, if one does, until the record that was
+    /// just appended is durable.
+    fn hold_lease(&mut self, event: Event) {
+        match event {
+            Event::Extended { message_ref, until } => {
+                self.index.extended(&message_ref, self.appended, until.since(self.now));
             }
-            LeaseBegun::Effect(identity, until) => {
-                let Some(effect) = self.state.store().get(identity) else { return };
-                let Some(token) = effect.token else { return };
-                let lease = until.since(self.now);
-                self.index.leases.hold_grant(self.appended, token, identity, lease, effect.expires_at);
+            Event::EffectBegun(begun) => {
+                let EffectBegun { identity, token, until, .. } = *begun;
+                self.index.leases.hold_grant(self.appended, token, identity, until.since(self.now), until);
             }
+            Event::EffectRenewed { identity, until } => {
+                if let Some(token) = self.state.store().get(&identity).and_then(|effect| effect.token) {
+                    self.index.leases.hold_grant(self.appended, token, identity, until.since(self.now), until);
+                }
+            }
+            _ => {}
         }
     }
 }

@@ -27,7 +27,8 @@ impl<F: Faults> Broker<F> {
             if self.stalled_until.is_some() {
                 return;
             }
-            let due = self.index.timers.due(self.now).or_else(|| self.index.timers.due_in_wall_time(self.wall()));
+            let timers = &self.index.timers;
+            let due = timers.due(self.now).or_else(|| timers.due_in_wall_time(self.state.wall_clock(), self.now));
             let result = if let Some((due, timer)) = due {
                 handled += 1;
                 self.fire(due, timer, log)
@@ -113,29 +114,30 @@ impl<F: Faults> Broker<F> {
         expired.inspect(|()| self.counters.expired += 1)
     }
 
-    /// Renews the grants that still run although their effect expires in the recorded state: their lease began later
-    /// than recorded, or not yet.
-    pub(super) fn renew_overrunning_grants(&mut self, log: &mut impl LogSink) {
+    /// Forgets the grants whose lease has ended, and renews those that still run although their effect expires in the
+    /// recorded state: their lease began later than recorded, or not yet.
+    pub(super) fn check_grants(&mut self, log: &mut impl LogSink) {
         while self.stalled_until.is_none()
-            && let Some(grant) = self.index.leases.grants.first_overrunning(self.now)
+            && let Some((token, grant)) = self.index.leases.grants.first_due(self.now)
         {
             let runs = grant.end.is_none_or(|end| end > self.now);
-            let in_progress = |effect: &&Effect| effect.status == EffectStatus::InProgress && runs;
-            let effect = self.state.store().get(&grant.identity).filter(|effect| effect.token == Some(grant.token));
-            let Some(effect) = effect.filter(in_progress) else {
-                self.index.leases.grants.ended(grant.token);
+            let effect = if runs { self.state.store().get(&grant.identity) } else { None };
+            let is_granted =
+                |effect: &&Effect| effect.token == Some(token) && effect.status == EffectStatus::InProgress;
+            let Some(effect) = effect.filter(is_granted) else {
+                self.index.leases.grants.ended(token);
                 continue;
             };
-            let mut expires_at = effect.expires_at;
+            let (end, mut expires_at) = (grant.end, effect.expires_at);
             if expires_at <= self.now {
-                let until = grant.end.unwrap_or(self.now.after(grant.lease));
-                let event = Event::EffectRenewed { identity: grant.identity.clone(), until };
-                if self.commit(event, SpaceClass::Churn, log).is_err() {
+                let until = end.unwrap_or(self.now.after(grant.lease));
+                let identity = grant.identity.clone();
+                expires_at = effect.lifetime().after(until);
+                if self.commit(Event::EffectRenewed { identity, until }, SpaceClass::Churn, log).is_err() {
                     return self.stall();
                 }
-                expires_at = self.state.store().get(&grant.identity).map_or(until, |effect| effect.expires_at);
             }
-            self.index.leases.grants.set_expiry(grant.token, expires_at);
+            self.index.leases.grants.check_again(token, end.map_or(expires_at, |end| end.min(expires_at)));
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn complete<F: Faults>(
     let TokenClaim::Shown(token) = request.claim.token else { return Err(Refusal::StaleLease) };
     let ClaimStatus::Current(message_ref, delivery, progress) = claim_status else { return Err(Refusal::StaleLease) };
     let effect = conclude(context, &message_ref, request)?;
-    let mut pending = Pending::default();
+    let mut pending = Pending::new();
     let mut outputs = Vec::with_capacity(request.produce.len());
     for message in &mut request.produce {
         let topic = message.topic.clone();
@@ -74,7 +74,8 @@ fn conclude<F: Faults>(
     }
     let topic = state.topic(message_ref.topic).expect("a delivery belongs to a topic");
     let body = &super::failure::message(topic, message_ref).body;
-    let known = state.effect_of(&request.claim.topic, &request.claim.group, body, now);
+    let key = body.identity_key();
+    let known = key.and_then(|key| state.effect_of(&request.claim.topic, &request.claim.group, &key, now));
     // The result would never be replayed, so accepting it would be misleading.
     let failed = |effect: &Effect| effect.finished && effect.status == EffectStatus::FailedFinal;
     if request.result.is_some() && known.is_some_and(failed) {

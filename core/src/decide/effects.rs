@@ -36,8 +36,8 @@ impl<F: Faults> EffectDecisions<'_, F> {
                 Ok(Decision::reply_only(Reply::Store(StoreReply::Effect(effect))))
             }
             StoreCommand::Forget(Forget { identity }) => {
-                self.known(identity)?;
-                Ok(Decision::new(Event::EffectForgotten { identity: identity.clone() }, Reply::Success))
+                let event = Event::EffectForgotten { identity: identity.clone() };
+                Ok(Decision::ending_grant(self.known(identity)?, event, Reply::Success))
             }
         }
     }
@@ -139,7 +139,11 @@ impl<F: Faults> EffectDecisions<'_, F> {
             lease_until: event.until,
             idempotent: true,
         };
-        Decision::new(Event::EffectBegun(Box::new(event)), Reply::Store(execute))
+        let (event, reply) = (Event::EffectBegun(Box::new(event)), Reply::Store(execute));
+        match known {
+            Some(effect) => Decision::ending_grant(effect, event, reply),
+            None => Decision::new(event, reply),
+        }
     }
 
     fn finish(&self, identity: &Identity, token: TokenClaim, outcome: &Outcome) -> Result<Decision, Refusal> {
@@ -162,7 +166,7 @@ impl<F: Faults> EffectDecisions<'_, F> {
             return Err(Refusal::OtherOutcome);
         }
         let event = Event::EffectFinished { identity: identity.clone(), outcome: outcome.clone() };
-        Ok(Decision::new(event, Reply::Success))
+        Ok(Decision::ending_grant(effect, event, Reply::Success))
     }
 
     fn reacquire(&self, identity: &Identity, owner: &OwnerName, lease: Option<Millis>) -> Result<Decision, Refusal> {

@@ -17,7 +17,7 @@ use crate::index::{GrantEnd, Index, LeaseEnd};
 use crate::record::Event;
 use crate::reply::{Overload, Refusal, Reply};
 use crate::state::{State, Topic};
-use crate::types::{Effect, EffectStatus, Limits, MessageRef, Millis, Timestamp, TopicName};
+use crate::types::{Effect, EffectStatus, LeaseToken, Limits, MessageRef, Millis, Timestamp, TopicName};
 
 /// Everything a decision may depend on.
 pub(crate) struct DecisionContext<'a, F> {
@@ -76,23 +76,37 @@ impl<'a, F: Faults> DecisionContext<'a, F> {
 pub(crate) struct Decision {
     pub(crate) event: Option<Event>,
     pub(crate) reply: Reply,
-    /// The message whose delivery the command answered without changing it.
-    pub(crate) answered: Option<MessageRef>,
+    pub(crate) aside: Aside,
+}
+
+/// What a command does besides its record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Aside {
+    Nothing,
+    /// It answers the delivery of this message without changing the message.
+    Answers(MessageRef),
+    /// Its record ends the grant of an effect: finishes, replaces or deletes it.
+    EndsGrant(LeaseToken),
 }
 
 impl Decision {
     pub(crate) fn new(event: Event, reply: Reply) -> Self {
-        Self { event: Some(event), reply, answered: None }
+        Self { event: Some(event), reply, aside: Aside::Nothing }
+    }
+
+    /// As [`Decision::new`], of an event that ends the newest grant of `effect`.
+    pub(crate) fn ending_grant(effect: &Effect, event: Event, reply: Reply) -> Self {
+        Self { event: Some(event), reply, aside: effect.token.map_or(Aside::Nothing, Aside::EndsGrant) }
     }
 
     /// A reply without a record.
     pub(crate) fn reply_only(reply: Reply) -> Self {
-        Self { event: None, reply, answered: None }
+        Self { event: None, reply, aside: Aside::Nothing }
     }
 
     /// A reply without a record to a valid claim on a delivery.
     pub(crate) fn answer_only(message_ref: MessageRef, reply: Reply) -> Self {
-        Self { event: None, reply, answered: Some(message_ref) }
+        Self { event: None, reply, aside: Aside::Answers(message_ref) }
     }
 }
 

@@ -13,8 +13,11 @@ use crate::types::{
     Body, Envelope, GroupId, IdentityKey, Limits, Metadata, Offset, PartitionId, ProduceScope, Routing, TopicId,
 };
 
+/// A produce that follows no other of the same step.
+static NOTHING_PENDING: Pending = Pending::new();
+
 /// Messages of the same step that are decided and not applied yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pending {
     stored: BTreeMap<(TopicId, PartitionId), Load>,
     messages: BTreeMap<TopicId, u64>,
@@ -22,6 +25,10 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    pub(super) const fn new() -> Self {
+        Self { stored: BTreeMap::new(), messages: BTreeMap::new(), dedupe: BTreeMap::new() }
+    }
+
     /// Adds a decided message.
     pub(super) fn add(&mut self, event: &Event) {
         let Event::Produced { topic, partition, offset, body, dedupe, skipped } = event else { return };
@@ -32,10 +39,10 @@ impl Pending {
             self.stored.insert((*topic, *partition), load);
         }
         *self.messages.entry(*topic).or_default() += 1;
-        if let (Some(dedupe), Some((tenant, key))) = (dedupe, body.identity()) {
+        if let (Some(dedupe), Some(key)) = (dedupe, body.identity_key()) {
             let entry = DedupeEntry { partition: *partition, offset: *offset, expires_at: dedupe.expires_at };
             let of_scope = self.dedupe.entry(dedupe.scope.clone()).or_default();
-            of_scope.insert(IdentityKey::new(tenant, key), entry);
+            of_scope.insert(key, entry);
         }
     }
 
@@ -60,7 +67,7 @@ impl Pending {
 
 /// Decides a produce. Takes the envelope, the routing and the trace out of `request`.
 pub(crate) fn produce<F: Faults>(context: &DecisionContext<'_, F>, request: &mut Produce) -> Result<Decision, Refusal> {
-    produce_after(context, &Pending::default(), request)
+    produce_after(context, &NOTHING_PENDING, request)
 }
 
 /// Decides a produce that follows the `pending` ones of the same step.
@@ -71,17 +78,19 @@ pub(super) fn produce_after<F: Faults>(
 ) -> Result<Decision, Refusal> {
     let DecisionContext { state, limits, .. } = *context;
     check_sizes(limits, request)?;
-    let dedupe = match deduplicate(context, pending, request)? {
+    let (dedupe, key) = match deduplicate(context, pending, request)? {
         Dedupe::Duplicate(DedupeEntry { partition, offset, .. }) => {
             let router = RouterUse::NoDecision;
             let produced = Produced { partition, offset, duplicate: true, already_done: false, router };
             return Ok(Decision::reply_only(Reply::Produced(produced)));
         }
-        Dedupe::New(window) => Some(window),
-        Dedupe::NoKey => None,
+        Dedupe::New(window, key) => (Some(window), Some(key)),
+        Dedupe::NoKey => (None, None),
     };
     set_delivery_time(context, request)?;
-    let requested = ProduceScope::new(&request.topic, request.envelope.target_topic.as_ref());
+    // Before the router moves its decision into the envelope.
+    let requested =
+        (!has_no_metadata(request)).then(|| ProduceScope::new(&request.topic, request.envelope.target_topic.as_ref()));
     let (router, routing) = follow_router(state, request);
 
     let destination = topic(state, request.envelope.target_topic.as_ref().unwrap_or(&request.topic))?;
@@ -91,15 +100,16 @@ pub(super) fn produce_after<F: Faults>(
     check_capacity(context, destination, partition, pending.with(destination.id(), partition, load))?;
 
     let offset = Offset(destination.next_offset().0 + pending.messages(destination.id()));
-    let body = if routing.is_none() && has_no_metadata(request) {
-        Body::bare(&request.key, &request.value)
-    } else {
-        let (envelope, trace) = (std::mem::take(&mut request.envelope), request.trace.take());
-        let requested = Some(requested).filter(|requested| !requested.is_only(destination.name()));
-        let meta = Metadata { envelope, routing, trace, requested, ..Metadata::default() };
-        Body::pack(&meta, &request.key, &request.value)
+    let body = match requested {
+        None => Body::bare(&request.key, &request.value),
+        Some(requested) => {
+            let (envelope, trace) = (std::mem::take(&mut request.envelope), request.trace.take());
+            let requested = Some(requested).filter(|requested| !requested.is_only(destination.name()));
+            let meta = Metadata { envelope, routing, trace, requested, ..Metadata::default() };
+            Body::pack(&meta, &request.key, &request.value)
+        }
     };
-    let skipped = skipping_groups(context, destination, &body);
+    let skipped = key.map_or_else(Vec::new, |key| skipping_groups(context, destination, (&body, &key)));
     let already_done = context.faults.is_told_done(&skipped);
     let event = Event::Produced { topic: destination.id(), partition, offset, body, dedupe, skipped };
     Ok(Decision::new(event, Reply::Produced(Produced { partition, offset, duplicate: false, already_done, router })))
@@ -107,9 +117,13 @@ pub(super) fn produce_after<F: Faults>(
 
 /// All groups of the topic, if each has acked a message of the same identity and requested topic; else none, and the
 /// message is delivered to all of them. Stops at the first group that has not.
-fn skipping_groups<F: Faults>(context: &DecisionContext<'_, F>, topic: &Topic, body: &Body) -> Vec<GroupId> {
-    let mut done = topic.groups().map(|group| context.faults.is_done(context.state, (topic, group), body, context.now));
-    let is_skipped = body.flags().has_identity && topic.group_count() > 0 && done.all(|done| done);
+fn skipping_groups<F: Faults>(
+    context: &DecisionContext<'_, F>,
+    topic: &Topic,
+    message: (&Body, &IdentityKey),
+) -> Vec<GroupId> {
+    let is_done = |group| context.faults.is_done(context.state, (topic, group), message, context.now);
+    let is_skipped = topic.group_count() > 0 && topic.groups().all(is_done);
     if is_skipped { topic.groups().map(Group::id).collect() } else { Vec::new() }
 }
 
@@ -118,7 +132,7 @@ enum Dedupe {
     /// The message has no idempotency key.
     NoKey,
     /// The key is new; its window.
-    New(DedupeWindow),
+    New(DedupeWindow, IdentityKey),
     /// The key was stored with this message.
     Duplicate(DedupeEntry),
 }
@@ -141,7 +155,7 @@ fn deduplicate<F: Faults>(
     if max == 0 || table.is_some_and(|table| table.is_full(max, now)) {
         return Err(context.overloaded(Overload::DedupeKeys));
     }
-    Ok(Dedupe::New(DedupeWindow { scope, expires_at: now.after(limits.dedupe_ttl) }))
+    Ok(Dedupe::New(DedupeWindow { scope, expires_at: now.after(limits.dedupe_ttl) }, key))
 }
 
 /// Turns the delay into its end in broker time and checks the time of delivery against the limit and the deadline.

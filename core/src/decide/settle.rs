@@ -11,9 +11,7 @@ use crate::faults::Faults;
 use crate::record::Event;
 use crate::reply::{Refusal, Reply};
 use crate::state::{Progress, State, Topic};
-use crate::types::{
-    DeliveryState, GroupName, IdentityKey, MessageRef, Millis, Offset, OffsetRef, PartitionId, Phase, Text,
-};
+use crate::types::{DeliveryState, GroupName, MessageRef, Millis, Offset, OffsetRef, PartitionId, Phase, Text};
 
 /// The status of a valid claim.
 #[derive(Debug)]
@@ -126,8 +124,7 @@ fn duplicate_for<F: Faults>(context: &DecisionContext<'_, F>, message_ref: &Mess
     let topic = context.state.topic(message_ref.topic).expect("a delivery belongs to a topic");
     let body = &message(topic, message_ref).body;
     let table = context.state.dedupe(&body.produce_scope(topic.name()));
-    let key = body.identity().map(|(tenant, key)| IdentityKey::new(tenant, key));
-    let entry = table.zip(key).and_then(|(table, key)| table.find(&key, context.now));
+    let entry = table.zip(body.identity_key()).and_then(|(table, key)| table.find(&key, context.now));
     entry.map_or(Millis(0), |entry| entry.expires_at.since(context.now))
 }
 

@@ -16,7 +16,7 @@ use crate::reply::Output;
 use crate::state::{Contradiction, EffectTable, Group, State, Topic, View};
 use crate::types::{
     Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupStart,
-    LeaseToken, Limits, Lsn, MessageRef, Millis, Position, ProduceScope, Timestamp, WallAdjustment,
+    IdentityKey, LeaseToken, Limits, Lsn, MessageRef, Millis, Position, ProduceScope, Timestamp, WallAdjustment,
 };
 
 /// A broker with exactly one bug.
@@ -37,8 +37,9 @@ impl Planted {
     }
 }
 
-impl Seams for Planted {
-    fn decided(&self, state: &State, now: Timestamp, event: Event) -> Option<Event> {
+impl Planted {
+    /// The event to commit for a decision; `None` commits nothing.
+    fn committed(self, state: &State, now: Timestamp, event: Event) -> Option<Event> {
         let delayed = |not_before: Timestamp| now.after(self.retry_delay(not_before.since(now)));
         Some(match (self.0, event) {
             (Fault::AckNotKept, Event::Acked { .. }) => return None,
@@ -98,6 +99,12 @@ impl Seams for Planted {
             }
             (_, event) => event,
         })
+    }
+}
+
+impl Seams for Planted {
+    fn decided(&self, state: &State, now: Timestamp, event: &mut Event) -> bool {
+        self.committed(state, now, event.clone()).map(|committed| *event = committed).is_some()
     }
 
     fn apply(&self, state: &mut State, record: &Record) -> Result<(), Contradiction> {
@@ -205,14 +212,20 @@ impl Seams for Planted {
         }
     }
 
-    fn is_done(&self, state: &State, (topic, group): (&Topic, &Group), body: &Body, now: Timestamp) -> bool {
-        let effect = state.effect_of(topic.name(), group.name(), body, now);
+    fn is_done(
+        &self,
+        state: &State,
+        (topic, group): (&Topic, &Group),
+        (body, key): (&Body, &IdentityKey),
+        now: Timestamp,
+    ) -> bool {
+        let effect = state.effect_of(topic.name(), group.name(), key, now);
         let is_dead_letter = topic.name().is_dead_letter();
         match self.0 {
-            Fault::SkipBeforeAllGroupsDone => topic.groups().any(|group| state.is_done(topic, group, body, now)),
+            Fault::SkipBeforeAllGroupsDone => topic.groups().any(|group| state.is_done(topic, group, (body, key), now)),
             Fault::SkipOfFinishedOnly => !is_dead_letter && effect.is_some_and(|effect| effect.status.is_final()),
             Fault::SkipAcrossTopics => !is_dead_letter && effect.is_some_and(|effect| effect.committed),
-            _ => state.is_done(topic, group, body, now),
+            _ => state.is_done(topic, group, (body, key), now),
         }
     }
 

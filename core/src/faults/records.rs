@@ -313,7 +313,7 @@ fn ack_if_pending(state: &mut State, message_ref: &MessageRef) -> Result<(), Con
     let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
     let is_pending = progress.is_some_and(|progress| !progress.acked().contains(message_ref.position));
     let is_stored = topic.partition(message_ref.partition).is_some_and(|it| it.message(message_ref.position).is_some());
-    if is_pending && is_stored { state.ack(message_ref) } else { Ok(()) }
+    if is_pending && is_stored { state.ack(message_ref).map(drop) } else { Ok(()) }
 }
 
 /// Messages still stored that a group of `topic` has acked.

@@ -8,16 +8,17 @@ use crate::record::{Event, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, Group, State, Topic, View};
 use crate::types::{
-    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, LeaseToken, Limits, Lsn, ProduceScope, Timestamp,
+    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, ProduceScope,
+    Timestamp,
 };
 
 /// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.
 pub trait Seams: Copy {
-    /// The event to commit for a decision; `None` commits nothing.
+    /// Changes the event to commit for a decision. Returns whether to commit it.
     #[inline(always)]
-    fn decided(&self, state: &State, now: Timestamp, event: Event) -> Option<Event> {
-        let _ = (state, now);
-        Some(event)
+    fn decided(&self, state: &State, now: Timestamp, event: &mut Event) -> bool {
+        let _ = (state, now, event);
+        true
     }
 
     /// Applies a record that was just appended to the log.
@@ -93,8 +94,14 @@ pub trait Seams: Copy {
 
     /// Whether a group is done with the identity of a new message.
     #[inline(always)]
-    fn is_done(&self, state: &State, (topic, group): (&Topic, &Group), body: &Body, now: Timestamp) -> bool {
-        state.is_done(topic, group, body, now)
+    fn is_done(
+        &self,
+        state: &State,
+        (topic, group): (&Topic, &Group),
+        (body, key): (&Body, &IdentityKey),
+        now: Timestamp,
+    ) -> bool {
+        state.is_done(topic, group, (body, key), now)
     }
 
     /// Whether the producer of a message that these groups skip is told that it is already done.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::credit::Credit;
 use super::unanswered::Unanswered;
+use crate::collections::cow::CowMap;
 use crate::command::OnDisconnect;
 use crate::types::{ConsumerId, GroupId, Millis, OwnerName, PartitionId, Position, TopicId};
 
@@ -55,9 +56,9 @@ pub(crate) enum Turn {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ConsumerTurns {
     members: BTreeSet<ConsumerId>,
-    with_credit: BTreeSet<ConsumerId>,
+    with_credit: CowMap<ConsumerId, ()>,
     /// Consumers with credit that are asked last.
-    last_resort: BTreeSet<ConsumerId>,
+    last_resort: CowMap<ConsumerId, ()>,
     last_served: ConsumerId,
 }
 
@@ -73,11 +74,11 @@ impl ConsumerTurns {
 
     pub(crate) fn set_turn(&mut self, consumer: ConsumerId, turn: Turn) {
         match turn {
-            Turn::Regular => self.with_credit.insert(consumer),
+            Turn::Regular => self.with_credit.insert(consumer, ()),
             Turn::LastResort | Turn::Never => self.with_credit.remove(&consumer),
         };
         match turn {
-            Turn::LastResort => drop(self.last_resort.insert(consumer)),
+            Turn::LastResort => drop(self.last_resort.insert(consumer, ())),
             Turn::Regular | Turn::Never if self.last_resort.is_empty() => {}
             Turn::Regular | Turn::Never => drop(self.last_resort.remove(&consumer)),
         }
@@ -102,14 +103,14 @@ impl ConsumerTurns {
     }
 }
 
-/// The first element at or after `from`; if there is none, the first of all.
+/// The first key at or after `from`; if there is none, the first of all.
 ///
-/// Checks both ends before it searches a range, which costs more; usually there is one element or `from` is past the
-/// last.
-pub(super) fn next_turn<T: Ord + Copy>(set: &BTreeSet<T>, from: T) -> Option<T> {
-    let first = *set.first()?;
-    if first >= from || *set.last()? < from {
-        return Some(first);
+/// Checks both ends before it searches a range, which costs more; usually there is one key or `from` is past the last.
+pub(super) fn next_turn<T: Ord + Copy>(keys: &CowMap<T, ()>, from: T) -> Option<T> {
+    let (first, ()) = keys.first()?;
+    let (last, ()) = keys.last()?;
+    if *first >= from || *last < from {
+        return Some(*first);
     }
-    set.range(from..).next().copied()
+    keys.range_from(&from).next().map(|(key, ())| *key)
 }

@@ -3,27 +3,27 @@
 //! A lease runs from the moment its grant could leave, so it can outlast the recorded end. That is volatile: after a
 //! restart the recorded end counts.
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use crate::collections::cow::CowMap;
 use crate::types::{Identity, LeaseToken, Millis, Timestamp};
 
 /// The grants of this boot that have not ended.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grants {
-    running: BTreeMap<LeaseToken, Grant>,
-    /// The released grants by the end of their lease.
-    ends: BTreeSet<(Timestamp, LeaseToken)>,
-    /// When the effects of the grants expire in the recorded state, as far as it is known.
-    expiries: BTreeSet<(Timestamp, LeaseToken)>,
+    /// Grants begin and mostly end in the order of their tokens, and a [`CowMap`] searches its ends first.
+    running: CowMap<LeaseToken, Grant>,
+    /// When each grant is checked next.
+    checks: CowMap<(Timestamp, LeaseToken), ()>,
 }
 
+/// A grant that runs, as far as it is known.
 #[derive(Clone, Debug)]
-struct Grant {
-    identity: Identity,
-    lease: Millis,
+pub(crate) struct Grant {
+    pub(crate) identity: Identity,
+    pub(crate) lease: Millis,
     /// The end of the lease; `None` until the grant could leave.
-    end: Option<Timestamp>,
-    expires_at: Timestamp,
+    pub(crate) end: Option<Timestamp>,
+    /// Not after the lease can have ended or its effect can expire in the recorded state.
+    check_at: Timestamp,
 }
 
 /// When the lease of a grant ends.
@@ -37,37 +37,29 @@ pub(crate) enum GrantEnd {
     At(Timestamp),
 }
 
-/// A running grant whose effect expires in the recorded state.
-#[derive(Clone, Debug)]
-pub(crate) struct Overrunning {
-    pub(crate) token: LeaseToken,
-    pub(crate) identity: Identity,
-    pub(crate) lease: Millis,
-    pub(crate) end: Option<Timestamp>,
-}
-
 impl Grants {
-    /// An effect was granted or its grant renewed. The lease runs from [`Grants::released`].
-    pub(crate) fn granted(&mut self, token: LeaseToken, identity: &Identity, lease: Millis, expires_at: Timestamp) {
-        self.ended(token);
-        self.expiries.insert((expires_at, token));
-        self.running.insert(token, Grant { identity: identity.clone(), lease, end: None, expires_at });
+    /// An effect was granted or its grant renewed, for `lease`, which ends at `until` in the recorded state. It runs
+    /// from [`Grants::released`].
+    pub(crate) fn granted(&mut self, token: LeaseToken, identity: Identity, lease: Millis, until: Timestamp) {
+        // The lease ends at `until` or later, and its effect expires at its end or later.
+        let grant = Grant { identity, lease, end: None, check_at: until };
+        if let Some(before) = self.running.insert(token, grant) {
+            self.checks.remove(&(before.check_at, token));
+        }
+        self.checks.insert((until, token), ());
     }
 
     /// The grant could leave at `now`.
     pub(crate) fn released(&mut self, token: LeaseToken, now: Timestamp) {
-        let Some(grant) = self.running.get_mut(&token).filter(|grant| grant.end.is_none()) else { return };
-        let end = now.after(grant.lease);
-        grant.end = Some(end);
-        self.ends.insert((end, token));
+        if let Some(grant) = self.running.get_mut(&token) {
+            grant.end.get_or_insert(now.after(grant.lease));
+        }
     }
 
-    /// The grant was finished, forgotten or replaced.
+    /// The grant was finished, forgotten or replaced, or its lease has ended.
     pub(crate) fn ended(&mut self, token: LeaseToken) {
-        let Some(grant) = self.running.remove(&token) else { return };
-        self.expiries.remove(&(grant.expires_at, token));
-        if let Some(end) = grant.end {
-            self.ends.remove(&(end, token));
+        if let Some(grant) = self.running.remove(&token) {
+            self.checks.remove(&(grant.check_at, token));
         }
     }
 
@@ -79,34 +71,26 @@ impl Grants {
         }
     }
 
-    /// Removes the grants whose lease has ended at `now`.
-    pub(crate) fn remove_ended(&mut self, now: Timestamp) {
-        while let Some((_, token)) = self.ends.first().copied().filter(|(end, _)| *end <= now) {
-            self.ended(token);
-        }
-    }
-
-    /// When a grant may have to be renewed, at the earliest.
-    pub(crate) fn next_expiry(&self) -> Option<Timestamp> {
-        self.expiries.first().map(|(expires_at, _)| *expires_at)
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// The first running grant whose effect expires at or before `now` in the recorded state.
-    pub(crate) fn first_overrunning(&self, now: Timestamp) -> Option<Overrunning> {
-        let (_, token) = self.expiries.first().copied().filter(|(expires_at, _)| *expires_at <= now)?;
-        let Grant { identity, lease, end, .. } = self.running.get(&token)?;
-        Some(Overrunning { token, identity: identity.clone(), lease: *lease, end: *end })
+    /// When a grant is checked next.
+    pub(crate) fn next_check(&self) -> Option<Timestamp> {
+        self.checks.first().map(|((at, _), ())| *at)
     }
 
-    /// The effect of a grant now expires at `expires_at` in the recorded state.
-    pub(crate) fn set_expiry(&mut self, token: LeaseToken, expires_at: Timestamp) {
+    /// The first grant whose check is due at `now`.
+    pub(crate) fn first_due(&self, now: Timestamp) -> Option<(LeaseToken, &Grant)> {
+        let ((_, token), ()) = self.checks.first().filter(|((at, _), ())| *at <= now)?;
+        Some((*token, self.running.get(token)?))
+    }
+
+    /// The grant was checked; `at` is not after its lease can have ended or its effect can expire.
+    pub(crate) fn check_again(&mut self, token: LeaseToken, at: Timestamp) {
         let Some(grant) = self.running.get_mut(&token) else { return };
-        let before = std::mem::replace(&mut grant.expires_at, expires_at);
-        self.expiries.remove(&(before, token));
-        self.expiries.insert((expires_at, token));
+        let before = std::mem::replace(&mut grant.check_at, at);
+        self.checks.remove(&(before, token));
+        self.checks.insert((at, token), ());
     }
 }

@@ -95,11 +95,11 @@ impl Leases {
         &mut self,
         decided_at: Lsn,
         token: LeaseToken,
-        identity: &Identity,
+        identity: Identity,
         lease: Millis,
-        expires_at: Timestamp,
+        until: Timestamp,
     ) {
-        self.grants.granted(token, identity, lease, expires_at);
+        self.grants.granted(token, identity, lease, until);
         self.unreleased.push_back(Unreleased { decided_at, leased: Leased::Grant(token) });
     }
 
@@ -130,7 +130,6 @@ impl Index {
                 Leased::Grant(token) => self.leases.grants.released(token, now),
             }
         }
-        self.leases.grants.remove_ended(now);
     }
 
     fn release_message(&mut self, message_ref: &MessageRef, decided_at: Lsn, end: Timestamp) {
@@ -195,10 +194,11 @@ impl Index {
         }
     }
 
-    /// A lease has ended: updates the in-flight limit of its partition, and the order and credit of its stream.
-    pub(super) fn lease_ended(&mut self, message_ref: &MessageRef, by: EndedBy, now: Timestamp) {
+    /// Ends the lease of a message, if it has one: updates the in-flight limit of its partition, and the order and
+    /// credit of its stream. Forgets a lease that has expired before. Returns whether the message was leased.
+    pub(super) fn end_lease(&mut self, message_ref: &MessageRef, by: EndedBy, now: Timestamp) -> bool {
         let cursor = self.cursor_mut(message_ref);
-        let lease = match by {
+        let ended = match by {
             EndedBy::Expiry => cursor.leases.get_mut(&message_ref.position).map(|lease| {
                 let ended = *lease;
                 lease.end = LeaseEnd::Expired;
@@ -206,13 +206,22 @@ impl Index {
             }),
             _ => cursor.leases.remove(&message_ref.position),
         };
+        let Some(lease) = ended else { return false };
+        if lease.end == LeaseEnd::Expired {
+            self.expired_lease_forgotten(lease, by, now);
+            return false;
+        }
         if std::mem::take(&mut cursor.full) {
             self.offer(message_ref.topic, message_ref.group, message_ref.partition);
         }
-        let lease = lease.expect("every lease is in the index");
         if let LeaseEnd::At(end) = lease.end {
             self.timers.cancel(end, Timer::Lease(*message_ref));
         }
+        self.lease_ended(message_ref, lease, by, now);
+        true
+    }
+
+    fn lease_ended(&mut self, message_ref: &MessageRef, lease: Lease, by: EndedBy, now: Timestamp) {
         let adaptive_credit = self.leases.adaptive_credit;
         let Some(consumer) = self.consumers.get_mut(&lease.stream) else {
             return self.lease_of_ended_stream_ended(lease, by);
@@ -247,11 +256,12 @@ impl Index {
 
     /// A message that waited for its redelivery is acked, dead-lettered or replayed.
     pub(super) fn forget_expired_lease(&mut self, message_ref: &MessageRef, by: EndedBy, now: Timestamp) {
-        let cursor = self.cursor_mut(message_ref);
-        if cursor.leases.is_empty() {
-            return;
+        if let Some(lease) = self.cursor_mut(message_ref).leases.remove(&message_ref.position) {
+            self.expired_lease_forgotten(lease, by, now);
         }
-        let Some(lease) = cursor.leases.remove(&message_ref.position) else { return };
+    }
+
+    fn expired_lease_forgotten(&mut self, lease: Lease, by: EndedBy, now: Timestamp) {
         if by == EndedBy::Ack
             && let Some(consumer) = self.consumers.get_mut(&lease.stream)
         {

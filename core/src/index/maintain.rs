@@ -15,10 +15,19 @@ use crate::types::{
 impl Index {
     /// Removes from the index what `record` is about to change. Called before the record is applied.
     pub(crate) fn before_apply(&mut self, state: &State, record: &Record) {
-        self.end_grants(state, &record.event);
         match &record.event {
-            Event::Completed(step) => self.withdraw(state, &step.message_ref, EndedBy::Ack, record.at),
-            Event::Acked { message_ref, .. } => self.withdraw(state, message_ref, EndedBy::Ack, record.at),
+            Event::Completed(step) => {
+                if step.effect.is_some() {
+                    self.end_grant_of(state, &step.message_ref);
+                }
+                self.withdraw(state, &step.message_ref, EndedBy::Ack, record.at);
+            }
+            Event::Acked { message_ref, commits, .. } => {
+                if commits.is_some() {
+                    self.end_grant_of(state, message_ref);
+                }
+                self.withdraw(state, message_ref, EndedBy::Ack, record.at);
+            }
             Event::Nacked { message_ref, .. } | Event::Released { message_ref } => {
                 self.withdraw(state, message_ref, EndedBy::Answer, record.at);
             }
@@ -74,46 +83,39 @@ impl Index {
         }
     }
 
-    /// Ends the grant of the effect that `event` grants again, finishes or deletes.
-    fn end_grants(&mut self, state: &State, event: &Event) {
-        if self.leases.grants.is_empty() {
-            return;
+    /// A message is acked and its effect committed: ends the grant of the effect, if it has one.
+    fn end_grant_of(&mut self, state: &State, message_ref: &MessageRef) {
+        if !self.leases.grants.is_empty()
+            && let Some(identity) = state.identity_at(message_ref)
+            && let Some(token) = state.store().get(&identity).and_then(|effect| effect.token)
+        {
+            self.leases.grants.ended(token);
         }
-        let known = |identity: &Identity| state.store().get(identity).and_then(|effect| effect.token);
-        let of_message = |message_ref: &MessageRef| known(&state.identity_at(message_ref)?);
-        let token = match event {
-            Event::EffectBegun(begun) => known(&begun.identity),
-            Event::EffectFinished { identity, .. } | Event::EffectForgotten { identity } => known(identity),
-            Event::Acked { message_ref, commits: Some(_), .. } => of_message(message_ref),
-            Event::Completed(step) if step.effect.is_some() => of_message(&step.message_ref),
-            _ => None,
-        };
-        token.into_iter().for_each(|token| self.leases.grants.ended(token));
     }
 
     /// Adds to the index what `record` has changed. Called after the record was applied.
     // One arm per event, as in `State::apply`.
     pub(crate) fn after_apply(&mut self, state: &State, record: &Record) {
-        let clocks = Clocks::of(state);
+        let clocks = || Clocks::of(state);
         match &record.event {
             Event::TopicCreated { topic, .. } => {
-                self.add_topic(state.topic(*topic).expect("the record created it"), clocks);
+                self.add_topic(state.topic(*topic).expect("the record created it"), clocks());
             }
             Event::GroupCreated { topic, group, .. } => {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
-                self.add_group(topic, topic.group(*group).expect("the record created it"), clocks);
-                self.reconcile(topic, clocks);
+                self.add_group(topic, topic.group(*group).expect("the record created it"), clocks());
+                self.reconcile(topic, clocks());
             }
             Event::GroupDeleted { topic, group } => {
                 for queue in &mut self.topic_mut(*topic).queues {
                     queue.stop_waiting(*group);
                 }
                 self.remove_group(*topic, *group);
-                self.reconcile(state.topic(*topic).expect("the topic of a group exists"), clocks);
+                self.reconcile(state.topic(*topic).expect("the topic of a group exists"), clocks());
             }
             Event::GroupSought { topic, group, .. } => {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
-                self.reconcile(topic, clocks);
+                self.reconcile(topic, clocks());
                 self.restart_group(topic, *group);
             }
             Event::GroupResumed { topic, group } => self.wake(*topic, *group),
@@ -158,7 +160,7 @@ impl Index {
                 self.schedule_winners(state);
                 match self.topics.contains_key(dead_topic) {
                     true => self.added(state, *dead_topic, *dead_partition),
-                    false => self.add_topic(state.topic(*dead_topic).expect("the record created it"), clocks),
+                    false => self.add_topic(state.topic(*dead_topic).expect("the record created it"), clocks()),
                 }
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, partition, .. } => {
@@ -355,22 +357,17 @@ impl Index {
 
     /// Removes a message from the ready ones of its group, or ends its lease.
     fn withdraw(&mut self, state: &State, message_ref: &MessageRef, by: EndedBy, now: Timestamp) {
-        let Some(topic) = state.topic(message_ref.topic) else { return };
-        match delivery_of(topic, message_ref).map(|delivery| delivery.phase) {
-            Some(Phase::Leased { .. }) => self.lease_ended(message_ref, by, now),
-            phase => {
-                self.forget_expired_lease(message_ref, by, now);
-                if let Some(Phase::Queued { not_before }) = phase {
-                    self.timers.cancel(not_before, Timer::Retry(*message_ref));
-                }
-                let message = topic
-                    .partition(message_ref.partition)
-                    .and_then(|partition| partition.message(message_ref.position));
-                let Some(message) = message else { return };
-                let priority = message.body.flags().priority;
-                self.cursor_mut(message_ref).take(priority, message_ref.position);
-            }
+        if self.end_lease(message_ref, by, now) {
+            return;
         }
+        let Some(topic) = state.topic(message_ref.topic) else { return };
+        if let Some(Phase::Queued { not_before }) = delivery_of(topic, message_ref).map(|delivery| delivery.phase) {
+            self.timers.cancel(not_before, Timer::Retry(*message_ref));
+        }
+        let message =
+            topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
+        let Some(message) = message else { return };
+        self.cursor_mut(message_ref).take(message.body.flags().priority, message_ref.position);
     }
 
     fn withdraw_group(&mut self, state: &State, topic: TopicId, group: GroupId, now: Timestamp) {
@@ -379,7 +376,10 @@ impl Index {
             for (position, delivery) in progress.deliveries() {
                 let message_ref = MessageRef { topic, group, partition, position };
                 match delivery.phase {
-                    Phase::Leased { .. } => self.lease_ended(&message_ref, EndedBy::Other, now),
+                    Phase::Leased { .. } => {
+                        let ended = self.end_lease(&message_ref, EndedBy::Other, now);
+                        debug_assert!(ended, "every lease is in the index");
+                    }
                     Phase::Queued { not_before } => self.timers.cancel(not_before, Timer::Retry(message_ref)),
                 }
             }

@@ -14,7 +14,7 @@ mod priorities;
 mod timers;
 mod unanswered;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 pub(crate) use self::consumers::Consumer;
@@ -27,6 +27,7 @@ use self::leases::{Lease, Leases};
 use self::priorities::PriorityQueue;
 use self::timers::Timers;
 pub(crate) use self::timers::{Due, Sweep, Timer};
+use crate::collections::cow::CowMap;
 use crate::collections::partition_set::PartitionSet;
 use crate::command::OnDisconnect;
 use crate::state::{DedupeTable, EffectTable, Message, State, Topic, View};
@@ -50,8 +51,9 @@ pub struct Index {
     /// The deadlines of the messages in a backlog, in wall time.
     deadlines: BTreeMap<(TopicId, PartitionId, Position), Timestamp>,
     /// Groups to which a message can possibly be dispatched. Visited in the order of their ids, so that dispatch does
-    /// not depend on the order in which they were added.
-    work: BTreeSet<(TopicId, GroupId)>,
+    /// not depend on the order in which they were added. Runs empty between any two messages, for which a [`CowMap`]
+    /// does not allocate.
+    work: CowMap<(TopicId, GroupId), ()>,
     /// Where the next call continues.
     work_from: (TopicId, GroupId),
     /// Counts expired delays.
@@ -305,7 +307,7 @@ impl Index {
             return;
         };
         if group_index.turns.has_credit() && !group_index.candidates.is_empty() {
-            self.work.insert((topic, group));
+            self.work.insert((topic, group), ());
         }
     }
 
@@ -321,7 +323,7 @@ impl Index {
             group_index.cursors[partition.0 as usize].waiting = false;
             group_index.candidates.insert(partition);
             if group_index.turns.has_credit() {
-                self.work.insert((topic, group));
+                self.work.insert((topic, group), ());
             }
         }
     }

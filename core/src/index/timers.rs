@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::collections::cow::CowMap;
-use crate::types::{EffectNamespace, GroupId, MessageRef, PartitionId, Position, ProduceScope, Timestamp, TopicId};
+use crate::types::{
+    EffectNamespace, GroupId, MessageRef, PartitionId, Position, ProduceScope, Timestamp, TopicId, WallClock,
+};
 
 /// When a timer is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,10 +164,10 @@ impl Timers {
         (key.at() <= now).then(|| (Due::Broker(key.at()), key.timer()))
     }
 
-    /// As [`Timers::due`], at wall time `wall`.
-    pub(crate) fn due_in_wall_time(&self, wall: Timestamp) -> Option<(Due, Timer)> {
+    /// As [`Timers::due`], of the timers in wall time by `clock`.
+    pub(crate) fn due_in_wall_time(&self, clock: &WallClock, now: Timestamp) -> Option<(Due, Timer)> {
         let (key, ()) = self.wall_timers.first()?;
-        (key.at() <= wall).then(|| (Due::Wall(key.at()), key.timer()))
+        (key.at() <= clock.wall(now)).then(|| (Due::Wall(key.at()), key.timer()))
     }
 
     /// Removes and returns the first sweep due at `now`.

@@ -95,10 +95,12 @@ impl Unanswered {
 
     /// The lease of this delivery ended, neither by an answer nor by expiry.
     pub(crate) fn end(&mut self, order: DeliveryOrder) {
-        let index = match self.entries.front() {
-            Some(first) if first.order == order => Ok(0),
-            _ => self.entries.binary_search_by_key(&order, |entry| entry.order),
-        };
+        if self.entries.front().is_some_and(|first| first.order == order && first.status == Status::Leased) {
+            self.entries.pop_front();
+            self.leased -= 1;
+            return self.drop_ended_first();
+        }
+        let index = self.entries.binary_search_by_key(&order, |entry| entry.order);
         let Some(entry) = index.ok().and_then(|index| self.entries.get_mut(index)) else { return };
         if entry.status == Status::Leased {
             entry.status = Status::Ended;
@@ -118,11 +120,16 @@ impl Unanswered {
         self.leased == 0
     }
 
-    fn trim(&mut self) {
+    /// The first entry never has ended.
+    fn drop_ended_first(&mut self) {
         while self.entries.front().is_some_and(|first| first.status == Status::Ended) {
             self.entries.pop_front();
             self.ended -= 1;
         }
+    }
+
+    fn trim(&mut self) {
+        self.drop_ended_first();
         if self.ended > ENDED_MAX && self.ended > self.entries.len() / 2 {
             self.entries.retain(|entry| entry.status != Status::Ended);
             self.ended = 0;

@@ -10,8 +10,8 @@ use super::{Contradiction, State};
 use crate::collections::shared::unshared;
 use crate::record::{DedupeWindow, Event, Record};
 use crate::types::{
-    Body, DeliveryState, GroupId, IdentityKey, LastError, LeaseToken, MessageRef, Offset, OwnerName,
-    PARTITIONS_CEILING, PartitionId, Phase, Timestamp, TopicId, TopicName, Winner,
+    Body, DeliveryState, GroupId, LastError, LeaseToken, MessageRef, Offset, OwnerName, PARTITIONS_CEILING,
+    PartitionId, Phase, Timestamp, TopicId, TopicName, Winner,
 };
 
 impl State {
@@ -66,15 +66,13 @@ impl State {
                 self.deliver(message_ref, *token, owner.clone(), *until)?;
             }
             Event::Acked { message_ref, commits, winner_until } => {
-                let delivery = self.delivery_mut(message_ref)?;
-                let (offset, token) = (delivery.offset, delivery.token);
                 if let Some(window) = commits {
                     self.commit_effect(message_ref, *window, at)?;
                 }
-                self.ack(message_ref)?;
+                let delivery = self.ack_delivered(message_ref)?;
                 if let Some(until) = *winner_until {
-                    let winner = Winner { token: Some(token), until };
-                    self.remember_winner(message_ref.at_offset(offset), winner)?;
+                    let winner = Winner { token: Some(delivery.token), until };
+                    self.remember_winner(message_ref.at_offset(delivery.offset), winner)?;
                 }
             }
             Event::Nacked { message_ref, reason, not_before } => {
@@ -181,7 +179,8 @@ impl State {
         if !stored_in.groups().map(Group::id).eq(skipped.iter().copied()) {
             return Err(Contradiction("skip that does not name every group"));
         }
-        if !stored_in.groups().all(|group| self.is_done(stored_in, group, body, at)) {
+        let key = body.identity_key().ok_or(Contradiction("skip of a message without an idempotency key"))?;
+        if !stored_in.groups().all(|group| self.is_done(stored_in, group, (body, &key), at)) {
             return Err(Contradiction("skip of a message whose identity is not committed"));
         }
         skipped.iter().try_for_each(|group| self.skip(&MessageRef { topic, group: *group, partition, position }))
@@ -222,9 +221,7 @@ impl State {
         at: Timestamp,
         (partition, offset): (PartitionId, Offset),
     ) -> Result<(), Contradiction> {
-        let (tenant, key) =
-            body.identity().ok_or(Contradiction("dedupe window of a message without an idempotency key"))?;
-        let key = IdentityKey::new(tenant, key);
+        let key = body.identity_key().ok_or(Contradiction("dedupe window of a message without an idempotency key"))?;
         let table = self.dedupe.entry(dedupe.scope.clone()).or_default();
         let entry = DedupeEntry { partition, offset, expires_at: dedupe.expires_at };
         match unshared(table).insert(key, entry) {
@@ -314,8 +311,13 @@ impl State {
         Ok(())
     }
 
-    /// Acks a message in its group.
-    pub(crate) fn ack(&mut self, message_ref: &MessageRef) -> Result<(), Contradiction> {
+    /// Acks a message that was delivered to its group, and returns its newest delivery.
+    pub(super) fn ack_delivered(&mut self, message_ref: &MessageRef) -> Result<DeliveryState, Contradiction> {
+        self.ack(message_ref)?.ok_or(Contradiction("no such delivery"))
+    }
+
+    /// Acks a message in its group, and returns its newest delivery; `None` if there was none.
+    pub(crate) fn ack(&mut self, message_ref: &MessageRef) -> Result<Option<DeliveryState>, Contradiction> {
         let topic = self.topic_mut(message_ref.topic)?;
         let (groups, retention) = (topic.groups.len() as u32, topic.retention);
         let (progress, partition) = topic
@@ -326,9 +328,8 @@ impl State {
         }
         let offset = partition.count_ack(message_ref.position, groups, retention);
         let offset = offset.ok_or(Contradiction("ack of a message that is not stored"))?;
-        progress.remove_delivery(message_ref.position);
         progress.acked.insert(message_ref.position, offset);
-        Ok(())
+        Ok(progress.remove_delivery(message_ref.position))
     }
 
     pub(crate) fn partition_mut(

@@ -56,11 +56,10 @@ impl Completions {
 impl State {
     pub(super) fn complete(&mut self, step: &Completed, at: Timestamp) -> Result<(), Contradiction> {
         self.store_step_outputs(step, at)?;
-        let offset = self.delivery_mut(&step.message_ref)?.offset;
         if let Some(conclusion) = &step.effect {
             self.conclude_effect(&step.message_ref, conclusion, at)?;
         }
-        self.ack(&step.message_ref)?;
+        let offset = self.ack_delivered(&step.message_ref)?.offset;
         if step.is_contested {
             let winner = Winner { token: Some(step.token), until: step.until };
             self.remember_winner(step.message_ref.at_offset(offset), winner)?;

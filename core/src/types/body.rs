@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::types::{MessageFlags, Metadata, ProduceScope, TopicName, metadata};
+use crate::types::{IdentityKey, MessageFlags, Metadata, ProduceScope, TopicName, metadata};
 use crate::wire::{Malformed, join};
 
 /// One message's metadata, key and value, shared without copying.
@@ -79,6 +79,17 @@ impl Body {
     /// Tenant and idempotency key, if the message has a key.
     #[must_use]
     pub fn identity(&self) -> Option<(&str, &str)> {
+        let (tenant, key) = self.identity_bytes()?;
+        Some((std::str::from_utf8(tenant).ok()?, std::str::from_utf8(key).ok()?))
+    }
+
+    /// Tenant and idempotency key, packed.
+    #[must_use]
+    pub(crate) fn identity_key(&self) -> Option<IdentityKey> {
+        self.identity_bytes().map(|(tenant, key)| IdentityKey::of_bytes(tenant, key))
+    }
+
+    fn identity_bytes(&self) -> Option<(&[u8], &[u8])> {
         if self.flags.has_identity { metadata::identity(&self.bytes[..self.metadata_len as usize]) } else { None }
     }
 

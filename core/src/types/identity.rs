@@ -1,5 +1,6 @@
 //! The identity of an effect: tenant, scope and key.
 
+use crate::types::identity_key::tenant_text;
 use crate::types::{DEFAULT_TENANT, GroupName, IdentityKey, Text, TopicName};
 use crate::wire::{Malformed, Reader};
 
@@ -103,10 +104,18 @@ impl Identity {
         Self { scope, packed, tenant: (tenant_from, at(tenant.len())), key_from }
     }
 
+    /// The effect of processing a message with this key, made by [`IdentityKey::new`], in a group.
+    pub(crate) fn consumed(topic: TopicName, group: GroupName, packed: IdentityKey) -> Self {
+        let at = |length: usize| u32::try_from(length).expect("an identity is shorter than 4 GiB");
+        let (tenant_from, tenant_len) = packed.tenant_range();
+        let tenant = (at(tenant_from), at(tenant_len));
+        Self { scope: Scope::Consume { topic, group }, packed, tenant, key_from: at(tenant_from + tenant_len) }
+    }
+
     /// The tenant; never empty.
     #[must_use]
     pub fn tenant(&self) -> &str {
-        std::str::from_utf8(self.bytes().0).expect("the tenant is UTF-8")
+        tenant_text(self.bytes().0)
     }
 
     /// The key; an empty key disables idempotency.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::types::DEFAULT_TENANT;
 use crate::wire::{Reader, join, varint};
 
 /// Tenant and key, ordered by a hash and then by the bytes.
@@ -18,8 +19,13 @@ impl IdentityKey {
     /// The key `key` of `tenant`.
     #[must_use]
     pub fn new(tenant: &str, key: &str) -> Self {
+        Self::of_bytes(tenant.as_bytes(), key.as_bytes())
+    }
+
+    /// As [`IdentityKey::new`], of texts that are known to be UTF-8.
+    pub(crate) fn of_bytes(tenant: &[u8], key: &[u8]) -> Self {
         let (tenant_len, len) = varint(tenant.len() as u64);
-        Self::joined(&[&tenant_len[..len], tenant.as_bytes(), key.as_bytes()])
+        Self::joined(&[&tenant_len[..len], tenant, key])
     }
 
     /// A key of concatenated `parts`: the tenant's length, the tenant, then an unambiguous encoding of the rest.
@@ -46,10 +52,18 @@ impl IdentityKey {
         &self.bytes
     }
 
+    /// Start and length of the tenant in the packed bytes.
+    pub(super) fn tenant_range(&self) -> (usize, usize) {
+        let mut reader = Reader::new(&self.bytes);
+        let len = reader.varint().expect("the length of the tenant is the first field") as usize;
+        (self.bytes.len() - reader.rest().len(), len)
+    }
+
     /// The tenant.
     #[must_use]
     pub(crate) fn tenant(&self) -> &str {
-        Reader::new(&self.bytes).text().expect("the tenant is the first field")
+        let tenant = Reader::new(&self.bytes).bytes().expect("the tenant is the first field");
+        tenant_text(tenant)
     }
 
     /// Tenant and key, of a key made by [`IdentityKey::new`].
@@ -59,4 +73,13 @@ impl IdentityKey {
         let tenant = reader.text().expect("the tenant is the first field");
         (tenant, std::str::from_utf8(reader.rest()).expect("the key is UTF-8"))
     }
+}
+
+/// The text of a packed tenant.
+pub(super) fn tenant_text(tenant: &[u8]) -> &str {
+    // Most effects have no tenant; their default need not be validated again.
+    if tenant == DEFAULT_TENANT.as_bytes() {
+        return DEFAULT_TENANT;
+    }
+    std::str::from_utf8(tenant).expect("the tenant is UTF-8")
 }

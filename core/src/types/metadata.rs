@@ -146,18 +146,18 @@ pub(crate) fn flags(bytes: &[u8]) -> Result<MessageFlags, Malformed> {
     Ok(flags)
 }
 
-/// The tenant and the key of the identity in validated metadata, if it has one.
-pub(crate) fn identity(bytes: &[u8]) -> Option<(&str, &str)> {
+/// The tenant and the key of the identity in validated metadata, if it has one. Both are UTF-8.
+pub(crate) fn identity(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (mut tenant, mut identity) = (None, None);
     let mut reader = Reader::new(bytes);
     while let (Ok(tag @ ..=IDEMPOTENCY_KEY), Ok(content)) = (reader.byte(), reader.bytes()) {
         match tag {
-            TENANT_ID => tenant = std::str::from_utf8(content).ok(),
-            IDEMPOTENCY_KEY => identity = std::str::from_utf8(content).ok(),
+            TENANT_ID => tenant = Some(content),
+            IDEMPOTENCY_KEY => identity = Some(content),
             _ => {}
         }
     }
-    let tenant = tenant.filter(|tenant| !tenant.is_empty()).unwrap_or(DEFAULT_TENANT);
+    let tenant = tenant.filter(|tenant| !tenant.is_empty()).unwrap_or(DEFAULT_TENANT.as_bytes());
     identity.filter(|key| !key.is_empty()).map(|key| (tenant, key))
 }
 

@@ -10,8 +10,8 @@ use super::{Contradiction, Group, State, Topic};
 use crate::record::{EffectBegun, EffectConclusion};
 use crate::types::effect::COMMITTED_TOPICS_MAX;
 use crate::types::{
-    Body, Effect, EffectNamespace, EffectStatus, GroupName, Identity, MessageRef, Millis, Outcome, PartitionId, Pin,
-    Position, Scope, Timestamp, TopicId, TopicName,
+    Body, Effect, EffectNamespace, EffectStatus, GroupName, Identity, IdentityKey, MessageRef, Millis, Outcome,
+    PartitionId, Pin, Position, Scope, Timestamp, TopicId, TopicName,
 };
 
 /// When an expired but pinned effect is checked again.
@@ -49,25 +49,30 @@ impl State {
         self.store.get(identity).filter(|effect| self.is_valid(&identity.scope, effect, now))
     }
 
-    /// The effect of processing a message in a group, unless it has expired at `now`. `None` if the message has no
-    /// idempotency key.
+    /// The effect of processing a message with this key in a group, unless it has expired at `now`.
     #[must_use]
     pub(crate) fn effect_of(
         &self,
         topic: &TopicName,
         group: &GroupName,
-        body: &Body,
+        key: &IdentityKey,
         now: Timestamp,
     ) -> Option<&Effect> {
-        let effect = self.store.consumed(topic, group, body.identity()?)?;
+        let effect = self.store.of_group(topic, group, key)?;
         (now < effect.expires_at || self.is_pinned(topic, group, effect)).then_some(effect)
     }
 
-    /// Whether the group has acked a message of the same identity and the same requested topic. Never for a message of
+    /// Whether the group has acked a message of the same `key` and the same requested topic as `body`. Never for a message of
     /// a dead-letter topic, since one message can be dead-lettered more than once.
     #[must_use]
-    pub(crate) fn is_done(&self, topic: &Topic, group: &Group, body: &Body, now: Timestamp) -> bool {
-        let effect = self.effect_of(topic.name(), group.name(), body, now);
+    pub(crate) fn is_done(
+        &self,
+        topic: &Topic,
+        group: &Group,
+        (body, key): (&Body, &IdentityKey),
+        now: Timestamp,
+    ) -> bool {
+        let effect = self.effect_of(topic.name(), group.name(), key, now);
         let requested = || body.produce_scope(topic.name()).topic;
         !topic.name().is_dead_letter()
             && effect.is_some_and(|effect| effect.is_committed_for(&requested(), topic.name()))
@@ -99,11 +104,7 @@ impl State {
         if begun.message.is_some_and(|message| !self.has_position(&begun.identity.scope, message)) {
             return Err(Contradiction("effect of a message that was never stored"));
         }
-        let pin = begun.message.map(new_pin);
-        let found = self.store.get(&begun.identity);
-        let is_found = found.is_some();
-        let Some(known) = found.filter(|effect| self.is_valid(&begun.identity.scope, effect, at)) else {
-            let lifetime = begun.lifetime.ok_or(Contradiction("new effect without a lifetime"))?;
+        if let Some(lifetime) = begun.lifetime {
             let owner = self.store.intern_owner(&begun.owner);
             let mut effect = Effect::granted(begun.token, owner, begun.until, at);
             effect.set_lifetime(lifetime);
@@ -111,14 +112,12 @@ impl State {
                 effect.details.get_or_insert_default().request_hash = Some(hash.clone());
             }
             effect.expires_at = effect.lifetime().after(begun.until);
-            effect.pin = pin;
-            if is_found {
-                // Expired, but not swept yet.
-                self.store.remove(&begun.identity);
+            effect.pin = begun.message.map(new_pin);
+            if self.insert_unless_valid(&begun.identity, effect, at) {
+                return Ok(());
             }
-            self.store.insert(&begun.identity, effect);
-            return Ok(());
-        };
+        }
+        let known = self.effect(&begun.identity, at).ok_or(Contradiction("new effect without a lifetime"))?;
         if known.status.is_final() {
             return Err(Contradiction("grant of an effect with a final outcome"));
         }
@@ -140,8 +139,8 @@ impl State {
             effect.result = None;
             effect.updated_at = at;
             effect.expires_at = effect.lifetime().after(begun.until);
-            if pin.is_some() {
-                effect.pin = pin;
+            if let Some(message) = begun.message {
+                effect.pin = Some(new_pin(message));
             }
         });
         Ok(())
@@ -247,11 +246,11 @@ impl State {
             self.identity_at(message_ref).ok_or(Contradiction("commit of a message without an idempotency key"))?;
         let (topics, until) = (self.topics_of(message_ref)?, at.after(window));
         let topics = (&topics.0, &topics.1);
-        if self.effect(&identity, at).is_none() {
-            self.store.remove(&identity);
-            if window > Millis(0) {
-                self.store.insert(&identity, Effect::acked(topics, window, at));
-            }
+        let is_new = match window {
+            Millis(0) => self.remove_if_expired(&identity, at),
+            window => self.insert_unless_valid(&identity, Effect::acked(topics, window, at), at),
+        };
+        if is_new {
             return Ok(());
         }
         self.store.change(&identity, |effect| {
@@ -280,11 +279,9 @@ impl State {
             self.identity_at(message_ref).ok_or(Contradiction("conclusion of a message without an idempotency key"))?;
         let topics = self.topics_of(message_ref)?;
         let topics = (&topics.0, &topics.1);
-        if self.effect(&identity, at).is_none() {
-            let acked = Effect::acked(topics, conclusion.window, at);
-            let effect = Effect { finished: true, result: conclusion.result.clone(), ..acked };
-            self.store.remove(&identity);
-            self.store.insert(&identity, effect);
+        let acked = Effect::acked(topics, conclusion.window, at);
+        let effect = Effect { finished: true, result: conclusion.result.clone(), ..acked };
+        if self.insert_unless_valid(&identity, effect, at) {
             return Ok(());
         }
         self.store.change(&identity, |effect| {
@@ -302,14 +299,29 @@ impl State {
         Ok(())
     }
 
+    /// Adds an effect, unless there is one that has not expired at `at`. Returns whether it was added.
+    fn insert_unless_valid(&mut self, identity: &Identity, effect: Effect, at: Timestamp) -> bool {
+        // Most effects are new: then this is the only search.
+        let Err(effect) = self.store.insert(identity, effect) else { return true };
+        self.remove_if_expired(identity, at) && self.store.insert(identity, effect).is_ok()
+    }
+
+    /// Removes an effect that has expired at `at` but is not swept yet. Returns whether there is none then.
+    fn remove_if_expired(&mut self, identity: &Identity, at: Timestamp) -> bool {
+        match self.store.get(identity) {
+            Some(effect) if self.is_valid(&identity.scope, effect, at) => return false,
+            Some(_) => drop(self.store.remove(identity)),
+            None => {}
+        }
+        true
+    }
+
     /// The identity of the effect of a message in its group; `None` if the message has no idempotency key.
     pub(crate) fn identity_at(&self, message_ref: &MessageRef) -> Option<Identity> {
         let topic = self.topics.get(&message_ref.topic)?;
         let message = topic.partition(message_ref.partition)?.message(message_ref.position)?;
-        let (tenant, key) = message.body.identity()?;
-        let group = topic.group(message_ref.group)?.name();
-        let scope = Scope::Consume { topic: topic.name().clone(), group: group.clone() };
-        Some(Identity::new(tenant, scope, key))
+        let key = message.body.identity_key()?;
+        Some(Identity::consumed(topic.name().clone(), topic.group(message_ref.group)?.name().clone(), key))
     }
 
     /// The requested topic of a message, and the topic that stores it.
@@ -321,9 +333,6 @@ impl State {
     }
 
     pub(super) fn restore_effect(&mut self, identity: &Identity, effect: &Effect) -> Result<(), Contradiction> {
-        if self.store.get(identity).is_some() {
-            return Err(Contradiction("two effects with one identity"));
-        }
         if identity.bytes().1.is_empty() {
             return Err(Contradiction("effect without a key"));
         }
@@ -352,8 +361,8 @@ impl State {
             return Err(Contradiction("effect of a message that was never stored"));
         }
         let owner = effect.owner.as_ref().map(|owner| self.store.intern_owner(owner));
-        self.store.insert(identity, Effect { owner, ..effect.clone() });
-        Ok(())
+        let restored = self.store.insert(identity, Effect { owner, ..effect.clone() });
+        restored.map_err(|_| Contradiction("two effects with one identity"))
     }
 
     /// Whether the group of `scope` exists and its topic has assigned the position.

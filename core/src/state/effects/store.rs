@@ -35,7 +35,13 @@ impl EffectStore {
     /// The effect of `tenant` and `key` in the consume scope of a group, expired or not.
     #[must_use]
     pub fn consumed(&self, topic: &TopicName, group: &GroupName, (tenant, key): (&str, &str)) -> Option<&Effect> {
-        self.group_table(topic, group)?.get(&IdentityKey::new(tenant, key))
+        self.of_group(topic, group, &IdentityKey::new(tenant, key))
+    }
+
+    /// As [`EffectStore::consumed`].
+    #[must_use]
+    pub(crate) fn of_group(&self, topic: &TopicName, group: &GroupName, key: &IdentityKey) -> Option<&Effect> {
+        self.group_table(topic, group)?.get(key)
     }
 
     /// The table of a namespace, unless it is empty.
@@ -97,12 +103,14 @@ impl EffectStore {
         owner.clone()
     }
 
-    /// Adds an effect, which must not exist.
-    pub(crate) fn insert(&mut self, identity: &Identity, effect: Effect) {
+    /// Adds an effect. Returns it and changes nothing if its identity is known.
+    pub(crate) fn insert(&mut self, identity: &Identity, effect: Effect) -> Result<(), Effect> {
         let tenant = identity.tenant();
-        self.table_mut(&EffectNamespace::of(&identity.scope)).insert(identity.packed().clone(), tenant, effect);
+        let table = self.table_mut(&EffectNamespace::of(&identity.scope));
+        table.insert(identity.packed().clone(), tenant, effect)?;
         count_up(&mut self.tenants, tenant);
         self.len += 1;
+        Ok(())
     }
 
     /// Changes an effect; `None` if it does not exist.
@@ -126,9 +134,9 @@ impl EffectStore {
         self.table_mut(namespace).change(key, change)
     }
 
-    /// Removes the effect of `key` in `namespace`.
+    /// Removes the effect of `key` in `namespace`. Copies a table that is shared, even if it has no such effect.
     pub(crate) fn remove_key(&mut self, namespace: &EffectNamespace, key: &IdentityKey) -> Option<Effect> {
-        self.table(namespace)?.get(key)?;
+        self.table(namespace)?;
         let tenant = key.tenant();
         let removed = self.table_mut(namespace).remove(key, tenant)?;
         count_down(&mut self.tenants, tenant, 1);

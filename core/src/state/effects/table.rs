@@ -68,15 +68,18 @@ impl EffectTable {
         self.tenants.iter().map(|(tenant, count)| (tenant, *count))
     }
 
-    /// Adds an effect, which must not exist.
-    pub(super) fn insert(&mut self, key: IdentityKey, tenant: &str, effect: Effect) {
+    /// Adds an effect. Returns it and changes nothing if its key is known.
+    pub(super) fn insert(&mut self, key: IdentityKey, tenant: &str, effect: Effect) -> Result<(), Effect> {
         let number = self.next;
+        if let Some(before) = self.known.insert(key.clone(), number) {
+            self.known.insert(key, before);
+            return Err(effect);
+        }
         self.next += 1;
         self.expiry_queue.insert((effect.expiry_check_at(), number), ());
-        let before = self.known.insert(key.clone(), number);
-        assert!(before.is_none(), "the key is new");
         self.effects.insert(number, (key, effect));
         count_up(&mut self.tenants, tenant);
+        Ok(())
     }
 
     /// Changes an effect; `None` if it does not exist.
