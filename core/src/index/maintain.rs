@@ -361,8 +361,10 @@ impl Index {
             return;
         }
         let Some(topic) = state.topic(message_ref.topic) else { return };
-        if let Some(Phase::Queued { not_before }) = delivery_of(topic, message_ref).map(|delivery| delivery.phase) {
-            self.timers.cancel(not_before, Timer::Retry(*message_ref));
+        match delivery_of(topic, message_ref).map(|delivery| delivery.phase) {
+            Some(Phase::Queued { not_before }) => self.timers.cancel(not_before, Timer::Retry(*message_ref)),
+            Some(Phase::Leased { .. }) => unreachable!("every lease is in the index"),
+            None => {}
         }
         let message =
             topic.partition(message_ref.partition).and_then(|partition| partition.message(message_ref.position));
@@ -378,7 +380,7 @@ impl Index {
                 match delivery.phase {
                     Phase::Leased { .. } => {
                         let ended = self.end_lease(&message_ref, EndedBy::Other, now);
-                        debug_assert!(ended, "every lease is in the index");
+                        assert!(ended, "every lease is in the index");
                     }
                     Phase::Queued { not_before } => self.timers.cancel(not_before, Timer::Retry(message_ref)),
                 }
