@@ -147,7 +147,8 @@ impl Maintenance {
         (MaintenanceTask::Remove, ops)
     }
 
-    /// Handles the result of a task. A full disk and a lack of descriptors are waited out; any other failure is returned.
+    /// Handles the result of a task. A full disk and a lack of descriptors are waited out; any other failure is
+    /// returned.
     pub(super) fn complete(
         &mut self,
         task: MaintenanceTask,
