@@ -182,7 +182,8 @@ fn stalled_sync_makes_the_broker_unready_until_it_ends() {
     let is_stopped = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !is_stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            let began = Instant::now();
+            while !is_stopped.load(std::sync::atomic::Ordering::Relaxed) && began.elapsed() < 2 * TIMEOUT {
                 assert_eq!(server.post("/v1/produce", r#"{"topic":"t","value":"v"}"#).status, 200);
             }
         });
