@@ -28,7 +28,7 @@ pub(super) struct SharedFolder {
     pub(super) folder: File,
     /// Held until the last storage is dropped; `None` if the caller holds the lock of an enclosing folder.
     lock: Option<File>,
-    /// Every existing file that this process created. The mutex is held for lookups, never during I/O.
+    /// The files that this process created, except closed segments. The mutex is held for lookups, never during I/O.
     created: Mutex<BTreeMap<FileId, Arc<OpenFile>>>,
 }
 

@@ -27,7 +27,10 @@ const SYNC_EVERY_BYTES: u64 = 2 << 20;
 /// by a background thread. Only the position of the current sequential read is separate.
 ///
 /// Files of an earlier process are read from the medium, past the page cache. Files created by this process are read
-/// through the cache, since the process stops after a failed sync. Only files created by this process accept appends.
+/// through the cache as long as they are open, since the process stops after a failed sync.
+///
+/// Only files created by this process accept appends, and a segment only until a later one has data: then it is closed,
+/// so that the number of descriptors does not grow with the log.
 #[derive(Debug)]
 pub struct FileStorage {
     shared: Arc<SharedFolder>,
@@ -85,6 +88,15 @@ impl FileStorage {
         &self.shared.path
     }
 
+    /// Closes the segments before `sequence`: the log syncs a segment before it begins the next.
+    fn close_segments_before(&self, sequence: u64) {
+        let mut created = self.shared.created();
+        let current = created.split_off(&FileId::Segment(sequence));
+        let old = std::mem::replace(&mut *created, current);
+        drop(created);
+        drop(old);
+    }
+
     fn find(&self, file: FileId) -> Option<Arc<OpenFile>> {
         self.shared.created().get(&file).cloned()
     }
@@ -113,6 +125,9 @@ impl Storage for FileStorage {
         let expected = open.end.load(Ordering::Acquire);
         if at.position != expected {
             return Err(StorageFault::Misplaced { expected, actual: at.position });
+        }
+        if let (FileId::Segment(sequence), 0) = (file, at.position) {
+            self.close_segments_before(sequence);
         }
         let end = expected + bytes.len() as u64;
         if open.capacity > 0 && end > open.capacity {

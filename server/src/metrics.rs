@@ -8,7 +8,7 @@ use std::time::Duration;
 use driftq_core::Pipeline;
 use driftq_core::reply::RouterUse;
 use driftq_core::state::Partition;
-use driftq_core::types::Now;
+use driftq_core::types::{Millis, Now};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
@@ -28,12 +28,13 @@ const ALWAYS_LISTED: [(&str, &str, &str); 4] = [
 ];
 
 /// Every `reason` of `produce_rejected`.
-const REJECT_REASONS: [&str; 11] = [
+const REJECT_REASONS: [&str; 12] = [
     "overloaded",
     "dlq_full",
     "dedupe_full",
     "too_many",
     "log_busy",
+    "memory",
     "storage_full",
     "invalid",
     "not_found",
@@ -167,7 +168,30 @@ impl Metrics {
             "Duration of the last recovery",
             ConstGauge::new(self.recovery.get().as_secs_f64()),
         );
+        current.register(
+            "log_sync_pending_seconds",
+            "How long the sync in progress has been under way",
+            ConstGauge::new(broker.log_busy_for.0 as f64 / 1_000.0),
+        );
         current.register("ready", "Whether commands are accepted", gauge(broker.is_ready.into()));
+        let memory = &broker.memory;
+        current.register("body_bytes", "Bytes of unfinished request bodies", gauge(memory.body_bytes));
+        current.register(
+            "bodies_refused",
+            "Bodies refused for want of memory",
+            ConstCounter::new(memory.bodies_refused),
+        );
+        current.register("unsent_bytes", "Bytes of responses that clients have not read", gauge(memory.unsent_bytes));
+        current.register(
+            "answers_refused",
+            "Answers refused because too many bytes are unsent",
+            ConstCounter::new(memory.answers_refused),
+        );
+        current.register(
+            "slow_readers_closed",
+            "Connections closed because their clients did not read",
+            ConstCounter::new(memory.slow_readers_closed),
+        );
         if let Some(pipeline) = broker.pipeline {
             register_broker(pipeline, &mut current);
             current.register(
@@ -185,6 +209,21 @@ impl Metrics {
     }
 }
 
+/// Memory of requests and responses in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryFigures {
+    /// Bytes of unfinished request bodies.
+    pub(crate) body_bytes: usize,
+    /// Bodies that were refused.
+    pub(crate) bodies_refused: u64,
+    /// Bytes of unsent responses.
+    pub(crate) unsent_bytes: usize,
+    /// Answers that were refused.
+    pub(crate) answers_refused: u64,
+    /// Connections that were closed because their clients did not read.
+    pub(crate) slow_readers_closed: u64,
+}
+
 /// The broker's side of [`Metrics::render`].
 #[derive(Debug)]
 pub(crate) struct BrokerFigures<'a> {
@@ -194,6 +233,10 @@ pub(crate) struct BrokerFigures<'a> {
     pub(crate) pending_replies: usize,
     /// Whether commands are accepted.
     pub(crate) is_ready: bool,
+    /// How long the log job in progress has been under way.
+    pub(crate) log_busy_for: Millis,
+    /// Memory of requests and responses in progress.
+    pub(crate) memory: MemoryFigures,
     /// The clocks of the machine.
     pub(crate) now: Now,
     /// The pipeline; `None` until the log is recovered.

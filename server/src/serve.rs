@@ -4,6 +4,7 @@
 //! SIGTERM or SIGINT nothing more is accepted, streams end, accepted requests get their responses and the log its
 //! footer if they do not take longer than their timeouts, and the process exits within a second.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -17,17 +18,18 @@ use driftq_core::pipeline::OpenError;
 use driftq_core::types::Now;
 use driftq_core::{Pipeline, PipelineConfig};
 use driftq_files::{DataFolder, FileStorage, FolderError, NullStorage, Prepare, fresh_log_id};
-use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::LocalSet;
 
 use crate::clock::Clock;
 use crate::config::Settings;
+use crate::descriptors;
 use crate::driver::{Disk, Driver, IoThreads};
 use crate::http::connection::{Stop, listen};
 use crate::http::{Api, Service};
 use crate::metrics::Metrics;
+use crate::signals::{Reload, Signals};
 use crate::wal;
 
 /// Wall time further ahead of the wall clock than this is warned of at the start, in milliseconds.
@@ -43,6 +45,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Bytes of the first segment that are written with zeros before the broker is ready.
 const FIRST_ZEROS_BYTES: u64 = 8 << 20;
 
+/// Connections that wait to be accepted; the system may limit it further (`net.core.somaxconn`).
+const LISTEN_BACKLOG: u32 = 4_096;
+
 /// Why a broker did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -50,7 +55,7 @@ pub enum ServeError {
     #[error("cannot listen on {addr}: {error}")]
     Listen {
         /// The address.
-        addr: std::net::SocketAddr,
+        addr: SocketAddr,
         /// The I/O error.
         error: std::io::Error,
     },
@@ -68,12 +73,12 @@ pub enum ServeError {
     System(#[from] std::io::Error),
 }
 
-/// Runs a broker until it is stopped by a signal.
+/// Runs a broker until it is stopped by a signal; `reload` is what SIGHUP does.
 ///
 /// # Errors
 /// [`ServeError`] if it cannot be started.
-pub fn run(settings: Settings) -> Result<ExitCode, ServeError> {
-    run_with_storage(settings, |files| files)
+pub fn run(settings: Settings, reload: Reload) -> Result<ExitCode, ServeError> {
+    run_on(settings, Some(reload), |files| files)
 }
 
 /// [`run`] with every handle on the log's files wrapped by `wrap`. For tests that need a broker on a faulty disk.
@@ -84,59 +89,40 @@ pub fn run_with_storage<S>(settings: Settings, wrap: fn(FileStorage) -> S) -> Re
 where
     S: Storage + Send + 'static,
 {
-    raise_file_limit();
+    run_on(settings, None, wrap)
+}
+
+fn run_on<S>(settings: Settings, reload: Option<Reload>, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
+where
+    S: Storage + Send + 'static,
+{
+    let loaded = settings.clone();
+    let settings = descriptors::fit(settings);
     let effective = settings.to_toml();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "driftqd; effective settings:\n{}", effective.trim_end());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
-    let result = local.block_on(&runtime, serve(settings, wrap));
+    let result = local.block_on(&runtime, async {
+        // First of all, so that no signal but the first two ends the process.
+        let signals = Signals::register(loaded, reload)?;
+        serve(settings, signals, wrap).await
+    });
     // Cancels the tasks that still run; their time is up.
     drop(local);
     runtime.shutdown_background();
     result
 }
 
-/// Raises the limit on open files to its maximum, as each connection is one.
-fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    if current != maximum
-        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
-    {
-        tracing::warn!("cannot raise the limit on open files, it stays at {current:?}: {error}");
-    }
-}
-
-/// Resolves on SIGTERM or SIGINT.
-struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl StopSignals {
-    fn register() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn received(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
-async fn serve<S>(settings: Settings, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
+async fn serve<S>(settings: Settings, mut signals: Signals, wrap: fn(FileStorage) -> S) -> Result<ExitCode, ServeError>
 where
     S: Storage + Send + 'static,
 {
     let addr = settings.addr;
     // The folder before the listener: a second broker on the same folder is refused before clients can reach it.
     let log = LogSource::prepare(&settings)?;
-    let listener = TcpListener::bind(addr).await.map_err(|error| ServeError::Listen { addr, error })?;
+    let listener = bind(addr).map_err(|error| ServeError::Listen { addr, error })?;
     let bound = listener.local_addr()?;
     let settings = Settings { addr: bound, ..settings };
-    let mut signals = StopSignals::register()?;
 
     let metrics = Metrics::new();
     let wake = Arc::new(Notify::new());
@@ -151,7 +137,7 @@ where
     let recovery = log.recover(&settings, driver.now(), wrap)?;
     let recovered = tokio::select! {
         recovered = recovery => recovered.expect("the recovery thread sends its result")?,
-        () = signals.received() => return Ok(ExitCode::SUCCESS),
+        () = signals.stop() => return Ok(ExitCode::SUCCESS),
     };
     metrics.set_recovery(began.elapsed());
     recovered.log_summary(began.elapsed());
@@ -164,7 +150,7 @@ where
     let driving = tokio::task::spawn_local(Rc::clone(&driver).run());
     tracing::info!("ready");
 
-    signals.received().await;
+    signals.stop().await;
     tracing::info!("stopping");
     stop.stop();
     let _ = listening.await;
@@ -172,6 +158,15 @@ where
     driving.abort();
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Listens, with a queue for many clients that connect at once.
+fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A restart may take the address while connections of its predecessor linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(LISTEN_BACKLOG)
 }
 
 /// Warns of wall time far ahead of the wall clock: deadlines pass too early until it is mended.

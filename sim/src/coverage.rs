@@ -39,6 +39,7 @@ points! {
     ClosedCleanly = "recovery recognised a clean shutdown",
     SyncFailed = "a sync failed",
     WriteFailed = "a write failed or was short",
+    NoDescriptor = "a file of the log could not be created for want of a descriptor",
     RefusedAfterFailure = "a command was refused because the log had failed",
     DiskFull = "a command was refused because the disk was full",
     LogBusy = "a command was refused while the log allocated space",

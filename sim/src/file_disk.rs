@@ -93,7 +93,7 @@ impl FileDisk {
         what: impl Display,
         operation: impl FnOnce(&mut FileStorage) -> Result<(), StorageFault>,
     ) -> Result<(), StorageFault> {
-        if !matches!(modelled, Err(StorageFault::Full | StorageFault::Io(_))) {
+        if !matches!(modelled, Err(StorageFault::Full | StorageFault::NoDescriptor | StorageFault::Io(_))) {
             let real = operation(&mut self.files);
             self.compare_results(what, &modelled, &real);
         }

@@ -130,6 +130,7 @@ faults! {
     BackoffHidesDeadline "backoff-hides-deadline": "A deadline that passes during a backoff has no effect until its \
         end.",
     SyncRetriedAfterFailure "sync-retried-after-failure": "A failed sync is retried and its success is trusted.",
+    NoDescriptorFails "no-descriptor-fails": "A lack of descriptors fails the log.",
     FailureIgnored "failure-ignored": "A failed write is reported as a success.",
     SegmentRemovedEarly "segment-removed-early": "Closed segments are removed before the snapshot that replaces them \
         is durable.",

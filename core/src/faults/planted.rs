@@ -331,6 +331,9 @@ impl Seams for Planted {
         match (self.0, result) {
             (Fault::FailureIgnored, Err(_)) => Ok(()),
             (Fault::SyncRetriedAfterFailure, Err(_)) => retry(),
+            (Fault::NoDescriptorFails, Err(StorageFault::NoDescriptor)) => {
+                Err(StorageFault::Io("too many open files".to_owned()))
+            }
             (_, result) => result,
         }
     }

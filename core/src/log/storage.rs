@@ -84,6 +84,9 @@ pub enum StorageFault {
     /// No space left. The operation has had no effect.
     #[error("no space left")]
     Full,
+    /// No descriptor left, of this process or of the system. The operation has had no effect.
+    #[error("too many open files")]
+    NoDescriptor,
     /// The file does not exist.
     #[error("no such file")]
     NotFound,
@@ -124,7 +127,8 @@ pub trait Storage {
     /// [`sync_folder`](Self::sync_folder).
     ///
     /// # Errors
-    /// [`StorageFault::Exists`]; [`StorageFault::Full`], in which case no file is left; [`StorageFault::Io`].
+    /// [`StorageFault::Exists`]; [`StorageFault::Full`] or [`StorageFault::NoDescriptor`], in which case no file is
+    /// left; [`StorageFault::Io`].
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault>;
 
     /// Writes `bytes` at the end of the written data; after an error none of them are visible to readers. Durable after

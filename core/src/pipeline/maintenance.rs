@@ -7,7 +7,7 @@ use crate::record::{Event, Record};
 use crate::state::View;
 use crate::types::{Lsn, Millis, Timestamp};
 
-/// How long after a full disk the creation of a segment is retried.
+/// How long after a full disk, or for want of a descriptor, the creation of a file is retried.
 const RETRY: Millis = Millis(1_000);
 
 /// How long after a full disk a snapshot is retried. Each attempt uses up the free space before it fails.
@@ -26,7 +26,7 @@ pub(super) struct Maintenance {
     create_at: Option<Timestamp>,
     /// When the next snapshot may begin.
     snapshot_at: Option<Timestamp>,
-    /// Whether the last snapshot failed because the disk was full.
+    /// Whether the last snapshot failed because the disk was full or there was no descriptor.
     must_retry_snapshot: bool,
 }
 
@@ -84,7 +84,7 @@ impl Maintenance {
         matches!(self.task, Task::Idle) && self.snapshot_at.is_none()
     }
 
-    /// Whether a snapshot must be taken because the last one failed on a full disk.
+    /// Whether a snapshot must be taken because the last one failed on a full disk or for want of a descriptor.
     pub(super) fn must_retry_snapshot(&self) -> bool {
         self.must_retry_snapshot
     }
@@ -115,8 +115,8 @@ impl Maintenance {
 
     /// The next task and its ops.
     pub(super) fn next(&mut self, log: &mut Writer) -> Option<(MaintenanceTask, Vec<IoOp>)> {
-        let retry = log.next_segment() == NextSegment::NoSpace && self.create_at.is_none();
-        if log.next_segment() == NextSegment::Missing || retry {
+        let is_wanted = matches!(log.next_segment(), NextSegment::Missing | NextSegment::NoSpace);
+        if is_wanted && self.create_at.is_none() {
             log.set_next_segment(NextSegment::Creating);
             let create = IoOp::Create { file: log.next_file(), capacity: log.segment_bytes() };
             return Some((MaintenanceTask::CreateSegment, vec![create, IoOp::SyncFolder]));
@@ -147,7 +147,8 @@ impl Maintenance {
         (MaintenanceTask::Remove, ops)
     }
 
-    /// Handles the result of a task. A full disk is retried later; any other failure is returned.
+    /// Handles the result of a task. A full disk and a lack of descriptors are waited out; any other failure is
+    /// returned.
     pub(super) fn complete(
         &mut self,
         task: MaintenanceTask,
@@ -160,6 +161,16 @@ impl Maintenance {
             (MaintenanceTask::CreateSegment, Err(StorageFault::Full)) => {
                 log.set_next_segment(NextSegment::NoSpace);
                 self.create_at = Some(now.after(RETRY));
+            }
+            (MaintenanceTask::CreateSegment, Err(StorageFault::NoDescriptor)) => {
+                log.set_next_segment(NextSegment::Missing);
+                self.create_at = Some(now.after(RETRY));
+            }
+            (MaintenanceTask::Write { .. }, Err(StorageFault::NoDescriptor)) => {
+                // The draft was not created, so nothing has to be removed.
+                self.snapshot_at = Some(now.after(RETRY));
+                self.must_retry_snapshot = true;
+                self.task = Task::Idle;
             }
             (MaintenanceTask::Write { .. }, Err(StorageFault::Full)) => {
                 self.snapshot_at = Some(now.after(RETRY_SNAPSHOT));

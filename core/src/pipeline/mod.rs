@@ -180,7 +180,7 @@ impl<F: Faults> Pipeline<F> {
     ///
     /// Call it exactly once per job, after it was performed, with the result of [`Job::perform`]. Without it no further
     /// job of the class is returned. Success of a log job releases the outputs that it makes durable. Any failure
-    /// except a full disk in a background job is final: held replies become
+    /// except a full disk or a lack of descriptors in a background job is final: held replies become
     /// [`Refusal::LogFailed`](crate::Refusal::LogFailed), and only a restart continues. A failed sync must never be
     /// reported as a success.
     pub fn complete(&mut self, now: impl Into<Now>, job: Job, result: Result<(), StorageFault>) {

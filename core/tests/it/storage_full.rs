@@ -373,3 +373,38 @@ fn start_without_space_for_smallest_segment_fails_and_leaves_nothing() {
     let mut broker = TestBroker::open(storage, config(), full.now, NoFaults);
     attempt(&mut broker).expect("a start with space continues");
 }
+
+#[test]
+fn lack_of_descriptors_is_waited_out_for_segments() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    broker.storage.set_no_descriptor(true);
+    // The next segment exists already; the one after it cannot be created.
+    let accepted = (0..1_000).take_while(|_| attempt(&mut broker).is_ok()).count();
+    assert!(accepted > 50, "refused after {accepted}");
+    let refused = attempt(&mut broker).unwrap_err();
+    assert!(matches!(refused, Refusal::Overloaded { reason: Overload::Log, .. }), "{refused:?}");
+    broker.advance(60_000);
+    assert!(attempt(&mut broker).is_err(), "still no descriptor");
+    assert_eq!(broker.pipeline.failure(), None);
+    assert_eq!(broker.recovered_digest(), broker.digest());
+    broker.storage.set_no_descriptor(false);
+    broker.advance(1_000);
+    (0..200).for_each(|_| attempt(&mut broker).unwrap());
+    assert_eq!(broker.recovered_digest(), broker.digest());
+}
+
+#[test]
+fn lack_of_descriptors_is_waited_out_for_snapshots() {
+    let mut broker = TestBroker::with(config(), NoFaults);
+    broker.topic("t", 1);
+    attempt(&mut broker).unwrap();
+    broker.storage.set_no_descriptor(true);
+    broker.pipeline.request_snapshot();
+    attempt(&mut broker).unwrap();
+    assert_eq!((broker.pipeline.failure(), broker.pipeline.snapshots().len()), (None, 0));
+    broker.storage.set_no_descriptor(false);
+    broker.advance(1_000);
+    attempt(&mut broker).unwrap();
+    assert_eq!(broker.pipeline.snapshots().len(), 1, "it is taken once there is a descriptor");
+}

@@ -232,3 +232,27 @@ fn null_storage_accepts_everything() {
 fn fresh_log_ids_differ() {
     assert_ne!(fresh_log_id().unwrap(), fresh_log_id().unwrap());
 }
+
+/// The descriptors that this process has on files of a folder.
+fn open_files(folder: &Path) -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    targets.filter(|target| target.starts_with(folder) && target.extension().is_some()).count()
+}
+
+#[test]
+fn finished_segments_are_closed_and_stay_readable() {
+    with_storage(|path, mut storage| {
+        for sequence in 1..=20 {
+            let segment = FileId::Segment(sequence);
+            storage.create(segment, 8).unwrap();
+            storage.append(segment, at(0), b"header").unwrap();
+            storage.append(segment, at(6), b"x").unwrap();
+            storage.sync(segment).unwrap();
+        }
+        storage.sync_folder().unwrap();
+        assert_eq!(content(&mut storage, FILE), b"headerx\0");
+        let open = open_files(path);
+        assert!(open <= 2, "{open} files are open: the current segment, and the one that is read");
+    });
+}

@@ -32,7 +32,11 @@ fn check_exposure(settings: &Settings) -> Result<(), ConfigError> {
 }
 
 fn check_sizes(settings: &Settings) -> Result<(), ConfigError> {
-    let Settings { limits, storage, .. } = settings;
+    let Settings { limits, storage, http, .. } = settings;
+    if http.bodies_bytes_max < http.body_bytes_max {
+        let (all, one) = (http.bodies_bytes_max, http.body_bytes_max);
+        return invalid(format!("http.bodies_bytes_max ({all}) must not be less than http.body_bytes_max ({one})"));
+    }
     for (name, bytes) in
         [("limits.key_bytes_max", limits.key_bytes_max), ("limits.metadata_bytes_max", limits.metadata_bytes_max)]
     {

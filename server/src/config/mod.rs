@@ -18,7 +18,7 @@ mod text;
 pub use self::address::WebhookUrl;
 pub use self::error::ConfigError;
 pub use self::flags::{Flags, RawValue};
-pub use self::logging::init_logging;
+pub use self::logging::{LogLevel, init_logging};
 pub(crate) use self::settings::is_decision_within_limits;
 pub use self::settings::{
     HttpSettings, LogFormat, LogSettings, Profile, RouterSettings, Rule, Settings, StorageSettings, Webhook,

@@ -136,6 +136,12 @@ pub struct HttpSettings {
     /// Bytes of a request body; of one line if the body is a batch.
     #[serde(with = "Int::<{ 1 << 10 }, { 256 << 20 }>")]
     pub body_bytes_max: usize,
+    /// Bytes of all request bodies that are not complete yet.
+    #[serde(with = "Int::<{ 1 << 20 }, { 1 << 40 }>")]
+    pub bodies_bytes_max: usize,
+    /// Bytes of all responses that clients have not read yet.
+    #[serde(with = "Int::<{ 1 << 20 }, { 1 << 40 }>")]
+    pub unsent_bytes_max: usize,
     /// Bytes of a request head.
     #[serde(with = "Int::<{ 8 << 10 }, { 1 << 20 }>")]
     pub head_bytes_max: usize,
@@ -151,6 +157,9 @@ pub struct HttpSettings {
     /// Average rate of a body, in bytes per second, required once it has taken [`body_timeout`](Self::body_timeout).
     #[serde(rename = "body_rate_min_bytes_per_s", with = "Int::<0, { 1 << 30 }>")]
     pub body_rate_min: u64,
+    /// Time without progress after which a client that does not read its responses is disconnected.
+    #[serde(rename = "write_timeout_ms", with = "Int::<100, DAY_MS>")]
+    pub write_timeout: Duration,
     /// Interval of blank lines on an idle stream.
     #[serde(rename = "stream_keep_alive_ms", with = "Int::<100, DAY_MS>")]
     pub stream_keep_alive: Duration,
@@ -166,11 +175,14 @@ impl Default for HttpSettings {
     fn default() -> Self {
         Self {
             body_bytes_max: 16 << 20,
+            bodies_bytes_max: 256 << 20,
+            unsent_bytes_max: 256 << 20,
             head_bytes_max: 64 << 10,
             connections_max: 20_000,
             head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(10),
             body_rate_min: 1_024,
+            write_timeout: Duration::from_secs(30),
             stream_keep_alive: Duration::from_secs(15),
             insecure: false,
             allowed_hosts: Vec::new(),

@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::fields::{Object, Str, from_json, raw_json, required};
 use super::head::RequestHead;
 use super::message_fields::{MessageHeaders, ProduceFields};
-use super::produce::route;
+use super::produce::{Company, route};
 use super::response::{ApiResponse, json};
 use crate::json::{Json, object};
 
@@ -68,7 +68,7 @@ pub(crate) fn parse_request(body: &[u8], head: &RequestHead<'_>) -> Result<Box<C
 /// Routes the outputs and completes the step.
 pub(crate) async fn complete(api: &Rc<Api>, mut step: Box<Complete>) -> Result<ApiResponse, ApiError> {
     if !api.router.is_empty() {
-        step.produce = route_all(api, step.produce).await;
+        step.produce = route_all(api, step.produce).await?;
     }
     let outputs = api.driver.ask(step).await??;
     let mut out = Json::object();
@@ -89,19 +89,21 @@ fn write_output(output: &StepOutput, json: &mut Json) {
 }
 
 /// Adds the router's decision to each message; keeps their order.
-async fn route_all(api: &Rc<Api>, messages: Vec<Produce>) -> Vec<Produce> {
+async fn route_all(api: &Rc<Api>, messages: Vec<Produce>) -> Result<Vec<Produce>, ApiError> {
     let mut routed = Vec::with_capacity(messages.len());
     let mut messages = messages.into_iter().enumerate().peekable();
     while messages.peek().is_some() {
         // Dropping the set, if the request is cancelled, cancels them.
         let mut tasks = JoinSet::new();
         for (at, message) in messages.by_ref().take(CONCURRENT_ROUTES_MAX) {
-            let routing = route(Rc::clone(api), Box::new(message));
-            tasks.spawn_local(async move { (at, *routing.await) });
+            let routing = route(Rc::clone(api), Box::new(message), Company::Batch);
+            tasks.spawn_local(async move { (at, routing.await) });
         }
         let mut decided = tasks.join_all().await;
         decided.sort_unstable_by_key(|(at, _)| *at);
-        routed.extend(decided.into_iter().map(|(_, message)| message));
+        for (_, message) in decided {
+            routed.push(*message?);
+        }
     }
-    routed
+    Ok(routed)
 }

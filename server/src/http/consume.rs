@@ -158,6 +158,10 @@ impl PollLines for StreamBody {
         }
         if ended { Poll::Ready(None) } else { self.poll_idle(context) }
     }
+
+    fn may_pause(&self) -> bool {
+        true
+    }
 }
 
 impl StreamBody {

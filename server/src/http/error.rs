@@ -10,6 +10,9 @@ use hyper::StatusCode;
 use crate::driver::Unready;
 use crate::json::Json;
 
+/// When to retry what there was no memory for.
+const MEMORY_RETRY: Millis = Millis(1_000);
+
 /// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
@@ -66,6 +69,15 @@ impl ApiError {
     /// 413.
     pub(crate) fn too_large(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", message)
+    }
+
+    /// 429: there is no memory for the body of the request or for the answer.
+    pub(crate) fn no_memory() -> Self {
+        let message = "too many bytes of requests or answers are in progress; try again later";
+        Self {
+            retry: Some(Retry { cause: ("reason", "memory"), after: MEMORY_RETRY }),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED", message)
+        }
     }
 
     /// 409.
@@ -147,6 +159,7 @@ impl From<Unready> for ApiError {
             Unready::Recovering => "the broker is recovering its log",
             Unready::Failed => "the log has failed; restart the broker",
             Unready::Draining => "the broker is shutting down",
+            Unready::LogStalled => "log stalled: a sync takes longer than 5 s",
         })
     }
 }

@@ -14,6 +14,7 @@ use super::head::RequestHead;
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::query::Query;
 use super::response::{ApiResponse, json};
+use crate::driver::Unready;
 use crate::json::Json;
 use crate::router::RouteRequest;
 
@@ -25,7 +26,7 @@ pub(crate) fn parse_request(body: &[u8], query: &Query<'_>, head: &RequestHead<'
 /// Routes and stores a message.
 pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<ApiResponse, ApiError> {
     if !api.router.is_empty() {
-        produce = route(Rc::clone(api), produce).await;
+        produce = route(Rc::clone(api), produce, Company::Alone).await?;
     }
     let topic = produce.topic.clone();
     let at = api.driver.ask(produce).await??;
@@ -49,15 +50,38 @@ pub(crate) fn write_produced(json: &mut Json, topic: &TopicName, at: &Produced) 
     }
 }
 
+/// Whether a message is routed alone or as one of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// Alone: it does not wait for others.
+    Alone,
+    /// One of many that are routed at the same time.
+    Batch,
+}
+
 /// Adds the router's decision to a message. A failure of the router is counted and the message stays unrouted.
-pub(crate) async fn route(api: Rc<Api>, mut produce: Box<Produce>) -> Box<Produce> {
+///
+/// # Errors
+/// [`Unready::Draining`] if the broker is stopped meanwhile: the router may take longer than a stop does.
+pub(crate) async fn route(api: Rc<Api>, mut produce: Box<Produce>, company: Company) -> Result<Box<Produce>, ApiError> {
     let request = RouteRequest {
         topic: &produce.topic,
         key: std::str::from_utf8(&produce.key).unwrap_or_default(),
         value: std::str::from_utf8(&produce.value).unwrap_or_default(),
         envelope: &produce.envelope,
     };
-    match api.router.route(request).await {
+    let asking = async {
+        match company {
+            Company::Alone => api.router.route(request).await,
+            Company::Batch => api.router.route_of_batch(request).await,
+        }
+    };
+    let decision = tokio::select! {
+        biased;
+        decision = asking => decision,
+        () = api.driver.draining() => return Err(Unready::Draining.into()),
+    };
+    match decision {
         Ok(decision) => produce.routing = decision,
         Err(failure) => {
             api.metrics.count_router_failure(failure.as_str());
@@ -65,5 +89,5 @@ pub(crate) async fn route(api: Rc<Api>, mut produce: Box<Produce>) -> Box<Produc
                 unrouted");
         }
     }
-    produce
+    Ok(produce)
 }

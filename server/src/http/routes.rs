@@ -43,6 +43,11 @@ pub(crate) enum Route {
 }
 
 impl Route {
+    /// Whether it only reads and its answer may have megabytes.
+    pub(crate) fn has_large_answer(&self) -> bool {
+        matches!(self, Self::Peek | Self::ListTopics | Self::DescribeTopic(_) | Self::ListGroups)
+    }
+
     /// The route of this method and path.
     pub(crate) fn of(method: &Method, path: &str) -> Result<Self, ApiError> {
         let get = |route| if *method == Method::GET { Ok(route) } else { Err(ApiError::method_not_allowed("GET")) };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
-use hyper::{Request, Response, Uri, Version};
+use hyper::{Method, Request, Response, Uri, Version};
 
 use super::api::Api;
 use super::batch::{BatchBody, BatchKind};
@@ -20,13 +20,17 @@ use super::query::Query;
 use super::request_body::{BodyTimeouts, RequestBody};
 use super::request_id::RequestIds;
 use super::response::ApiResponse;
-use super::response_body::ResponseBody;
+use super::response_body::SentBody;
 use super::routes::Route;
-use super::timeouts::ConnectionHandle;
+use super::timeouts::{ConnectionHandle, OpenRequest};
+use super::unsent::Unsent;
 use super::{complete, consume, dlq, groups, idempotency, produce, settle, status, topics};
 
 /// A header map with more capacity than this is not reused for the response.
 const REUSED_HEADERS_MAX: usize = 24;
+
+/// An answer up to this many bytes is given however much is unsent.
+const ANSWER_BYTES_KEPT: usize = 16 << 10;
 
 /// The HTTP service of the broker.
 pub(crate) struct Service {
@@ -52,7 +56,9 @@ impl Service {
         &self,
         request: Request<Incoming>,
         connection: &ConnectionHandle,
-    ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + use<> {
+        unsent: &Unsent,
+        open: Option<OpenRequest>,
+    ) -> impl Future<Output = Result<Response<SentBody>, Infallible>> + use<> {
         let (parts, incoming) = request.into_parts();
         let head = RequestHead::of(&parts.headers);
         let id = self.ids.id_for(head.request_id);
@@ -60,6 +66,8 @@ impl Service {
         let must_close = parts.version < Version::HTTP_2 && head.has_encoding;
         let is_batch = head.is_ndjson();
         let has_message_headers = head.has_message_headers();
+        // Nothing has happened when the answer to a GET is known, so that another can be given instead.
+        let is_read = parts.method == Method::GET;
         let route = self.guard.check(&parts, &head).and_then(|()| Route::of(&parts.method, parts.uri.path()));
         let mut request = PendingRequest {
             headers: parts.headers,
@@ -67,7 +75,7 @@ impl Service {
             has_message_headers,
             connection: connection.clone(),
         };
-        let api = Rc::clone(&self.api);
+        let (api, unsent) = (Rc::clone(&self.api), unsent.clone());
         async move {
             let result = match route {
                 // Boxed, so that the future of the busiest routes has not the size of the largest.
@@ -79,12 +87,17 @@ impl Service {
                 Ok(Route::Begin) => begin(&api, &mut request, incoming).await,
                 Ok(Route::Finish) => finish(&api, &mut request, incoming).await,
                 Ok(Route::Complete) => Box::pin(complete(&api, &mut request, incoming)).await,
+                Ok(route) if route.has_large_answer() && unsent.must_refuse_large() => Err(ApiError::no_memory()),
                 Ok(route) => Box::pin(dispatch(&api, route, &request, incoming)).await,
                 Err(error) => Err(error),
             };
             let mut response = result.unwrap_or_else(ApiResponse::from);
+            if is_read && response.owned_bytes() > ANSWER_BYTES_KEPT && unsent.must_refuse(response.owned_bytes()) {
+                response = ApiError::no_memory().into();
+            }
             response.close_connection |= must_close;
-            Ok(response.into_http(id, request.into_empty_headers()))
+            let response = response.into_http(id, request.into_empty_headers());
+            Ok(response.map(|body| SentBody::new(body, &unsent, open)))
         }
     }
 }
@@ -106,7 +119,8 @@ impl PendingRequest {
 
     fn body(&self, api: &Api, incoming: Incoming) -> impl Future<Output = Result<Bytes, ApiError>> + use<> {
         let timeouts = BodyTimeouts::of(&api.settings.http);
-        RequestBody::new(incoming, timeouts, self.connection.clone()).collect(api.settings.http.body_bytes_max)
+        let body = RequestBody::new(incoming, timeouts, self.connection.clone());
+        body.collect(api.settings.http.body_bytes_max, Rc::clone(&api.bodies))
     }
 
     /// Drops headers and URI. They share memory with hyper's read buffer, which can be reused while the reply is
@@ -214,7 +228,7 @@ async fn dispatch(
         Route::Digest => return status::digest(api).await,
         Route::OpenApi => return Ok(status::openapi()),
         Route::Metrics => return Ok(status::metrics(api, &request.headers)),
-        Route::ListTopics => return topics::list(api).await,
+        Route::ListTopics => return topics::list(api, &query).await,
         Route::DescribeTopic(name) => return topics::describe(api, name).await,
         Route::DeleteTopic(name) => return topics::delete(api, name).await,
         Route::ListGroups => return groups::list(api, &query).await,

@@ -10,7 +10,7 @@ use super::error::ApiError;
 use super::response::{ApiResponse, ContentType, json, json_text, text};
 use crate::driver::Unready;
 use crate::json::Json;
-use crate::metrics::{BrokerFigures, to_prometheus};
+use crate::metrics::{BrokerFigures, MemoryFigures, to_prometheus};
 
 /// `GET /v1/healthz`: the process runs and its reactor responds.
 pub(crate) fn healthz() -> ApiResponse {
@@ -19,9 +19,10 @@ pub(crate) fn healthz() -> ApiResponse {
     json(StatusCode::OK, out)
 }
 
-/// `GET /v1/readyz`: commands are accepted. Reports how far wall time is ahead of the wall clock.
+/// `GET /v1/readyz`: commands are accepted, and the log is not stalled. Reports how far wall time is ahead of the wall
+/// clock.
 pub(crate) fn readyz(api: &Api) -> Result<ApiResponse, ApiError> {
-    if let Some(unready) = api.driver.unready() {
+    if let Some(unready) = api.driver.unready_for_probes() {
         return Err(unready.into());
     }
     let mut out = Json::object();
@@ -61,11 +62,20 @@ pub(crate) fn openapi() -> ApiResponse {
 
 /// `GET /metrics`: OpenMetrics if the client accepts it, else the Prometheus text format.
 pub(crate) fn metrics(api: &Api, headers: &HeaderMap) -> ApiResponse {
+    let memory = MemoryFigures {
+        body_bytes: api.bodies.used(),
+        bodies_refused: api.bodies.refused(),
+        unsent_bytes: api.unsent.used(),
+        answers_refused: api.unsent.refused(),
+        slow_readers_closed: api.unsent.closed(),
+    };
     let render = |pipeline: Option<&Pipeline>| {
         api.metrics.render(&BrokerFigures {
             streams: api.driver.stream_count(),
             pending_replies: api.driver.pending_reply_count(),
-            is_ready: api.driver.unready().is_none(),
+            is_ready: api.driver.unready_for_probes().is_none(),
+            log_busy_for: api.driver.log_busy_for(),
+            memory,
             now: api.driver.now(),
             pipeline,
         })

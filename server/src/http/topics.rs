@@ -13,11 +13,17 @@ use super::query::Query;
 use super::response::{ApiResponse, json, no_content};
 use crate::json::{Json, object, string};
 
-/// `GET /v1/topics`.
-pub(crate) async fn list(api: &Api) -> Result<ApiResponse, ApiError> {
+/// `GET /v1/topics?limit=&after=`: the names in byte order, from the first beyond `after`.
+pub(crate) async fn list(api: &Api, query: &Query<'_>) -> Result<ApiResponse, ApiError> {
+    let limit = match query.value::<usize>("limit")? {
+        Some(0) => return Err(ApiError::invalid("limit must be at least 1")),
+        limit => limit.unwrap_or(usize::MAX),
+    };
+    let after = query.text("after")?.filter(|after| !after.is_empty()).map(TopicName::new).transpose()?;
     let topics = api.driver.ask(ListTopics).await??;
+    let skipped = after.map_or(0, |after| topics.partition_point(|topic| topic.as_str() <= after.as_str()));
     let mut out = Json::object();
-    out.list("topics", &topics, |topic, out| string(topic.as_str(), out));
+    out.list("topics", topics.iter().skip(skipped).take(limit), |topic, out| string(topic.as_str(), out));
     Ok(json(StatusCode::OK, out))
 }
 

@@ -57,4 +57,18 @@ impl Router {
             None => Ok(None),
         }
     }
+
+    /// As [`route`](Self::route), for one of many messages that are asked about at the same time: waits for a free
+    /// request instead of being skipped.
+    ///
+    /// # Errors
+    /// As [`route`](Self::route).
+    pub async fn route_of_batch(&self, request: RouteRequest<'_>) -> Result<Option<RoutingDecision>, RouterFailure> {
+        if let Some(decision) = rules::decide(&self.settings.rules, &request) {
+            return Ok(Some(decision));
+        }
+        let Some(webhook) = &self.webhook else { return Ok(None) };
+        webhook.room_for_batch().await;
+        webhook.ask(&request).await
+    }
 }

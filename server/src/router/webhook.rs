@@ -80,6 +80,11 @@ impl WebhookClient {
         }
     }
 
+    /// Resolves once the line of a batch may be asked about.
+    pub(super) async fn room_for_batch(&self) {
+        self.breaker.room_for_batch().await;
+    }
+
     /// The webhook's decision, within its timeout.
     pub(super) async fn ask(&self, request: &RouteRequest<'_>) -> Result<Option<RoutingDecision>, RouterFailure> {
         let permit = self.breaker.permit(Instant::now()).ok_or(RouterFailure::Skipped)?;

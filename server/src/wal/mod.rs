@@ -95,7 +95,7 @@ pub fn run(command: &WalCommand) -> ExitCode {
         Ok(code) if is_written => ExitCode::from(code),
         Ok(_) => ExitCode::from(FAILED),
         Err(error) => {
-            eprintln!("driftqd wal: {error}");
+            crate::report(&mut std::io::stderr(), &format!("driftqd wal: {error}\n"));
             ExitCode::from(FAILED)
         }
     }

@@ -35,7 +35,7 @@ impl Loss {
 }
 
 impl IoFault {
-    /// The log fails, and a restart continues.
+    /// The log fails, and a restart continues; a lack of descriptors is waited out.
     #[must_use]
     pub const fn duty(self) -> Duty {
         Duty::Survive

@@ -7,7 +7,11 @@ use crate::actions::IoFault;
 
 impl Storage for Disk {
     fn create(&mut self, file: FileId, capacity: u64) -> Result<(), StorageFault> {
+        let has_descriptor = self.fault != Some(IoFault::NoDescriptor);
         self.begin_change()?;
+        if !has_descriptor {
+            return Err(StorageFault::NoDescriptor);
+        }
         if self.folder.contains_key(&file) {
             return Err(StorageFault::Exists);
         }

@@ -142,6 +142,8 @@ catalog! {
 
     23 SILENT_AFTER_FAILURE silent_after_failure: "after a log failure only what was durable before is released";
     23 REFUSED_AFTER_FAILURE refused_after_failure: "a command after a log failure is refused with that failure";
+    23 SHORTAGE_IS_WAITED_OUT shortage_is_waited_out: "the log fails only after a failed operation, not on a full disk \
+        nor for want of a descriptor";
     23 ONE_REPLY one_reply: "every command gets one reply; after a log failure, only that failure";
 
     24 GRANT_TOKEN_IS_NEW grant_token_is_new: "every grant has a new token";

@@ -102,8 +102,10 @@ impl Swarm {
             ActionKind::FlushIo => Action::FlushIo,
             ActionKind::IoFault => {
                 let class = if self.disk.one_in(3) { JobClass::Background } else { JobClass::Log };
-                let fault = match self.disk.below(3) {
-                    0 => IoFault::Short { bytes: self.disk.below(300) as u16 },
+                let fault = match (self.disk.below(3), class) {
+                    (0, _) => IoFault::Short { bytes: self.disk.below(300) as u16 },
+                    // Only background jobs create files.
+                    (1, JobClass::Background) => IoFault::NoDescriptor,
                     _ => IoFault::Fail,
                 };
                 Action::Io { class, fault: Some(fault) }

@@ -176,6 +176,27 @@ fn produce_until_failure(server: &mut Server) -> Vec<String> {
 }
 
 #[test]
+fn stalled_sync_makes_the_broker_unready_until_it_ends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(server) = with_syscall_fault(folder.path(), "fdatasync", "delay_enter=6500000:when=15") else { return };
+    let is_stopped = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let began = Instant::now();
+            while !is_stopped.load(std::sync::atomic::Ordering::Relaxed) && began.elapsed() < 2 * TIMEOUT {
+                assert_eq!(server.post("/v1/produce", r#"{"topic":"t","value":"v"}"#).status, 200);
+            }
+        });
+        wait_until("the log is stalled", || server.get("/v1/readyz").status == 503);
+        let reply = server.get("/v1/readyz");
+        is_stopped.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(reply.refused(503, "UNAVAILABLE").contains("log stalled"), "{reply:?}");
+        assert_eq!(server.get("/v1/healthz").status, 200);
+        wait_until("the sync has ended", || server.get("/v1/readyz").status == 200);
+    });
+}
+
+#[test]
 fn failing_sync_stops_writes_is_not_retried_and_loses_nothing_acknowledged() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(mut server) = with_syscall_fault(folder.path(), "fdatasync", "error=EIO:when=15") else { return };

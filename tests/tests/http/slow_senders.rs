@@ -137,6 +137,8 @@ fn thousand_slow_senders_cost_little_and_delay_no_other_client() {
             socket
         })
         .collect();
+    // Before they send more: some of it is malformed.
+    wait_until("all are connected", || gauge(&server, "connections") >= 1_000);
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let trickle = std::thread::spawn(move || {
         let mut sent = 0;
@@ -148,7 +150,6 @@ fn thousand_slow_senders_cost_little_and_delay_no_other_client() {
         }
         sent
     });
-    wait_until("all are connected", || gauge(&server, "connections") >= 1_000);
     let among = p99(&server, 500).min(p99(&server, 500));
     let each = server.memory_kib().saturating_sub(before) as f64 / 1_000.0;
     stop.send(()).expect("received");

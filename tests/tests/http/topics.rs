@@ -226,3 +226,18 @@ fn unknown_route_is_not_found() {
     }
     assert_eq!(server.call("HEAD", "/v1/unknown", &[], "").status, 404);
 }
+
+#[test]
+fn topics_are_listed_in_pages() {
+    let server = Server::with(&["--no-wal"]);
+    ["d", "a", "c", "B"].iter().for_each(|name| server.create(name, 1));
+    let page = |query: &str| server.get(&format!("/v1/topics{query}")).json()["topics"].clone();
+    assert_eq!(page("?limit=2"), json!(["B", "a"]));
+    assert_eq!(page("?limit=2&after=a"), json!(["c", "d"]));
+    assert_eq!(page("?after=b"), json!(["c", "d"]), "the name need not exist");
+    assert_eq!(page("?after=d&limit=5"), json!([]));
+    assert_eq!(page("?limit=&after="), json!(["B", "a", "c", "d"]), "empty counts as absent");
+    for bad in ["?limit=0", "?limit=-1", "?limit=x", "?after=%20", "?after=a/b", "?limit=1&limit=2"] {
+        server.get(&format!("/v1/topics{bad}")).refused(400, "INVALID_ARGUMENT");
+    }
+}

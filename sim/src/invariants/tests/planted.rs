@@ -60,6 +60,7 @@ const FIRST: &[(Invariant, Fault)] = &[
     (SOUND_LOG_ACCEPTED, Fault::TornTailTakenForRot),
     (DAMAGE_IS_DETECTED, Fault::RotTakenForTornTail),
     (REFUSED_AFTER_FAILURE, Fault::FailureIgnored),
+    (SHORTAGE_IS_WAITED_OUT, Fault::NoDescriptorFails),
     (GRANT_TOKEN_IS_NEW, Fault::TakeoverKeepsToken),
     (FINAL_NOT_REGRANTED, Fault::BeginAfterSuccessExecutes),
     (NEWEST_GRANT_FINISHES, Fault::FinishIgnoresToken),
