@@ -74,8 +74,8 @@ pub struct Flags {
     #[arg(long, env = "DRIFTQ_INSECURE", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     insecure: Option<RawValue>,
-    /// Host header to accept beside loopback names and the listen address; repeatable, * accepts any, the variable is a
-    /// comma separated list [default: none]
+    /// Host header to accept beside the listen address, loopback and names that are not public; repeatable, * accepts
+    /// any, the variable is a comma separated list [default: none]
     #[arg(long, env = "DRIFTQ_ALLOWED_HOST", value_name = "NAME")]
     allowed_host: Vec<RawValue>,
     /// Delay every sync, for measurements only

@@ -15,6 +15,7 @@ mod settings;
 mod table;
 mod text;
 
+pub(crate) use self::address::HostHeader;
 pub use self::address::WebhookUrl;
 pub use self::error::ConfigError;
 pub use self::flags::{Flags, RawValue};

@@ -156,8 +156,8 @@ pub struct HttpSettings {
     pub stream_keep_alive: Duration,
     /// Whether a non-loopback address may be listened on.
     pub insecure: bool,
-    /// `Host` headers allowed beside loopback names and the listen address; `*` allows any. In the form in which they
-    /// are compared: lower case, without a port, IPv6 in brackets.
+    /// `Host` headers allowed beside the listen address, loopback addresses and names that are not public; `*` allows
+    /// any. In the form in which they are compared: lower case, without a port, IPv6 in brackets.
     #[serde(deserialize_with = "text::hosts")]
     pub allowed_hosts: Vec<String>,
 }
