@@ -272,7 +272,8 @@ fn register_broker(pipeline: &Pipeline, registry: &mut Registry) {
     registry.register("winners_kept", "Winners of messages remembered", gauge(state.winners().len()));
     let dead: Family<Labels<2>, Counter> = Family::default();
     for ((topic, reason), count) in pipeline.broker().dead_lettered() {
-        dead.get_or_create(&[("topic", topic.to_string()), ("reason", reason.as_str().to_owned())]).inc_by(*count);
+        dead.get_or_create(&[("topic", topic.as_str().to_owned()), ("reason", reason.as_str().to_owned())])
+            .inc_by(*count);
     }
     registry.register("dlq_messages", "Messages that became dead letters", dead);
 }
@@ -292,8 +293,8 @@ fn register_groups(pipeline: &Pipeline, registry: &mut Registry) {
             for (id, progress) in group.partitions() {
                 series += 1;
                 let labels = [
-                    ("topic", topic.name().to_string()),
-                    ("group", group.name().to_string()),
+                    ("topic", topic.name().as_str().to_owned()),
+                    ("group", group.name().as_str().to_owned()),
                     ("partition", id.to_string()),
                 ];
                 let next = topic.partition(id).map(Partition::next_position).unwrap_or_default();

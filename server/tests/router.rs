@@ -225,7 +225,7 @@ fn malformed_response_is_an_invalid_response() {
             ok(r#"{"label":1}"#),
             ok(r#"{"label":"a","extra":true}"#),
             ok(r#"{"partition_override":-1}"#),
-            ok(r#"{"target_topic":"a b"}"#),
+            ok(r#"{"target_topic":"a\u0001b"}"#),
             long,
             unannounced,
         ] {

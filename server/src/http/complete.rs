@@ -77,7 +77,7 @@ pub(crate) async fn complete(api: &Rc<Api>, mut step: Box<Complete>) -> Result<A
 }
 
 fn write_output(output: &StepOutput, json: &mut Json) {
-    json.plain("topic", output.topic.as_str());
+    json.text("topic", output.topic.as_str());
     json.number("partition", output.partition.0);
     json.number("offset", output.offset.0);
     if output.duplicate {

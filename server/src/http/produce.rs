@@ -38,7 +38,7 @@ pub(crate) async fn produce(api: &Rc<Api>, mut produce: Box<Produce>) -> Result<
 
 /// Writes where a message was stored; `topic` is the requested one.
 pub(crate) fn write_produced(json: &mut Json, topic: &TopicName, at: &Produced) {
-    json.plain("topic", topic.as_str());
+    json.text("topic", topic.as_str());
     json.number("partition", at.partition.0);
     json.number("offset", at.offset.0);
     if at.duplicate {

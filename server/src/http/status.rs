@@ -50,7 +50,7 @@ pub(crate) async fn digest(api: &Api) -> Result<ApiResponse, ApiError> {
     api.driver.ask(ListTopics).await??;
     let mut out = Json::object();
     out.number("lsn", lsn.0);
-    out.plain("digest", &format!("{digest:016x}"));
+    out.text("digest", &format!("{digest:016x}"));
     Ok(json(StatusCode::OK, out))
 }
 

@@ -165,7 +165,7 @@ fn redrive_produces_new_messages_for_the_group_that_failed() {
         json!({ "all": true, "limit": -1 }),
         json!({ "all": true, "unknown": 1 }),
         json!({ "all": true, "topic": "dlq.t" }),
-        json!({ "all": true, "topic": "a b" }),
+        json!({ "all": true, "topic": "a\u{1}b" }),
     ] {
         let reply = redrive(body.clone());
         assert_eq!(reply.status, 400, "{body}: {reply:?}");

@@ -14,6 +14,7 @@ mod groups;
 mod guide;
 mod harness;
 mod hostile;
+mod names;
 mod produce;
 mod requests;
 mod settle;

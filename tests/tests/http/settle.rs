@@ -79,7 +79,7 @@ fn settle_without_newest_lease_is_refused() {
             ("offset", json!(-1)),
             ("offset", json!("0")),
             ("owner", json!(1)),
-            ("owner", json!("a b")),
+            ("owner", json!("a\u{1}b")),
             ("lease_token", json!(1)),
             ("unknown", json!(1)),
         ] {
