@@ -227,7 +227,7 @@ fn malformed_chunks_and_truncated_bodies_produce_nothing() {
         let _ = socket.read_to_string(&mut response);
         assert!(!response.contains(" 200 "), "{response}");
     }
-    wait_until("the connections are closed", || gauge(&server, "connections") == 1);
+    wait_until("the connections are closed", || gauge(&server, "driftq_connections") == 1);
     assert_eq!(next_offset(&server, "t"), 0);
     assert_healthy(&mut server);
 }
@@ -373,7 +373,7 @@ fn too_large_body_is_refused_in_any_framing_in_bounded_memory() {
 #[test]
 fn connections_over_limit_are_refused_and_others_continue() {
     let mut server = Server::configured("[http]\nconnections_max = 8\n", &["--no-wal"]);
-    wait_until("the first is closed", || gauge(&server, "connections") == 1);
+    wait_until("the first is closed", || gauge(&server, "driftq_connections") == 1);
     // All at once, so that many are accepted before the first one is served.
     let sockets: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(server.addr).expect("connected")).collect();
     let mut served = Vec::new();
@@ -454,7 +454,7 @@ fn thousands_of_aborted_requests_leave_no_memory() {
             assert_eq!(server.delete("/v1/topics/t").status, 204);
             server.create("t", 1);
             wait_until("all are closed", || {
-                gauge(&server, "connections") == 1 && gauge(&server, "consumer_streams") == 0
+                gauge(&server, "driftq_connections") == 1 && gauge(&server, "driftq_consumer_streams") == 0
             });
         };
         round(1_000);
@@ -464,6 +464,6 @@ fn thousands_of_aborted_requests_leave_no_memory() {
         println!("1,000 more {name} aborted: {grown} KiB more");
         assert!(grown < 6 << 10, "{grown} KiB more for 1,000 aborted {name}");
     }
-    assert_eq!(gauge(&server, "awaited_replies"), 0);
+    assert_eq!(gauge(&server, "driftq_awaited_replies"), 0);
     assert_healthy(&mut server);
 }
