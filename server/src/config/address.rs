@@ -95,6 +95,14 @@ fn is_port_suffix(text: &str) -> bool {
     text.is_empty() || text.strip_prefix(':').is_some_and(is_port)
 }
 
+/// Splits `host:port` or `:port`; the host is a DNS name or empty.
+pub(super) fn split_host_and_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let is_host = host.is_empty() || is_dns_name(&host.to_ascii_lowercase());
+    let port = Some(port).filter(|port| port.bytes().all(|b| b.is_ascii_digit()))?.parse().ok()?;
+    is_host.then_some((host, port))
+}
+
 fn is_dns_name(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -140,6 +148,17 @@ impl WebhookUrl {
             authority: plain.to_ascii_lowercase(),
             path: uri.path_and_query()?.to_string(),
         })
+    }
+}
+
+impl WebhookUrl {
+    /// The URL with `?…` in the place of its query.
+    pub(super) fn without_query(&self) -> Self {
+        let path = match self.path.split_once('?') {
+            Some((path, _)) => format!("{path}?…"),
+            None => self.path.clone(),
+        };
+        Self { path, ..self.clone() }
     }
 }
 

@@ -47,6 +47,9 @@ pub struct Settings {
     /// Artificial delay of every sync, for measurements. Set by a flag only.
     #[serde(skip)]
     pub sync_delay: Duration,
+    /// Whether the files of an existing log are moved aside at the start. Set by a flag only.
+    #[serde(skip)]
+    pub reset_wal: bool,
 }
 
 impl Settings {
@@ -65,6 +68,7 @@ impl Settings {
             log: LogSettings::default(),
             router: RouterSettings::default(),
             sync_delay: Duration::ZERO,
+            reset_wal: false,
         }
     }
 

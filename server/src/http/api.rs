@@ -7,21 +7,21 @@ use tokio::sync::Semaphore;
 use crate::config::Settings;
 use crate::driver::Driver;
 use crate::metrics::Metrics;
-use crate::router::Router;
+use crate::router::RouterChain;
 
 /// The broker and everything else a handler needs.
 pub(crate) struct Api {
     pub(crate) driver: Rc<Driver>,
     pub(crate) settings: Settings,
     pub(crate) metrics: Rc<Metrics>,
-    pub(crate) router: Router,
+    pub(crate) router: RouterChain,
     /// Permits one digest at a time, as each reads the whole state.
     pub(super) digests: Semaphore,
 }
 
 impl Api {
     pub(crate) fn new(driver: Rc<Driver>, settings: Settings, metrics: Rc<Metrics>) -> Rc<Self> {
-        let router = Router::new(settings.router.clone());
+        let router = RouterChain::new(settings.router.clone());
         Rc::new(Self { driver, settings, metrics, router, digests: Semaphore::new(1) })
     }
 }

@@ -30,6 +30,7 @@ use super::response_body::PollLines;
 use crate::driver::{ReplyResult, ReplySink};
 use crate::json::object;
 use crate::metrics::Metrics;
+use crate::router::RouterFailure;
 
 /// Most lines in progress: submitted and without a response line.
 const PENDING_MAX: usize = 4_096;
@@ -64,7 +65,7 @@ pub(crate) struct BatchBody {
     /// Response lines were sent since the body was last polled.
     has_sent: bool,
     /// A message that waits for the router.
-    routing: Option<Pin<Box<dyn Future<Output = Box<Produce>>>>>,
+    routing: Option<Pin<Box<dyn Future<Output = (Box<Produce>, Option<RouterFailure>)>>>>,
 }
 
 impl BatchBody {
@@ -120,9 +121,9 @@ impl BatchBody {
     fn submit_lines(&mut self, context: &mut Context<'_>) {
         loop {
             if let Some(routing) = &mut self.routing {
-                let Poll::Ready(produce) = routing.as_mut().poll(context) else { return };
+                let Poll::Ready((produce, failure)) = routing.as_mut().poll(context) else { return };
                 self.routing = None;
-                self.submit_produce(produce);
+                self.submit_produce(produce, failure);
                 continue;
             }
             if self.responses.is_full() {
@@ -193,7 +194,7 @@ impl BatchBody {
             BatchKind::Produce { trace } => {
                 let headers = MessageHeaders { idempotency_key: None, trace: trace.as_deref() };
                 match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(headers)) {
-                    Ok(produce) if self.api.router.is_empty() => self.submit_produce(produce),
+                    Ok(produce) if self.api.router.is_empty() => self.submit_produce(produce, None),
                     Ok(produce) => self.routing = Some(Box::pin(route(Rc::clone(&self.api), produce))),
                     Err(error) => self.refuse(&error),
                 }
@@ -213,9 +214,9 @@ impl BatchBody {
         self.responses.refuse(error);
     }
 
-    fn submit_produce(&self, produce: Box<Produce>) {
+    fn submit_produce(&self, produce: Box<Produce>, failure: Option<RouterFailure>) {
         let topic = produce.topic.clone();
-        self.submit(Command::Produce(produce), Pending::Produce(topic));
+        self.submit(Command::Produce(produce), Pending::Produce(topic, failure));
     }
 
     fn submit(&self, command: Command, pending: Pending) {
@@ -245,8 +246,8 @@ impl PollLines for BatchBody {
 
 /// A line in progress.
 enum Pending {
-    /// A produce that waits for its reply; the topic is echoed.
-    Produce(TopicName),
+    /// A produce that waits for its reply; the topic is echoed, and a failure of the router reported.
+    Produce(TopicName, Option<RouterFailure>),
     /// An ack that waits for its reply.
     Ack,
     /// A response line that waits for the lines before it.
@@ -293,16 +294,16 @@ impl ReplySink for ResponseLines {
         let mut inner = self.inner.borrow_mut();
         let ResponseLinesInner { pending, out, waker } = &mut *inner;
         match (pending.pop_front(), result) {
-            (Some(Pending::Produce(topic)), Ok(reply)) => {
+            (Some(Pending::Produce(topic, failure)), Ok(reply)) => {
                 let at = Produce::reply(reply);
                 self.metrics.count_routed(at.router);
                 object(out, |json| {
                     json.number("status", StatusCode::OK.as_u16());
-                    write_produced(json, &topic, &at);
+                    write_produced(json, &topic, &at, failure);
                 });
                 out.push(b'\n');
             }
-            (Some(Pending::Produce(_)), Err(refusal)) => {
+            (Some(Pending::Produce(..)), Err(refusal)) => {
                 let error = refusal.into();
                 self.metrics.count_rejected(ApiError::reason(&error));
                 write_error(&error, out);

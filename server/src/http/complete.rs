@@ -97,7 +97,7 @@ async fn route_all(api: &Rc<Api>, messages: Vec<Produce>) -> Vec<Produce> {
         let mut tasks = JoinSet::new();
         for (at, message) in messages.by_ref().take(CONCURRENT_ROUTES_MAX) {
             let routing = route(Rc::clone(api), Box::new(message));
-            tasks.spawn_local(async move { (at, *routing.await) });
+            tasks.spawn_local(async move { (at, *routing.await.0) });
         }
         let mut decided = tasks.join_all().await;
         decided.sort_unstable_by_key(|(at, _)| *at);

@@ -12,6 +12,7 @@ pub(crate) enum Route {
     Healthz,
     Readyz,
     Version,
+    Config,
     Digest,
     OpenApi,
     Metrics,
@@ -62,6 +63,7 @@ impl Route {
             "/v1/healthz" => get(Self::Healthz),
             "/v1/readyz" => get(Self::Readyz),
             "/v1/version" => get(Self::Version),
+            "/v1/config" => get(Self::Config),
             "/v1/digest" => get(Self::Digest),
             "/v1/openapi.json" => get(Self::OpenApi),
             "/metrics" => get(Self::Metrics),
@@ -156,6 +158,7 @@ mod tests {
             "/v1/readyz",
             "/v1/digest",
             "/v1/version",
+            "/v1/config",
             "/v1/openapi.json",
             "/metrics",
             "/v1/peek",
@@ -175,7 +178,7 @@ mod tests {
         ] {
             assert!(documented.contains(path), "{path}");
         }
-        assert_eq!(documented.len(), 26);
+        assert_eq!(documented.len(), 27);
     }
 
     #[test]

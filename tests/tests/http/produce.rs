@@ -427,3 +427,21 @@ fn router_decision_is_stored_and_overrides_envelope() {
     let item = server.next("t");
     assert_eq!((item.get("routing"), item.get("envelope")), (None, None));
 }
+
+#[test]
+fn response_tells_that_routing_was_set_aside_or_failed() {
+    // Nothing listens on port 1, so the webhook fails; the rule names a topic that does not exist.
+    let toml = "[router.webhook]\nurl = \"http://127.0.0.1:1/\"\n\
+                [[router.rule]]\nkey_prefix = \"x\"\nlabel = \"l\"\ntarget_topic = \"absent\"\n";
+    let server = Server::configured(toml, &[]);
+    server.create("t", 1);
+    let produce = |key: &str| server.produce_json(&json!({ "topic": "t", "key": key, "value": "v" }));
+    let expected = |offset: u64, routing: &str| json!({ "status": "produced", "topic": "t", "partition": 0, "offset": offset, "routing": routing });
+    assert_eq!(produce("x"), expected(0, "set_aside"));
+    assert_eq!(produce("other"), expected(1, "failed"));
+    let lines = "{\"topic\":\"t\",\"key\":\"x\",\"value\":\"v\"}\n{\"topic\":\"t\",\"value\":\"v\"}\n";
+    let batch = server.call("POST", "/v1/produce", &[("Content-Type", "application/x-ndjson")], lines);
+    let routing: Vec<Value> = batch.body.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(each(&routing, "routing"), ["set_aside", "failed"], "{batch:?}");
+    assert_eq!(server.metric("driftq_router_set_aside_total"), Some(2.0));
+}

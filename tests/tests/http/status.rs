@@ -20,7 +20,13 @@ fn health_readiness_and_version_are_served() {
     let version = reply.json();
     let names: Vec<_> = version.as_object().expect("an object").keys().map(String::as_str).collect();
     assert_eq!(names, ["commit", "version", "wal_enabled"]);
-    assert!(version["version"].is_string() && version["commit"].is_string());
+    assert!(version["version"].is_string());
+    let commit = version["commit"].as_str().expect("a text");
+    assert!(
+        commit == "unknown" || (commit.len() >= 7 && commit.bytes().all(|b| b.is_ascii_alphanumeric())),
+        "{commit}"
+    );
+    assert_eq!(commit, built_from(), "the commit that the test was built from");
     assert_eq!(version["wal_enabled"], true);
     let reply = server.get("/v1/openapi.json");
     assert_eq!((reply.status, reply.header("content-type")), (200, JSON));
@@ -31,6 +37,63 @@ fn health_readiness_and_version_are_served() {
     server.create("t", 1);
     assert_eq!(server.produce("t", "v"), (0, 0));
     assert_eq!(server.next("t")["value"], "v");
+}
+
+/// The commit of the sources, as the build sees it.
+fn built_from() -> String {
+    let given = std::env::var("DRIFTQ_COMMIT").ok();
+    let git = || {
+        let server = concat!(env!("CARGO_MANIFEST_DIR"), "/../server");
+        let output = Command::new("git").args(["-C", server, "rev-parse", "HEAD"]).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    given.or_else(git).unwrap_or_else(|| "unknown".to_owned())
+}
+
+#[test]
+fn settings_in_force_are_served() {
+    let flags = ["--no-wal", "-max-inflight", "7"];
+    let server = Server::with(&flags);
+    let reply = server.get("/v1/config");
+    assert_eq!((reply.status, reply.header("content-type")), (200, JSON));
+    let config = reply.json();
+    assert_eq!((&config["limits"]["in_flight_max"], &config["wal"]), (&json!(7), &json!(false)));
+    assert_eq!(config["addr"], server.addr.to_string(), "the port that was taken");
+    server.post("/v1/config", "{}");
+    assert_eq!(server.post("/v1/config", "{}").status, 405);
+}
+
+#[test]
+fn start_logs_one_line() {
+    let mut server = Server::start();
+    let line = format!("listening on http://{}", server.addr);
+    let log = server.log_with(&line);
+    assert_eq!(log.lines().count(), 1, "{log}");
+    server.terminate();
+}
+
+#[test]
+fn reset_moves_the_old_log_aside() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let quarantined = || {
+        let entries = std::fs::read_dir(dir.path()).expect("a folder").map(|entry| entry.expect("an entry").path());
+        entries.filter(|path| path.is_dir()).collect::<Vec<_>>()
+    };
+    let mut server = Server::on(dir.path(), &["-reset-wal"]);
+    assert!(quarantined().is_empty(), "there was no log");
+    server.create("old", 1);
+    server.terminate();
+    let mut server = Server::on(dir.path(), &["-reset-wal=false"]);
+    assert_eq!(server.get("/v1/topics").json(), json!({ "topics": ["old"] }));
+    server.terminate();
+    let mut server = Server::on(dir.path(), &["-reset-wal"]);
+    assert_eq!(server.get("/v1/topics").json(), json!({ "topics": [] }));
+    assert!(server.log().contains("quarantine-"), "{}", server.log());
+    server.terminate();
+    let [aside] = quarantined().try_into().expect("one folder");
+    let mut old = driftq_files::DataFolder::open(&aside).expect("unlocked").storage();
+    let (state, _) = inspect(&mut old, None).expect("the old log is whole");
+    assert_eq!(state.topic_count(), 1);
 }
 
 #[test]
@@ -176,7 +239,9 @@ fn metrics_change_with_activity() {
     let open: Vec<_> = (0..3).map(|_| server.connect()).collect();
     wait_until("connections are counted", || server.metric("driftq_connections").is_some_and(|count| count >= 4.0));
     drop(open);
-    wait_until("closed connections are not counted", || server.metric("driftq_connections").is_some_and(|count| count < 4.0));
+    wait_until("closed connections are not counted", || {
+        server.metric("driftq_connections").is_some_and(|count| count < 4.0)
+    });
 }
 
 #[test]
