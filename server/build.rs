@@ -1,4 +1,4 @@
-//! Tells the program the commit it is built from: that of `DRIFTQ_COMMIT` if it is set, else that of the repository, else
+//! Gives the program the commit it is built from: that of `DRIFTQ_COMMIT` if it is set, else that of the repository, else
 //! `unknown`. Nothing else of the machine goes into the program.
 
 use std::path::Path;

@@ -22,9 +22,9 @@ fn examples(folder: &Path, command: &[&str]) -> Vec<Vec<String>> {
     let help = String::from_utf8(stdout).unwrap();
     let lines = help.lines().skip_while(|line| *line != "Examples:").skip(1).map_while(|line| line.strip_prefix("  "));
     // The log of this test is shorter than that of the examples.
-    let word = |word: &str| word.replace("5120", "12").replace("5000", "10");
-    let words = |line: &str| line.split_whitespace().skip(1).map(word).collect();
-    lines.inspect(|line| assert!(line.starts_with("driftqd"), "{line}")).map(words).collect()
+    let shorter = |argument: &str| argument.replace("5120", "12").replace("5000", "10");
+    let arguments = |line: &str| line.split_whitespace().skip(1).map(shorter).collect();
+    lines.inspect(|line| assert!(line.starts_with("driftqd"), "{line}")).map(arguments).collect()
 }
 
 /// Starts a broker on a port of its own, waits until it listens, and ends it.

@@ -184,7 +184,7 @@ fn example_of_the_help_text_runs() {
     let (command, arguments) = example.split_once(" -- ").expect("arguments");
     assert_eq!(command, "cargo run --release -p driftq-tests --bin torture");
     // In a small size.
-    let small = |word: &str| if word.parse::<u64>().is_ok() { "1".to_owned() } else { word.to_owned() };
+    let small = |text: &str| if text.parse::<u64>().is_ok() { "1".to_owned() } else { text.to_owned() };
     let arguments: Vec<String> = arguments.split_whitespace().map(small).collect();
     let output = torture().args(&arguments).arg("--driftqd").arg(driftqd()).output().expect("it runs");
     assert!(output.status.success(), "{arguments:?}: {output:?}");

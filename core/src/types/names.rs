@@ -66,8 +66,8 @@ fn check(text: &str, what: &'static str, max: usize) -> Result<Arc<str>, NameErr
 }
 
 /// A name in a line of text: as it is if it consists of `A-Z a-z 0-9 . _ : / @ -`, else in quotation marks with quotes,
-/// backslashes and invisible characters escaped. Two names never have the same form, and none can pretend to be several
-/// words or lines.
+/// backslashes and invisible characters escaped. Two names never have the same form, and none looks like several
+/// names or lines.
 #[derive(Clone, Copy, Debug)]
 pub struct Escaped<'a>(pub &'a str);
 
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn displayed_name_is_one_word_or_quoted() {
+    fn displayed_name_is_plain_or_quoted() {
         let shown = |text: &str| TopicName::new(text).unwrap().to_string();
         for plain in ["orders", "orders/eu", "user@host", "dlq.a_b:c-9"] {
             assert_eq!(shown(plain), plain);

@@ -344,7 +344,7 @@ impl<'a> Tracer<'a> {
     }
 
     /// Adds to the event of this record how long the effect of the message's identity is remembered, which no single
-    /// record tells; `state` is the state after it.
+    /// record holds; `state` is the state after it.
     fn add_window(&mut self, state: &State, when: LogTime, event: &Event) {
         let group = match event {
             Event::Acked { message_ref, .. } if self.is_referred_to(message_ref) => message_ref.group,

@@ -429,7 +429,7 @@ fn router_decision_is_stored_and_overrides_envelope() {
 }
 
 #[test]
-fn response_tells_that_routing_was_set_aside_or_failed() {
+fn routing_set_aside_or_failed_is_in_the_response() {
     // Nothing listens on port 1, so the webhook fails; the rule names a topic that does not exist.
     let toml = "[router.webhook]\nurl = \"http://127.0.0.1:1/\"\n\
                 [[router.rule]]\nkey_prefix = \"x\"\nlabel = \"l\"\ntarget_topic = \"absent\"\n";

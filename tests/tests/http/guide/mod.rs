@@ -135,7 +135,7 @@ fn message_without_a_key_is_worked_on_without_the_store() {
 }
 
 #[test]
-fn heartbeat_prolongs_both_leases_and_tells_a_fenced_worker() {
+fn heartbeat_prolongs_both_leases_and_is_refused_once_fenced() {
     let server = Server::start();
     server.create("orders", 1);
     server.create("receipts", 1);
