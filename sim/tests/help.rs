@@ -41,8 +41,10 @@ fn small(mut arguments: Vec<String>) -> Vec<String> {
         "explain" => set(&mut arguments, "--futures", "2"),
         "view" if !arguments.contains(&"driftq-data".to_owned()) => arguments.push("--no-explain".to_owned()),
         "soak" => {
-            if has("--dir") {
-                set(&mut arguments, "--dir", "another-soak");
+            // Below the folder of the test, and not the same for two examples.
+            if let Some(at) = arguments.iter().position(|argument| argument == "--dir") {
+                let name = Path::new(&arguments[at + 1]).file_name().expect("a folder");
+                arguments[at + 1] = name.to_string_lossy().into_owned();
             }
             set(&mut arguments, "--for", "20ms");
         }
