@@ -47,8 +47,8 @@ impl Json {
         string(value, &mut self.out);
     }
 
-    /// A text field whose value needs no escaping.
-    pub(crate) fn plain(&mut self, name: &str, value: &str) {
+    /// A text field whose value is one of the program's own and needs no escaping.
+    pub(crate) fn plain(&mut self, name: &str, value: &'static str) {
         self.name(name);
         self.out.push(b'"');
         self.out.extend_from_slice(value.as_bytes());

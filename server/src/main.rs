@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use driftq_server::cli::{Cli, Command};
-use driftq_server::config::{Flags, Settings, init_logging};
+use driftq_server::config::{Flags, Settings, init_logging, with_double_dashes};
 use driftq_server::signals::Reload;
 use driftq_server::{rebase, report, serve, wal};
 
@@ -14,7 +14,7 @@ const NOT_STARTED: u8 = 1;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(with_double_dashes(&Cli::command(), std::env::args_os()));
     match cli.command {
         None => run(&cli.flags),
         Some(Command::Serve(flags)) => run(&flags),

@@ -53,6 +53,7 @@ mod tests {
         ("get", "/v1/topics/{topic}"),
         ("get", "/v1/version"),
         ("get", "/v1/digest"),
+        ("get", "/v1/config"),
     ];
 
     fn parsed() -> Value {

@@ -65,6 +65,9 @@ pub enum ServeError {
     /// A salvage of the data folder was interrupted.
     #[error("a salvage of {} was interrupted; finish it with `driftqd wal salvage {} --accept-loss`", .0.display(), .0.display())]
     SalvagePending(PathBuf),
+    /// The old log cannot be moved aside.
+    #[error("cannot reset the log: {0}")]
+    Reset(#[from] wal::WalError),
     /// The log cannot be recovered or created.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -98,8 +101,6 @@ where
 {
     let loaded = settings.clone();
     let settings = descriptors::fit(settings);
-    let effective = settings.to_toml();
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), "driftqd; effective settings:\n{}", effective.trim_end());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
     let result = local.block_on(&runtime, async {
@@ -119,7 +120,7 @@ where
 {
     let addr = settings.addr;
     // The folder before the listener: a second broker on the same folder is refused before clients can reach it.
-    let log = LogSource::prepare(&settings)?;
+    let source = LogSource::prepare(&settings)?;
     let listener = bind(addr).map_err(|error| ServeError::Listen { addr, error })?;
     let bound = listener.local_addr()?;
     let settings = Settings { addr: bound, ..settings };
@@ -131,10 +132,12 @@ where
     let request_id_seed = u64::from_le_bytes(fresh_log_id()?.0[..8].try_into().expect("eight of sixteen bytes"));
     let stop = Rc::new(Stop::default());
     let listening = tokio::task::spawn_local(listen(listener, Service::new(api, request_id_seed), Rc::clone(&stop)));
-    tracing::info!("listening on http://{bound}");
+    // The one line of a start. The address ends it, so that scripts find it easily.
+    let log = if settings.wal { format!("data folder {}", settings.data_dir.display()) } else { "no log".to_owned() };
+    tracing::info!("driftqd {}, {log}, listening on http://{bound}", env!("CARGO_PKG_VERSION"));
 
     let began = Instant::now();
-    let recovery = log.recover(&settings, driver.now(), wrap)?;
+    let recovery = source.recover(&settings, driver.now(), wrap)?;
     let recovered = tokio::select! {
         recovered = recovery => recovered.expect("the recovery thread sends its result")?,
         () = signals.stop() => return Ok(ExitCode::SUCCESS),
@@ -148,7 +151,7 @@ where
     driver.start(recovered.pipeline, disk);
     warn_of_clock_ahead(driver.clock_ahead_ms());
     let driving = tokio::task::spawn_local(Rc::clone(&driver).run());
-    tracing::info!("ready");
+    tracing::debug!("ready");
 
     signals.stop().await;
     tracing::info!("stopping");
@@ -228,6 +231,11 @@ impl LogSource {
             return Ok(Self::Null);
         }
         let folder = DataFolder::open(&settings.data_dir)?;
+        if settings.reset_wal
+            && let Some(aside) = wal::reset(&folder)?
+        {
+            tracing::warn!("--reset-wal: the files of the old log are now in {}", aside.display());
+        }
         if wal::is_salvage_pending(folder.path())? {
             return Err(ServeError::SalvagePending(folder.path().to_owned()));
         }
@@ -279,7 +287,7 @@ impl RecoveredLog {
                 _ => tracing::warn!("{notice}"),
             }
         }
-        tracing::info!(
+        tracing::debug!(
             lsn = self.recovered.last_lsn.0,
             records = self.recovered.frames_read,
             bytes = self.recovered.bytes_read,

@@ -129,6 +129,7 @@ faults! {
     DelayFollowsWall "delay-follows-wall": "A delay ends by the wall clock, also if that is set.",
     BackoffHidesDeadline "backoff-hides-deadline": "A deadline that passes during a backoff has no effect until its \
         end.",
+    NameCutOnReplay "name-cut-on-replay": "Replaying the creation of a topic keeps its name only up to a slash.",
     SyncRetriedAfterFailure "sync-retried-after-failure": "A failed sync is retried and its success is trusted.",
     NoDescriptorFails "no-descriptor-fails": "A lack of descriptors fails the log.",
     FailureIgnored "failure-ignored": "A failed write is reported as a success.",

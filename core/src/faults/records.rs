@@ -6,7 +6,7 @@ use crate::record::{Completed, EffectBegun, Event, Image, Produced, Record};
 use crate::state::{Contradiction, Partition, State};
 use crate::types::{
     Body, EffectStatus, GroupId, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis, Offset, OffsetRef,
-    PartitionId, Position, Priority, TopicId, Winner,
+    PartitionId, Position, Priority, TopicId, TopicName, Winner,
 };
 
 /// Applies `record` to `state` the way `fault` does it.
@@ -41,6 +41,12 @@ pub(super) fn replay(fault: Fault, state: &mut State, record: &Record) -> Result
                 }
             }
             Ok(())
+        }
+        (Fault::NameCutOnReplay, Event::TopicCreated { topic, name, partitions, retention }) => {
+            let cut = name.as_str().split('/').next().and_then(|cut| TopicName::new(cut).ok());
+            let (topic, partitions, retention) = (*topic, *partitions, *retention);
+            let name = cut.unwrap_or_else(|| name.clone());
+            state.apply(&Record { at: record.at, event: Event::TopicCreated { topic, name, partitions, retention } })
         }
         (Fault::EffectLostOnReplay, Event::EffectBegun(_)) => Ok(()),
         (Fault::AdjustmentLostOnReplay, Event::WallClockAdjusted(_)) => Ok(()),

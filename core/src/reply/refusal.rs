@@ -8,10 +8,10 @@ use crate::types::{EffectStatus, GroupName, Millis, NameError, PartitionId, Topi
 #[non_exhaustive]
 pub enum Refusal {
     /// The topic does not exist.
-    #[error("topic \"{0}\" does not exist")]
+    #[error("topic {:?} does not exist", .0.as_str())]
     UnknownTopic(TopicName),
     /// The topic has no such group.
-    #[error("group \"{0}\" does not exist")]
+    #[error("group {:?} does not exist", .0.as_str())]
     UnknownGroup(GroupName),
     /// The consumer is not connected.
     #[error("no such consumer")]

@@ -36,7 +36,7 @@ pub use message::{
     DEFAULT_TENANT, DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, MAX_BACKOFF_DEFAULT, MessageFlags,
     Metadata, Priority, RedriveOrigin, RetryPolicy, Routing, RoutingDecision, Text,
 };
-pub use names::{GroupName, NameError, OwnerName, TopicName};
+pub use names::{Escaped, GroupName, NameError, OwnerName, TopicName};
 pub use produce_scope::ProduceScope;
 pub use step::{Completion, StepOutput};
 pub use time::{Millis, Now, Timestamp};

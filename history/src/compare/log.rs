@@ -142,7 +142,7 @@ impl Reader {
     }
 
     fn topic(&mut self, state: &State, topic: TopicId) -> &mut LogTopic {
-        self.log.topics.entry(resolve::topic(state, topic)).or_default()
+        self.log.topics.entry(resolve::topic_name(state, topic)).or_default()
     }
 
     fn image(&mut self, state: &State, image: &Image) {
@@ -193,7 +193,7 @@ impl Reader {
     /// Groups skip the message that the record stores.
     fn skipped(&mut self, state: &State, lsn: u64, (topic, offset): (TopicId, Offset), groups: &[GroupId]) {
         for group in groups {
-            let group = resolve::group(state, topic, *group);
+            let group = resolve::group_name(state, topic, *group);
             let changes = self.topic(state, topic).changes.entry(group).or_default().entry(offset.0).or_default();
             changes.push(LogChange { lsn, change: Change::Skipped, token: None });
         }

@@ -6,7 +6,8 @@ use driftq_core::Body;
 use driftq_core::record::{Completed, DedupeWindow, Event, Record};
 use driftq_core::state::State;
 use driftq_core::types::{
-    EffectNamespace, GroupId, GroupStart, Identity, Millis, Phase, Retention, Scope, Timestamp, TopicId, WallAdjustment,
+    EffectNamespace, Escaped, GroupId, GroupStart, Identity, MessageRef, Millis, Phase, Retention, Scope, Timestamp,
+    TopicId, WallAdjustment,
 };
 
 use crate::format::event::{kind, message_ref};
@@ -97,7 +98,7 @@ fn retained(retention: Retention) -> String {
 pub fn message_sentence(state: &State, record: &Record) -> String {
     let Some(message_ref) = message_ref(&record.event) else { return String::new() };
     let before = entry(state, message_ref);
-    let owner = before.map_or("an unknown owner", |entry| entry.owner.as_str());
+    let owner = before.map_or_else(|| "an unknown owner".to_owned(), |entry| entry.owner.to_string());
     let attempts = before.map_or(0, |entry| entry.attempts);
     let late = match before.map(|entry| entry.phase) {
         Some(Phase::Queued { .. }) => ", after its lease had expired",
@@ -111,6 +112,9 @@ pub fn message_sentence(state: &State, record: &Record) -> String {
         }
         Event::Acked { commits, winner_until, .. } => {
             let committed = |window| match window {
+                _ if has_effect(state, message_ref) => {
+                    "; the effect of its identity is committed and keeps its own window".to_owned()
+                }
                 Millis(0) => "; a produce of its identity is not a duplicate any more".to_owned(),
                 window => format!("; the effect of its identity is committed for {}", millis(window)),
             };
@@ -132,13 +136,24 @@ pub fn message_sentence(state: &State, record: &Record) -> String {
         Event::Withdrawn { .. } => format!("withdrawn before it reached {owner}; the attempt does not count"),
         Event::DeadLettered { dead_offset, reason, last_error, .. } => {
             let source = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
-            let dead = source.map_or("?", |name| name.as_str());
+            let dead = source.map_or_else(|| "?".to_owned(), ToString::to_string);
             let (reason, error) = (reason.as_str(), quoted(last_error.as_bytes()));
             format!("dead-lettered as {dead}/{dead_offset} ({reason}) after {attempts} attempts, last error {error}")
         }
         Event::Completed(step) => format!("completed by {owner}{}", produced(step)),
         _ => String::new(),
     }
+}
+
+/// Whether the store has an effect of the identity of the message in its group.
+fn has_effect(state: &State, message_ref: &MessageRef) -> bool {
+    let find = || {
+        let topic = state.topic(message_ref.topic)?;
+        let group = topic.group(message_ref.group)?;
+        let message = topic.partition(message_ref.partition)?.message(message_ref.position)?;
+        state.store().consumed(topic.name(), group.name(), message.body.identity()?)
+    };
+    find().is_some()
 }
 
 /// The result of a completed step and the messages it produced.
@@ -185,14 +200,14 @@ fn wall_clock_adjusted(adjustment: &WallAdjustment) -> String {
     }
 }
 
-/// The key, size and metadata of a message. `stored_in` is the topic that holds it.
+/// The key, size and metadata of a message. `stored_in` is the topic that holds it, as text.
 #[must_use]
 pub fn body(body: &Body, stored_in: &str, dedupe: Option<&DedupeWindow>) -> String {
     let mut text = format!("key {}, value of {} bytes", quoted(body.key()), body.value().len());
     let meta = body.metadata();
     let envelope = &meta.envelope;
     if let Some((tenant, key)) = body.identity() {
-        let _ = write!(text, ", identity {} of tenant {tenant}", quoted(key.as_bytes()));
+        let _ = write!(text, ", identity {} of tenant {}", quoted(key.as_bytes()), Escaped(tenant));
         if let Some(dedupe) = dedupe {
             let _ = write!(text, ", deduplicated until {}", timestamp(dedupe.expires_at));
         }
@@ -249,5 +264,6 @@ pub fn identity(identity: &Identity) -> String {
             format!("calls of {} by {}", quoted(method.as_bytes()), quoted(principal.as_bytes()))
         }
     };
-    format!("key {} of tenant {} for {scope}", quoted(identity.key().as_bytes()), identity.tenant())
+    let tenant = Escaped(identity.tenant());
+    format!("key {} of tenant {tenant} for {scope}", quoted(identity.key().as_bytes()))
 }

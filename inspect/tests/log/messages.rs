@@ -154,6 +154,10 @@ fn effect_is_listed_with_its_message_and_second_of_identity_is_skipped() {
     assert_eq!(kinds(&history), all, "{history}");
     assert_event(&history, "effect begun", &["granted to w1", &token.to_string()]);
     assert_event(&history, "effect finished", &["SUCCEEDED", "paid"]);
+    // The window begins with the finish; the ack, whose own is ten minutes, does not change it.
+    let window = "the effect is remembered until 2025-12-22T12:00:0";
+    assert_event(&history, "effect finished", &[window, ", and until the message is acked"]);
+    assert_event(&history, "acked", &["keeps its own window", window]);
 
     // The produce window of the identity has passed; its effect is still stored.
     broker.advance(11 * 60 * 1_000);

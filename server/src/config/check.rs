@@ -19,6 +19,10 @@ impl Settings {
         let invalid = |error: &dyn std::fmt::Display| ConfigError::Invalid(error.to_string().trim().replace('\n', " "));
         let table = Table::try_from(self).map_err(|error| invalid(&error))?;
         Self::deserialize(table).map_err(|error| invalid(&error))?;
+        if self.reset_wal && !self.wal {
+            let problem = "--reset-wal contradicts wal = false and --no-wal: there is no log on disk";
+            return Err(ConfigError::Invalid(problem.to_owned()));
+        }
         check_exposure(self)?;
         check_sizes(self)?;
         check_leases(self)?;

@@ -47,6 +47,9 @@ pub struct Settings {
     /// Artificial delay of every sync, for measurements. Set by a flag only.
     #[serde(skip)]
     pub sync_delay: Duration,
+    /// Whether the files of an existing log are moved aside at the start. Set by a flag only.
+    #[serde(skip)]
+    pub reset_wal: bool,
 }
 
 impl Settings {
@@ -65,6 +68,7 @@ impl Settings {
             log: LogSettings::default(),
             router: RouterSettings::default(),
             sync_delay: Duration::ZERO,
+            reset_wal: false,
         }
     }
 
@@ -165,8 +169,8 @@ pub struct HttpSettings {
     pub stream_keep_alive: Duration,
     /// Whether a non-loopback address may be listened on.
     pub insecure: bool,
-    /// `Host` headers allowed beside loopback names and the listen address; `*` allows any. In the form in which they
-    /// are compared: lower case, without a port, IPv6 in brackets.
+    /// `Host` headers allowed beside the listen address, loopback addresses and names that are not public; `*` allows
+    /// any. In the form in which they are compared: lower case, without a port, IPv6 in brackets.
     #[serde(deserialize_with = "text::hosts")]
     pub allowed_hosts: Vec<String>,
 }

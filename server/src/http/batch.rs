@@ -25,13 +25,14 @@ use super::claim_fields::AckFields;
 use super::error::ApiError;
 use super::fields::from_json;
 use super::message_fields::{MessageHeaders, ProduceFields};
-use super::produce::{Company, route, write_produced};
+use super::produce::{route, write_produced};
 use super::request_body::RequestBody;
 use super::response::{ApiResponse, lines, whole_lines};
 use super::response_body::PollLines;
 use crate::driver::{ReplyResult, ReplySink};
 use crate::json::object;
 use crate::metrics::Metrics;
+use crate::router::{Company, RouterFailure};
 
 /// Most lines in progress: submitted and without a response line.
 const PENDING_MAX: usize = 4_096;
@@ -84,8 +85,8 @@ enum Routing {
     Known { line: RoutedLine, value_bytes: usize },
 }
 
-/// A message to store, or the error of its line.
-type RoutedLine = Result<Box<Produce>, ApiError>;
+/// A message to store and why it stays unrouted, or the error of its line.
+type RoutedLine = Result<(Box<Produce>, Option<RouterFailure>), ApiError>;
 
 impl BatchBody {
     pub(crate) fn new(api: Rc<Api>, kind: BatchKind, body: RequestBody) -> Self {
@@ -210,7 +211,7 @@ impl BatchBody {
 
     fn submit_routed(&self, line: RoutedLine) {
         match line {
-            Ok(produce) => self.submit_produce(produce),
+            Ok((produce, failure)) => self.submit_produce(produce, failure),
             Err(error) => self.add_refusal(&error),
         }
     }
@@ -260,7 +261,7 @@ impl BatchBody {
             BatchKind::Produce { trace } => {
                 let headers = MessageHeaders { idempotency_key: None, trace: trace.as_deref() };
                 match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(headers)) {
-                    Ok(produce) if self.api.router.is_empty() => self.submit_produce(produce),
+                    Ok(produce) if self.api.router.is_empty() => self.submit_produce(produce, None),
                     Ok(produce) => self.route(produce, context),
                     Err(error) => self.refuse(error),
                 }
@@ -288,9 +289,9 @@ impl BatchBody {
         self.responses.refuse(error);
     }
 
-    fn submit_produce(&self, produce: Box<Produce>) {
+    fn submit_produce(&self, produce: Box<Produce>, failure: Option<RouterFailure>) {
         let topic = produce.topic.clone();
-        self.submit(Command::Produce(produce), Pending::Produce(topic));
+        self.submit(Command::Produce(produce), Pending::Produce(topic, failure));
     }
 
     fn submit(&self, command: Command, pending: Pending) {
@@ -320,8 +321,8 @@ impl PollLines for BatchBody {
 
 /// A line in progress.
 enum Pending {
-    /// A produce that waits for its reply; the topic is echoed.
-    Produce(TopicName),
+    /// A produce that waits for its reply; the topic is echoed, and a failure of the router reported.
+    Produce(TopicName, Option<RouterFailure>),
     /// An ack that waits for its reply.
     Ack,
     /// A response line that waits for the lines before it.
@@ -368,16 +369,16 @@ impl ReplySink for ResponseLines {
         let mut inner = self.inner.borrow_mut();
         let ResponseLinesInner { pending, out, waker } = &mut *inner;
         match (pending.pop_front(), result) {
-            (Some(Pending::Produce(topic)), Ok(reply)) => {
+            (Some(Pending::Produce(topic, failure)), Ok(reply)) => {
                 let at = Produce::reply(reply);
                 self.metrics.count_routed(at.router);
                 object(out, |json| {
                     json.number("status", StatusCode::OK.as_u16());
-                    write_produced(json, &topic, &at);
+                    write_produced(json, &topic, &at, failure);
                 });
                 out.push(b'\n');
             }
-            (Some(Pending::Produce(_)), Err(refusal)) => {
+            (Some(Pending::Produce(..)), Err(refusal)) => {
                 let error = refusal.into();
                 self.metrics.count_rejected(ApiError::reason(&error));
                 write_error(&error, out);

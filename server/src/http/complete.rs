@@ -15,9 +15,10 @@ use super::error::ApiError;
 use super::fields::{Object, Str, from_json, raw_json, required};
 use super::head::RequestHead;
 use super::message_fields::{MessageHeaders, ProduceFields};
-use super::produce::{Company, route};
+use super::produce::route;
 use super::response::{ApiResponse, json};
 use crate::json::{Json, object};
+use crate::router::Company;
 
 /// Outputs of one step that are routed concurrently: a quarter of the router's own limit.
 const CONCURRENT_ROUTES_MAX: usize = 16;
@@ -77,7 +78,7 @@ pub(crate) async fn complete(api: &Rc<Api>, mut step: Box<Complete>) -> Result<A
 }
 
 fn write_output(output: &StepOutput, json: &mut Json) {
-    json.plain("topic", output.topic.as_str());
+    json.text("topic", output.topic.as_str());
     json.number("partition", output.partition.0);
     json.number("offset", output.offset.0);
     if output.duplicate {
@@ -97,7 +98,7 @@ async fn route_all(api: &Rc<Api>, messages: Vec<Produce>) -> Result<Vec<Produce>
         let mut tasks = JoinSet::new();
         for (at, message) in messages.by_ref().take(CONCURRENT_ROUTES_MAX) {
             let routing = route(Rc::clone(api), Box::new(message), Company::Batch);
-            tasks.spawn_local(async move { (at, routing.await) });
+            tasks.spawn_local(async move { (at, routing.await.map(|(message, _)| message)) });
         }
         let mut decided = tasks.join_all().await;
         decided.sort_unstable_by_key(|(at, _)| *at);

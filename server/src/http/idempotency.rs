@@ -356,7 +356,7 @@ fn write_outcome(out: &mut Json, outcome: &Outcome) {
 fn write_effect(out: &mut Json, effect: &Effect, clock: &WallClock) {
     write_status(out, effect.status);
     out.number("attempt", effect.attempt);
-    out.plain("owner", effect.owner.as_ref().map_or("", OwnerName::as_str));
+    out.text("owner", effect.owner.as_ref().map_or("", OwnerName::as_str));
     match effect.status {
         EffectStatus::InProgress => out.timestamp("lease_until", clock.wall(effect.lease_until)),
         _ => out.null("lease_until"),

@@ -12,6 +12,7 @@ pub(crate) enum Route {
     Healthz,
     Readyz,
     Version,
+    Config,
     Digest,
     OpenApi,
     Metrics,
@@ -67,6 +68,7 @@ impl Route {
             "/v1/healthz" => get(Self::Healthz),
             "/v1/readyz" => get(Self::Readyz),
             "/v1/version" => get(Self::Version),
+            "/v1/config" => get(Self::Config),
             "/v1/digest" => get(Self::Digest),
             "/v1/openapi.json" => get(Self::OpenApi),
             "/metrics" => get(Self::Metrics),
@@ -161,6 +163,7 @@ mod tests {
             "/v1/readyz",
             "/v1/digest",
             "/v1/version",
+            "/v1/config",
             "/v1/openapi.json",
             "/metrics",
             "/v1/peek",
@@ -180,7 +183,7 @@ mod tests {
         ] {
             assert!(documented.contains(path), "{path}");
         }
-        assert_eq!(documented.len(), 26);
+        assert_eq!(documented.len(), 27);
     }
 
     #[test]
@@ -199,8 +202,26 @@ mod tests {
         ] {
             assert_eq!(Route::of(&Method::GET, path).map_err(|error| error.code), Err("NOT_FOUND"), "{path}");
         }
-        assert_eq!(Route::of(&Method::GET, "/v1/topics/a%20b").map_err(|error| error.code), Err("INVALID_ARGUMENT"));
-        let trimmed = Route::DescribeTopic(TopicName::new("a").expect("a name"));
-        assert_eq!(Route::of(&Method::GET, "/v1/topics/%20a"), Ok(trimmed));
+    }
+
+    #[test]
+    fn topic_in_a_path_is_decoded_once_after_splitting_at_slashes() {
+        for (path, name) in [
+            ("/v1/topics/orders%2Feu", "orders/eu"),
+            ("/v1/topics/orders%2feu", "orders/eu"),
+            ("/v1/topics/my%20topic", "my topic"),
+            ("/v1/topics/user@host", "user@host"),
+            ("/v1/topics/100%2525", "100%25"),
+            ("/v1/topics/%C3%A9", "é"),
+            ("/v1/topics/a+b", "a+b"),
+            ("/v1/topics/..%2Fversion", "../version"),
+            ("/v1/topics/%20a", "a"),
+        ] {
+            let route = Route::DescribeTopic(TopicName::new(name).expect("a name"));
+            assert_eq!(Route::of(&Method::GET, path), Ok(route), "{path}");
+        }
+        for path in ["/v1/topics/%FF", "/v1/topics/%0A", "/v1/topics/a%00", "/v1/topics/%2E", "/v1/topics/%20"] {
+            assert_eq!(Route::of(&Method::GET, path).map_err(|error| error.code), Err("INVALID_ARGUMENT"), "{path}");
+        }
     }
 }

@@ -225,6 +225,7 @@ async fn dispatch(
         Route::Healthz => return Ok(status::healthz()),
         Route::Readyz => return status::readyz(api),
         Route::Version => return Ok(status::version(api)),
+        Route::Config => return Ok(status::config(api)),
         Route::Digest => return status::digest(api).await,
         Route::OpenApi => return Ok(status::openapi()),
         Route::Metrics => return Ok(status::metrics(api, &request.headers)),

@@ -1,4 +1,4 @@
-//! `/v1/healthz`, `/v1/readyz`, `/v1/version`, `/v1/digest`, `/v1/openapi.json` and `/metrics`.
+//! `/v1/healthz`, `/v1/readyz`, `/v1/version`, `/v1/config`, `/v1/digest`, `/v1/openapi.json` and `/metrics`.
 
 use driftq_core::Pipeline;
 use driftq_core::command::ListTopics;
@@ -35,9 +35,14 @@ pub(crate) fn readyz(api: &Api) -> Result<ApiResponse, ApiError> {
 pub(crate) fn version(api: &Api) -> ApiResponse {
     let mut out = Json::object();
     out.text("version", env!("CARGO_PKG_VERSION"));
-    out.text("commit", option_env!("DRIFTQ_COMMIT").unwrap_or("unknown"));
+    out.text("commit", env!("DRIFTQ_COMMIT"));
     out.flag("wal_enabled", api.settings.wal);
     json(StatusCode::OK, out)
+}
+
+/// `GET /v1/config`: the settings in force, without secrets.
+pub(crate) fn config(api: &Api) -> ApiResponse {
+    text(ContentType::Json, api.settings.to_public_json())
 }
 
 /// `GET /v1/digest`: a digest of the whole state, and the LSN it belongs to.
@@ -51,7 +56,7 @@ pub(crate) async fn digest(api: &Api) -> Result<ApiResponse, ApiError> {
     api.driver.ask(ListTopics).await??;
     let mut out = Json::object();
     out.number("lsn", lsn.0);
-    out.plain("digest", &format!("{digest:016x}"));
+    out.text("digest", &format!("{digest:016x}"));
     Ok(json(StatusCode::OK, out))
 }
 

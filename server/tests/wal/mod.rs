@@ -7,5 +7,5 @@ mod damaged_starts;
 mod inspect;
 mod interrupted;
 mod read_only;
-mod support;
+pub(crate) mod support;
 mod sweep;

@@ -162,7 +162,7 @@ mod tests {
         );
         let state = world.broker().expect("the broker runs").state();
         let stored = state.topic_named(&topic("t0")).expect("the topic exists");
-        let empty = state.topic_named(&topic("t1")).expect("the topic exists");
+        let empty = state.topic_named(&crate::names::Topic::new(1).name()).expect("the topic exists");
         let (id, partition) =
             stored.partitions().find(|(_, p)| p.last_message().is_some()).expect("a message is stored");
         holds(offsets_ascend(&PartitionView::new(stored, id, partition)));

@@ -129,7 +129,7 @@ impl<'p> TimelineBuilder<'p> {
         if let Some(wanted) = &self.filter.message {
             return messages.contains(&wanted.to_string());
         }
-        self.filter.topic.as_ref().is_none_or(|wanted| topics.iter().any(|topic| topic == wanted.as_str()))
+        self.filter.topic.as_ref().is_none_or(|wanted| topics.iter().any(|topic| *topic == wanted.to_string()))
     }
 
     fn track(&mut self, state: &State, event: &Event) -> usize {
@@ -377,10 +377,10 @@ impl Subjects {
             subjects.messages.push(message(state, message_ref));
         }
         match event {
-            Event::TopicCreated { name, .. } => subjects.topics.push(name.as_str().to_owned()),
+            Event::TopicCreated { name, .. } => subjects.topics.push(name.to_string()),
             Event::GroupCreated { topic: id, name, .. } => {
                 subjects.topics.push(topic(state, *id));
-                subjects.groups.push(name.as_str().to_owned());
+                subjects.groups.push(name.to_string());
             }
             Event::TopicDeleted { topic: id } | Event::RetentionExpired { topic: id, .. } => {
                 subjects.topics.push(topic(state, *id));
@@ -403,7 +403,7 @@ impl Subjects {
             Event::DeadLettered { message_ref, dead_offset, .. } => {
                 let dlq = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
                 if let Some(dlq) = dlq {
-                    subjects.add_stored(dlq.as_str(), dead_offset.0);
+                    subjects.add_stored(&dlq.to_string(), dead_offset.0);
                 }
             }
             Event::Redriven {

@@ -244,8 +244,8 @@ impl Network {
 
     /// A stream is being opened.
     pub(super) fn open(&mut self, ticket: Ticket, worker: Worker, command: &Subscribe) {
-        let (topic, group) = (Topic::of(&command.topic), command.group.as_str().parse());
-        let (Some(topic), Ok(group)) = (topic, group) else { return };
+        let (topic, group) = (Topic::of(&command.topic), Group::of(&command.group));
+        let (Some(topic), Some(group)) = (topic, group) else { return };
         let releases = command.on_disconnect == OnDisconnect::Release;
         let (owner, left) = (command.owner.clone(), command.deliveries_max);
         self.opening.insert(ticket, StreamState { worker, topic, group, owner, releases, left });

@@ -13,9 +13,9 @@ use rand_chacha::ChaCha8Rng;
 
 use super::world::World;
 
-const TOPICS: [&str; 5] = ["a", "b", "dlq.a", "dlq.b", "c"];
-const GROUPS: [&str; 3] = ["g", "h", "e"];
-const OWNERS: [&str; 2] = ["v", "w"];
+const TOPICS: [&str; 5] = ["a", "b/ü \"x\"", "dlq.a", "dlq.b/ü \"x\"", "c@d"];
+const GROUPS: [&str; 3] = ["g", "h i", "é/%2F"];
+const OWNERS: [&str; 2] = ["v", "w@host"];
 const KEYS: [&str; 4] = ["", "k", "user:1", "other"];
 const REASONS: [&str; 4] = ["", "bad", "ack_timeout", "worse"];
 

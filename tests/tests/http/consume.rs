@@ -235,7 +235,7 @@ fn expired_lease_redelivers_message() {
     });
     let late: Vec<i64> = late.collect();
     assert!(late.iter().all(|late| *late >= 0) && late.iter().any(|late| *late < 100), "late by ms: {late:?}");
-    assert!(server.metric("messages_expired_total") >= Some(5.0));
+    assert!(server.metric("driftq_messages_expired_total") >= Some(5.0));
 }
 
 /// The lease of a delivery that was requested with this query.

@@ -142,9 +142,11 @@ fn redrive_produces_new_messages_for_the_group_that_failed() {
     assert_eq!(redrive(json!({ "all": true })).json(), json!({ "redriven": 0 }));
     assert_eq!(each(&server.fetch("t", "g"), "value"), ["d", "e"]);
     assert!(server.fetch("t", "other").is_empty(), "the other group is not affected");
-    assert_eq!(server.metric("messages_redriven_total"), Some(5.0));
+    assert_eq!(server.metric("driftq_messages_redriven_total"), Some(5.0));
+    assert_eq!(server.metric("driftq_dlq_messages{topic=\"t\"}"), Some(0.0), "none is left");
     // The redriven message has its retry policy and becomes a dead letter again.
     server.settle_ok("nack", "t", &item, json!({ "reason": "again" }));
+    assert_eq!(server.metric("driftq_dlq_messages{topic=\"t\"}"), Some(1.0));
     let dead = server.next("dlq.t");
     assert_eq!((&dead["value"], &dead["envelope"]["dlq"]["original_offset"]), (&json!("b"), &json!(5)));
     assert_eq!(
@@ -165,7 +167,7 @@ fn redrive_produces_new_messages_for_the_group_that_failed() {
         json!({ "all": true, "limit": -1 }),
         json!({ "all": true, "unknown": 1 }),
         json!({ "all": true, "topic": "dlq.t" }),
-        json!({ "all": true, "topic": "a b" }),
+        json!({ "all": true, "topic": "a\u{1}b" }),
     ] {
         let reply = redrive(body.clone());
         assert_eq!(reply.status, 400, "{body}: {reply:?}");

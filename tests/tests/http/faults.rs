@@ -389,7 +389,7 @@ fn slow_disk_makes_batches_larger() {
     server.create("t", 1);
     let syncs = |server: &Server| -> f64 {
         let metrics = server.get("/metrics").body;
-        let line = metrics.lines().find_map(|line| line.strip_prefix("log_sync_seconds_count "));
+        let line = metrics.lines().find_map(|line| line.strip_prefix("driftq_log_sync_seconds_count "));
         line.unwrap_or_else(|| panic!("no such metric: {metrics}")).parse().expect("a number")
     };
     let before = syncs(&server);

@@ -43,7 +43,7 @@ fn groups_are_created_listed_and_deleted_with_their_streams() {
         json!({ "topic": "t" }),
         json!({ "group": "g" }),
         json!({ "topic": "t", "group": "" }),
-        json!({ "topic": "t", "group": "a b" }),
+        json!({ "topic": "t", "group": "a\u{1}b" }),
         json!({ "topic": "t", "group": "n".repeat(256) }),
         json!({ "topic": "t", "group": "g", "from": "middle" }),
         json!({ "topic": "t", "group": "g", "from": 1 }),

@@ -16,6 +16,7 @@ mod guide;
 mod harness;
 mod hostile;
 mod memory_bounds;
+mod names;
 mod produce;
 mod requests;
 mod router;

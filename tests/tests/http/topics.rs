@@ -40,9 +40,9 @@ fn topics_are_created_listed_and_deleted() {
         json!({ "name": "" }),
         json!({ "name": "." }),
         json!({ "name": ".." }),
-        json!({ "name": "a b" }),
-        json!({ "name": "a/b" }),
-        json!({ "name": "ü" }),
+        json!({ "name": "a\nb" }),
+        json!({ "name": "a\u{7f}b" }),
+        json!({ "name": "a\u{85}b" }),
         json!({ "name": "n".repeat(252) }),
         json!({ "name": 1 }),
         json!({ "name": "x", "partitions": -1 }),
@@ -80,7 +80,7 @@ fn topics_are_created_listed_and_deleted() {
         "keys and offsets are deleted"
     );
     assert_eq!(server.delete("/v1/topics/a%2Eb_c%3Ad-E9").status, 204);
-    server.get("/v1/topics/a%20b").refused(400, "INVALID_ARGUMENT");
+    server.get("/v1/topics/a%01b").refused(400, "INVALID_ARGUMENT");
 }
 
 #[test]

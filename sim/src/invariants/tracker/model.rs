@@ -483,7 +483,7 @@ pub(crate) fn dedupe_key(produce: &Produce) -> Option<DedupeKey> {
     let key = envelope.idempotency_key.as_ref().filter(|key| !key.is_empty())?;
     let destination = envelope.target_topic.as_ref().unwrap_or(&produce.topic);
     let tenant = envelope.tenant_id.as_ref().filter(|tenant| !tenant.is_empty());
-    let scope = (produce.topic.to_string(), destination.to_string());
+    let scope = (produce.topic.as_str().to_owned(), destination.as_str().to_owned());
     Some((scope, tenant.map_or("default".to_owned(), ToString::to_string), key.to_string()))
 }
 

@@ -56,7 +56,7 @@ impl Tracker {
             }
             (Command::DeleteTopic(DeleteTopic { name }), _) => {
                 let is_named =
-                    |(topic, destination): &(String, String)| [topic, destination].contains(&&name.to_string());
+                    |(topic, destination): &(String, String)| [topic, destination].contains(&&name.as_str().to_owned());
                 self.identities.retain(|(scope, ..), _| !is_named(scope));
                 self.mark_effects_unknown(name, None);
             }
