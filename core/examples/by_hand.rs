@@ -110,7 +110,7 @@ impl LocalBroker {
                     IoOp::Sync { file } => println!("   storage: sync {file}"),
                     IoOp::Create { file, .. } => println!("   storage: create {file}"),
                     IoOp::SyncFolder => println!("   storage: sync the folder"),
-                    IoOp::Rename { .. } | IoOp::Remove { .. } => {}
+                    IoOp::Rename { .. } | IoOp::Remove { .. } | IoOp::Trim { .. } => {}
                 }
             }
             let result = job.perform(&mut self.storage);

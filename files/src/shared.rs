@@ -14,7 +14,7 @@ use driftq_core::log::FileId;
 pub(super) struct OpenFile {
     pub(super) file: File,
     /// The number of preallocated bytes; 0 if the file grows.
-    pub(super) capacity: u64,
+    pub(super) capacity: AtomicU64,
     /// The end of the written data.
     pub(super) end: AtomicU64,
     /// The end of the data synced by intermediate syncs.

@@ -248,6 +248,11 @@ impl Storage for FileDisk {
         self.mirror(modelled, format_args!("removing {file}"), |files| files.remove(file))
     }
 
+    fn trim(&mut self, file: FileId, len: u64) -> Result<(), StorageFault> {
+        let modelled = self.model.trim(file, len);
+        self.mirror(modelled, format_args!("trimming {file}"), |files| files.trim(file, len))
+    }
+
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         let modelled = self.model.sync_folder();
         self.mirror(modelled, "syncing the directory", Storage::sync_folder)

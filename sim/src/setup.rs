@@ -48,6 +48,15 @@ pub struct Setup {
     pub consumers_max: usize,
     /// Bytes of a segment.
     pub segment_bytes: u64,
+    /// Bytes of the first segment and of those of a broker at rest; at most `segment_bytes`.
+    #[serde(skip_serializing_if = "is_unlimited")]
+    pub segment_bytes_min: u64,
+    /// Segments after which a snapshot is taken.
+    #[serde(skip_serializing_if = "is_unlimited")]
+    pub snapshot_every_segments: u64,
+    /// How long after its last record a log counts as at rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rest_ms: Option<u64>,
     /// Bytes reserved for operations that drain the broker.
     pub reserve_bytes: u64,
     /// Log bytes after which a snapshot is taken.
@@ -97,6 +106,9 @@ impl Setup {
         PipelineConfig {
             limits: self.limits(),
             segment_bytes: self.segment_bytes,
+            segment_bytes_min: self.segment_bytes_min,
+            snapshot_every_segments: usize::try_from(self.snapshot_every_segments).unwrap_or(usize::MAX),
+            rest_after: self.rest_ms.map(Millis),
             reserve_bytes: self.reserve_bytes,
             snapshot_every_bytes: self.snapshot_every_bytes,
             slice_bytes: self.slice_bytes,
@@ -128,6 +140,9 @@ impl Default for Setup {
             consumers_max: 64,
             // Recovery reads a whole segment, so larger segments slow down crashes.
             segment_bytes: 1 << 16,
+            segment_bytes_min: u64::MAX,
+            snapshot_every_segments: u64::MAX,
+            rest_ms: None,
             reserve_bytes: 4_096,
             snapshot_every_bytes: 1 << 20,
             slice_bytes: 1_024,
@@ -135,4 +150,9 @@ impl Default for Setup {
             shows_given_up: false,
         }
     }
+}
+
+/// Whether a limit is the default, which never applies.
+fn is_unlimited(limit: &u64) -> bool {
+    *limit == u64::MAX
 }

@@ -420,6 +420,9 @@ impl Storage for RingStorage {
     fn remove(&mut self, _: FileId) -> Result<(), StorageFault> {
         Ok(())
     }
+    fn trim(&mut self, _: FileId, _: u64) -> Result<(), StorageFault> {
+        Ok(())
+    }
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         Ok(())
     }

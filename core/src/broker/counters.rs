@@ -16,6 +16,8 @@ pub struct Counters {
     pub refused: u64,
     /// Messages stored by produce and complete.
     pub produced: u64,
+    /// Records that removed retained messages because the disk was full.
+    pub reclaimed: u64,
     /// Produces that were duplicates.
     pub deduplicated: u64,
     /// Deliveries, redeliveries included.

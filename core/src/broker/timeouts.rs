@@ -7,7 +7,7 @@ use crate::faults::Faults;
 use crate::index::{Due, Sweep, Timer};
 use crate::record::Event;
 use crate::reply::Refusal;
-use crate::state::Group;
+use crate::state::{Group, Topic};
 use crate::types::{Effect, EffectStatus, MessageRef, PartitionId, Position, TopicId};
 
 /// The most timers fired in one call. [`Broker::poll_timeout`] asks for the next call at once.
@@ -15,6 +15,9 @@ const TIMERS_PER_CALL: usize = 1_024;
 
 /// How many swept entries count as one timer.
 const SWEPT_PER_TIMER: u64 = 4;
+
+/// The most records that one call appends to remove retained messages on a full disk.
+const RECLAIMED_RECORDS_PER_CALL: usize = 64;
 
 /// The most entries that one record expires.
 const SWEPT_PER_RECORD: u64 = 1_024;
@@ -157,6 +160,42 @@ impl<F: Faults> Broker<F> {
         let through = messages.retained().take_while(too_old).take(SWEPT_PER_RECORD as usize).last();
         let through = through.expect("the timer fires when the oldest message exceeds the age");
         self.commit_or_refuse(Event::RetentionExpired { topic, partition, through }, SpaceClass::Drain, log)
+    }
+
+    /// Removes the oldest retained messages, since the disk is full; a bounded number per call. Returns whether there are
+    /// more, and the log took the records.
+    pub(crate) fn reclaim_retained(&mut self, log: &mut impl LogSink) -> bool {
+        for _ in 0..RECLAIMED_RECORDS_PER_CALL {
+            let Some((topic, partition)) = self.partition_with_oldest_retained() else { return false };
+            let retained = self.state.topic(topic).and_then(|topic| topic.partition(partition));
+            let through = retained.and_then(|messages| messages.retained().take(SWEPT_PER_RECORD as usize).last());
+            let Some(through) = through else { return false };
+            if self.commit(Event::RetentionExpired { topic, partition, through }, SpaceClass::Drain, log).is_err() {
+                return false;
+            }
+            self.counters.reclaimed += 1;
+        }
+        self.partition_with_oldest_retained().is_some()
+    }
+
+    fn partition_with_oldest_retained(&self) -> Option<(TopicId, PartitionId)> {
+        let partitions = self.state.topics().flat_map(|topic| topic.partitions().map(|found| (topic.id(), found)));
+        let oldest = partitions.filter_map(|(topic, (id, messages))| {
+            let (_, message) = messages.oldest_retained()?;
+            Some((message.produced_at, topic, id))
+        });
+        oldest.min().map(|(_, topic, partition)| (topic, partition))
+    }
+
+    /// The bytes of all stored messages.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.state.topics().flat_map(Topic::partitions).map(|(_, partition)| partition.kept().bytes).sum()
+    }
+
+    /// Whether there is a message that is not acked in every group.
+    pub(crate) fn has_live_messages(&self) -> bool {
+        let mut partitions = self.state.topics().flat_map(Topic::partitions);
+        partitions.any(|(_, partition)| partition.backlog().messages > 0)
     }
 
     /// Expires the due entries of a table and returns their number.

@@ -137,5 +137,10 @@ faults! {
         is durable.",
     SnapshotRenamedBeforeSync "snapshot-renamed-before-sync": "A snapshot gets its final name before it is synced.",
     RotTakenForTornTail "rot-taken-for-torn-tail": "Damage to synced data is cut off like a torn tail.",
+    ClosedSegmentNotCut "closed-segment-not-cut": "A closed segment keeps the space it was created with.",
+    TrimCutsLastFrame "trim-cuts-last-frame": "A closed segment is cut one byte before the end of its last frame.",
+    SnapshotNotDueBySegments "snapshot-not-due-by-segments": "However many segments there are, no snapshot is due.",
+    SegmentsKeptAtRest "segments-kept-at-rest": "A log at rest keeps its closed segments.",
+    FullLogNeverReopens "full-log-never-reopens": "A log that was full once never creates another segment.",
     TornTailTakenForRot "torn-tail-taken-for-rot": "A torn tail is refused like damage.",
 }

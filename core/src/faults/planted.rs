@@ -289,6 +289,18 @@ impl Seams for Planted {
         header
     }
 
+    fn is_due_by_segments(&self, closed: usize, every: usize) -> bool {
+        self.0 != Fault::SnapshotNotDueBySegments && closed >= every
+    }
+
+    fn compacts_at_rest(&self, at_rest: bool) -> bool {
+        self.0 != Fault::SegmentsKeptAtRest && at_rest
+    }
+
+    fn retries_full_disk(&self) -> bool {
+        self.0 != Fault::FullLogNeverReopens
+    }
+
     fn limits(&self, limits: Limits) -> Limits {
         match self.0 {
             Fault::InFlightOffByOne => Limits { in_flight_max: limits.in_flight_max + 1, ..limits },

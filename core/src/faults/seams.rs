@@ -165,6 +165,24 @@ pub trait Seams: Copy {
         recovered.next_header()
     }
 
+    /// Whether a snapshot is due, given the closed segments since the last one.
+    #[inline(always)]
+    fn is_due_by_segments(&self, closed: usize, every: usize) -> bool {
+        closed >= every
+    }
+
+    /// Whether the log of a broker at rest is compacted.
+    #[inline(always)]
+    fn compacts_at_rest(&self, at_rest: bool) -> bool {
+        at_rest
+    }
+
+    /// Whether the creation of a segment is retried after the disk was full.
+    #[inline(always)]
+    fn retries_full_disk(&self) -> bool {
+        true
+    }
+
     // Around the broker: called by a simulator, never by production code.
 
     /// The limits the broker runs with, given those it was configured with.

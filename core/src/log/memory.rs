@@ -352,6 +352,16 @@ impl Storage for MemoryStorage {
         Ok(())
     }
 
+    fn trim(&mut self, file: FileId, len: u64) -> Result<(), StorageFault> {
+        let content = self.content_mut(file)?;
+        if len < content.reserved() {
+            content.written.truncate(usize::try_from(len).unwrap_or(usize::MAX));
+            content.synced = content.synced.min(content.written.len());
+            content.capacity = len;
+        }
+        Ok(())
+    }
+
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         self.check_sync()?;
         self.durable_folder.clone_from(&self.folder);

@@ -172,6 +172,13 @@ pub trait Storage {
     /// [`StorageFault::NotFound`], [`StorageFault::Io`].
     fn remove(&mut self, file: FileId) -> Result<(), StorageFault>;
 
+    /// Cuts the file to its first `len` bytes and frees the space behind them; a file that is not longer stays as it
+    /// is. Applies to files of this process and of earlier ones. A power loss may undo it until the file is synced.
+    ///
+    /// # Errors
+    /// [`StorageFault::NotFound`], [`StorageFault::Io`].
+    fn trim(&mut self, file: FileId, len: u64) -> Result<(), StorageFault>;
+
     /// Returns once every creation, rename and removal so far is durable. Does not sync the contents of files.
     ///
     /// # Errors
@@ -215,6 +222,13 @@ pub enum IoOp {
         /// The file to remove.
         file: FileId,
     },
+    /// [`Storage::trim`].
+    Trim {
+        /// The file to cut.
+        file: FileId,
+        /// The bytes to keep.
+        len: u64,
+    },
     /// [`Storage::sync_folder`].
     SyncFolder,
 }
@@ -231,6 +245,7 @@ impl IoOp {
             Self::Sync { file } => storage.sync(*file),
             Self::Rename { from, to } => storage.rename(*from, *to),
             Self::Remove { file } => storage.remove(*file),
+            Self::Trim { file, len } => storage.trim(*file, *len),
             Self::SyncFolder => storage.sync_folder(),
         }
     }

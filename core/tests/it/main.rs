@@ -17,6 +17,7 @@ mod durability;
 mod effect_lifetime;
 mod effects;
 mod expiry;
+mod folder_size;
 mod groups;
 mod leases_and_fencing;
 mod log;

@@ -57,7 +57,8 @@ pub fn with_snapshot(storage: &MemoryStorage, head: &SnapshotHead, images: &[Rec
 /// A log of exactly these records.
 pub fn with_log(records: &[Record]) -> MemoryStorage {
     let (previous_lsn, synced) = (Lsn(0), Lsn(0));
-    let header = SegmentHeader { log_id: LogId([9; 16]), sequence: 1, previous_lsn, previous_crc: 0, synced };
+    let header =
+        SegmentHeader { log_id: LogId([9; 16]), sequence: 1, previous_lsn, previous_crc: 0, synced, capacity: 0 };
     let (mut bytes, mut chain) = (header.encode(), header.chain());
     for record in records {
         let kind = codec::kind(&record.event);
@@ -206,7 +207,8 @@ impl ForgedBroker {
 /// Opens a forged log and uses it. If it opens, its state is consistent, stays so, and is recovered unchanged.
 fn open_and_use(mut storage: MemoryStorage) -> Result<(), RecoveryError> {
     let limits = Limits { partitions_max: 8, ..Limits::production() };
-    let config = PipelineConfig { limits, segment_bytes: 1 << 16, reserve_bytes: 1 << 10, ..Default::default() };
+    let (segment_bytes, reserve_bytes) = (1 << 16, 1 << 10);
+    let config = PipelineConfig { limits, segment_bytes, reserve_bytes, rest_after: None, ..Default::default() };
     let now = Timestamp(1_700_000_100_000);
     let pipeline = match OpenOptions::new().config(config).open(&mut storage, now) {
         Ok((pipeline, _)) => pipeline,

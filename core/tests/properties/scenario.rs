@@ -16,7 +16,9 @@ use driftq_core::command::{
     Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, RedriveSelection, SeekTo, StoreCommand, Subscribe,
     TokenClaim,
 };
-use driftq_core::log::{FileId, HEADER_BYTES, LogId, Malformed, MemoryStorage, Replay, Storage, recover};
+use driftq_core::log::{
+    FileId, HEADER_BYTES, LogId, Malformed, MemoryStorage, Replay, SegmentHeader, Storage, recover,
+};
 use driftq_core::record::Record;
 use driftq_core::reply::{Delivery, StoreReply};
 use driftq_core::state::State;
@@ -39,8 +41,11 @@ fn config() -> PipelineConfig {
             ..Limits::production()
         },
         segment_bytes: HEADER_BYTES as u64 + 2_400,
+        segment_bytes_min: u64::MAX,
         reserve_bytes: 100,
         snapshot_every_bytes: u64::MAX,
+        snapshot_every_segments: usize::MAX,
+        rest_after: None,
         slice_bytes: 300,
     }
 }
@@ -399,7 +404,19 @@ pub fn scenario_log() -> MemoryStorage {
     broker.produce("orders", "", "the end", |_| {});
     broker.advance(100);
     assert_eq!(broker.refusals, [], "no command of the scenario is refused");
-    broker.storage.crash()
+    without_sizes(broker.storage.crash())
+}
+
+/// The storage as an earlier version wrote it, without the sizes of segments in their headers.
+pub fn without_sizes(mut storage: MemoryStorage) -> MemoryStorage {
+    for info in storage.list().expect("lists") {
+        let header = storage.bytes(info.file).and_then(|bytes| SegmentHeader::decode(bytes).ok());
+        if let Some(header) = header {
+            let encoded = SegmentHeader { capacity: 0, ..header }.encode();
+            storage.bytes_mut(info.file).expect("is there").overwrite(0, &encoded);
+        }
+    }
+    storage
 }
 
 /// The same storage without the last mark: the last batch is synced, but not proven so.

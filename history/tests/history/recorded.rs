@@ -98,6 +98,7 @@ impl<F: Faults> RecordedRun<F> {
             reserve_bytes: 2 << 10,
             snapshot_every_bytes,
             slice_bytes: 4 << 10,
+            ..PipelineConfig::default()
         };
         let mut disk = MemoryStorage::new();
         let (broker, _) = OpenOptions::new()

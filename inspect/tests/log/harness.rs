@@ -43,6 +43,8 @@ pub(crate) fn config() -> PipelineConfig {
         reserve_bytes: 2 << 10,
         snapshot_every_bytes: u64::MAX,
         slice_bytes: 4 << 10,
+        snapshot_every_segments: usize::MAX,
+        rest_after: None,
         ..PipelineConfig::default()
     }
 }

@@ -1,6 +1,6 @@
 //! Checks of settings together, from whatever sources.
 
-use driftq_core::types::Text;
+use driftq_core::types::{Limits, Text};
 use serde::Deserialize;
 use toml::Table;
 
@@ -57,8 +57,7 @@ fn check_sizes(settings: &Settings) -> Result<(), ConfigError> {
     }
     // The record of a completed step may carry many messages and is refused if it does not fit; a message or a result
     // always fits.
-    let payload = limits.message_bytes_max.max(limits.result_bytes_max);
-    let largest = (payload + limits.error_text_bytes_max) as u64 + RECORD_OVERHEAD_BYTES;
+    let largest = largest_record_bytes(limits);
     if segment - reserve < largest {
         return invalid(format!(
             "storage.segment_bytes ({segment}) less storage.reserve_bytes ({reserve}) must hold the largest record, \
@@ -68,6 +67,12 @@ fn check_sizes(settings: &Settings) -> Result<(), ConfigError> {
         ));
     }
     Ok(())
+}
+
+/// The most bytes of a record with a message or a result.
+pub(super) fn largest_record_bytes(limits: &Limits) -> u64 {
+    let payload = limits.message_bytes_max.max(limits.result_bytes_max);
+    (payload + limits.error_text_bytes_max) as u64 + RECORD_OVERHEAD_BYTES
 }
 
 fn check_leases(settings: &Settings) -> Result<(), ConfigError> {

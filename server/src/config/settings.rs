@@ -6,14 +6,19 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use driftq_core::log::HEADER_BYTES;
 use driftq_core::pipeline::PipelineConfig;
 use driftq_core::types::{Limits, PartitionId, Text, TopicName};
 use serde::{Deserialize, Serialize};
 
 use super::address::WebhookUrl;
+use super::check::largest_record_bytes;
 use super::limits::LimitsSection;
 use super::number::{DAY_MS, I64_MAX, Int, PARTITION_MAX, U32_MAX};
 use super::text;
+
+/// The smallest segment has at least this fraction of the largest.
+const SEGMENT_FRACTION_MIN: u64 = 16;
 
 /// Effective settings of a broker process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,10 +81,24 @@ impl Settings {
     #[must_use]
     pub fn pipeline(&self) -> PipelineConfig {
         let StorageSettings { segment_bytes, reserve_bytes, snapshot_every_bytes } = self.storage;
+        let defaults = PipelineConfig::default();
         // Without a log on disk nothing can be recovered from a snapshot.
-        let snapshot_every_bytes = if self.wal { snapshot_every_bytes } else { u64::MAX };
-        let limits = self.limits.clone();
-        PipelineConfig { limits, segment_bytes, reserve_bytes, snapshot_every_bytes, ..PipelineConfig::default() }
+        let (snapshot_every_bytes, snapshot_every_segments, rest_after) = match self.wal {
+            true => (snapshot_every_bytes, defaults.snapshot_every_segments, defaults.rest_after),
+            false => (u64::MAX, usize::MAX, None),
+        };
+        // The smallest segment holds the largest record beside the reserve.
+        let smallest = largest_record_bytes(&self.limits).saturating_add(reserve_bytes + 2 * HEADER_BYTES as u64);
+        PipelineConfig {
+            limits: self.limits.clone(),
+            segment_bytes,
+            segment_bytes_min: smallest.max(segment_bytes / SEGMENT_FRACTION_MIN).min(segment_bytes),
+            reserve_bytes,
+            snapshot_every_bytes,
+            snapshot_every_segments,
+            rest_after,
+            slice_bytes: defaults.slice_bytes,
+        }
     }
 }
 

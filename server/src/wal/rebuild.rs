@@ -22,6 +22,8 @@ use driftq_core::types::{
 };
 use driftq_inspect::format::{kind as kind_name, message_ref};
 
+use super::repair::Repaired;
+
 /// A record that is intact and was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
@@ -40,6 +42,10 @@ pub struct Loss {
     pub ranges: Vec<RangeInclusive<Lsn>>,
     /// Records that do not fit the rebuilt state, in order.
     pub skipped: Vec<Skipped>,
+    /// Pieces of the snapshot that were not found or do not fit what is left.
+    pub images: u64,
+    /// The most records that can have been in what was cut off a segment.
+    pub cut_off: u64,
 }
 
 impl Loss {
@@ -47,7 +53,13 @@ impl Loss {
     #[must_use]
     pub fn count(&self) -> u64 {
         let missing: u64 = self.ranges.iter().map(|range| range.end().0 - range.start().0 + 1).sum();
-        missing + self.skipped.len() as u64
+        missing.saturating_add(self.skipped.len() as u64).saturating_add(self.images).saturating_add(self.cut_off)
+    }
+
+    /// Whether nothing is lost.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count() == 0
     }
 }
 
@@ -76,6 +88,19 @@ impl Rebuild {
     /// Starts from the state of a snapshot, or from an empty state.
     pub(super) fn new(state: State, lsn: Lsn) -> Self {
         Self { state, last: lsn, loss: Loss::default(), lost: 0, unknown_from: BTreeMap::new() }
+    }
+
+    /// Starts from what is left of a damaged snapshot, of which `lost` images are missing.
+    pub(super) fn from_repaired(repaired: Repaired, lsn: Lsn, lost: u64) -> Self {
+        let Repaired { state, unknown_from, unused } = repaired;
+        let loss = Loss { images: lost.saturating_add(unused), ..Loss::default() };
+        Self { state, last: lsn, lost: loss.count(), loss, unknown_from }
+    }
+
+    /// Up to so many records were cut off.
+    pub(super) fn miss_cut_off(&mut self, records: u64) {
+        self.loss.cut_off += records;
+        self.lost += records;
     }
 
     /// The highest LSN seen.

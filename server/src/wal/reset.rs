@@ -23,5 +23,5 @@ pub fn reset(folder: &DataFolder) -> Result<Option<PathBuf>, WalError> {
         return Ok(None);
     }
     let old: Vec<String> = files.iter().map(|info| info.file.to_string()).collect();
-    quarantine::prepare(dir, &old, |_| Ok(Vec::new()))?.perform(dir).map(Some)
+    quarantine::prepare(dir, &old, true, |_| Ok(Vec::new()))?.perform(dir).map(Some)
 }

@@ -3,6 +3,7 @@
 mod daemon;
 mod damage;
 mod damage_classes;
+mod damaged_snapshot;
 mod damaged_starts;
 mod inspect;
 mod interrupted;

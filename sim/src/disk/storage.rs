@@ -111,6 +111,28 @@ impl Storage for Disk {
         Ok(())
     }
 
+    fn trim(&mut self, file: FileId, len: u64) -> Result<(), StorageFault> {
+        self.begin_change()?;
+        let number = self.content_number(file)?;
+        let content = self.content_mut(file)?;
+        if len >= content.allocated() {
+            return Ok(());
+        }
+        let end = usize::try_from(len).unwrap_or(usize::MAX);
+        content.written.truncate(end);
+        content.platter.truncate(end);
+        content.capacity = len;
+        for change in &mut self.unsynced {
+            if let Unsynced::Bytes(of, range) = change
+                && *of == number
+            {
+                *range = range.start.min(end)..range.end.min(end);
+            }
+        }
+        self.unsynced.retain(|change| change.len() > 0);
+        Ok(())
+    }
+
     fn sync_folder(&mut self) -> Result<(), StorageFault> {
         self.begin_change()?;
         self.durable_folder.clone_from(&self.folder);

@@ -163,6 +163,11 @@ catalog! {
     26 TIMERS_QUIESCE timers_quiesce: "repeated timeouts at one time come to an end";
     26 IO_QUIESCES io_quiesces: "repeated I/O at one time comes to an end";
     26 DRAINS drains: "without faults every message is delivered and acked";
+    26 ACCEPTS_AGAIN accepts_again: "with free space a log takes records again, without traffic";
+
+    27 SEGMENTS_ARE_CUT segments_are_cut: "a closed segment takes no more space than it holds";
+    27 SEGMENTS_ARE_FEW segments_are_few: "no more segments are begun without a snapshot than configured";
+    27 RESTS_SMALL rests_small: "a log at rest has two segments; without live messages they are small";
 }
 
 pub(super) use sentence;

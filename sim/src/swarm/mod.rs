@@ -44,7 +44,8 @@ impl Swarm {
     pub fn new(seed: u64, profile: Profile) -> Self {
         let mut shape = Source::new(seed, Stream::Shape);
         let mut effects = Source::new(seed, Stream::Effects);
-        let setup = limits::setup(&mut shape, &mut effects, &mut Source::new(seed, Stream::Bounds));
+        let (mut bounds, mut files) = (Source::new(seed, Stream::Bounds), Source::new(seed, Stream::Files));
+        let setup = limits::setup(&mut shape, &mut effects, &mut bounds, &mut files);
         let weights = Weights::draw(&mut shape, &mut effects, profile);
         let actions = [200, 500, 1_000, 1_800][shape.below(4) as usize];
         Self {

@@ -63,13 +63,17 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             Action::FlushIo => {
                 self.flush_io()?;
                 self.check_idle()?;
+                self.check_files()?;
             }
             Action::Snapshot => {
                 if let Some(broker) = &mut self.broker {
                     broker.request_snapshot();
                 }
             }
-            Action::SetFreeSpace { bytes } => self.disk.model_mut().set_free_space(bytes.map(u64::from)),
+            Action::SetFreeSpace { bytes } => {
+                self.was_limited |= bytes.is_some();
+                self.disk.model_mut().set_free_space(bytes.map(u64::from));
+            }
             Action::Close => self.close()?,
             Action::Crash { loss } => self.crash(*loss),
             Action::Boot => self.boot()?,
@@ -164,12 +168,13 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     fn call_timeout(&mut self, now: Now) -> Verdict {
         let Some(broker) = &mut self.broker else { return Ok(()) };
         self.counters.events += 1;
-        let refused_before = broker.broker().counters().refused;
+        let before = broker.broker().counters();
         broker.handle_timeout(now);
         if let Some(oracle) = &mut self.oracle {
             oracle.timeout(now);
         }
-        let is_short_of_space = broker.broker().counters().refused > refused_before;
+        let after = broker.broker().counters();
+        let is_short_of_space = (after.refused, after.reclaimed) != (before.refused, before.reclaimed);
         self.check_clock(is_short_of_space)?;
         self.check_state(is_short_of_space)
     }

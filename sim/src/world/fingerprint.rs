@@ -70,6 +70,7 @@ impl<F: Faults> World<F> {
             comparisons: _,
             records_before: _,
             next_ticket,
+            was_limited: _,
             failed_from,
         } = self;
         disk.canonical(out)?;

@@ -109,6 +109,41 @@ fn full_disk_refuses_produces_accepts_acks_and_recovers() {
     drop(server);
 }
 
+#[test]
+fn full_disk_that_is_drained_takes_messages_again_without_traffic() {
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Some(reason) = tools::missing_for_mounts() {
+        println!("skipped: a full disk, because {reason}");
+        return;
+    }
+    let disk = Disk::in_memory(6 << 20, folder.path()).expect("mounted");
+    let config = exact_config_file(folder.path(), SMALL);
+    let server = Server::on(&disk.path().join("data"), &["--config", config.as_str()]);
+    // Acked messages are retained, as by default.
+    server.post("/v1/topics", r#"{"name": "t", "partitions": 1, "retention_ms": 3600000}"#);
+    let produce = |number: usize| {
+        server.post("/v1/produce", serde_json::json!({ "topic": "t", "value": large(number) }).to_string())
+    };
+    let mut stream = server.consume("topic=t&group=g&owner=w&lease_ms=60000&prefetch=1000");
+    let mut accepted = 0;
+    for _ in 0..3_000 {
+        match produce(accepted).status {
+            200 => accepted += 1,
+            429 => sleep(Duration::from_millis(10)),
+            507 => break,
+            other => panic!("{other}"),
+        }
+    }
+    produce(accepted).refused(507, "STORAGE_FULL");
+    for _ in 0..accepted {
+        let offset = stream.item().expect("a message")["offset"].as_u64().expect("a number");
+        assert_eq!(ack(&server, offset), 204);
+    }
+    // Nothing happens for five seconds.
+    sleep(Duration::from_secs(5));
+    assert_eq!(produce(accepted).status, 200);
+}
+
 /// Asserts that the broker uses little CPU time while there is nothing to do.
 #[track_caller]
 fn assert_idle(server: &Server) {

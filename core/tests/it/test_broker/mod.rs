@@ -50,8 +50,11 @@ pub fn small_config() -> PipelineConfig {
     PipelineConfig {
         limits: limits(),
         segment_bytes: 64 << 10,
+        segment_bytes_min: u64::MAX,
         reserve_bytes: 8 << 10,
         snapshot_every_bytes: u64::MAX,
+        snapshot_every_segments: usize::MAX,
+        rest_after: None,
         slice_bytes: 1 << 10,
     }
 }

@@ -22,6 +22,7 @@ impl Tracker {
             self.reply_lost(pending);
         }
         self.skips = 0;
+        self.reclaimed = 0;
         self.streams.clear();
         self.observed_at = None;
         self.topics.retain(|_, model| model.first_seen <= last);

@@ -44,6 +44,8 @@ pub(crate) struct Tracker {
     pub(super) boot: Boot,
     /// The broker's count of skipped messages at the last observation.
     pub(super) skips: u64,
+    /// Records that removed retained messages on a full disk, since the start.
+    pub(super) reclaimed: u64,
     /// The LSN of the last observation, and whether a reply was released since.
     pub(super) observed_at: Option<Lsn>,
     pub(super) has_new_reply: bool,
@@ -71,6 +73,7 @@ impl Tracker {
             winners_full: false,
             boot: Boot(0),
             skips: 0,
+            reclaimed: 0,
             observed_at: None,
             has_new_reply: false,
             wall: WallModel::default(),
@@ -112,6 +115,7 @@ impl Tracker {
             winners_full,
             boot,
             skips,
+            reclaimed,
             observed_at,
             has_new_reply,
             wall,
@@ -123,7 +127,7 @@ impl Tracker {
             out,
             "{last_token:?} {effects:?} {last_grant:?} {steps:?} {maybe_completed:?} {expected_outputs:?} {torn:?} "
         )?;
-        write!(out, "{winners_full} {boot:?} {skips} {observed_at:?} {has_new_reply} {wall:?} ")
+        write!(out, "{winners_full} {boot:?} {skips} {reclaimed} {observed_at:?} {has_new_reply} {wall:?} ")
     }
 
     /// Coverage points that only the tracker can detect.

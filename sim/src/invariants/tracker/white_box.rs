@@ -43,9 +43,13 @@ impl Tracker {
             self.note_skips(state);
         }
         self.skips = skips;
+        let reclaimed = pipeline.broker().counters().reclaimed;
+        // On a full disk retained messages go early.
+        let has_evicted = has_skipped || reclaimed > self.reclaimed;
+        self.reclaimed = reclaimed;
         if is_new || self.has_new_reply {
             let now = pipeline.broker().now();
-            state.topics().try_for_each(|topic| self.check_acks(topic, lsn, now, has_skipped))?;
+            state.topics().try_for_each(|topic| self.check_acks(topic, lsn, now, has_evicted))?;
         }
         (self.observed_at, self.has_new_reply) = (Some(lsn), false);
         Ok(())
@@ -189,7 +193,7 @@ impl Tracker {
     }
 
     /// Every acked message needs a reason, and every missing message must be acked.
-    fn check_acks(&mut self, topic: &Topic, lsn: Lsn, now: Timestamp, has_skipped: bool) -> Verdict {
+    fn check_acks(&mut self, topic: &Topic, lsn: Lsn, now: Timestamp, has_evicted: bool) -> Verdict {
         let Some(model) = self.topics.get(&topic.id()) else { return Ok(()) };
         let groups: Vec<_> = topic.groups().filter_map(|group| self.group_view(topic, group)).collect();
         let mut trimmed = Vec::new();
@@ -220,7 +224,7 @@ impl Tracker {
                 trimmed.iter().map(|offset| &model.messages[offset]).filter(|known| known.partition == id);
             let Some(last) = trimmed_here.rev().find(|known| known.redriven.is_none()) else { continue };
             // A message that was stored and skipped at once was never seen, and may have evicted others.
-            if !has_skipped {
+            if !has_evicted {
                 retained_as_configured(topic, partition, last, now)?;
             }
         }
