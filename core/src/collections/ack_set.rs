@@ -61,6 +61,15 @@ impl AckSet {
         self.cover(start, Run { end, last_offset });
     }
 
+    /// Adds every position below `floor`; `last_offset` is the topic offset of the message at `floor` − 1.
+    pub(crate) fn raise_floor(&mut self, floor: Position, last_offset: Offset) {
+        if floor >= self.end() {
+            *self = Self::with_floor(floor, Some(last_offset));
+        } else {
+            self.cover(Position(0), Run { end: floor, last_offset });
+        }
+    }
+
     /// Whether `position` is acked.
     #[must_use]
     pub fn contains(&self, position: Position) -> bool {

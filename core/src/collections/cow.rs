@@ -284,6 +284,30 @@ impl<K: Ord + Clone, V: Clone> CowMap<K, V> {
         Some(self.remove_at(0, 0))
     }
 
+    /// Removes the entries below `key` and returns them. Taking all of them is O(1).
+    pub(crate) fn take_below(&mut self, key: &K) -> Self {
+        match self.last() {
+            Some((last, _)) if *last >= *key => {}
+            _ => return mem::take(self),
+        }
+        let Some(index) = self.slot_of(key) else { return Self::new() };
+        let (Ok(at) | Err(at)) = self.slots[index].chunk.search(key);
+        let mut below: VecDeque<_> = self.slots.drain(..index).collect();
+        let first = &mut self.slots[0];
+        let chunk = unshared(&mut first.chunk);
+        let upper = chunk.entries.split_off(at);
+        let lower = mem::replace(&mut chunk.entries, upper);
+        if !lower.is_empty() {
+            below.push_back(Slot { first: first.first.clone(), chunk: Arc::new(Chunk { entries: lower }) });
+        }
+        let len = below.iter().map(|slot| slot.chunk.len()).sum();
+        self.len -= len;
+        if self.slots[0].chunk.len() < SPARSE {
+            self.merge_or_drop(0);
+        }
+        Self { slots: below, len }
+    }
+
     /// Inserts at `at` of the full chunk `index`.
     ///
     /// Past the last key of the map it starts a new chunk, so that ascending keys leave full chunks. Past the last key

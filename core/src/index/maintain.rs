@@ -61,6 +61,11 @@ impl Index {
             }
             Event::GroupSought { topic, group, .. } => self.withdraw_group(state, *topic, *group, record.at),
             Event::TopicDeleted { topic } => self.drop_topic(state, *topic, record.at),
+            Event::Purged { topic, .. } => {
+                let groups = state.topic(*topic).into_iter().flat_map(Topic::groups).map(Group::id);
+                groups.for_each(|group| self.withdraw_group(state, *topic, group, record.at));
+                self.deleted.extend(state.view_of(*topic));
+            }
             // These end no lease and remove no queued message.
             Event::Booted { .. }
             | Event::TopicCreated { .. }
@@ -117,6 +122,12 @@ impl Index {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
                 self.reconcile(topic, clocks());
                 self.restart_group(topic, *group);
+            }
+            Event::Purged { topic, .. } => {
+                let topic = state.topic(*topic).expect("the record names a topic");
+                self.reconcile(topic, clocks());
+                topic.groups().for_each(|group| self.restart_group(topic, group.id()));
+                self.set_sweep(state, &Sweep::Winners);
             }
             Event::GroupResumed { topic, group } => self.wake(*topic, *group),
             Event::Produced { topic, partition, dedupe, skipped, .. } => {

@@ -136,13 +136,7 @@ impl Partition {
             self.hide_exclusive(&mut acked, group);
             return Ok(acked);
         }
-        let below = self.messages.last_below(&target).map(|(position, message)| (*position, message.offset));
-        let trimmed = self.trimmed.last_offset_below(target);
-        let floor_offset = match (below, trimmed) {
-            (Some((_, stored)), Some(trimmed)) => Some(stored.max(trimmed)),
-            (stored, trimmed) => stored.map(|(_, offset)| offset).or(trimmed),
-        };
-        let mut acked = AckSet::with_floor(target, floor_offset);
+        let mut acked = AckSet::with_floor(target, self.last_offset_below(target));
         for (start, end, last_offset) in self.trimmed.runs() {
             acked.extend_run(start.max(target), end, last_offset);
         }

@@ -34,7 +34,7 @@ impl Load {
         self.bytes += message.body.payload_len();
     }
 
-    fn subtract(&mut self, message: &Message) {
+    pub(super) fn subtract(&mut self, message: &Message) {
         debug_assert!(self.messages > 0, "the message was added before");
         self.messages -= 1;
         self.bytes -= message.body.payload_len();
@@ -150,6 +150,12 @@ impl Partition {
     #[must_use]
     pub fn in_backlog(&self, position: Position) -> bool {
         self.messages.contains_key(&position) && (self.retained.is_empty() || !self.retained.contains_key(&position))
+    }
+
+    /// The first message of the backlog at or after `from`.
+    #[must_use]
+    pub(crate) fn first_in_backlog(&self, from: Position) -> Option<(Position, &Message)> {
+        self.messages_from(from).find(|(position, _)| self.in_backlog(*position))
     }
 
     /// The only group to which the message at `position` is visible, if it is a redriven one.

@@ -74,6 +74,7 @@ pub(in crate::invariants) fn known() -> StoredMessage {
         trimmed_at: None,
         acknowledged: true,
         redriven: None,
+        purged: None,
     }
 }
 
@@ -152,6 +153,8 @@ pub(in crate::invariants) fn pending(command: Command) -> PendingCommand {
         acked_at_once: None,
         step: None,
         winners_full: false,
+        redrive: None,
+        purge: None,
     }
 }
 

@@ -5,7 +5,8 @@ mod messages;
 
 use driftq_core::command::{
     CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics,
-    OnDisconnect, Pause, Peek, Redrive, RedriveSelection, Resume, Seek, SeekTo, SetPrefetch, Subscribe, Unsubscribe,
+    OnDisconnect, Pause, Peek, Purge, Redrive, RedriveSelection, Resume, Seek, SeekTo, SetPrefetch, Subscribe,
+    Unsubscribe,
 };
 use driftq_core::types::{
     ConsumerId, GroupName, GroupStart, Identity, Limits, Offset, PartitionId, Retention, TopicName,
@@ -107,6 +108,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
             Resume { topic, group }.into()
         }
         "redrive" => redrive(args)?.into(),
+        "purge" => Purge { topic: args.positional_name("a topic")? }.into(),
         "peek" => Peek {
             topic: args.positional_name("a topic")?,
             partition: PartitionId(args.parsed("partition")?.unwrap_or(0)),
