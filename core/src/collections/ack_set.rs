@@ -154,6 +154,15 @@ impl AckSet {
         }
     }
 
+    /// The first acked position at or above `position`; `None` if none is acked from there on.
+    #[must_use]
+    pub(crate) fn first_acked_from(&self, position: Position) -> Option<Position> {
+        if self.first_unacked_from(position) != position {
+            return Some(position);
+        }
+        self.runs.range_from(&position).next().map(|(start, _)| *start)
+    }
+
     /// Adds a run, merging it with every run it touches and with the floor. Returns whether a position was added.
     fn cover(&mut self, start: Position, added: Run) -> bool {
         let mut start = start.max(self.floor);

@@ -9,8 +9,7 @@ use crate::reply::Output;
 use crate::state::{Contradiction, Group, State, Topic, View};
 use crate::types::{
     Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, Offset,
-    ProduceScope,
-    Timestamp,
+    ProduceScope, Timestamp,
 };
 
 /// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.

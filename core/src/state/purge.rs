@@ -1,9 +1,8 @@
 //! Applies a purge: removes the messages of a topic.
 
 use super::group::Progress;
-use super::partition::{Load, Partition};
+use super::partition::Partition;
 use super::{Contradiction, State};
-use crate::collections::cow::CowMap;
 use crate::collections::shared::unshared;
 use crate::types::{Offset, OffsetRef, Position, Timestamp, TopicId, Winner};
 
@@ -60,20 +59,17 @@ impl State {
 impl Partition {
     /// Removes and trims the messages below `end`. `last_offset` is the offset of the message before `end`.
     fn purge(&mut self, end: Position, last_offset: Offset) {
-        let removed = self.messages.take_below(&end);
-        if self.messages.is_empty() {
-            (self.backlog, self.retained_load) = (Load::default(), Load::default());
-            self.retained = CowMap::new();
-        } else {
-            for (position, message) in removed.iter() {
-                match self.retained.remove(position) {
-                    Some(()) => self.retained_load.subtract(message),
-                    None => self.backlog.subtract(message),
-                }
-            }
+        let retained = self.retained.runs_between(Position(0), end);
+        let mut load = self.load_of(Position(0), end);
+        for (from, to, _) in retained {
+            let retained = self.load_of(from, to);
+            self.retained_load.subtract(retained);
+            load.subtract(retained);
         }
-        self.exclusive = self.exclusive.split_off(&end);
+        self.backlog.subtract(load);
+        drop(self.messages.take_below(&end));
         self.trimmed.raise_floor(end, last_offset);
+        self.forget(Position(0), end);
     }
 
     /// The offset of the newest message, stored or trimmed, below `position`; `None` if there never was one.

@@ -1,6 +1,7 @@
 //! Dead letters and redrive: a message is dead-lettered once, at its limit and unchanged; a redrive returns it to the
 //! group that failed it, and to no other.
 
+use driftq_core::command::RedriveRest;
 use driftq_core::reply::Delivery;
 use driftq_core::state::{Message, Topic};
 use driftq_core::types::{
@@ -153,6 +154,12 @@ pub(super) fn redrive_moves_what_was_there(source: &Topic, bounds: RedriveBounds
     let later = origins.map(|redrive| redrive.dead_letter_offset).find(|offset| *offset >= bounds.end);
     catalog::REDRIVE_MOVES_WHAT_WAS_THERE
         .holds(later.is_none(), || format!("{later:?} was stored after the redrive of what is below {}", bounds.end))
+}
+
+/// As [`redrive_moves_what_was_there`], for what a redrive of all has left.
+pub(super) fn rest_was_there(rest: RedriveRest, bounds: RedriveBounds) -> Verdict {
+    catalog::REDRIVE_MOVES_WHAT_WAS_THERE
+        .holds(rest.below <= bounds.end, || format!("{rest:?} of what is below {}", bounds.end))
 }
 
 #[doc = sentence!(redrive_within_limit)]

@@ -239,7 +239,8 @@ impl Clients {
             ActionKind::Redrive => Request::Redrive {
                 topic: self.topic(),
                 offset: self.source.one_in(3).then(|| self.source.below(8)),
-                limit: 1 + self.source.below(4),
+                // Small limits leave a rest.
+                limit: self.source.pick(&[1, 1, 2, 4]),
             },
             _ => return None,
         })

@@ -226,3 +226,22 @@ fn unknown_route_is_not_found() {
     }
     assert_eq!(server.call("HEAD", "/v1/unknown", &[], "").status, 404);
 }
+
+#[test]
+fn purge_removes_what_a_topic_stores() {
+    let server = Server::start();
+    server.create("t", 2);
+    server.produce("t", "leased");
+    let leased = server.next("t");
+    server.produce("t", "ready");
+    server.produce_json(&json!({ "topic": "t", "value": "delayed", "envelope": { "delay_ms": 60_000 } }));
+    let purge = |topic: &str| server.post(&format!("/v1/topics/{topic}/purge"), "");
+    assert_eq!((purge("t").status, purge("t").json()), (200, json!({ "purged": 0 })), "the first purged all");
+    assert_eq!(server.metric("messages_purged_total"), Some(3.0));
+    server.settle("ack", "t", &leased, json!({})).refused(409, "FAILED_PRECONDITION");
+    server.produce("t", "later");
+    assert_eq!(each(&server.fetch("t", "g"), "value"), ["later"]);
+    purge("absent").refused(404, "NOT_FOUND");
+    purge("a%20b").refused(400, "INVALID_ARGUMENT");
+    server.get("/v1/topics/t/purge").refused(405, "METHOD_NOT_ALLOWED");
+}

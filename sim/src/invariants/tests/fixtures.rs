@@ -80,7 +80,7 @@ pub(in crate::invariants) fn known() -> StoredMessage {
 
 /// The same, as the broker stores it.
 pub(in crate::invariants) fn message(meta: &Metadata) -> Message {
-    Message { offset: Offset(3), produced_at: Timestamp(50), body: Body::pack(meta, b"", b"7"), acked_in: 0 }
+    Message::new(Offset(3), Timestamp(50), Body::pack(meta, b"", b"7"))
 }
 
 /// A stream of the only group, with a prefetch of one.

@@ -13,7 +13,7 @@ use super::state::Tracker;
 use crate::coverage::Point;
 use crate::invariants::content::{accepted_is_stored, peek_matches};
 use crate::invariants::counts::description_matches;
-use crate::invariants::dead_letters::redrive_within_limit;
+use crate::invariants::dead_letters::{redrive_within_limit, rest_was_there};
 use crate::invariants::dedupe::{ProduceReply, deduped_within_window, new_after_window};
 use crate::invariants::fencing::{expired_not_extended, loser_is_refused};
 use crate::invariants::lifecycle::{purge_counts_what_was_there, skip_is_justified, skip_is_told, skipped_is_acked};
@@ -78,6 +78,7 @@ impl Tracker {
             (Command::Redrive(Redrive { limit, which, .. }), Reply::Redriven { count, rest }) => {
                 redrive_within_limit(*count, *limit)?;
                 if let (RedriveSelection::All, Some(rest), Some(bounds)) = (which, rest, pending.redrive) {
+                    rest_was_there(*rest, bounds)?;
                     self.redrive_ends.insert(rest.dead_topic, bounds.end);
                 }
             }
