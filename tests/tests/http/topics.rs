@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Server, wait_until};
-use crate::requests::{JSON, ReplyExt, now, with, without};
+use crate::requests::{JSON, ReplyExt, each, now, with, without};
 
 #[test]
 fn topics_are_created_listed_and_deleted() {
