@@ -32,8 +32,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::command::{
     Ack, Begin, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
-    Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Reacquire, Redrive, Release,
-    Renew, Resume, Seek, SetPrefetch, Subscribe, Unsubscribe, Withdraw,
+    Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Purge, Reacquire, Redrive,
+    Release, Renew, Resume, Seek, SetPrefetch, Subscribe, Unsubscribe, Withdraw,
 };
 use crate::faults::{Faults, NoFaults};
 use crate::log::{LogId, MemoryStorage, Recovered, Storage};
@@ -170,6 +170,8 @@ model_commands! {
     Resume,
     /// Redrives dead letters.
     Redrive,
+    /// Removes the messages of a topic.
+    Purge,
 }
 
 /// What a [`ModelCommand`] comes to.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::command::{
     Ack, Begin, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
-    Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Reacquire, Redrive, Release,
-    Renew, Resume, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
+    Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Purge, Reacquire, Redrive,
+    RedriveRest, Release, Renew, Resume, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
 use crate::reply::{Delivery, ListedGroup, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo};
 use crate::types::{
@@ -50,6 +50,8 @@ pub struct TopicCreated {
 pub struct Redriven {
     /// How many dead letters were moved back.
     pub count: u64,
+    /// Those that a redrive of all has not reached yet.
+    pub rest: Option<RedriveRest>,
 }
 
 /// The answer to a [`Begin`].
@@ -131,7 +133,8 @@ requests! {
     Seek => (), Command::Seek, Reply::Success => ();
     Pause => (), Command::Pause, Reply::Success => ();
     Resume => (), Command::Resume, Reply::Success => ();
-    Redrive => Redriven, Command::Redrive, Reply::Redriven { count } => Redriven { count };
+    Redrive => Redriven, Command::Redrive, Reply::Redriven { count, rest } => Redriven { count, rest };
+    Purge => u64, Command::Purge, Reply::Purged { count } => count;
     Begin => BeginReply, |begin| store(StoreCommand::Begin(begin)), Reply::Store(reply) => begun(reply);
     Finish => (), |finish| store(StoreCommand::Finish(finish)), Reply::Success => ();
     Reacquire => Grant, |reacquire| store(StoreCommand::Reacquire(reacquire)),

@@ -310,6 +310,7 @@ fn register_broker(pipeline: &Pipeline, specified: &mut Registry, registry: &mut
         ),
         ("messages_released", "Messages released without a failure", counters.released),
         ("messages_redriven", "Dead letters redriven", counters.redriven),
+        ("messages_purged", "Messages removed by purges", counters.purged),
         ("leases_extended", "Leases extended", counters.extended),
         ("steps_completed", "Steps completed", counters.completed),
         ("idempotency_begun", "Begins of an effect", counters.begun),

@@ -27,6 +27,7 @@ mod tests {
         ("post", "/v1/complete"),
         ("get", "/v1/consume"),
         ("post", "/v1/dlq/redrive"),
+        ("post", "/v1/topics/{topic}/purge"),
         ("post", "/v1/extend"),
         ("delete", "/v1/groups"),
         ("get", "/v1/groups"),

@@ -36,6 +36,8 @@ pub struct Counters {
     pub extended: u64,
     /// Redriven dead letters.
     pub redriven: u64,
+    /// Messages removed by purges.
+    pub purged: u64,
     /// Messages acked without delivery, since their identity was committed; once per group.
     pub skipped: u64,
     /// Completed steps.

@@ -3,8 +3,8 @@
 use super::{Broker, LogSink, SpaceClass};
 use crate::command::{
     Ack, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend,
-    Finish, Forget, ListGroups, ListTopics, Lookup, Nack, OnDisconnect, Pause, Peek, Reacquire, Redrive,
-    RedriveSelection, Release, Renew, Resume, Seek, SeekTo, SetPrefetch, StoreCommand, Subscribe, Unsubscribe,
+    Finish, Forget, ListGroups, ListTopics, Lookup, Nack, OnDisconnect, Pause, Peek, Purge, REDRIVE_SLICE, Reacquire,
+    Redrive, RedriveSelection, Release, Renew, Resume, Seek, SeekTo, SetPrefetch, StoreCommand, Subscribe, Unsubscribe,
     Withdraw,
 };
 use crate::decide::effects::EffectDecisions;
@@ -15,9 +15,6 @@ use crate::record::Event;
 use crate::reply::{CloseCause, ListedGroup, Output, Overload, Refusal, Reply};
 use crate::state::Group;
 use crate::types::{ConsumerId, GroupId, MessageRef, TopicId, TopicName};
-
-/// The most dead letters that one command redrives, so that it does not delay other commands.
-const REDRIVEN_PER_CALL: u64 = 1_024;
 
 /// Beyond the limit of stored completions or winners, this fraction of the limit is removed at once.
 const FREED_SHARE: u64 = 1_024;
@@ -99,6 +96,12 @@ impl<F: Faults> Broker<F> {
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::Redrive(Redrive { topic, which, limit }) => self.redrive(&topic, &which, limit, log),
+            Command::Purge(Purge { topic }) => {
+                let decision = admin::purge(&self.context(), decide::topic(&self.state, &topic)?);
+                let reply = self.commit_and_reply(decision, SpaceClass::Drain, log)?;
+                self.counters.purged += if let Reply::Purged { count } = reply { count } else { 0 };
+                Ok(reply)
+            }
             Command::ListTopics(ListTopics) => {
                 Ok(Reply::Topics(self.state.topics().map(|topic| topic.name().clone()).collect()))
             }
@@ -253,11 +256,10 @@ impl<F: Faults> Broker<F> {
         limit: u64,
         log: &mut impl LogSink,
     ) -> Result<Reply, Refusal> {
-        let (mut count, limit) = (0, limit.min(REDRIVEN_PER_CALL));
-        let mut candidates = dead_letter::Candidates::of(&self.state, topic, which)?;
-        while count < limit
-            && let Some(candidate) = candidates.next(&self.state)
-        {
+        let mut count = 0;
+        let mut candidates = dead_letter::Candidates::of(&self.context(), topic, which)?;
+        for _ in 0..limit.min(REDRIVE_SLICE) {
+            let Some(candidate) = candidates.next(&self.state) else { break };
             let redriven = match dead_letter::redrive(&self.context(), topic, candidate) {
                 Ok(None) => continue,
                 Ok(Some(event)) => self.commit_or_refuse(event, SpaceClass::Growth, log),
@@ -266,10 +268,10 @@ impl<F: Faults> Broker<F> {
             match redriven {
                 Ok(()) => count += 1,
                 // A partial redrive succeeds; the reply has its count.
-                Err(_) if count > 0 => break,
+                Err(_) if count > 0 => return Ok(Reply::Redriven { count, rest: None }),
                 Err(refusal) => return Err(refusal),
             }
         }
-        Ok(Reply::Redriven { count })
+        Ok(Reply::Redriven { count, rest: candidates.rest() })
     }
 }

@@ -171,6 +171,8 @@ impl<F: Faults> Broker<F> {
             self.advance(now.into(), log);
             self.dispatch(log);
             self.limit_winners(log);
+            // Not with commands, which would take that much longer.
+            self.index.reclaim();
         }
     }
 
@@ -332,7 +334,6 @@ impl<F: Faults> Broker<F> {
         self.adjust_wall_clock(now.wall, log);
         self.check_grants(log);
         self.fire_due_timers(log);
-        self.index.reclaim();
     }
 
     /// Appends a record and applies it, unless the log refuses it.

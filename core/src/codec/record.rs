@@ -45,6 +45,7 @@ const COMPLETIONS_EXPIRED: u8 = 29;
 const WITHDRAWN: u8 = 30;
 const WALL_CLOCK_ADJUSTED: u8 = 31;
 const WINNERS_EXPIRED: u8 = 32;
+const PURGED: u8 = 35;
 
 /// The kind byte of an event's frame.
 #[must_use]
@@ -58,6 +59,7 @@ pub fn kind(event: &Event) -> u8 {
         Event::GroupPaused { .. } => GROUP_PAUSED,
         Event::GroupResumed { .. } => GROUP_RESUMED,
         Event::GroupSought { .. } => GROUP_SOUGHT,
+        Event::Purged { .. } => PURGED,
         Event::Produced { .. } => PRODUCED,
         Event::Delivered { .. } => DELIVERED,
         Event::Acked { commits: None, .. } => ACKED,
@@ -114,6 +116,10 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
         Event::GroupSought { topic, group, targets } => {
             put_at_group(out, at, *topic, *group);
             targets.iter().for_each(|target| put_varint(out, target.0));
+        }
+        Event::Purged { topic, ends, winner_until } => {
+            put_varints(out, [at, u64::from(topic.0), winner_until.0]);
+            ends.iter().for_each(|end| put_varint(out, end.0));
         }
         Event::Produced { topic, partition, offset, body, dedupe, skipped } => {
             put_varints(out, [at, u64::from(topic.0), u64::from(partition.0), offset.0]);
@@ -280,6 +286,14 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
                 targets.push(Position(reader.varint()?));
             }
             Event::GroupSought { topic, group, targets: Arc::from(targets) }
+        }
+        PURGED => {
+            let (topic, winner_until) = (TopicId(reader.varint32()?), Timestamp(reader.varint()?));
+            let mut ends = Vec::new();
+            while !reader.is_empty() {
+                ends.push(Position(reader.varint()?));
+            }
+            Event::Purged { topic, ends: Arc::from(ends), winner_until }
         }
         PRODUCED => {
             let topic = TopicId(reader.varint32()?);

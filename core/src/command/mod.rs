@@ -10,8 +10,8 @@ mod produce;
 mod settle;
 
 pub use self::admin::{
-    CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics, Pause, Peek, Redrive,
-    RedriveSelection, Resume, Seek, SeekTo,
+    CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics, Pause, Peek, Purge,
+    REDRIVE_SLICE, Redrive, RedriveRest, RedriveSelection, Resume, Seek, SeekTo,
 };
 pub use self::consume::{CloseStream, OnDisconnect, SetPrefetch, Subscribe, Unsubscribe};
 pub use self::effects::{Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, StoreCommand};
@@ -72,4 +72,6 @@ pub enum Command {
     Resume(Resume),
     /// Moves dead letters back to their topic, each for the group that failed it.
     Redrive(Redrive),
+    /// Removes the messages of a topic.
+    Purge(Purge),
 }

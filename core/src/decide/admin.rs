@@ -1,4 +1,4 @@
-//! Decides commands on topics and groups: create, delete, seek, pause, resume.
+//! Decides commands on topics and groups: create, delete, purge, seek, pause, resume.
 
 use std::sync::Arc;
 
@@ -41,6 +41,18 @@ pub(crate) fn create_topic<F: Faults>(
 /// Decides the deletion of a topic.
 pub(crate) fn delete_topic(topic: &Topic) -> Decision {
     Decision::new(Event::TopicDeleted { topic: topic.id() }, Reply::Success)
+}
+
+/// Decides a purge. Succeeds without a record if the topic stores no message.
+pub(crate) fn purge<F: Faults>(context: &DecisionContext<'_, F>, topic: &Topic) -> Decision {
+    let count = topic.partitions().map(|(_, partition)| partition.kept().messages).sum();
+    let reply = Reply::Purged { count };
+    if count == 0 {
+        return Decision::reply_only(reply);
+    }
+    let ends = topic.partitions().map(|(_, partition)| partition.next_position()).collect();
+    let winner_until = context.now.after(context.limits.completion_ttl);
+    Decision::new(Event::Purged { topic: topic.id(), ends, winner_until }, reply)
 }
 
 /// Decides the creation of a group. Succeeds without a record if it exists.

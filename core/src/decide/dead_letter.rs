@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::produce::{check_capacity, check_load};
 use super::{DecisionContext, topic};
-use crate::command::RedriveSelection;
+use crate::command::{RedriveRest, RedriveSelection};
 use crate::faults::Faults;
 use crate::record::Event;
 use crate::reply::Refusal;
@@ -47,32 +47,49 @@ pub(crate) struct Candidate {
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     dead: TopicId,
-    /// If all are selected: the next one of each partition.
+    /// If all are selected: the next one of each partition, all below `below`.
     heads: BinaryHeap<Reverse<(Offset, PartitionId, Position)>>,
+    /// If all are selected: the end of what was stored when they were.
+    below: Offset,
     /// If offsets are selected: those not searched yet, ascending.
     offsets: VecDeque<Offset>,
 }
 
 impl Candidates {
     /// The dead letters of `source` that `which` selects.
-    pub(crate) fn of(state: &State, source: &TopicName, which: &RedriveSelection) -> Result<Self, Refusal> {
+    pub(crate) fn of<F: Faults>(
+        context: &DecisionContext<'_, F>,
+        source: &TopicName,
+        which: &RedriveSelection,
+    ) -> Result<Self, Refusal> {
+        let state = context.state;
         topic(state, source)?;
         let name =
             source.dead_letter().ok_or(Refusal::Invalid("a dead-letter topic has no dead letters of its own"))?;
         let Some(dead) = state.topic_named(&name) else { return Ok(Self::default()) };
-        let mut found = Self { dead: dead.id(), ..Self::default() };
-        match which {
-            RedriveSelection::All => {
-                dead.partitions().for_each(|(id, partition)| found.push_head(id, partition, Position(0)));
-            }
+        let below = dead.next_offset();
+        Ok(match which {
+            RedriveSelection::All => Self::between(dead, Offset(0), context.faults.redrive_end(below)),
+            RedriveSelection::Rest(rest) if rest.dead_topic != dead.id() => Self::default(),
+            RedriveSelection::Rest(rest) => Self::between(dead, rest.from, rest.below),
             RedriveSelection::Offsets(offsets) => {
                 let mut offsets = offsets.clone();
                 offsets.sort_unstable();
                 offsets.dedup();
-                found.offsets = offsets.into();
+                Self { dead: dead.id(), offsets: offsets.into(), ..Self::default() }
+            }
+        })
+    }
+
+    /// All from the offset `from` to below `below`.
+    fn between(dead: &Topic, from: Offset, below: Offset) -> Self {
+        let mut found = Self { dead: dead.id(), below, ..Self::default() };
+        for (id, partition) in dead.partitions() {
+            if let Some((position, _)) = partition.first_from_offset(from) {
+                found.push_head(id, partition, position);
             }
         }
-        Ok(found)
+        found
     }
 
     /// The next candidate. Skips offsets that are not in the backlog of the dead-letter topic.
@@ -94,8 +111,14 @@ impl Candidates {
         None
     }
 
+    /// If all are selected: those that are left.
+    pub(crate) fn rest(&self) -> Option<RedriveRest> {
+        let Reverse((from, ..)) = self.heads.peek()?;
+        Some(RedriveRest { dead_topic: self.dead, from: *from, below: self.below })
+    }
+
     fn push_head(&mut self, id: PartitionId, partition: &Partition, from: Position) {
-        let oldest = partition.messages_from(from).find(|(position, _)| partition.in_backlog(*position));
+        let oldest = partition.first_in_backlog(from).filter(|(_, message)| message.offset < self.below);
         self.heads.extend(oldest.map(|(position, message)| Reverse((message.offset, id, position))));
     }
 }

@@ -119,6 +119,14 @@ faults! {
     LeaseUnbounded "lease-unbounded": "A lease can be as short or as long as a client requests.",
     DelayUnbounded "delay-unbounded": "A delay can be as long as a client requests.",
     RedriveDropsDeadline "redrive-drops-deadline": "A redriven message has lost its deadline.",
+    RedriveFollowsTail "redrive-follows-tail": "A redrive of all also moves dead letters that were stored after it was \
+        asked for.",
+    PurgeLeavesNewest "purge-leaves-newest": "A purge leaves the newest message of each partition.",
+    PurgeTakesNext "purge-takes-next": "A purge also acks the next message of each partition, which is stored later.",
+    PurgeKeepsLeases "purge-keeps-leases": "The leases of purged messages stay.",
+    PurgeFencesNobody "purge-fences-nobody": "The worker of a purged message is told that its ack was accepted.",
+    PurgeLostOnReplay "purge-lost-on-replay": "Replaying a purge does nothing, so that its messages are delivered \
+        again.",
     ClockSetForwardIgnored "clock-set-forward-ignored": "A wall clock set forward is not adopted.",
     ClockSetBackIgnored "clock-set-back-ignored": "A wall clock set back does not slow wall time down.",
     ClockSetBackJumps "clock-set-back-jumps": "A wall clock set back sets wall time back at once.",

@@ -16,7 +16,8 @@ use crate::reply::Output;
 use crate::state::{Contradiction, EffectTable, Group, State, Topic, View};
 use crate::types::{
     Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupStart,
-    IdentityKey, LeaseToken, Limits, Lsn, MessageRef, Millis, Position, ProduceScope, Timestamp, WallAdjustment,
+    IdentityKey, LeaseToken, Limits, Lsn, MessageRef, Millis, Offset, Position, ProduceScope, Timestamp,
+    WallAdjustment,
 };
 
 /// A broker with exactly one bug.
@@ -63,6 +64,10 @@ impl Planted {
             }
             (Fault::FlagWithoutSkip, Event::Produced { topic, partition, offset, body, dedupe, .. }) => {
                 Event::Produced { topic, partition, offset, body, dedupe, skipped: Vec::new() }
+            }
+            (Fault::PurgeLeavesNewest, Event::Purged { topic, ends, winner_until }) => {
+                let ends = ends.iter().map(|end| Position(end.0.saturating_sub(1))).collect();
+                Event::Purged { topic, ends, winner_until }
             }
             (Fault::AckEffectOutlastsWindow, Event::Acked { message_ref, commits: Some(_), winner_until }) => {
                 Event::Acked { message_ref, commits: Some(Millis(24 * 60 * 60 * 1_000)), winner_until }
@@ -231,6 +236,10 @@ impl Seams for Planted {
 
     fn is_told_done(&self, skipped: &[GroupId]) -> bool {
         self.0 != Fault::SkipWithoutFlag && !skipped.is_empty()
+    }
+
+    fn redrive_end(&self, next: Offset) -> Offset {
+        if self.0 == Fault::RedriveFollowsTail { Offset(u64::MAX) } else { next }
     }
 
     fn lease_token_matches(&self, delivery: &DeliveryState, shown: LeaseToken) -> bool {

@@ -50,6 +50,7 @@ pub(super) fn replay(fault: Fault, state: &mut State, record: &Record) -> Result
         }
         (Fault::EffectLostOnReplay, Event::EffectBegun(_)) => Ok(()),
         (Fault::AdjustmentLostOnReplay, Event::WallClockAdjusted(_)) => Ok(()),
+        (Fault::PurgeLostOnReplay, Event::Purged { .. }) => Ok(()),
         (
             Fault::EffectLostOnReplay,
             Event::EffectFinished { .. }
@@ -160,6 +161,33 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             for (message, winner) in kept {
                 winners.insert(message, winner);
             }
+            Ok(())
+        }
+        (Fault::PurgeTakesNext, Event::Purged { topic, .. }) => {
+            state.apply(record)?;
+            let topic = state.topic_mut(*topic)?;
+            let next = topic.next_offset();
+            for group in topic.groups.values_mut().map(unshared) {
+                for progress in group.partitions.iter_mut().map(unshared) {
+                    progress.acked.insert(progress.acked.end(), next);
+                }
+            }
+            Ok(())
+        }
+        (Fault::PurgeKeepsLeases, Event::Purged { topic, .. }) => {
+            let kept = state.topic(*topic).ok_or(Contradiction("no such topic"))?.groups.clone();
+            state.apply(record)?;
+            for (id, group) in &mut state.topic_mut(*topic)?.groups {
+                for (progress, kept) in unshared(group).partitions.iter_mut().map(unshared).zip(&kept[id].partitions) {
+                    (progress.deliveries, progress.in_flight) = (kept.deliveries.clone(), kept.in_flight);
+                }
+            }
+            Ok(())
+        }
+        (Fault::PurgeFencesNobody, Event::Purged { .. }) => {
+            let winners = state.winners.clone();
+            state.apply(record)?;
+            state.winners = winners;
             Ok(())
         }
         (Fault::RedriveLosesOrigin, Event::Redriven { topic, partition, .. }) => {

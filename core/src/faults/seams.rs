@@ -8,8 +8,8 @@ use crate::record::{Event, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, Group, State, Topic, View};
 use crate::types::{
-    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, ProduceScope,
-    Timestamp,
+    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, Offset,
+    ProduceScope, Timestamp,
 };
 
 /// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.
@@ -108,6 +108,12 @@ pub trait Seams: Copy {
     #[inline(always)]
     fn is_told_done(&self, skipped: &[GroupId]) -> bool {
         !skipped.is_empty()
+    }
+
+    /// The offset below which a redrive of all selects dead letters, given the next offset of their topic.
+    #[inline(always)]
+    fn redrive_end(&self, next: Offset) -> Offset {
+        next
     }
 
     /// Whether a lease token shown for a delivery is that delivery's own.

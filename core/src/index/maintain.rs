@@ -3,10 +3,10 @@
 use super::cursor::Cursor;
 use super::leases::EndedBy;
 use super::priorities::PriorityQueue;
-use super::{Clocks, GroupIndex, Index, Sweep, Timer, TopicIndex};
+use super::{Clocks, GroupIndex, Index, RECLAIMED_PER_CALL, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
 use crate::record::{Completed, Event, Record};
-use crate::state::{Group, Message, Partition, State, Topic};
+use crate::state::{Group, Message, Partition, State, Topic, View};
 use crate::types::{
     DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position, Timestamp,
     TopicId,
@@ -58,13 +58,22 @@ impl Index {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
                 let group = topic.group(*group).map(Group::name);
                 self.deleted.push_back(state.view_of_effects(topic.name(), group));
+                self.keep_removed(state, record);
             }
-            Event::GroupSought { topic, group, .. } => self.withdraw_group(state, *topic, *group, record.at),
+            Event::GroupSought { topic, group, .. } => {
+                self.withdraw_group(state, *topic, *group, record.at);
+                self.keep_removed(state, record);
+            }
+            Event::GroupCreated { .. } => self.keep_removed(state, record),
             Event::TopicDeleted { topic } => self.drop_topic(state, *topic, record.at),
+            Event::Purged { topic, .. } => {
+                let groups = state.topic(*topic).into_iter().flat_map(Topic::groups).map(Group::id);
+                groups.for_each(|group| self.withdraw_group(state, *topic, group, record.at));
+                self.deleted.extend(state.view_of(*topic));
+            }
             // These end no lease and remove no queued message.
             Event::Booted { .. }
             | Event::TopicCreated { .. }
-            | Event::GroupCreated { .. }
             | Event::GroupPaused { .. }
             | Event::GroupResumed { .. }
             | Event::Produced { .. }
@@ -80,6 +89,30 @@ impl Index {
             | Event::WinnersExpired { .. }
             | Event::WallClockAdjusted(_)
             | Event::Restored(_) => {}
+        }
+    }
+
+    /// Shares what the record can remove in bulk, so that it is not freed all at once.
+    fn keep_removed(&mut self, state: &State, record: &Record) {
+        if let Event::GroupDeleted { topic, group } | Event::GroupSought { topic, group, .. } = &record.event {
+            self.deleted.extend(state.view_of_group(*topic, *group));
+        }
+        if let Event::GroupCreated { topic, .. }
+        | Event::GroupDeleted { topic, .. }
+        | Event::GroupSought { topic, .. } = &record.event
+        {
+            self.before = state.partitions_of(*topic);
+        }
+    }
+
+    /// Keeps the partitions that have lost many messages, as they were before, to free those in parts.
+    fn reclaim_removed(&mut self, topic: &Topic) {
+        let before = std::mem::take(&mut self.before);
+        for ((id, partition), before) in topic.partitions().zip(before) {
+            let removed = before.kept().messages.saturating_sub(partition.kept().messages);
+            if removed > RECLAIMED_PER_CALL as u64 {
+                self.deleted.push_back(View::of_partition(topic.id(), id, before));
+            }
         }
     }
 
@@ -104,6 +137,7 @@ impl Index {
             Event::GroupCreated { topic, group, .. } => {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
                 self.add_group(topic, topic.group(*group).expect("the record created it"), clocks());
+                self.reclaim_removed(topic);
                 self.reconcile(topic, clocks());
             }
             Event::GroupDeleted { topic, group } => {
@@ -111,12 +145,21 @@ impl Index {
                     queue.stop_waiting(*group);
                 }
                 self.remove_group(*topic, *group);
-                self.reconcile(state.topic(*topic).expect("the topic of a group exists"), clocks());
+                let topic = state.topic(*topic).expect("the topic of a group exists");
+                self.reclaim_removed(topic);
+                self.reconcile(topic, clocks());
             }
             Event::GroupSought { topic, group, .. } => {
                 let topic = state.topic(*topic).expect("the topic of a group exists");
+                self.reclaim_removed(topic);
                 self.reconcile(topic, clocks());
                 self.restart_group(topic, *group);
+            }
+            Event::Purged { topic, .. } => {
+                let topic = state.topic(*topic).expect("the record names a topic");
+                self.reconcile(topic, clocks());
+                topic.groups().for_each(|group| self.restart_group(topic, group.id()));
+                self.set_sweep(state, &Sweep::Winners);
             }
             Event::GroupResumed { topic, group } => self.wake(*topic, *group),
             Event::Produced { topic, partition, dedupe, skipped, .. } => {
@@ -227,7 +270,7 @@ impl Index {
         let mut queues = Vec::with_capacity(topic.partition_count() as usize);
         for (id, partition) in topic.partitions() {
             let mut queue = PriorityQueue::default();
-            for (position, message) in partition.messages() {
+            for (position, message) in partition.special() {
                 if partition.in_backlog(position) {
                     self.enqueue(&mut queue, (topic.id(), id, position), message, clocks);
                     self.watch_deadline(topic, id, position, message);
@@ -326,6 +369,7 @@ impl Index {
         self.deleted.extend(state.view_of(topic));
         let name = state.topic(topic).expect("the record is not applied yet").name();
         self.deleted.push_back(state.view_of_effects(name, None));
+        self.deleted.push_back(state.view_of_dedupe_keys(name));
     }
 
     /// Recomputes the queues of a topic after its groups or a group's progress changed: messages can have left the
@@ -334,7 +378,7 @@ impl Index {
         let id = topic.id();
         for (partition, messages) in topic.partitions() {
             let mut queue = std::mem::take(&mut self.topic_mut(id).queues[partition.0 as usize]);
-            if !queue.is_plain() || topic.retention().keeps_acked() {
+            if !queue.is_plain() || messages.special().next().is_some() {
                 for position in queue.special_positions() {
                     if !messages.in_backlog(position)
                         && let Some(until) = queue.remove(position)
@@ -342,7 +386,7 @@ impl Index {
                         self.timers.cancel(until, Timer::Delay(id, partition, position));
                     }
                 }
-                for (position, message) in messages.messages() {
+                for (position, message) in messages.special() {
                     if messages.in_backlog(position) && !queue.is_delayed(position) {
                         self.enqueue(&mut queue, (id, partition, position), message, clocks);
                         self.watch_deadline(topic, partition, position, message);

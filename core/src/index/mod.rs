@@ -16,6 +16,7 @@ mod unanswered;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 
 pub(crate) use self::consumers::Consumer;
 use self::consumers::{ConsumerTurns, Turn, next_turn};
@@ -30,7 +31,7 @@ pub(crate) use self::timers::{Due, Sweep, Timer};
 use crate::collections::cow::CowMap;
 use crate::collections::partition_set::PartitionSet;
 use crate::command::OnDisconnect;
-use crate::state::{DedupeTable, EffectTable, Message, State, Topic, View};
+use crate::state::{DedupeTable, EffectTable, Message, Partition, State, Topic, View};
 use crate::types::{
     ConsumerId, GroupId, Limits, Lsn, MessageRef, Millis, PartitionId, Position, Priority, Timestamp, TopicId,
 };
@@ -39,7 +40,7 @@ use crate::types::{
 const SWEEP_SLACK: Millis = Millis(1_000);
 
 /// The most parts of deleted topics that are freed in one call.
-const RECLAIMED_PER_CALL: usize = 1_024;
+const RECLAIMED_PER_CALL: usize = 512;
 
 /// The volatile state of a broker.
 #[derive(Clone, Debug, Default)]
@@ -58,8 +59,10 @@ pub struct Index {
     work_from: (TopicId, GroupId),
     /// Counts expired delays.
     delay_serial: u64,
-    /// Deleted topics and groups whose memory is not freed yet.
+    /// What was deleted, sought past or purged, and whose memory is not freed yet.
     deleted: VecDeque<View>,
+    /// The partitions of the topic that the record being applied changes, as they were before.
+    before: Vec<Arc<Partition>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -132,7 +135,8 @@ impl Index {
 
     /// As [`Pipeline::canonical`](crate::Pipeline::canonical).
     pub(crate) fn canonical(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        let Self { timers, consumers, leases, topics, deadlines, work, work_from, delay_serial, deleted } = self;
+        let Self { timers, consumers, leases, topics, deadlines, work, work_from, delay_serial, deleted, before: _ } =
+            self;
         write!(out, "{timers:?} {consumers:?} {leases:?} {topics:?} {deadlines:?} ")?;
         write!(out, "{work:?} {work_from:?} {delay_serial} {} ", deleted.len())
     }

@@ -196,6 +196,15 @@ pub enum Event {
         /// The first position to deliver, per partition.
         targets: Arc<[Position]>,
     },
+    /// The messages of a topic were removed: each is acked in every group and trimmed.
+    Purged {
+        /// The topic.
+        topic: TopicId,
+        /// The first position that stays, per partition: the next one when it was decided.
+        ends: Arc<[Position]>,
+        /// How long it is remembered that nobody has acked a message that was leased.
+        winner_until: Timestamp,
+    },
     /// A message was stored.
     Produced {
         /// The topic it is stored in.

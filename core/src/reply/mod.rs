@@ -13,6 +13,7 @@ pub use self::refusal::{Overload, Refusal};
 pub use self::store::StoreReply;
 pub use crate::types::StepOutput;
 
+use crate::command::RedriveRest;
 use crate::types::{Body, ConsumerId, Offset, PartitionId, Ticket, Timestamp, TopicName};
 
 /// An output of the broker. It leaves once every record it depends on is durable.
@@ -83,6 +84,13 @@ pub enum Reply {
     /// Dead letters were redriven.
     Redriven {
         /// The number of dead letters.
+        count: u64,
+        /// Of a redrive of all: those beyond its limit, if there are any.
+        rest: Option<RedriveRest>,
+    },
+    /// The messages of a topic were removed.
+    Purged {
+        /// The number of messages.
         count: u64,
     },
     /// The step is completed; these are the messages it produced.

@@ -59,6 +59,7 @@ impl State {
                 self.topic_mut(*topic)?.seek_group(*group, targets)?;
                 self.forget_winners_of_group(*topic, *group);
             }
+            Event::Purged { topic, ends, winner_until } => self.purge(*topic, ends, *winner_until)?,
             Event::Produced { topic, partition, offset, body, dedupe, skipped } => {
                 self.store_message(*topic, (*partition, *offset), body, dedupe.as_ref(), skipped, at)?;
             }

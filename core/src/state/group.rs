@@ -19,9 +19,9 @@ pub struct Group {
 /// A group's progress in one partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    pub(super) acked: AckSet,
-    pub(super) deliveries: CowMap<Position, DeliveryState>,
-    pub(super) in_flight: u32,
+    pub(crate) acked: AckSet,
+    pub(crate) deliveries: CowMap<Position, DeliveryState>,
+    pub(crate) in_flight: u32,
     /// Messages below were stored when the group last sought, so they may have been delivered before.
     pub(super) replayed_below: Position,
 }

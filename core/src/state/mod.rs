@@ -11,6 +11,7 @@ mod effects;
 mod group;
 mod groups;
 mod partition;
+mod purge;
 mod restore;
 mod topic;
 mod validate;

@@ -139,17 +139,19 @@ impl State {
         if *position >= partition.next_position || partition.trimmed.contains(*position) {
             return Err(Contradiction("message at a trimmed or unassigned position"));
         }
-        let message = Message { offset: *offset, produced_at: *produced_at, body: body.clone(), acked_in: *acked_in };
+        let before = partition.messages.last_below(position).map(|(_, before)| before);
+        let message = Message::after(before, *offset, *produced_at, body.clone());
         let load = if *retained { &mut partition.retained_load } else { &mut partition.backlog };
         load.messages += 1;
         load.bytes += body.payload_len();
         if *retained {
-            partition.retained.insert(*position, ());
+            partition.retained.set(*position, position.next(), 1);
         }
         if let Some(group) = visible_to {
             partition.exclusive.insert(*position, *group);
         }
-        if partition.messages.insert(*position, message).is_some() {
+        partition.set_acked_in(*position, *acked_in);
+        if partition.insert(*position, message).is_some() {
             return Err(Contradiction("two messages at one position"));
         }
         Ok(())

@@ -166,9 +166,10 @@ impl Walk<'_> {
         let in_order = self.produced_at <= message.produced_at && message.produced_at <= self.clock;
         ensure(in_order, "a message is older than the one before it, or newer than the last record")?;
         self.produced_at = message.produced_at;
-        ensure(self.ack_counts.at(position) == message.acked_in, "a message's ack count is wrong")?;
-        let acked = self.groups > 0 && message.acked_in == self.groups;
-        let retained = !self.partition.retained.is_empty() && self.partition.retained.contains_key(&position);
+        let acked_in = self.partition.acked_in(position);
+        ensure(self.ack_counts.at(position) == acked_in, "a message's ack count is wrong")?;
+        let acked = self.groups > 0 && acked_in == self.groups;
+        let retained = self.partition.retained.get(position) > 0;
         ensure(acked == retained, "a message is acked in every group but not retained, or the reverse")?;
         match self.partition.visible_to(position) {
             None => Ok(()),
@@ -185,7 +186,7 @@ impl Walk<'_> {
         )?;
         let own = self.topic.group(group).and_then(|group| group.progress(self.id));
         let acked_here = own.is_some_and(|progress| progress.acked.contains(position));
-        let hidden = message.acked_in + u32::from(own.is_some() && !acked_here) == self.groups;
+        let hidden = self.partition.acked_in(position) + u32::from(own.is_some() && !acked_here) == self.groups;
         ensure(hidden, "a message visible to one group only is not acked in the others")
     }
 }

@@ -25,6 +25,7 @@ mod order_priority_delay;
 mod pause;
 mod produce_and_partitions;
 mod produce_dedupe;
+mod purge;
 mod recording_broker;
 mod redrive;
 mod restart_equivalence;

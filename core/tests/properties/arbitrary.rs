@@ -219,6 +219,11 @@ fn of_groups() -> BoxedStrategy<Event> {
         group_of().prop_map(|(topic, group)| Event::GroupDeleted { topic, group }),
         group_of().prop_map(|(topic, group)| Event::GroupPaused { topic, group }),
         group_of().prop_map(|(topic, group)| Event::GroupResumed { topic, group }),
+        (topic(), vec(position(), 0..5), time()).prop_map(|(topic, ends, winner_until)| Event::Purged {
+            topic,
+            ends: Arc::from(ends),
+            winner_until
+        }),
         (group_of(), vec(position(), 0..5)).prop_map(|((topic, group), targets)| Event::GroupSought {
             topic,
             group,

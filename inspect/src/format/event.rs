@@ -15,6 +15,7 @@ pub fn kind(event: &Event) -> &'static str {
         Event::GroupPaused { .. } => "group paused",
         Event::GroupResumed { .. } => "group resumed",
         Event::GroupSought { .. } => "group sought",
+        Event::Purged { .. } => "purged",
         Event::Produced { .. } => "produced",
         Event::Delivered { .. } => "delivered",
         Event::Acked { .. } => "acked",

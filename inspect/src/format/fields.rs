@@ -44,6 +44,10 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             let targets: Vec<_> = targets.iter().map(|target| target.0).collect();
             json!({ "topic": topic.0, "group": group.0, "positions": targets })
         }
+        Event::Purged { topic, ends, winner_until } => {
+            let ends: Vec<_> = ends.iter().map(|end| end.0).collect();
+            json!({ "topic": topic.0, "positions": ends, "winner_until_ms": winner_until.0 })
+        }
         Event::Produced { topic, partition, offset, body, dedupe, skipped } => {
             let mut value = json!({ "topic": topic.0, "partition": partition.0, "offset": offset.0 });
             insert_body(&mut value, body, detail);

@@ -38,6 +38,10 @@ pub fn sentence(state: &State, record: &Record) -> String {
             let targets: Vec<_> = targets.iter().map(ToString::to_string).collect();
             group_sentence(state, (*id, *of), &format!("sought to positions {}", targets.join(", ")))
         }
+        Event::Purged { topic: id, ends, .. } => {
+            let ends: Vec<_> = ends.iter().map(ToString::to_string).collect();
+            format!("topic {} purged below positions {}", topic(state, *id), ends.join(", "))
+        }
         Event::Produced { topic: id, partition, offset, body: stored, dedupe, skipped } => {
             let (name, skips) = (topic(state, *id), skips(state, *id, skipped));
             let body = body(stored, &name, dedupe.as_ref());

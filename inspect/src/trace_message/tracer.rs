@@ -273,6 +273,11 @@ impl<'a> Tracer<'a> {
                 self.deliveries.cancel_all(when, "topic deleted");
                 self.is_stored = false;
             }
+            Event::Purged { topic, .. } if *topic == location.topic && self.is_stored => {
+                self.push(when, None, kind, "removed by a purge of its topic");
+                self.deliveries.cancel_all(when, "purged");
+                self.is_stored = false;
+            }
             Event::GroupDeleted { topic, group } if *topic == location.topic => {
                 let name = resolve::group_name(state, *topic, *group);
                 let found = state.topic(*topic).and_then(|topic| topic.group(*group));

@@ -20,6 +20,7 @@ pub(crate) enum Route {
     CreateTopic,
     DescribeTopic(TopicName),
     DeleteTopic(TopicName),
+    PurgeTopic(TopicName),
     Produce,
     Consume,
     Ack,
@@ -93,25 +94,33 @@ impl Route {
                 Method::DELETE => Ok(Self::ForgetEffect),
                 _ => Err(ApiError::method_not_allowed("GET, DELETE")),
             },
-            other => match other.strip_prefix("/v1/topics/").filter(|name| !name.is_empty() && !name.contains('/')) {
-                Some(name) => Self::topic(method, name),
-                None => Err(ApiError::not_found("no such route; the API is under /v1")),
-            },
+            other => {
+                let mut of_topic = other.strip_prefix("/v1/topics/").into_iter().flat_map(|path| path.split('/'));
+                match (of_topic.next().filter(|name| !name.is_empty()), of_topic.next(), of_topic.next()) {
+                    (Some(name), None, _) => Self::topic(method, name),
+                    (Some(name), Some("purge"), None) if *method == Method::POST => {
+                        Ok(Self::PurgeTopic(topic_name(name)?))
+                    }
+                    (Some(_), Some("purge"), None) => Err(ApiError::method_not_allowed("POST")),
+                    _ => Err(ApiError::not_found("no such route; the API is under /v1")),
+                }
+            }
         }
     }
 
     fn topic(method: &Method, name: &str) -> Result<Self, ApiError> {
-        let name = || {
-            let name =
-                percent_decode_str(name).decode_utf8().map_err(|_| ApiError::invalid("the path is not UTF-8"))?;
-            Ok::<_, ApiError>(TopicName::new(&name)?)
-        };
         match *method {
-            Method::GET => Ok(Self::DescribeTopic(name()?)),
-            Method::DELETE => Ok(Self::DeleteTopic(name()?)),
+            Method::GET => Ok(Self::DescribeTopic(topic_name(name)?)),
+            Method::DELETE => Ok(Self::DeleteTopic(topic_name(name)?)),
             _ => Err(ApiError::method_not_allowed("GET, DELETE")),
         }
     }
+}
+
+/// The topic name in a path.
+fn topic_name(encoded: &str) -> Result<TopicName, ApiError> {
+    let name = percent_decode_str(encoded).decode_utf8().map_err(|_| ApiError::invalid("the path is not UTF-8"))?;
+    Ok(TopicName::new(&name)?)
 }
 
 #[cfg(test)]
@@ -174,6 +183,7 @@ mod tests {
             "/v1/topics",
             "/v1/groups",
             "/v1/topics/orders",
+            "/v1/topics/orders/purge",
             "/v1/complete",
             "/v1/idempotency",
             "/v1/idempotency/begin",
@@ -195,6 +205,9 @@ mod tests {
             "/v1/",
             "/v1/topics/",
             "/v1/topics/a/b",
+            "/v1/topics//purge",
+            "/v1/topics/a/purge/",
+            "/v1/topics/a/purge/b",
             "/v1/produce/",
             "/produce",
             "/V1/produce",

@@ -232,6 +232,7 @@ async fn dispatch(
         Route::ListTopics => return topics::list(api, &query).await,
         Route::DescribeTopic(name) => return topics::describe(api, name).await,
         Route::DeleteTopic(name) => return topics::delete(api, name).await,
+        Route::PurgeTopic(name) => return topics::purge(api, name).await,
         Route::ListGroups => return groups::list(api, &query).await,
         Route::Peek => return dlq::peek(api, &query).await,
         Route::GetEffect => return idempotency::get(api, &query).await,
@@ -255,7 +256,7 @@ async fn dispatch(
         Route::Seek => groups::seek(api, parse(&body, &query)?).await,
         Route::Pause => groups::pause(api, parse(&body, &query)?).await,
         Route::Resume => groups::resume(api, parse(&body, &query)?).await,
-        Route::Redrive => dlq::redrive(api, parse(&body, &query)?).await,
+        Route::Redrive => dlq::redrive(api, parse(&body, &query)?, &request.connection).await,
         other => unreachable!("handled by the caller: {other:?}"),
     }
 }

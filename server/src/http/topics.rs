@@ -1,6 +1,6 @@
 //! `/v1/topics`: list, create, describe and delete topics.
 
-use driftq_core::command::{CreateTopic, DeleteTopic, DescribeTopic, ListTopics};
+use driftq_core::command::{CreateTopic, DeleteTopic, DescribeTopic, ListTopics, Purge};
 use driftq_core::reply::{GroupInfo, PartitionInfo, ProgressInfo, TopicInfo};
 use driftq_core::types::{Retention, TopicName};
 use hyper::StatusCode;
@@ -86,6 +86,14 @@ pub(crate) async fn describe(api: &Api, name: TopicName) -> Result<ApiResponse, 
 pub(crate) async fn delete(api: &Api, name: TopicName) -> Result<ApiResponse, ApiError> {
     api.driver.ask(DeleteTopic { name }).await??;
     Ok(no_content())
+}
+
+/// `POST /v1/topics/{topic}/purge`.
+pub(crate) async fn purge(api: &Api, topic: TopicName) -> Result<ApiResponse, ApiError> {
+    let purged = api.driver.ask(Purge { topic }).await??;
+    let mut out = Json::object();
+    out.number("purged", purged);
+    Ok(json(StatusCode::OK, out))
 }
 
 fn write_topic(topic: &TopicInfo) -> Json {

@@ -161,6 +161,7 @@ impl Rebuild {
         let in_parts = matches!(
             record.event,
             Event::GroupSought { .. }
+                | Event::Purged { .. }
                 | Event::DeadLettered { .. }
                 | Event::Redriven { .. }
                 | Event::Acked { commits: Some(_), .. }
@@ -200,7 +201,7 @@ impl Rebuild {
                 is_unknown(*dead_topic, *dead_partition, *dead_position)
             }
             Event::RetentionExpired { topic, partition, through } => is_unknown(*topic, *partition, *through),
-            Event::GroupSought { topic, targets, .. } => (0..)
+            Event::GroupSought { topic, targets, .. } | Event::Purged { topic, ends: targets, .. } => (0..)
                 .map(PartitionId)
                 .zip(targets.iter())
                 .any(|(partition, target)| from(*topic, partition).is_some_and(|from| *target > from)),

@@ -213,6 +213,16 @@ pub enum Request {
         /// At most this many.
         limit: u64,
     },
+    /// Remove the messages of a topic.
+    Purge {
+        /// The topic.
+        topic: Topic,
+    },
+    /// Continue the redrive of all whose reply last named a rest.
+    RedriveRest {
+        /// At most this many.
+        limit: u64,
+    },
 }
 
 /// A message to produce.

@@ -40,7 +40,11 @@ catalog! {
     1 TRIMMED_STAYS_TRIMMED trimmed_stays_trimmed: "a trimmed message does not reappear";
     1 UNACKED_IS_STORED unacked_is_stored: "a message that a group has not acked is not trimmed";
     1 ACKED_IS_TRIMMED acked_is_trimmed: "a message acked by every group is trimmed unless retention keeps it";
-    1 UNCONSUMED_IS_STORED unconsumed_is_stored: "in a topic without groups only a redrive removes a message";
+    1 UNCONSUMED_IS_STORED unconsumed_is_stored: "in a topic without groups only a redrive or a purge removes a \
+        message";
+    1 PURGE_REMOVES_WHAT_WAS_THERE purge_removes_what_was_there: "a purge leaves no message that was stored when it was \
+        decided";
+    1 PURGE_COUNTS_WHAT_WAS_THERE purge_counts_what_was_there: "a purge tells the number of messages that were stored";
 
     2 GROUP_COUNTS_MATCH group_counts_match: "the counters of a group equal a recount of its messages";
     2 ACK_COUNT_MATCHES ack_count_matches: "a message counts the groups that acked it and is open until all have";
@@ -85,6 +89,8 @@ catalog! {
     13 ATTEMPTS_RECOVERED attempts_recovered: "recovered attempts and tokens are not behind those delivered";
     13 LAST_ERROR_REPORTED last_error_reported: "a delivery reports the last failure reason";
 
+    5 PURGED_NOT_REDELIVERED purged_not_redelivered: "a purged message is never delivered again";
+
     14 DEAD_NOT_REDELIVERED dead_not_redelivered: "a dead-lettered message is not delivered to its group again";
     14 EXHAUSTED_NOT_REDELIVERED exhausted_not_redelivered: "a message whose attempts are exhausted is not delivered \
         again";
@@ -100,6 +106,8 @@ catalog! {
     14 REDRIVEN_DELIVERED_TO_ORIGIN redriven_delivered_to_origin: "a redriven message is delivered only to the group \
         that failed it";
     14 REDRIVE_WITHIN_LIMIT redrive_within_limit: "a redrive moves no more messages than its limit";
+    14 REDRIVE_MOVES_WHAT_WAS_THERE redrive_moves_what_was_there: "a redrive of all moves only dead letters that were \
+        stored when it was asked for";
 
     15 NOT_BEFORE_DUE not_before_due: "nothing is delivered before its delay, backoff or schedule";
     15 NOT_AFTER_DEADLINE not_after_deadline: "nothing is delivered after its deadline";

@@ -1,14 +1,15 @@
 //! Dead letters and redrive: a message is dead-lettered once, at its limit and unchanged; a redrive returns it to the
 //! group that failed it, and to no other.
 
+use driftq_core::command::RedriveRest;
 use driftq_core::reply::Delivery;
-use driftq_core::state::Message;
+use driftq_core::state::{Message, Topic};
 use driftq_core::types::{
     DeadLetter, DeadReason, Envelope, GroupId, Limits, Lsn, Metadata, Offset, RedriveOrigin, Timestamp,
 };
 
 use super::catalog::{self, sentence};
-use super::tracker::model::{DeliveryContext, GroupModel, GroupView, StoredMessage};
+use super::tracker::model::{DeliveryContext, GroupModel, GroupView, RedriveBounds, StoredMessage};
 use super::verdict::Verdict;
 
 #[doc = sentence!(dead_not_redelivered)]
@@ -143,6 +144,22 @@ pub(super) fn redriven_delivered_to_origin(context: &DeliveryContext<'_>) -> Ver
     let (known, group) = (context.known, context.stream.group);
     let is_origin = known.visible_to.is_none_or(|origin| origin == group);
     catalog::REDRIVEN_DELIVERED_TO_ORIGIN.holds(is_origin, || format!("to {group:?}: {known:?}"))
+}
+
+#[doc = sentence!(redrive_moves_what_was_there)]
+pub(super) fn redrive_moves_what_was_there(source: &Topic, bounds: RedriveBounds) -> Verdict {
+    let stored = source.partitions().flat_map(|(_, partition)| partition.messages());
+    let moved = stored.filter(|(_, message)| message.offset >= bounds.moved_from);
+    let origins = moved.filter_map(|(_, message)| message.body.metadata().redrive);
+    let later = origins.map(|redrive| redrive.dead_letter_offset).find(|offset| *offset >= bounds.end);
+    catalog::REDRIVE_MOVES_WHAT_WAS_THERE
+        .holds(later.is_none(), || format!("{later:?} was stored after the redrive of what is below {}", bounds.end))
+}
+
+/// As [`redrive_moves_what_was_there`], for what a redrive of all has left.
+pub(super) fn rest_was_there(rest: RedriveRest, bounds: RedriveBounds) -> Verdict {
+    catalog::REDRIVE_MOVES_WHAT_WAS_THERE
+        .holds(rest.below <= bounds.end, || format!("{rest:?} of what is below {}", bounds.end))
 }
 
 #[doc = sentence!(redrive_within_limit)]

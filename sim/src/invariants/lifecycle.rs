@@ -6,7 +6,7 @@ use driftq_core::types::{Offset, Position};
 
 use super::catalog::{self, sentence};
 use super::tracker::model::{
-    AckedAtOnce, DoneIdentity, GroupModel, GroupView, PartitionView, StartPoint, StoredMessage,
+    AckedAtOnce, BeforePurge, DoneIdentity, GroupModel, GroupView, PartitionView, StartPoint, StoredMessage,
 };
 use super::verdict::Verdict;
 
@@ -81,7 +81,7 @@ pub(super) fn trimmed_stays_trimmed(known: &StoredMessage) -> Verdict {
 
 #[doc = sentence!(unconsumed_is_stored)]
 pub(super) fn unconsumed_is_stored(topic: &Topic, known: &StoredMessage, is_kept: bool) -> Verdict {
-    let good = topic.group_count() > 0 || is_kept || known.redriven.is_some();
+    let good = topic.group_count() > 0 || is_kept || known.is_removed();
     catalog::UNCONSUMED_IS_STORED.holds(good, || format!("{known:?} though {} has no group", topic.name()))
 }
 
@@ -95,12 +95,8 @@ pub(super) fn ack_is_justified(view: &GroupView<'_>, offset: Offset, known: &Sto
     };
     let is_invisible = known.visible_to.is_some_and(|group| group != view.group.id());
     let skipped = model.skipped.contains(&offset);
-    let is_justified = acked
-        || is_before_start
-        || is_invisible
-        || skipped
-        || model.dead.contains_key(&offset)
-        || known.redriven.is_some();
+    let is_justified =
+        acked || is_before_start || is_invisible || skipped || model.dead.contains_key(&offset) || known.is_removed();
     catalog::ACK_IS_JUSTIFIED.holds(is_justified, || format!("{known:?} for {}: {model:?}", view.group.name()))
 }
 
@@ -133,6 +129,26 @@ pub(super) fn confirmed_ack_holds(view: &GroupView<'_>, offset: Offset, known: &
 #[doc = sentence!(acked_not_redelivered)]
 pub(super) fn acked_not_redelivered(model: &GroupModel, delivery: &Delivery) -> Verdict {
     catalog::ACKED_NOT_REDELIVERED.holds(!model.acked.contains(&delivery.offset), || format!("{delivery:?}"))
+}
+
+#[doc = sentence!(purge_removes_what_was_there)]
+pub(super) fn purge_removes_what_was_there(topic: &Topic, before: &BeforePurge) -> Verdict {
+    let stored = topic.partitions().flat_map(|(_, partition)| partition.messages());
+    let left: Vec<_> = stored.map(|(_, message)| message.offset).filter(|at| before.stored.contains(at)).collect();
+    catalog::PURGE_REMOVES_WHAT_WAS_THERE.holds(left.is_empty(), || format!("{}: {left:?} are left", topic.name()))
+}
+
+#[doc = sentence!(purge_counts_what_was_there)]
+pub(super) fn purge_counts_what_was_there(count: u64, before: &BeforePurge) -> Verdict {
+    let stored = before.stored.len() as u64;
+    catalog::PURGE_COUNTS_WHAT_WAS_THERE.holds(count == stored, || format!("{count} of {stored} messages"))
+}
+
+#[doc = sentence!(purged_not_redelivered)]
+pub(super) fn purged_not_redelivered(known: &StoredMessage, delivery: &Delivery) -> Verdict {
+    // Deliveries that were decided before the purge leave before its reply.
+    let is_confirmed = matches!(known.purged, Some((_, true)));
+    catalog::PURGED_NOT_REDELIVERED.holds(!is_confirmed, || format!("{delivery:?}"))
 }
 
 #[cfg(test)]

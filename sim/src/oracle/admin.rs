@@ -7,7 +7,7 @@ use driftq_core::{Refusal, Reply};
 
 use super::expected::Expected;
 use super::model::{Model, Stop};
-use super::topic::{Group, Progress};
+use super::topic::{Group, Phase, Progress};
 
 impl Model {
     pub(super) fn create_topic(
@@ -49,6 +49,28 @@ impl Model {
             self.close_streams(topic.id, group.id, CloseCause::TopicDeleted);
         }
         Ok(Reply::Success)
+    }
+
+    /// Removes every message of a topic. Nobody has acked those that are leased.
+    pub(super) fn purge(&mut self, name: &TopicName) -> Result<Reply, Stop> {
+        let t = self.topic(name)?;
+        let count = self.topics[t].messages.len();
+        if count > 0 {
+            self.record()?;
+            for g in 0..self.topics[t].groups.len() {
+                let is_leased = |m: &usize| match &self.topics[t].groups[g].progress[*m] {
+                    Progress::Attempted(attempted) => matches!(attempted.phase, Phase::Leased { .. }),
+                    _ => false,
+                };
+                let mut leased: Vec<usize> = (0..count).filter(is_leased).collect();
+                leased.sort_by_key(|m| (self.topics[t].messages[*m].partition, *m));
+                leased.into_iter().for_each(|m| self.remember_winner((t, g, m), None));
+            }
+            let topic = &mut self.topics[t];
+            topic.messages.clear();
+            topic.groups.iter_mut().for_each(|group| group.progress.clear());
+        }
+        Ok(Reply::Purged { count: count as u64 })
     }
 
     /// Creates a group of the topic, if it does not exist.

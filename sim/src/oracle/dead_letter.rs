@@ -1,6 +1,6 @@
 //! Dead letters and redrive.
 
-use driftq_core::command::RedriveSelection;
+use driftq_core::command::{REDRIVE_SLICE, RedriveRest, RedriveSelection};
 use driftq_core::reply::Overload;
 use driftq_core::types::{
     DeadLetter, DeadReason, KeptForRedrive, Offset, PartitionId, RedriveOrigin, Retention, TopicName,
@@ -68,26 +68,34 @@ impl Model {
             return Err(Refusal::Invalid("a dead-letter topic has no dead letters of its own").into());
         };
         let mut count = 0;
-        for (d, offset) in self.selected(&name, which) {
-            if count == limit {
-                break;
-            }
-            match self.redrive_one(t, d, offset) {
+        let selected = self.selected(&name, which);
+        let reached = selected.len().min(limit.min(REDRIVE_SLICE) as usize);
+        for (d, offset) in &selected[..reached] {
+            match self.redrive_one(t, *d, *offset) {
                 Ok(redriven) => count += u64::from(redriven),
                 // A partial redrive is a success.
-                Err(Stop::Refused(_)) if count > 0 => break,
+                Err(Stop::Refused(_)) if count > 0 => return Ok(Reply::Redriven { count, rest: None }),
                 Err(stop) => return Err(stop),
             }
         }
-        Ok(Reply::Redriven { count })
+        let rest = match (which, selected.get(reached)) {
+            (RedriveSelection::Offsets(_), _) | (_, None) => None,
+            (RedriveSelection::All, Some((d, from))) => {
+                let dlq = &self.topics[*d];
+                Some(RedriveRest { dead_topic: dlq.id, from: *from, below: dlq.next_offset })
+            }
+            (RedriveSelection::Rest(rest), Some((_, from))) => Some(RedriveRest { from: *from, ..*rest }),
+        };
+        Ok(Reply::Redriven { count, rest })
     }
 
     /// The selected open messages of the dead-letter topic, oldest first, with the topic's index.
     fn selected(&self, name: &TopicName, which: &RedriveSelection) -> Vec<(usize, Offset)> {
         let Some(d) = self.find(name) else { return Vec::new() };
         let dlq = &self.topics[d];
-        let wanted = |offset| match which {
+        let wanted = |offset: Offset| match which {
             RedriveSelection::All => true,
+            RedriveSelection::Rest(rest) => rest.dead_topic == dlq.id && rest.from <= offset && offset < rest.below,
             RedriveSelection::Offsets(offsets) => offsets.contains(&offset),
         };
         let open = dlq.messages.iter().enumerate().filter(|(at, _)| !dlq.is_acked_by_all(*at));

@@ -2,7 +2,7 @@
 
 use driftq_core::command::{
     Ack, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
-    ListTopics, Nack, Pause, Peek, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe, Withdraw,
+    ListTopics, Nack, Pause, Peek, Purge, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe, Withdraw,
 };
 use driftq_core::types::{Now, Ticket};
 use driftq_core::{Command, Reply};
@@ -88,6 +88,7 @@ impl Model {
             Command::Seek(Seek { topic, group, to }) => self.seek(topic, group, *to)?,
             Command::Pause(Pause { topic, group }) => self.pause(topic, group, true)?,
             Command::Resume(Resume { topic, group }) => self.pause(topic, group, false)?,
+            Command::Purge(Purge { topic }) => self.purge(topic)?,
             Command::Redrive(Redrive { topic, which, limit }) => self.redrive(topic, which, *limit)?,
         };
         Ok(ExpectedReply::Plain(reply))

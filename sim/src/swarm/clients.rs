@@ -232,10 +232,15 @@ impl Clients {
                 Request::Pause { topic: self.any_topic(), group: self.group() }
             }
             ActionKind::Pause => Request::Resume { topic: self.any_topic(), group: self.group() },
+            ActionKind::Purge => Request::Purge { topic: self.any_topic() },
+            ActionKind::Redrive if world.network().has_redrive_rest() && !self.source.one_in(4) => {
+                Request::RedriveRest { limit: 1 + self.source.below(4) }
+            }
             ActionKind::Redrive => Request::Redrive {
                 topic: self.topic(),
                 offset: self.source.one_in(3).then(|| self.source.below(8)),
-                limit: 1 + self.source.below(4),
+                // Small limits leave a rest.
+                limit: self.source.pick(&[1, 1, 2, 4]),
             },
             _ => return None,
         })

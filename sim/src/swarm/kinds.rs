@@ -72,6 +72,7 @@ kinds! {
     Close: Optional 1,
     BootAndCrash: Optional 1,
     Withdraw: Optional 3,
+    Purge: Optional 2,
 }
 
 /// Kinds of store users, with their largest weights.

@@ -154,6 +154,7 @@ impl<'p> TimelineBuilder<'p> {
             | Event::GroupPaused { .. }
             | Event::GroupResumed { .. }
             | Event::GroupSought { .. }
+            | Event::Purged { .. }
             | Event::Produced { .. }
             | Event::Redriven { .. }
             | Event::EffectForgotten { .. } => PRODUCERS,
@@ -244,7 +245,7 @@ impl<'p> TimelineBuilder<'p> {
             Event::GroupSought { topic, group, .. } | Event::GroupDeleted { topic, group } => {
                 self.end_all(number, *topic, Some(*group));
             }
-            Event::TopicDeleted { topic } => self.end_all(number, *topic, None),
+            Event::TopicDeleted { topic } | Event::Purged { topic, .. } => self.end_all(number, *topic, None),
             Event::Redriven { dead_topic, dead_partition, dead_position, .. } => {
                 let (topic, partition, position) = (*dead_topic, *dead_partition, *dead_position);
                 let is_dead_letter = |message_ref: &&MessageRef| {
@@ -382,7 +383,9 @@ impl Subjects {
                 subjects.topics.push(topic(state, *id));
                 subjects.groups.push(name.to_string());
             }
-            Event::TopicDeleted { topic: id } | Event::RetentionExpired { topic: id, .. } => {
+            Event::TopicDeleted { topic: id }
+            | Event::Purged { topic: id, .. }
+            | Event::RetentionExpired { topic: id, .. } => {
                 subjects.topics.push(topic(state, *id));
             }
             Event::GroupDeleted { topic: id, group: group_id }
@@ -452,6 +455,7 @@ fn glyph(event: &Event) -> Glyph {
         | Event::GroupPaused { .. }
         | Event::GroupResumed { .. }
         | Event::GroupSought { .. }
+        | Event::Purged { .. }
         | Event::Extended { .. }
         | Event::Released { .. }
         | Event::Withdrawn { .. }

@@ -59,6 +59,7 @@ pub(super) fn names(request: &Request) -> (Option<String>, Option<String>) {
         Request::CreateTopic { topic, .. }
         | Request::DeleteTopic { topic }
         | Request::DescribeTopic { topic }
+        | Request::Purge { topic }
         | Request::Peek { topic, .. } => (*topic, None),
         Request::Produce(NewMessage { topic, .. }) | Request::ListGroups { topic } | Request::Redrive { topic, .. } => {
             (*topic, None)
@@ -177,6 +178,8 @@ pub(super) fn request_text(request: &Request) -> String {
             Some(offset) => format!("redrive the dead letter at offset {offset} of {topic}"),
             None => format!("redrive the dead letters of {topic}"),
         },
+        Request::Purge { topic } => format!("purge {topic}"),
+        Request::RedriveRest { .. } => "redrive the rest of the dead letters".to_owned(),
     }
 }
 
@@ -266,7 +269,8 @@ pub(super) fn reply(result: &Result<Reply, Refusal>, clock: Clock) -> String {
         Reply::Subscribed { .. } => "connected".to_owned(),
         Reply::Extended { lease_until } => format!("leased until {}", clock.text(*lease_until)),
         Reply::Groups(groups) => counted(groups.len(), "group"),
-        Reply::Redriven { count } => format!("{count} redriven"),
+        Reply::Redriven { count, .. } => format!("{count} redriven"),
+        Reply::Purged { count } => format!("{count} purged"),
         Reply::Completed(outputs) if outputs.is_empty() => "completed".to_owned(),
         Reply::Completed(outputs) => format!("completed, {} produced", counted(outputs.len(), "message")),
         Reply::Store(reply) => store_reply(reply, clock),

@@ -3,7 +3,7 @@
 use driftq_core::Command;
 use driftq_core::command::{
     Ack, Begin, Claim, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DeliveryClaim, DescribeTopic,
-    Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, OnExpired, Pause, Peek, Reacquire, Redrive,
+    Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, OnExpired, Pause, Peek, Purge, Reacquire, Redrive,
     RedriveSelection, Release, Renew, Resume, Seek, SeekTo, SetPrefetch, StoreCommand, TokenClaim, Unsubscribe,
     Withdraw,
 };
@@ -118,6 +118,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
                 },
                 limit: *limit,
             }),
+            Request::Purge { topic } => Command::Purge(Purge { topic: topic.name() }),
+            Request::RedriveRest { limit } => {
+                let (topic, rest) = self.network.redrive_rest.clone()?;
+                Command::Redrive(Redrive { topic, which: RedriveSelection::Rest(rest), limit: *limit })
+            }
         })
     }
 

@@ -1,8 +1,8 @@
 //! Executes actions: passes commands and timeouts to the broker and checks its state after each.
 
 use driftq_core::command::{
-    Begin, Claim, CloseStream, CreateGroup, DeleteGroup, DeleteTopic, Reacquire, Redrive, Seek, StoreCommand,
-    TokenClaim, Unsubscribe, Withdraw,
+    Begin, Claim, CloseStream, CreateGroup, DeleteGroup, DeleteTopic, Purge, Reacquire, Redrive, RedriveSelection,
+    Seek, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
 };
 use driftq_core::faults::Faults;
 use driftq_core::types::Now;
@@ -128,6 +128,11 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         match (&pending.command, worker) {
             (Command::Subscribe(subscribe), Some(worker)) => self.network.open(ticket, worker, subscribe),
+            (Command::Redrive(Redrive { topic, which, .. }), _) => {
+                if !matches!(which, RedriveSelection::Offsets(_)) {
+                    self.network.pending_redrives.insert(ticket, topic.clone());
+                }
+            }
             (Command::Store(store), Some(worker)) => {
                 if let StoreCommand::Begin(Begin { identity, .. })
                 | StoreCommand::Reacquire(Reacquire { identity, .. }) = &**store
@@ -242,6 +247,7 @@ fn runs_timers_first(command: &Command) -> bool {
     matches!(
         command,
         Command::Redrive(Redrive { .. })
+            | Command::Purge(Purge { .. })
             | Command::DeleteTopic(DeleteTopic { .. })
             | Command::CreateGroup(CreateGroup { .. })
             | Command::Subscribe(_)

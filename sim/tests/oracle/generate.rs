@@ -3,8 +3,8 @@
 use driftq_core::Command;
 use driftq_core::command::{
     Ack, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
-    ListTopics, Nack, OnDisconnect, Pause, Peek, Produce, Redrive, RedriveSelection, Release, Resume, Seek, SeekTo,
-    SetPrefetch, Subscribe, TokenClaim, Unsubscribe,
+    ListTopics, Nack, OnDisconnect, Pause, Peek, Produce, Redrive, RedriveRest, RedriveSelection, Release, Resume,
+    Seek, SeekTo, SetPrefetch, Subscribe, TokenClaim, Unsubscribe,
 };
 use driftq_core::faults::Faults;
 use driftq_core::types::{GroupStart, Retention, *};
@@ -196,6 +196,11 @@ impl<F: Faults> World<F> {
             12 => Command::Redrive(Redrive {
                 topic,
                 which: match self.rng.random_bool(0.6) {
+                    true if self.below(3) == 0 => RedriveSelection::Rest(RedriveRest {
+                        dead_topic: TopicId(self.below(3) as u32),
+                        from: self.offset(),
+                        below: self.offset(),
+                    }),
                     true => RedriveSelection::All,
                     false => RedriveSelection::Offsets((0..self.below(4)).map(|_| self.offset()).collect()),
                 },

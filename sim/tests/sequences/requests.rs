@@ -192,6 +192,8 @@ pub fn administration() -> impl Strategy<Value = Request> {
         2 => (topic(), group()).prop_map(|(topic, group)| Request::Resume { topic, group }),
         4 => (topic(), weighted(0.3, offset()), count())
             .prop_map(|(topic, offset, limit)| Request::Redrive { topic, offset, limit }),
+        2 => (0_u64..4).prop_map(|limit| Request::RedriveRest { limit }),
+        2 => topic().prop_map(|topic| Request::Purge { topic }),
     ]
 }
 

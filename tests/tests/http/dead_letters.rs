@@ -273,3 +273,28 @@ fn response_over_size_limit_is_refused() {
     let queried = server.post("/v1/dlq/redrive?topic=wide&all=1", "");
     assert_eq!((queried.status, queried.json()["redriven"].clone()), (200, 0.into()));
 }
+
+#[test]
+fn redrive_in_portions_moves_all_and_stops_when_its_client_closes() {
+    const COUNT: usize = 1_000;
+    let server = Server::start();
+    server.create("t", 1);
+    server.post_json("/v1/groups", &json!({ "topic": "t", "group": "g" }));
+    let line = json!({ "topic": "t", "value": "a", "envelope": { "deadline": in_ms(2_000) } }).to_string();
+    let lines = vec![line; COUNT].join("\n");
+    server.call("POST", "/v1/produce", &[("Content-Type", "application/x-ndjson")], &lines);
+    let dead = || server.metric("dlq_messages_total{topic=\"t\",reason=\"deadline_exceeded\"}");
+    wait_until("all are dead-lettered", || dead() == Some(COUNT as f64));
+
+    // The end of input arrives with the request.
+    let body = r#"{"topic":"t","all":true}"#;
+    let mut connection = server.connect_raw();
+    let head = format!("POST /v1/dlq/redrive HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
+    connection.send((head + body).as_bytes());
+    connection.socket().shutdown(std::net::Shutdown::Write).expect("closed");
+    let redriven = connection.reply("POST").json()["redriven"].as_u64().expect("a number") as usize;
+    assert!((256..COUNT).contains(&redriven), "it stops after a portion: {redriven}");
+
+    let rest = server.post_json("/v1/dlq/redrive", &json!({ "topic": "t", "all": true }));
+    assert_eq!(rest.json(), json!({ "redriven": COUNT - redriven }));
+}

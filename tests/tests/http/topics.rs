@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Server, wait_until};
-use crate::requests::{JSON, ReplyExt, now, with, without};
+use crate::requests::{JSON, ReplyExt, each, now, with, without};
 
 #[test]
 fn topics_are_created_listed_and_deleted() {
@@ -237,7 +237,26 @@ fn topics_are_listed_in_pages() {
     assert_eq!(page("?after=b"), json!(["c", "d"]), "the name need not exist");
     assert_eq!(page("?after=d&limit=5"), json!([]));
     assert_eq!(page("?limit=&after="), json!(["B", "a", "c", "d"]), "empty counts as absent");
-    for bad in ["?limit=0", "?limit=-1", "?limit=x", "?after=%20", "?after=a/b", "?limit=1&limit=2"] {
+    for bad in ["?limit=0", "?limit=-1", "?limit=x", "?after=%07", "?limit=1&limit=2"] {
         server.get(&format!("/v1/topics{bad}")).refused(400, "INVALID_ARGUMENT");
     }
+}
+
+#[test]
+fn purge_removes_what_a_topic_stores() {
+    let server = Server::start();
+    server.create("t", 2);
+    server.produce("t", "leased");
+    let leased = server.next("t");
+    server.produce("t", "ready");
+    server.produce_json(&json!({ "topic": "t", "value": "delayed", "envelope": { "delay_ms": 60_000 } }));
+    let purge = |topic: &str| server.post(&format!("/v1/topics/{topic}/purge"), "");
+    assert_eq!((purge("t").status, purge("t").json()), (200, json!({ "purged": 0 })), "the first purged all");
+    assert_eq!(server.metric("driftq_messages_purged_total"), Some(3.0));
+    server.settle("ack", "t", &leased, json!({})).refused(409, "FAILED_PRECONDITION");
+    server.produce("t", "later");
+    assert_eq!(each(&server.fetch("t", "g"), "value"), ["later"]);
+    purge("absent").refused(404, "NOT_FOUND");
+    purge("a%07b").refused(400, "INVALID_ARGUMENT");
+    server.get("/v1/topics/t/purge").refused(405, "METHOD_NOT_ALLOWED");
 }

@@ -75,7 +75,11 @@ impl Printer<'_> {
                 vec!["ok".to_owned()]
             }
             Reply::Extended { lease_until } => vec![format!("ok lease_until={}", self.time(lease_until))],
-            Reply::Redriven { count } => vec![format!("redriven count={count}")],
+            Reply::Purged { count } => vec![format!("purged count={count}")],
+            Reply::Redriven { count, rest } => {
+                let rest = rest.map(|rest| format!(" from={} below={}", rest.from, rest.below));
+                vec![format!("redriven count={count}{}", rest.unwrap_or_default())]
+            }
             Reply::Completed(outputs) => {
                 std::iter::once("completed".to_owned()).chain(outputs.iter().map(print_step_output)).collect()
             }

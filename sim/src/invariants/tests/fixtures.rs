@@ -74,12 +74,13 @@ pub(in crate::invariants) fn known() -> StoredMessage {
         trimmed_at: None,
         acknowledged: true,
         redriven: None,
+        purged: None,
     }
 }
 
 /// The same, as the broker stores it.
 pub(in crate::invariants) fn message(meta: &Metadata) -> Message {
-    Message { offset: Offset(3), produced_at: Timestamp(50), body: Body::pack(meta, b"", b"7"), acked_in: 0 }
+    Message::new(Offset(3), Timestamp(50), Body::pack(meta, b"", b"7"))
 }
 
 /// A stream of the only group, with a prefetch of one.
@@ -152,6 +153,8 @@ pub(in crate::invariants) fn pending(command: Command) -> PendingCommand {
         acked_at_once: None,
         step: None,
         winners_full: false,
+        redrive: None,
+        purge: None,
     }
 }
 

@@ -34,10 +34,14 @@ impl Tracker {
                     known.redriven = None;
                     undone.push((*topic, *offset));
                 }
+                if known.purged.is_some_and(|(purged, _)| purged > last) {
+                    known.purged = None;
+                    undone.push((*topic, *offset));
+                }
             }
         }
         for ((topic, _), model) in &mut self.groups {
-            // A redrive that was lost: the lease on the dead letter may still be held.
+            // A redrive or a purge that was lost: the lease on the message may still be held.
             for (_, offset) in undone.iter().filter(|(of, _)| of == topic) {
                 if let Some(seen) = model.seen.get_mut(offset) {
                     seen.is_uncertain = true;

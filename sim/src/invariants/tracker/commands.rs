@@ -1,7 +1,9 @@
 //! Commands: what is known right before one is decided and right after.
 
 use driftq_core::Pipeline;
-use driftq_core::command::{Command, CreateGroup, DescribeTopic, Seek, SeekTo, Subscribe, TokenClaim};
+use driftq_core::command::{
+    Command, CreateGroup, DescribeTopic, Purge, Redrive, RedriveSelection, Seek, SeekTo, Subscribe, TokenClaim,
+};
 use driftq_core::faults::Faults;
 use driftq_core::state::{Group, State, Topic};
 use driftq_core::types::{GroupStart, *};
@@ -9,7 +11,9 @@ use driftq_core::types::{GroupStart, *};
 use super::model::*;
 use super::recount::Counted;
 use super::state::Tracker;
+use crate::invariants::dead_letters::redrive_moves_what_was_there;
 use crate::invariants::fencing::stale_claim_is_noop;
+use crate::invariants::lifecycle::purge_removes_what_was_there;
 use crate::invariants::verdict::Verdict;
 
 impl Tracker {
@@ -60,6 +64,8 @@ impl Tracker {
             acked_at_once: None,
             step: None,
             winners_full: state.winners().len() >= self.limits.completions_max,
+            redrive: self.redrive_bounds(state, &command),
+            purge: before_purge(state, &command),
             command,
         }
     }
@@ -100,9 +106,48 @@ impl Tracker {
         if let Command::Seek(Seek { topic, group, .. }) = &pending.command {
             self.forget_deliveries(topic, group);
         }
+        if let (Some(bounds), Some(topic)) = (pending.redrive, pending.topic.and_then(|id| pipeline.state().topic(id)))
+        {
+            redrive_moves_what_was_there(topic, bounds)?;
+        }
+        self.note_purge(pipeline.state(), &pending)?;
         pending.step = self.evidence(pipeline.state(), &pending);
         self.pending.insert(ticket, pending);
         Ok(())
+    }
+
+    /// A purge was decided.
+    fn note_purge(&mut self, state: &State, pending: &PendingCommand) -> Verdict {
+        let (Some(before), Some(topic)) = (&pending.purge, pending.topic) else { return Ok(()) };
+        if pending.before == pending.after {
+            return Ok(());
+        }
+        state.topic(topic).map_or(Ok(()), |topic| purge_removes_what_was_there(topic, before))?;
+        if let Some(model) = self.topics.get_mut(&topic) {
+            for offset in &before.stored {
+                if let Some(known) = model.messages.get_mut(offset) {
+                    known.purged = Some((pending.after, false));
+                }
+            }
+        }
+        for (_, model) in self.groups.iter_mut().filter(|((of, _), _)| *of == topic) {
+            model.seen.iter_mut().filter(|(at, _)| before.stored.contains(at)).for_each(|(_, seen)| {
+                seen.may_be_held = false;
+            });
+        }
+        Ok(())
+    }
+
+    /// What a redrive of all, or of its rest, may move.
+    fn redrive_bounds(&self, state: &State, command: &Command) -> Option<RedriveBounds> {
+        let Command::Redrive(Redrive { topic, which, .. }) = command else { return None };
+        let source = state.topic_named(topic)?;
+        let end = match which {
+            RedriveSelection::All => state.topic_named(source.dead_letter_name()?)?.next_offset(),
+            RedriveSelection::Rest(rest) => *self.redrive_ends.get(&rest.dead_topic)?,
+            RedriveSelection::Offsets(_) => return None,
+        };
+        Some(RedriveBounds { end, moved_from: source.next_offset() })
     }
 
     fn note_produced(&mut self, command: &Command) {
@@ -160,6 +205,20 @@ impl Tracker {
             _ => None,
         }
     }
+}
+
+/// What a topic stores right before a purge.
+fn before_purge(state: &State, command: &Command) -> Option<BeforePurge> {
+    let Command::Purge(Purge { topic }) = command else { return None };
+    let topic = state.topic_named(topic)?;
+    let stored = topic.partitions().flat_map(|(_, partition)| partition.messages());
+    let mut before = BeforePurge { stored: stored.map(|(_, message)| message.offset).collect(), leased: Vec::new() };
+    for group in topic.groups() {
+        let deliveries = group.partitions().flat_map(|(_, progress)| progress.deliveries());
+        let leased = deliveries.filter(|(_, delivery)| delivery.leased_until().is_some());
+        before.leased.extend(leased.map(|(_, delivery)| (group.id(), delivery.offset)));
+    }
+    Some(before)
 }
 
 /// The groups that have acked the message of a produce to `destination`, if one was stored.

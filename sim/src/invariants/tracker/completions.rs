@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use driftq_core::command::{Complete, DeleteGroup, DeleteTopic, Forget, Produce, Seek, StoreCommand, TokenClaim};
+use driftq_core::command::{
+    Complete, DeleteGroup, DeleteTopic, Forget, Produce, Purge, Seek, StoreCommand, TokenClaim,
+};
 use driftq_core::reply::{Overload, Produced, RouterUse, StepOutput};
 use driftq_core::state::{State, Topic};
 use driftq_core::types::*;
@@ -148,6 +150,7 @@ impl Tracker {
 pub(super) fn may_undo_step(pending: &PendingCommand) -> bool {
     match &pending.command {
         Command::Seek(Seek { .. })
+        | Command::Purge(Purge { .. })
         | Command::DeleteTopic(DeleteTopic { .. })
         | Command::DeleteGroup(DeleteGroup { .. }) => true,
         Command::Store(store) => matches!(**store, StoreCommand::Forget(Forget { .. })),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use driftq_core::command::{
     Ack, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
-    ListTopics, Lookup, Nack, Pause, Peek, Produce, Redrive, Release, Resume, Seek, SetPrefetch, StoreCommand,
+    ListTopics, Lookup, Nack, Pause, Peek, Produce, Purge, Redrive, Release, Resume, Seek, SetPrefetch, StoreCommand,
     Subscribe, Unsubscribe, Withdraw,
 };
 use driftq_core::reply::Delivery;
@@ -44,6 +44,27 @@ pub(crate) struct PendingCommand {
     pub(crate) step: Option<StepEvidence>,
     /// As many winners were remembered as the limit allows.
     pub(crate) winners_full: bool,
+    /// For a redrive of all, or of its rest: what it may move.
+    pub(crate) redrive: Option<RedriveBounds>,
+    /// For a purge: what was there.
+    pub(crate) purge: Option<BeforePurge>,
+}
+
+/// What a topic stored right before a purge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BeforePurge {
+    pub(crate) stored: BTreeSet<Offset>,
+    /// Leased messages, by group.
+    pub(crate) leased: Vec<(GroupId, Offset)>,
+}
+
+/// What a redrive of all may move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RedriveBounds {
+    /// The next offset of the dead-letter topic when the redrive of all was asked for.
+    pub(crate) end: Offset,
+    /// The next offset of the source topic before this command: what it moves comes from here on.
+    pub(crate) moved_from: Offset,
 }
 
 impl PendingCommand {
@@ -145,6 +166,15 @@ pub(crate) struct StoredMessage {
     pub(crate) acknowledged: bool,
     /// When it was redriven, if it is a dead letter.
     pub(crate) redriven: Option<Lsn>,
+    /// When it was purged, and whether that was confirmed.
+    pub(crate) purged: Option<(Lsn, bool)>,
+}
+
+impl StoredMessage {
+    /// Whether a redrive or a purge removed it, whatever its groups have done.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.redriven.is_some() || self.purged.is_some()
+    }
 }
 
 /// Where a group starts.
@@ -357,7 +387,8 @@ pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName
     match command {
         Command::CreateTopic(CreateTopic { name, .. })
         | Command::DeleteTopic(DeleteTopic { name })
-        | Command::DescribeTopic(DescribeTopic { name }) => (Some(name), None),
+        | Command::DescribeTopic(DescribeTopic { name })
+        | Command::Purge(Purge { topic: name }) => (Some(name), None),
         Command::Peek(Peek { topic, .. })
         | Command::ListGroups(ListGroups { topic })
         | Command::Redrive(Redrive { topic, .. }) => (Some(topic), None),

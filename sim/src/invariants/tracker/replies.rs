@@ -1,8 +1,8 @@
 //! Replies: updates the model after each and checks what it implies.
 
 use driftq_core::command::{
-    CloseStream, DeleteGroup, DeleteTopic, DescribeTopic, Extend, Nack, OnDisconnect, Peek, Produce, Redrive, Seek,
-    SetPrefetch, Unsubscribe,
+    CloseStream, DeleteGroup, DeleteTopic, DescribeTopic, Extend, Nack, OnDisconnect, Peek, Produce, Purge, Redrive,
+    RedriveSelection, Seek, SetPrefetch, Unsubscribe,
 };
 use driftq_core::reply::{Produced, StoreReply};
 use driftq_core::types::*;
@@ -13,10 +13,10 @@ use super::state::Tracker;
 use crate::coverage::Point;
 use crate::invariants::content::{accepted_is_stored, peek_matches};
 use crate::invariants::counts::description_matches;
-use crate::invariants::dead_letters::redrive_within_limit;
+use crate::invariants::dead_letters::{redrive_within_limit, rest_was_there};
 use crate::invariants::dedupe::{ProduceReply, deduped_within_window, new_after_window};
 use crate::invariants::fencing::{expired_not_extended, loser_is_refused};
-use crate::invariants::lifecycle::{skip_is_justified, skip_is_told, skipped_is_acked};
+use crate::invariants::lifecycle::{purge_counts_what_was_there, skip_is_justified, skip_is_told, skipped_is_acked};
 use crate::invariants::limits::{accepted_within_limits, delay_within_limit, lease_within_limits, query_is_noop};
 use crate::invariants::time::least_backoff;
 use crate::invariants::verdict::{Verdict, Violation};
@@ -74,14 +74,37 @@ impl Tracker {
                     description_matches(info, counted)?;
                 }
             }
-            (Command::Redrive(Redrive { limit, .. }), Reply::Redriven { count }) => {
+            (Command::Purge(Purge { .. }), Reply::Purged { count }) => self.purge_replied(pending, *count)?,
+            (Command::Redrive(Redrive { limit, which, .. }), Reply::Redriven { count, rest }) => {
                 redrive_within_limit(*count, *limit)?;
+                if let (RedriveSelection::All, Some(rest), Some(bounds)) = (which, rest, pending.redrive) {
+                    rest_was_there(*rest, bounds)?;
+                    self.redrive_ends.insert(rest.dead_topic, bounds.end);
+                }
             }
             _ => {}
         }
         query_is_noop(pending)?;
         self.times_within_limits(pending, reply)?;
         self.claim_accepted(pending, reply, now)
+    }
+
+    /// A purge was confirmed.
+    fn purge_replied(&mut self, pending: &PendingCommand, count: u64) -> Verdict {
+        let (Some(before), Some(topic)) = (&pending.purge, pending.topic) else { return Ok(()) };
+        purge_counts_what_was_there(count, before)?;
+        if let Some(model) = self.topics.get_mut(&topic) {
+            let purged = model.messages.values_mut().filter_map(|known| known.purged.as_mut());
+            purged.filter(|(lsn, _)| *lsn == pending.after).for_each(|(_, is_confirmed)| *is_confirmed = true);
+        }
+        for (group, offset) in &before.leased {
+            if let Some(model) = self.groups.get_mut(&(topic, *group)) {
+                // The token of no delivery: nobody has acked it.
+                let token = LeaseToken { boot: Boot(0), counter: 0 };
+                model.winners.insert(*offset, WinnerModel { token, at: pending.at, since: pending.after });
+            }
+        }
+        Ok(())
     }
 
     /// The lease that a request gets.
@@ -196,8 +219,8 @@ impl Tracker {
         }
         let topic = pending.topic.and_then(|topic| self.topics.get(&topic));
         let known = topic.and_then(|topic| topic.messages.get(&claim.offset));
-        // It may have been redriven between the decision and the reply.
-        let redriven = known.is_some_and(|known| known.redriven.is_some());
+        // It may have been redriven or purged between the decision and the reply.
+        let removed = known.is_some_and(StoredMessage::is_removed);
         // A trimmed message is not looked for in its partition.
         let names_partition = known.is_some_and(|known| known.partition == claim.partition);
         let metadata = known.map(|known| known.body.metadata());
@@ -215,7 +238,7 @@ impl Tracker {
         let Some(seen) = model.seen.get_mut(&offset) else { return Ok(()) };
         match &pending.command {
             Command::Extend(Extend { .. }) => {
-                if !redriven {
+                if !removed {
                     expired_not_extended(claim, pending.at, seen)?;
                 }
                 if let Reply::Extended { lease_until } = reply {

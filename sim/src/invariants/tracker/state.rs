@@ -41,6 +41,8 @@ pub(crate) struct Tracker {
     pub(super) torn: Vec<TornStep>,
     /// As many winners have been remembered as the limit allows, so some may have been forgotten early.
     pub(super) winners_full: bool,
+    /// The next offset of each dead-letter topic when the last redrive of all was asked for that named a rest.
+    pub(super) redrive_ends: BTreeMap<TopicId, Offset>,
     pub(super) boot: Boot,
     /// The broker's count of skipped messages at the last observation.
     pub(super) skips: u64,
@@ -71,6 +73,7 @@ impl Tracker {
             expected_outputs: BTreeSet::new(),
             torn: Vec::new(),
             winners_full: false,
+            redrive_ends: BTreeMap::new(),
             boot: Boot(0),
             skips: 0,
             reclaimed: 0,
@@ -113,6 +116,7 @@ impl Tracker {
             expected_outputs,
             torn,
             winners_full,
+            redrive_ends,
             boot,
             skips,
             reclaimed,
@@ -127,7 +131,10 @@ impl Tracker {
             out,
             "{last_token:?} {effects:?} {last_grant:?} {steps:?} {maybe_completed:?} {expected_outputs:?} {torn:?} "
         )?;
-        write!(out, "{winners_full} {boot:?} {skips} {reclaimed} {observed_at:?} {has_new_reply} {wall:?} ")
+        write!(
+            out,
+            "{winners_full} {redrive_ends:?} {boot:?} {skips} {reclaimed} {observed_at:?} {has_new_reply} {wall:?} "
+        )
     }
 
     /// Coverage points that only the tracker can detect.

@@ -112,6 +112,7 @@ impl Tracker {
                 trimmed_at: None,
                 acknowledged: false,
                 redriven: None,
+                purged: None,
             };
             let number = known.number;
             model.add(message.offset, known);
@@ -219,10 +220,10 @@ impl Tracker {
             return Ok(());
         }
         for (id, partition) in topic.partitions() {
-            // A redriven dead letter is removed in any case and evicts nothing.
+            // A redriven or purged message is removed in any case and evicts nothing.
             let trimmed_here =
                 trimmed.iter().map(|offset| &model.messages[offset]).filter(|known| known.partition == id);
-            let Some(last) = trimmed_here.rev().find(|known| known.redriven.is_none()) else { continue };
+            let Some(last) = trimmed_here.rev().find(|known| !known.is_removed()) else { continue };
             // A message that was stored and skipped at once was never seen, and may have evicted others.
             if !has_evicted {
                 retained_as_configured(topic, partition, last, now)?;

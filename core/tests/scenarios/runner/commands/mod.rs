@@ -5,10 +5,11 @@ mod messages;
 
 use driftq_core::command::{
     CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics,
-    OnDisconnect, Pause, Peek, Redrive, RedriveSelection, Resume, Seek, SeekTo, SetPrefetch, Subscribe, Unsubscribe,
+    OnDisconnect, Pause, Peek, Purge, Redrive, RedriveRest, RedriveSelection, Resume, Seek, SeekTo, SetPrefetch,
+    Subscribe, Unsubscribe,
 };
 use driftq_core::types::{
-    ConsumerId, GroupName, GroupStart, Identity, Limits, Offset, PartitionId, Retention, TopicName,
+    ConsumerId, GroupName, GroupStart, Identity, Limits, Offset, PartitionId, Retention, TopicId, TopicName,
 };
 use driftq_core::{ModelCommand, PipelineConfig};
 
@@ -107,6 +108,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
             Resume { topic, group }.into()
         }
         "redrive" => redrive(args)?.into(),
+        "purge" => Purge { topic: args.positional_name("a topic")? }.into(),
         "peek" => Peek {
             topic: args.positional_name("a topic")?,
             partition: PartitionId(args.parsed("partition")?.unwrap_or(0)),
@@ -173,6 +175,11 @@ fn seek_to(args: &mut Args) -> Result<SeekTo, String> {
 fn redrive(args: &mut Args) -> Result<Redrive, String> {
     let topic = args.positional_name("a topic")?;
     let limit = args.parsed("limit")?.unwrap_or(u64::MAX);
+    if let (Some(from), Some(below)) = (args.parsed("from")?, args.parsed("below")?) {
+        // The dead-letter topic is the second topic of a scenario.
+        let rest = RedriveRest { dead_topic: TopicId(1), from: Offset(from), below: Offset(below) };
+        return Ok(Redrive { topic, which: RedriveSelection::Rest(rest), limit });
+    }
     let Some(list) = args.text("offsets") else { return Ok(Redrive { topic, which: RedriveSelection::All, limit }) };
     let offsets = list.split(',').map(|offset| offset.parse().map(Offset)).collect::<Result<_, _>>();
     let offsets = offsets.map_err(|_| format!("offsets={list}: write offsets=0,2"))?;
