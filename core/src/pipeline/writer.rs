@@ -189,9 +189,9 @@ impl Writer {
         self.closed.iter().map(|segment| segment.end).sum()
     }
 
-    /// The number of closed segments with frames behind `lsn`.
+    /// The number of closed segments that end or were begun behind `lsn`; some may be empty.
     pub(super) fn closed_since(&self, lsn: Lsn) -> usize {
-        self.closed.iter().rev().take_while(|segment| segment.last_lsn > lsn).count()
+        self.closed.iter().rev().take_while(|segment| segment.last_lsn.max(segment.first_lsn) > lsn).count()
     }
 
     /// The ops that cut the closed segments to what they hold. Their successors are synced, so the rest is dead.

@@ -70,6 +70,10 @@ const FIRST: &[(Invariant, Fault)] = &[
     (STEP_IS_ATOMIC, Fault::CompleteWithoutAck),
     (NOT_STUCK, Fault::StuckAfterExpiry),
     (DRAINS, Fault::StuckAfterExpiry),
+    (ACCEPTS_AGAIN, Fault::FullLogNeverReopens),
+    (SEGMENTS_ARE_CUT, Fault::ClosedSegmentNotCut),
+    (SEGMENTS_ARE_FEW, Fault::SnapshotNotDueBySegments),
+    (RESTS_SMALL, Fault::SegmentsKeptAtRest),
 ];
 
 /// Invariants that detect a bug by themselves, but later than others.
