@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use driftq_core::types::{Envelope, PartitionId, Routing, RoutingDecision, TopicName};
 use driftq_server::config::{RouterSettings, Rule, Webhook, WebhookUrl};
-use driftq_server::router::{RouteRequest, Router, RouterChain, RouterFailure, RouterFuture, Rules};
+use driftq_server::router::{Company, RouteRequest, Router, RouterChain, RouterFailure, RouterFuture, Rules};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -134,7 +134,7 @@ async fn ask(router: &RouterChain) -> RouteResult {
 async fn ask_about(router: &RouterChain, value: &str) -> RouteResult {
     let topic = TopicName::new("tasks").unwrap();
     let envelope = Envelope { run_id: Some("run".into()), ..Envelope::default() };
-    router.route(RouteRequest { topic: &topic, key: "k", value, envelope: &envelope }).await
+    router.route(RouteRequest { topic: &topic, key: "k", value, envelope: &envelope }, Company::Alone).await
 }
 
 fn label(result: &RouteResult) -> &str {
@@ -395,7 +395,10 @@ fn rule_matches_only_if_every_condition_holds() {
         let decide = async |tenant: Option<&str>, labels: &[(&str, &str)]| {
             let labels = labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
             let envelope = Envelope { tenant_id: tenant.map(Into::into), labels, ..Envelope::default() };
-            router.route(RouteRequest { topic: &topic, key: "", value: "v", envelope: &envelope }).await.unwrap()
+            router
+                .route(RouteRequest { topic: &topic, key: "", value: "v", envelope: &envelope }, Company::Alone)
+                .await
+                .unwrap()
         };
         let all = [("env", "prod"), ("more", "x"), ("tier", "1")];
         for tenant in [None, Some(""), Some("default")] {
@@ -418,7 +421,7 @@ fn rule_matches_only_if_every_condition_holds() {
 struct ByKey;
 
 impl Router for ByKey {
-    fn route<'a>(&'a self, request: RouteRequest<'a>) -> RouterFuture<'a> {
+    fn route<'a>(&'a self, request: RouteRequest<'a>, _: Company) -> RouterFuture<'a> {
         let answer = match request.key {
             "" => Ok(None),
             "fail" => Err(RouterFailure::InvalidResponse),
@@ -441,7 +444,7 @@ fn chain_asks_any_routers_in_order_until_one_decides_or_fails() {
         let envelope = Envelope::default();
         let decide = async |key: &str| {
             let request = RouteRequest { topic: &topic, key, value: "v", envelope: &envelope };
-            chain.route(request).await.map(|decision| decision.unwrap().routing.label.to_string())
+            chain.route(request, Company::Alone).await.map(|decision| decision.unwrap().routing.label.to_string())
         };
         assert_eq!(decide("mine").await.as_deref(), Ok("mine"));
         assert_eq!(decide("").await.as_deref(), Ok("rule"));
