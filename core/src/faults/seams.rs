@@ -8,8 +8,8 @@ use crate::record::{Event, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, Group, State, Topic, View};
 use crate::types::{
-    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, ProduceScope,
-    Timestamp,
+    Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, OwnerName,
+    ProduceScope, Timestamp,
 };
 
 /// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.
@@ -114,6 +114,12 @@ pub trait Seams: Copy {
     #[inline(always)]
     fn lease_token_matches(&self, delivery: &DeliveryState, shown: LeaseToken) -> bool {
         delivery.token == shown
+    }
+
+    /// Whether a cumulative ack of `owner` acks the message of a delivery.
+    #[inline(always)]
+    fn acks_cumulatively(&self, delivery: &DeliveryState, owner: &OwnerName) -> bool {
+        delivery.owner == *owner
     }
 
     /// Whether the lease of a delivery can be extended.

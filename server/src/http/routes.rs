@@ -22,6 +22,7 @@ pub(crate) enum Route {
     Produce,
     Consume,
     Ack,
+    AckCumulative,
     Nack,
     Extend,
     Release,
@@ -31,6 +32,7 @@ pub(crate) enum Route {
     Seek,
     Pause,
     Resume,
+    ExpireLease,
     Peek,
     Redrive,
     Complete,
@@ -40,6 +42,7 @@ pub(crate) enum Route {
     Renew,
     GetEffect,
     ForgetEffect,
+    ListEffects,
 }
 
 impl Route {
@@ -52,6 +55,7 @@ impl Route {
             "/v1/ack" => post(Self::Ack),
             "/v1/consume" => get(Self::Consume),
             "/v1/nack" => post(Self::Nack),
+            "/v1/ack-cumulative" => post(Self::AckCumulative),
             "/v1/extend" => post(Self::Extend),
             "/v1/release" => post(Self::Release),
             "/v1/complete" => post(Self::Complete),
@@ -59,6 +63,7 @@ impl Route {
             "/v1/idempotency/finish" => post(Self::Finish),
             "/v1/idempotency/reacquire" => post(Self::Reacquire),
             "/v1/idempotency/renew" => post(Self::Renew),
+            "/v1/idempotency/list" => get(Self::ListEffects),
             "/v1/healthz" => get(Self::Healthz),
             "/v1/readyz" => get(Self::Readyz),
             "/v1/version" => get(Self::Version),
@@ -70,6 +75,7 @@ impl Route {
             "/v1/groups/seek" => post(Self::Seek),
             "/v1/groups/pause" => post(Self::Pause),
             "/v1/groups/resume" => post(Self::Resume),
+            "/v1/groups/expire" => post(Self::ExpireLease),
             "/v1/topics" => match *method {
                 Method::GET => Ok(Self::ListTopics),
                 Method::POST => Ok(Self::CreateTopic),
@@ -163,6 +169,9 @@ mod tests {
             "/v1/groups/seek",
             "/v1/groups/pause",
             "/v1/groups/resume",
+            "/v1/groups/expire",
+            "/v1/ack-cumulative",
+            "/v1/idempotency/list",
             "/v1/topics",
             "/v1/groups",
             "/v1/topics/orders",
@@ -175,7 +184,7 @@ mod tests {
         ] {
             assert!(documented.contains(path), "{path}");
         }
-        assert_eq!(documented.len(), 26);
+        assert_eq!(documented.len(), 29);
     }
 
     #[test]

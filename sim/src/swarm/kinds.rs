@@ -72,6 +72,9 @@ kinds! {
     Close: Optional 1,
     BootAndCrash: Optional 1,
     Withdraw: Optional 3,
+    AckCumulative: Optional 5,
+    ExpireLease: Optional 3,
+    ListEffects: Optional 2,
 }
 
 /// Kinds of store users, with their largest weights.

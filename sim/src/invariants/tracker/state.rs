@@ -39,6 +39,8 @@ pub(crate) struct Tracker {
     /// The numbers of messages that steps produce.
     pub(super) expected_outputs: BTreeSet<u64>,
     pub(super) torn: Vec<TornStep>,
+    /// The messages that workers asked to dead-letter.
+    pub(super) dead_letter_requests: BTreeSet<(TopicName, GroupName, Offset)>,
     /// As many winners have been remembered as the limit allows, so some may have been forgotten early.
     pub(super) winners_full: bool,
     pub(super) boot: Boot,
@@ -68,6 +70,7 @@ impl Tracker {
             maybe_completed: BTreeSet::new(),
             expected_outputs: BTreeSet::new(),
             torn: Vec::new(),
+            dead_letter_requests: BTreeSet::new(),
             winners_full: false,
             boot: Boot(0),
             skips: 0,
@@ -109,6 +112,7 @@ impl Tracker {
             maybe_completed,
             expected_outputs,
             torn,
+            dead_letter_requests,
             winners_full,
             boot,
             skips,
@@ -123,7 +127,10 @@ impl Tracker {
             out,
             "{last_token:?} {effects:?} {last_grant:?} {steps:?} {maybe_completed:?} {expected_outputs:?} {torn:?} "
         )?;
-        write!(out, "{winners_full} {boot:?} {skips} {observed_at:?} {has_new_reply} {wall:?} ")
+        write!(
+            out,
+            "{dead_letter_requests:?} {winners_full} {boot:?} {skips} {observed_at:?} {has_new_reply} {wall:?} "
+        )
     }
 
     /// Coverage points that only the tracker can detect.
