@@ -24,3 +24,4 @@ mod smoke;
 mod status;
 mod step_atomicity;
 mod topics;
+mod worker_verdicts;
