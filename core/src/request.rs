@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::command::{
-    Ack, Begin, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
-    Extend, Finish, Forget, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Purge, Reacquire, Redrive,
-    RedriveRest, Release, Renew, Resume, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
+    Ack, AckCumulative, Begin, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
+    DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack, Pause, Peek,
+    Produce, Purge, Reacquire, Redrive, RedriveRest, Release, Renew, Resume, Seek, SetPrefetch, StoreCommand,
+    Subscribe, Unsubscribe, Withdraw,
 };
-use crate::reply::{Delivery, ListedGroup, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo};
+use crate::reply::{Delivery, EffectPage, ListedGroup, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo};
 use crate::types::{
     Claim, ConsumerId, Effect, EffectStatus, LeaseToken, Outcome, Text, Timestamp, TokenClaim, TopicName,
 };
@@ -122,10 +123,12 @@ requests! {
     Unsubscribe => (), Command::Unsubscribe, Reply::Success => ();
     CloseStream => (), Command::CloseStream, Reply::Success => ();
     Ack => (), Command::Ack, Reply::Success => ();
+    AckCumulative => (), Command::AckCumulative, Reply::Success => ();
     Nack => (), Command::Nack, Reply::Success => ();
     Extend => Timestamp, Command::Extend, Reply::Extended { lease_until } => lease_until;
     Release => (), Command::Release, Reply::Success => ();
     Withdraw => (), Command::Withdraw, Reply::Success => ();
+    ExpireLease => (), Command::ExpireLease, Reply::Success => ();
     Complete => Arc<[StepOutput]>, |complete| Command::Complete(Box::new(complete)), Reply::Completed(step) => step;
     CreateGroup => (), Command::CreateGroup, Reply::Success => ();
     DeleteGroup => (), Command::DeleteGroup, Reply::Success => ();
@@ -142,6 +145,8 @@ requests! {
             Grant { attempt, token, lease_until, idempotent };
     Renew => Timestamp, |renew| store(StoreCommand::Renew(renew)),
         Reply::Store(StoreReply::Renewed { lease_until }) => lease_until;
+    ListEffects => Box<EffectPage>, |list| store(StoreCommand::List(list)),
+        Reply::Store(StoreReply::Listed(page)) => page;
     Lookup => Box<Effect>, |lookup| store(StoreCommand::Lookup(lookup)),
         Reply::Store(StoreReply::Effect(effect)) => effect;
     Forget => (), |forget| store(StoreCommand::Forget(forget)), Reply::Success => ();

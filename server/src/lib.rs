@@ -43,6 +43,7 @@
 //!    the response body in `consume.rs` takes deliveries from the driver as the socket accepts them.
 #![forbid(unsafe_code)]
 
+mod base64;
 pub mod cli;
 mod clock;
 pub mod config;

@@ -271,7 +271,7 @@ impl BenchBroker {
         let (status, result, last_error) = (EffectStatus::Succeeded, Some(RESULT.into()), Default::default());
         let outcome = Outcome { status, response_code: 0, result, last_error };
         let (identity, token) = (charge(number), TokenClaim::Shown(token));
-        let request = StoreCommand::Finish(Finish { identity, token, outcome });
+        let request = StoreCommand::Finish(Finish { identity, token, outcome, dead_letter: None });
         self.pipeline.handle(self.now, Command::Store(Box::new(request)));
     }
 
@@ -333,7 +333,7 @@ impl BenchBroker {
         let deliveries = std::mem::take(&mut self.deliveries);
         for delivery in &deliveries {
             let produce = vec![Produce::new(next.clone(), "key-1", VALUE); 2];
-            let request = Complete { claim: self.claim(delivery), result: None, produce };
+            let request = Complete { claim: self.claim(delivery), result: None, produce, failed: None };
             self.pipeline.handle(self.now, Command::Complete(Box::new(request)));
         }
         self.flush();

@@ -3,9 +3,9 @@
 use super::{Broker, LogSink, SpaceClass};
 use crate::command::{
     Ack, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend,
-    Finish, Forget, ListGroups, ListTopics, Lookup, Nack, OnDisconnect, Pause, Peek, Purge, REDRIVE_SLICE, Reacquire,
-    Redrive, RedriveSelection, Release, Renew, Resume, Seek, SeekTo, SetPrefetch, StoreCommand, Subscribe, Unsubscribe,
-    Withdraw,
+    Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack, OnDisconnect, Pause, Peek, Purge, REDRIVE_SLICE,
+    Reacquire, Redrive, RedriveSelection, Release, Renew, Resume, Seek, SeekTo, SetPrefetch, StoreCommand, Subscribe,
+    Unsubscribe, Withdraw,
 };
 use crate::decide::effects::EffectDecisions;
 use crate::decide::{self, Decision, admin, complete, dead_letter, produce, settle};
@@ -32,8 +32,12 @@ impl<F: Faults> Broker<F> {
                 let decision = settle::ack(&self.context(), &claim)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
-            Command::Nack(Nack { claim, reason, delay }) => {
-                let decision = settle::nack(&self.context(), &claim, &reason, delay)?;
+            Command::AckCumulative(request) => {
+                let decision = settle::ack_cumulative(&self.context(), &request)?;
+                self.commit_and_reply(decision, SpaceClass::Drain, log)
+            }
+            Command::Nack(Nack { claim, reason, retry }) => {
+                let decision = settle::nack(&self.context(), &claim, &reason, retry)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log).inspect(|_| self.counters.nacked += 1)
             }
             Command::Extend(Extend { claim, lease }) => {
@@ -47,6 +51,11 @@ impl<F: Faults> Broker<F> {
             Command::Withdraw(Withdraw(claim)) => {
                 let decision = settle::withdraw(&self.context(), &claim)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
+            }
+            Command::ExpireLease(request) => {
+                let message_ref = settle::leased_message(&self.context(), &request)?;
+                self.expire_lease(&message_ref, log)?;
+                Ok(Reply::Success)
             }
             Command::Complete(request) => self.complete(request, log),
             Command::Store(request) => self.execute_store(&request, log),
@@ -151,11 +160,15 @@ impl<F: Faults> Broker<F> {
         let token = self.next_token();
         let (class, is_begin) = match command {
             StoreCommand::Begin(_) => (SpaceClass::Growth, true),
+            // Takes a message out of its group, as a nack that dead-letters it does.
+            StoreCommand::Finish(Finish { dead_letter: Some(_), .. }) => (SpaceClass::Drain, false),
             // A finish frees nothing, so results must not exhaust the space reserved for acks.
             StoreCommand::Reacquire(Reacquire { .. })
             | StoreCommand::Renew(Renew { .. })
             | StoreCommand::Finish(Finish { .. }) => (SpaceClass::Churn, false),
-            StoreCommand::Lookup(Lookup { .. }) | StoreCommand::Forget(Forget { .. }) => (SpaceClass::Drain, false),
+            StoreCommand::Lookup(Lookup { .. })
+            | StoreCommand::List(ListEffects { .. })
+            | StoreCommand::Forget(Forget { .. }) => (SpaceClass::Drain, false),
         };
         let decision = EffectDecisions { context: self.context(), token }.decide(command);
         let result = decision.and_then(|decision| self.commit_and_reply(decision, class, log));

@@ -93,8 +93,8 @@ impl<F: Faults> Broker<F> {
         Ok(())
     }
 
-    /// A lease has expired: retries or dead-letters its message.
-    fn expire_lease(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
+    /// A lease has expired, or a client ends it: retries or dead-letters its message.
+    pub(super) fn expire_lease(&mut self, message_ref: &MessageRef, log: &mut impl LogSink) -> Result<(), Refusal> {
         let topic = self.state.topic(message_ref.topic).expect("timers of a deleted topic are cancelled");
         let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
         let delivery = progress

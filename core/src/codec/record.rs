@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::fields::*;
 use super::{effects, image};
-use crate::record::{Event, Record};
+use crate::record::{CumulativeAck, Event, Record};
 use crate::types::metadata;
 use crate::types::names::*;
 use crate::types::{Boot, GroupId, Millis, Offset, PartitionId, Position, Text, Timestamp, TopicId};
@@ -46,6 +46,9 @@ const WITHDRAWN: u8 = 30;
 const WALL_CLOCK_ADJUSTED: u8 = 31;
 const WINNERS_EXPIRED: u8 = 32;
 const PURGED: u8 = 35;
+const COMPLETED_AND_DEAD_LETTERED: u8 = 43;
+const EFFECT_DEAD_LETTERED: u8 = 44;
+const CUMULATIVELY_ACKED: u8 = 45;
 
 /// The kind byte of an event's frame.
 #[must_use]
@@ -64,6 +67,7 @@ pub fn kind(event: &Event) -> u8 {
         Event::Delivered { .. } => DELIVERED,
         Event::Acked { commits: None, .. } => ACKED,
         Event::Acked { commits: Some(_), .. } => ACKED_AND_COMMITTED,
+        Event::CumulativelyAcked { .. } => CUMULATIVELY_ACKED,
         Event::Nacked { .. } => NACKED,
         Event::ReasonNoted { .. } => REASON_NOTED,
         Event::Expired { .. } => EXPIRED,
@@ -79,6 +83,8 @@ pub fn kind(event: &Event) -> u8 {
         Event::EffectRenewed { .. } => EFFECT_RENEWED,
         Event::EffectForgotten { .. } => EFFECT_FORGOTTEN,
         Event::EffectsExpired { .. } => EFFECTS_EXPIRED,
+        Event::EffectDeadLettered(_) => EFFECT_DEAD_LETTERED,
+        Event::Completed(step) if step.dead_letter.is_some() => COMPLETED_AND_DEAD_LETTERED,
         Event::Completed(_) => COMPLETED,
         Event::CompletionsExpired { .. } => COMPLETIONS_EXPIRED,
         Event::WinnersExpired { .. } => WINNERS_EXPIRED,
@@ -141,6 +147,16 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
                 put_varint(out, until.0);
             }
         }
+        Event::CumulativelyAcked { topic, group, partition, acks } => {
+            put_at_group(out, at, *topic, *group);
+            put_varint(out, u64::from(partition.0));
+            for ack in acks {
+                put_varint(out, ack.position.0);
+                out.push(u8::from(ack.commits.is_some()) | u8::from(ack.winner_until.is_some()) << 1);
+                ack.commits.iter().for_each(|window| put_varint(out, window.0));
+                ack.winner_until.iter().for_each(|until| put_varint(out, until.0));
+            }
+        }
         Event::Released { message_ref } | Event::Withdrawn { message_ref } => put_at_message_ref(out, at, message_ref),
         Event::Nacked { message_ref, reason, not_before } => {
             put_at_message_ref(out, at, message_ref);
@@ -193,6 +209,10 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_varint(out, at);
             effects::put_identity(out, identity);
             effects::put_outcome(out, outcome);
+        }
+        Event::EffectDeadLettered(failed) => {
+            put_varint(out, at);
+            effects::put_dead_lettered(out, failed);
         }
         Event::EffectRenewed { identity, until } => {
             put_varints(out, [at, until.0]);
@@ -315,6 +335,15 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             commits: Some(Millis(reader.varint()?)),
             winner_until: trailing_time(reader)?,
         },
+        CUMULATIVELY_ACKED => {
+            let (topic, group) = group(reader)?;
+            let partition = PartitionId(reader.varint32()?);
+            let mut acks = Vec::new();
+            while !reader.is_empty() {
+                acks.push(cumulative_ack(reader)?);
+            }
+            Event::CumulativelyAcked { topic, group, partition, acks }
+        }
         RELEASED => Event::Released { message_ref: message_ref(reader)? },
         WITHDRAWN => Event::Withdrawn { message_ref: message_ref(reader)? },
         NACKED => Event::Nacked {
@@ -366,12 +395,25 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             let count = reader.varint()?;
             Event::EffectsExpired { count, namespace: effects::namespace(reader)? }
         }
-        COMPLETED => Event::Completed(Box::new(effects::completed(reader)?)),
+        EFFECT_DEAD_LETTERED => Event::EffectDeadLettered(Box::new(effects::dead_lettered(reader)?)),
+        COMPLETED => Event::Completed(Box::new(effects::completed(reader, false)?)),
+        COMPLETED_AND_DEAD_LETTERED => Event::Completed(Box::new(effects::completed(reader, true)?)),
         COMPLETIONS_EXPIRED => Event::CompletionsExpired { count: reader.varint()? },
         WINNERS_EXPIRED => Event::WinnersExpired { count: reader.varint()? },
         WALL_CLOCK_ADJUSTED => Event::WallClockAdjusted(adjustment(reader)?),
         _ => return Err(Malformed("unknown record kind")),
     })
+}
+
+fn cumulative_ack(reader: &mut Reader<'_>) -> Result<CumulativeAck, Malformed> {
+    let position = Position(reader.varint()?);
+    let flags = reader.byte()?;
+    if flags > 3 {
+        return Err(Malformed("unknown flags of an ack"));
+    }
+    let mut number = |flag| if flags & flag == 0 { Ok(None) } else { reader.varint().map(Some) };
+    let (commits, winner_until) = (number(1)?.map(Millis), number(2)?.map(Timestamp));
+    Ok(CumulativeAck { position, commits, winner_until })
 }
 
 /// The time that ends a payload, if there is one.

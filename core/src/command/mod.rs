@@ -14,9 +14,11 @@ pub use self::admin::{
     REDRIVE_SLICE, Redrive, RedriveRest, RedriveSelection, Resume, Seek, SeekTo,
 };
 pub use self::consume::{CloseStream, OnDisconnect, SetPrefetch, Subscribe, Unsubscribe};
-pub use self::effects::{Begin, DeliveryClaim, Finish, Forget, Lookup, OnExpired, Reacquire, Renew, StoreCommand};
+pub use self::effects::{
+    Begin, DeliveryClaim, Finish, Forget, ListEffects, Lookup, OnExpired, Reacquire, Renew, StoreCommand,
+};
 pub use self::produce::Produce;
-pub use self::settle::{Ack, Complete, Extend, Nack, Release, Withdraw};
+pub use self::settle::{Ack, AckCumulative, Complete, ExpireLease, Extend, Nack, Release, Retry, Withdraw};
 pub use crate::types::{Claim, TokenClaim};
 
 /// One command. Every command gets exactly one [`Reply`](crate::Reply) or [`Refusal`](crate::Refusal); a refused
@@ -46,6 +48,8 @@ pub enum Command {
     CloseStream(CloseStream),
     /// Acknowledges a message.
     Ack(Ack),
+    /// Acknowledges all messages of a partition at or below an offset whose newest delivery went to one owner.
+    AckCumulative(AckCumulative),
     /// Reports that a message failed.
     Nack(Nack),
     /// Extends a lease.
@@ -54,6 +58,8 @@ pub enum Command {
     Release(Release),
     /// Takes back a delivery that never reached its consumer.
     Withdraw(Withdraw),
+    /// Ends the lease of a message now, as if it had run out.
+    ExpireLease(ExpireLease),
     /// Acks a message, finishes its effect and produces the next step's messages, atomically.
     Complete(Box<Complete>),
     /// A command of the idempotency store.

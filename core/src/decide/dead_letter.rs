@@ -7,7 +7,7 @@ use super::produce::{check_capacity, check_load};
 use super::{DecisionContext, topic};
 use crate::command::{RedriveRest, RedriveSelection};
 use crate::faults::Faults;
-use crate::record::Event;
+use crate::record::{DeadLetterSlot, Event};
 use crate::reply::Refusal;
 use crate::state::{Load, Message, Partition, State, Topic};
 use crate::types::{DeadReason, MessageRef, Offset, PartitionId, Position, Text, TopicId, TopicName};
@@ -19,19 +19,38 @@ pub(crate) fn dead_letter<F: Faults>(
     reason: DeadReason,
     last_error: Text,
 ) -> Event {
-    let state = context.state;
+    let DeadLetterSlot { topic, partition, offset, last_error } = slot(context.state, message_ref, last_error);
+    Event::DeadLettered {
+        message_ref: *message_ref,
+        dead_topic: topic,
+        dead_partition: partition,
+        dead_offset: offset,
+        reason,
+        last_error,
+        winner_until: context.now.after(context.limits.completion_ttl),
+    }
+}
+
+/// Where the dead letter of a message is stored if nothing is stored before.
+pub(super) fn slot(state: &State, message_ref: &MessageRef, last_error: Text) -> DeadLetterSlot {
     let source = state.topic(message_ref.topic).expect("a lease belongs to a topic");
     let name = source.dead_letter_name().expect("dead letters are never dead-lettered again");
     let dead = state.topic_named(name);
     let partitions = dead.map_or(source.partition_count(), Topic::partition_count);
-    Event::DeadLettered {
-        message_ref: *message_ref,
-        dead_topic: dead.map_or(state.next_topic(), Topic::id),
-        dead_partition: PartitionId(message_ref.partition.0 % partitions),
-        dead_offset: dead.map_or(Offset(0), Topic::next_offset),
-        reason,
+    DeadLetterSlot {
+        topic: dead.map_or(state.next_topic(), Topic::id),
+        partition: PartitionId(message_ref.partition.0 % partitions),
+        offset: dead.map_or(Offset(0), Topic::next_offset),
         last_error,
-        winner_until: context.now.after(context.limits.completion_ttl),
+    }
+}
+
+/// Refuses to dead-letter a message of a dead-letter topic at a worker's request.
+pub(super) fn check_source(state: &State, message_ref: &MessageRef) -> Result<(), Refusal> {
+    let source = state.topic(message_ref.topic).expect("a lease belongs to a topic");
+    match source.name().is_dead_letter() {
+        false => Ok(()),
+        true => Err(Refusal::Invalid("a dead letter cannot be dead-lettered again; ack it, or nack it to be retried")),
     }
 }
 

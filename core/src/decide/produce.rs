@@ -54,7 +54,8 @@ impl Pending {
         self.dedupe.get(scope).map_or(0, |keys| keys.len() as u64)
     }
 
-    fn messages(&self, topic: TopicId) -> u64 {
+    /// The number of messages that are stored in a topic.
+    pub(super) fn messages(&self, topic: TopicId) -> u64 {
         self.messages.get(&topic).copied().unwrap_or(0)
     }
 

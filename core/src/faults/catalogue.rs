@@ -138,6 +138,20 @@ faults! {
     BackoffHidesDeadline "backoff-hides-deadline": "A deadline that passes during a backoff has no effect until its \
         end.",
     NameCutOnReplay "name-cut-on-replay": "Replaying the creation of a topic keeps its name only up to a slash.",
+    NonRetryableRetried "non-retryable-retried": "A nack that rules out a retry is followed by one.",
+    CumulativeAcksOthers "cumulative-acks-others-leases": "A cumulative ack also acks what went to other workers.",
+    CumulativeSkipsIdentity "cumulative-skips-identity": "A cumulative ack does not commit the identities of its \
+        messages.",
+    CumulativeForgetsWinner "cumulative-forgets-winner": "A cumulative ack remembers no winners.",
+    ExpireCountsNothing "expire-counts-nothing": "A lease that an operator ends does not count as a failure.",
+    DeadLetterFinishUnfenced "dead-letter-finish-without-fence": "A finish dead-letters the message of a delivery that \
+        is not the newest.",
+    DeadLetterFinishTorn "dead-letter-finish-leaves-effect": "A finish that dead-letters a message does not finish its \
+        effect.",
+    FailedStepLeavesEffect "failed-step-leaves-effect": "A step that failed for good does not finish the effect of its \
+        message.",
+    FailedStepCommits "failed-step-commits": "A step that failed for good commits the identity of its message.",
+    ListIgnoresStatus "list-ignores-status": "A list of effects contains those of every status.",
     SyncRetriedAfterFailure "sync-retried-after-failure": "A failed sync is retried and its success is trusted.",
     NoDescriptorFails "no-descriptor-fails": "A lack of descriptors fails the log.",
     FailureIgnored "failure-ignored": "A failed write is reported as a success.",

@@ -8,16 +8,19 @@ use super::seams::Seams;
 use super::storage::TamperedStorage;
 use super::{Fault, records};
 use crate::collections::shared::unshared;
-use crate::command::{Ack, Begin, Command, CreateGroup, Forget, Produce, StoreCommand, Subscribe, TokenClaim};
+use crate::command::{
+    Ack, Begin, Claim, Command, CreateGroup, ExpireLease, Finish, Forget, Produce, Release, StoreCommand, Subscribe,
+    TokenClaim,
+};
 use crate::index::{Credit, Index, NextDispatch};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
 use crate::state::{Contradiction, EffectTable, Group, State, Topic, View};
 use crate::types::{
-    Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupStart,
-    IdentityKey, LeaseToken, Limits, Lsn, MessageRef, Millis, Offset, Position, ProduceScope, Timestamp,
-    WallAdjustment,
+    Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupName,
+    GroupStart, IdentityKey, LeaseToken, Limits, Lsn, MessageRef, Millis, Offset, OwnerName, PartitionId, Position,
+    ProduceScope, Scope, Timestamp, TopicName, WallAdjustment,
 };
 
 /// A broker with exactly one bug.
@@ -55,6 +58,22 @@ impl Planted {
             }
             (Fault::BackoffIgnored | Fault::HiddenState, Event::Expired { message_ref, not_before }) => {
                 Event::Expired { message_ref, not_before: delayed(not_before) }
+            }
+            (Fault::NonRetryableRetried, Event::DeadLettered { message_ref, reason: DeadReason::NonRetryable, .. }) => {
+                delivery(state, &message_ref).filter(|delivery| delivery.leased_until().is_some())?;
+                Event::Nacked { message_ref, reason: None, not_before: now }
+            }
+            (
+                Fault::CumulativeSkipsIdentity | Fault::CumulativeForgetsWinner,
+                Event::CumulativelyAcked { topic, group, partition, mut acks },
+            ) => {
+                for ack in &mut acks {
+                    match self.0 {
+                        Fault::CumulativeSkipsIdentity => ack.commits = None,
+                        _ => ack.winner_until = None,
+                    }
+                }
+                Event::CumulativelyAcked { topic, group, partition, acks }
             }
             (Fault::ExhaustedRetried, Event::DeadLettered { message_ref, reason: DeadReason::MaxAttempts, .. }) => {
                 Event::Nacked { message_ref, reason: None, not_before: now }
@@ -246,6 +265,10 @@ impl Seams for Planted {
         self.0 == Fault::SkipTokenCheck || delivery.token == shown
     }
 
+    fn acks_cumulatively(&self, delivery: &DeliveryState, owner: &OwnerName) -> bool {
+        self.0 == Fault::CumulativeAcksOthers || delivery.owner == *owner
+    }
+
     fn is_extendable(&self, is_leased: bool) -> bool {
         self.0 == Fault::ExtendAfterExpiry || is_leased
     }
@@ -327,6 +350,29 @@ impl Seams for Planted {
                 let (topic, group) = (claim.topic.clone(), claim.group.clone());
                 return Some(CreateGroup { topic, group, start: GroupStart::Earliest }.into());
             }
+            (Fault::ExpireCountsNothing, command @ Command::ExpireLease(_)) => {
+                let Command::ExpireLease(ExpireLease { topic, group, partition, offset }) = command else {
+                    return None;
+                };
+                let newest = newest(state, topic, group, (*partition, *offset))?;
+                newest.leased_until()?;
+                let (topic, group, owner) = (topic.clone(), group.clone(), newest.owner.clone());
+                let (partition, offset, token) = (*partition, *offset, TokenClaim::Shown(newest.token));
+                *command = Release(Claim { topic, group, partition, offset, owner, token }).into();
+            }
+            (Fault::DeadLetterFinishUnfenced, Command::Store(asked)) => {
+                let StoreCommand::Finish(Finish { identity, dead_letter: Some(claim), .. }) = &mut **asked else {
+                    return None;
+                };
+                let Scope::Consume { topic, group } = &identity.scope else { return None };
+                let newest = newest(state, topic, group, (claim.partition, claim.offset))?;
+                claim.token = TokenClaim::Shown(newest.token);
+            }
+            (Fault::ListIgnoresStatus, Command::Store(asked)) => {
+                if let StoreCommand::List(list) = &mut **asked {
+                    list.status = None;
+                }
+            }
             (Fault::QuotaEvictsLive, Command::Store(asked)) => {
                 let StoreCommand::Begin(Begin { identity, .. }) = &**asked else { return None };
                 let store = state.store();
@@ -397,4 +443,14 @@ fn newest_like(topic: &Topic, message_ref: &MessageRef, now: Timestamp) -> Posit
 fn delivery<'a>(state: &'a State, message_ref: &MessageRef) -> Option<&'a DeliveryState> {
     let group = state.topic(message_ref.topic)?.group(message_ref.group)?;
     group.progress(message_ref.partition)?.delivery(message_ref.position)
+}
+
+fn newest<'a>(
+    state: &'a State,
+    topic: &TopicName,
+    group: &GroupName,
+    (partition, offset): (PartitionId, Offset),
+) -> Option<&'a DeliveryState> {
+    let progress = state.topic_named(topic)?.group_named(group)?.progress(partition)?;
+    progress.deliveries().map(|(_, delivery)| delivery).find(|delivery| delivery.offset == offset)
 }

@@ -83,6 +83,10 @@ fn rewritten(fault: Fault, state: &State, event: &Event) -> Option<Event> {
             step.outputs.iter_mut().for_each(|output| output.stored = None);
             Some(Event::Completed(step))
         }
+        (Fault::FailedStepLeavesEffect, Event::Completed(step)) if step.dead_letter.is_some() => {
+            Some(Event::Completed(Box::new(Completed { effect: None, ..(**step).clone() })))
+        }
+        (Fault::DeadLetterFinishTorn, Event::EffectDeadLettered(_)) => event.parts().pop(),
         (Fault::WinnerForgotten, Event::Acked { message_ref, commits, .. }) => {
             Some(Event::Acked { message_ref: *message_ref, commits: *commits, winner_until: None })
         }
@@ -149,6 +153,15 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             state.apply(record)?;
             let (message, _) = (*state.winners).clone().in_order().last().ok_or(Contradiction("no winner"))?;
             unshared(&mut state.winners).insert(message, Winner { token, until: *winner_until });
+            Ok(())
+        }
+        (Fault::FailedStepCommits, Event::Completed(step)) if step.dead_letter.is_some() => {
+            let identity = state.identity_at(&step.message_ref);
+            let topic = state.topic(step.message_ref.topic).map(|topic| topic.name().clone());
+            state.apply(record)?;
+            if let (Some(identity), Some(topic)) = (identity, topic) {
+                state.store.change(&identity, |effect| effect.commit((&topic, &topic), at, at));
+            }
             Ok(())
         }
         (Fault::WinnerOutlivesGroup, Event::GroupDeleted { topic, group })

@@ -9,7 +9,7 @@ use crate::reply::Output;
 use crate::state::{Contradiction, Group, State, Topic, View};
 use crate::types::{
     Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, Offset,
-    ProduceScope, Timestamp,
+    OwnerName, ProduceScope, Timestamp,
 };
 
 /// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.
@@ -120,6 +120,12 @@ pub trait Seams: Copy {
     #[inline(always)]
     fn lease_token_matches(&self, delivery: &DeliveryState, shown: LeaseToken) -> bool {
         delivery.token == shown
+    }
+
+    /// Whether a cumulative ack of `owner` acks the message of a delivery.
+    #[inline(always)]
+    fn acks_cumulatively(&self, delivery: &DeliveryState, owner: &OwnerName) -> bool {
+        delivery.owner == *owner
     }
 
     /// Whether the lease of a delivery can be extended.

@@ -5,11 +5,11 @@ use super::leases::EndedBy;
 use super::priorities::PriorityQueue;
 use super::{Clocks, GroupIndex, Index, RECLAIMED_PER_CALL, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
-use crate::record::{Completed, Event, Record};
+use crate::record::{Completed, DeadLetterSlot, Event, Record};
 use crate::state::{Group, Message, Partition, State, Topic, View};
 use crate::types::{
-    DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position, Timestamp,
-    TopicId,
+    DeadReason, DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position,
+    Timestamp, TopicId,
 };
 
 impl Index {
@@ -20,7 +20,21 @@ impl Index {
                 if step.effect.is_some() {
                     self.end_grant_of(state, &step.message_ref);
                 }
-                self.withdraw(state, &step.message_ref, EndedBy::Ack, record.at);
+                let by = if step.dead_letter.is_none() { EndedBy::Ack } else { EndedBy::Answer };
+                self.withdraw(state, &step.message_ref, by, record.at);
+            }
+            Event::CumulativelyAcked { topic, group, partition, acks } => {
+                for ack in acks {
+                    let (topic, group, partition, position) = (*topic, *group, *partition, ack.position);
+                    let message_ref = MessageRef { topic, group, partition, position };
+                    if ack.commits.is_some() {
+                        self.end_grant_of(state, &message_ref);
+                    }
+                    self.withdraw(state, &message_ref, EndedBy::Ack, record.at);
+                }
+            }
+            Event::EffectDeadLettered(failed) => {
+                self.withdraw(state, &failed.message_ref, EndedBy::Answer, record.at);
             }
             Event::Acked { message_ref, commits, .. } => {
                 if commits.is_some() {
@@ -33,11 +47,13 @@ impl Index {
             }
             Event::Expired { message_ref, .. } => self.withdraw(state, message_ref, EndedBy::Expiry, record.at),
             Event::Withdrawn { message_ref } => self.withdraw(state, message_ref, EndedBy::Other, record.at),
-            Event::DeadLettered { message_ref, .. } => {
+            Event::DeadLettered { message_ref, reason, .. } => {
                 let leased = delivery(state, message_ref).is_some_and(|delivery| delivery.leased_until().is_some());
                 let by = match leased {
                     true if self.leases.is_expiring(message_ref) => EndedBy::Expiry,
                     true => EndedBy::Answer,
+                    // A worker said so after its lease had ended.
+                    false if *reason == DeadReason::NonRetryable => EndedBy::Answer,
                     false => EndedBy::Other,
                 };
                 self.withdraw(state, message_ref, by, record.at);
@@ -189,6 +205,21 @@ impl Index {
                     self.schedule_winners(state);
                 }
             }
+            Event::CumulativelyAcked { topic, group, partition, acks } => {
+                acks.iter().for_each(|ack| self.acked(state, *topic, *partition, ack.position));
+                if let Some(first) = acks.iter().find(|ack| ack.commits.is_some()) {
+                    let (topic, group, partition, position) = (*topic, *group, *partition, first.position);
+                    self.schedule_effects_of(state, &MessageRef { topic, group, partition, position });
+                }
+                if acks.iter().any(|ack| ack.winner_until.is_some()) {
+                    self.set_sweep(state, &Sweep::Winners);
+                }
+            }
+            Event::EffectDeadLettered(failed) => {
+                let message_ref = &failed.message_ref;
+                self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
+                self.dead_lettered(state, message_ref, &failed.dead_letter);
+            }
             Event::EffectBegun(begun) => self.schedule_effects(state, &begun.identity),
             Event::EffectFinished { identity, .. } | Event::EffectRenewed { identity, .. } => {
                 self.schedule_effects(state, identity);
@@ -235,12 +266,28 @@ impl Index {
         }
         let message_ref = &step.message_ref;
         self.acked(state, message_ref.topic, message_ref.partition, message_ref.position);
+        self.set_sweep(state, &Sweep::Completions);
+        if let Some(slot) = &step.dead_letter {
+            return self.dead_lettered(state, message_ref, slot);
+        }
         if step.effect.is_some() {
             self.schedule_effects_of(state, message_ref);
         }
-        self.set_sweep(state, &Sweep::Completions);
         if step.is_contested {
             self.schedule_winners(state);
+        }
+    }
+
+    /// A message that left its group was dead-lettered at a worker's request.
+    fn dead_lettered(&mut self, state: &State, message_ref: &MessageRef, slot: &DeadLetterSlot) {
+        self.schedule_effects_of(state, message_ref);
+        self.schedule_winners(state);
+        match self.topics.contains_key(&slot.topic) {
+            true => self.added_at(state, slot.topic, slot.partition, slot.offset),
+            false => {
+                let dead = state.topic(slot.topic).expect("the record created it");
+                self.add_topic(dead, Clocks::of(state));
+            }
         }
     }
 

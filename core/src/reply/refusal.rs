@@ -74,6 +74,9 @@ pub enum Refusal {
     /// ended.
     #[error("stale lease")]
     StaleLease,
+    /// The message has no running lease that could end.
+    #[error("the message is not leased")]
+    NotLeased,
     /// The effect is leased to another worker.
     #[error("the effect is in progress elsewhere")]
     InProgress {

@@ -10,7 +10,7 @@ use super::{Contradiction, State};
 use crate::collections::shared::unshared;
 use crate::record::{DedupeWindow, Event, Record};
 use crate::types::{
-    Body, DeliveryState, GroupId, LastError, LeaseToken, MessageRef, Offset, OwnerName, PARTITIONS_CEILING,
+    Body, DeliveryState, GroupId, LastError, LeaseToken, MessageRef, Millis, Offset, OwnerName, PARTITIONS_CEILING,
     PartitionId, Phase, Timestamp, TopicId, TopicName, Winner,
 };
 
@@ -67,13 +67,16 @@ impl State {
                 self.deliver(message_ref, *token, owner.clone(), *until)?;
             }
             Event::Acked { message_ref, commits, winner_until } => {
-                if let Some(window) = commits {
-                    self.commit_effect(message_ref, *window, at)?;
+                self.ack_delivery(message_ref, *commits, *winner_until, at)?;
+            }
+            Event::CumulativelyAcked { topic, group, partition, acks } => {
+                if acks.is_empty() || !acks.is_sorted_by(|one, next| one.position < next.position) {
+                    return Err(Contradiction("cumulative ack of nothing, or in disorder"));
                 }
-                let delivery = self.ack_delivered(message_ref)?;
-                if let Some(until) = *winner_until {
-                    let winner = Winner { token: Some(delivery.token), until };
-                    self.remember_winner(message_ref.at_offset(delivery.offset), winner)?;
+                for ack in acks {
+                    let (topic, group, partition, position) = (*topic, *group, *partition, ack.position);
+                    let message_ref = MessageRef { topic, group, partition, position };
+                    self.ack_delivery(&message_ref, ack.commits, ack.winner_until, at)?;
                 }
             }
             Event::Nacked { message_ref, reason, not_before } => {
@@ -116,10 +119,7 @@ impl State {
                 winner_until,
             } => {
                 let dead = (*dead_topic, *dead_partition, *dead_offset);
-                let offset = self.store_dead_letter(message_ref, dead, (*reason, last_error), at)?;
-                self.ack(message_ref)?;
-                let winner = Winner { token: None, until: *winner_until };
-                self.remember_winner(message_ref.at_offset(offset), winner)?;
+                self.dead_letter_message(message_ref, dead, (*reason, last_error), *winner_until, at)?;
             }
             Event::Redriven { dead_topic, dead_partition, dead_position, topic, group, partition, offset } => {
                 let target = self.topic(*topic).ok_or(Contradiction("no such topic"))?;
@@ -142,6 +142,7 @@ impl State {
             }
             Event::EffectBegun(begun) => self.effect_begun(begun, at)?,
             Event::EffectFinished { identity, outcome } => self.effect_finished(identity, outcome, at)?,
+            Event::EffectDeadLettered(failed) => self.effect_dead_lettered(failed, at)?,
             Event::EffectRenewed { identity, until } => self.effect_renewed(identity, *until, at)?,
             Event::EffectForgotten { identity } => {
                 self.store.remove(identity).ok_or(Contradiction("no such effect"))?;
@@ -310,6 +311,27 @@ impl State {
             progress_mut(self.topic_mut(message_ref.topic)?, message_ref)?.remove_delivery(message_ref.position);
         }
         Ok(())
+    }
+
+    /// Acks a delivered message: commits its effect, and remembers its winner.
+    fn ack_delivery(
+        &mut self,
+        message_ref: &MessageRef,
+        commits: Option<Millis>,
+        winner_until: Option<Timestamp>,
+        at: Timestamp,
+    ) -> Result<(), Contradiction> {
+        if let Some(window) = commits {
+            self.commit_effect(message_ref, window, at)?;
+        }
+        let delivery = self.ack_delivered(message_ref)?;
+        match winner_until {
+            Some(until) => {
+                let winner = Winner { token: Some(delivery.token), until };
+                self.remember_winner(message_ref.at_offset(delivery.offset), winner)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Acks a message that was delivered to its group, and returns its newest delivery.

@@ -33,7 +33,7 @@ pub use self::view::View;
 pub use self::winners::Winners;
 pub use crate::collections::ack_set::AckSet;
 use crate::collections::shared::unshared;
-use crate::types::{Boot, ProduceScope, Timestamp, TopicId, TopicName, WallClock};
+use crate::types::{Boot, DeliveryState, MessageRef, ProduceScope, Timestamp, TopicId, TopicName, WallClock};
 
 /// The durable state of a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,6 +101,13 @@ impl State {
     #[must_use]
     pub fn topic(&self, topic: TopicId) -> Option<&Topic> {
         self.topics.get(&topic).map(|topic| &**topic)
+    }
+
+    /// The newest delivery of an unacked message.
+    #[must_use]
+    pub(crate) fn delivery(&self, message_ref: &MessageRef) -> Option<&DeliveryState> {
+        let group = self.topic(message_ref.topic)?.group(message_ref.group)?;
+        group.progress(message_ref.partition)?.delivery(message_ref.position)
     }
 
     /// The topic with this name.

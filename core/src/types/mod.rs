@@ -25,7 +25,7 @@ pub use body::Body;
 pub use claim::{Claim, TokenClaim};
 pub use delivery_state::{DeliveryState, LastError, Phase};
 pub use effect::{Details, Effect, EffectStatus, Lifetime, Outcome, Pin};
-pub use identity::{EffectNamespace, Identity, Scope};
+pub use identity::{EffectNamespace, Identity, Scope, ScopeKind};
 pub use identity_key::IdentityKey;
 pub use ids::{
     Boot, ConsumerId, GroupId, LeaseToken, Lsn, MessageRef, Offset, PartitionId, Position, Ticket, TokenParseError,

@@ -537,6 +537,7 @@ fn complete_lost_in_crash_leaves_nothing_behind() {
         claim: claim("t", "g", "w", &first),
         result: Some("1".into()),
         produce: vec![plain("next", "a")],
+        failed: None,
     })));
     assert_eq!(broker.reply(ticket), None, "no reply before the sync");
     broker.crash();

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use driftq_core::Body;
 use driftq_core::record::{
-    Completed, DedupeWindow, EffectBegun, EffectConclusion, Event, Image, Produced, Record, RunImage, Stored,
+    Completed, CumulativeAck, DeadLetterSlot, DedupeWindow, EffectBegun, EffectConclusion, EffectDeadLettered, Event,
+    Image, Produced, Record, RunImage, Stored,
 };
 use driftq_core::reply::StepOutput;
 use driftq_core::types::{
@@ -143,7 +144,8 @@ fn envelope() -> BoxedStrategy<Envelope> {
 }
 
 fn dead_reason() -> BoxedStrategy<DeadReason> {
-    prop_oneof![Just(DeadReason::MaxAttempts), Just(DeadReason::DeadlineExceeded)].boxed()
+    prop_oneof![Just(DeadReason::MaxAttempts), Just(DeadReason::DeadlineExceeded), Just(DeadReason::NonRetryable)]
+        .boxed()
 }
 
 fn dead_letter() -> BoxedStrategy<DeadLetter> {
@@ -379,14 +381,43 @@ fn completed() -> BoxedStrategy<Completed> {
         });
     let ended =
         (of(shared_text()), number()).prop_map(|(result, window)| EffectConclusion { result, window: Millis(window) });
-    (message_ref(), token(), (time(), any::<bool>()), of(ended), vec(output, 0..4))
-        .prop_map(|(message_ref, token, (until, is_contested), effect, outputs)| Completed {
+    (message_ref(), token(), (time(), any::<bool>()), of(ended), vec(output, 0..4), of(dead_letter_slot()))
+        .prop_map(|(message_ref, token, (until, is_contested), effect, outputs, dead_letter)| Completed {
             message_ref,
             token,
             until,
             is_contested,
             effect,
             outputs,
+            dead_letter,
+        })
+        .boxed()
+}
+
+fn dead_letter_slot() -> BoxedStrategy<DeadLetterSlot> {
+    (topic(), partition(), offset(), text())
+        .prop_map(|(topic, partition, offset, last_error)| DeadLetterSlot { topic, partition, offset, last_error })
+        .boxed()
+}
+
+fn effect_dead_lettered() -> BoxedStrategy<EffectDeadLettered> {
+    (effect_identity(), outcome(), message_ref(), dead_letter_slot(), time())
+        .prop_map(|(identity, outcome, message_ref, dead_letter, winner_until)| EffectDeadLettered {
+            identity,
+            outcome,
+            message_ref,
+            dead_letter,
+            winner_until,
+        })
+        .boxed()
+}
+
+fn cumulative_ack() -> BoxedStrategy<CumulativeAck> {
+    (position(), of(number()), of(time()))
+        .prop_map(|(position, window, winner_until)| CumulativeAck {
+            position,
+            commits: window.map(Millis),
+            winner_until,
         })
         .boxed()
 }
@@ -414,6 +445,10 @@ fn of_effects() -> BoxedStrategy<Event> {
     prop_oneof![
         begun().prop_map(|begun| Event::EffectBegun(Box::new(begun))),
         (effect_identity(), outcome()).prop_map(|(identity, outcome)| Event::EffectFinished { identity, outcome }),
+        effect_dead_lettered().prop_map(|failed| Event::EffectDeadLettered(Box::new(failed))),
+        ((topic(), group(), partition()), vec(cumulative_ack(), 0..4)).prop_map(|((topic, group, partition), acks)| {
+            Event::CumulativelyAcked { topic, group, partition, acks }
+        }),
         (effect_identity(), time()).prop_map(|(identity, until)| Event::EffectRenewed { identity, until }),
         effect_identity().prop_map(|identity| Event::EffectForgotten { identity }),
         (namespace, number()).prop_map(|(namespace, count)| Event::EffectsExpired { namespace, count }),

@@ -4,7 +4,7 @@ use driftq_core::OpenOptions;
 
 use driftq_core::command::{
     Ack, DeleteGroup, DeleteTopic, DescribeTopic, Finish, Forget, Lookup, Nack, Peek, Reacquire, Redrive, Release,
-    Renew, Resume, Seek,
+    Renew, Resume, Retry, Seek,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -139,7 +139,7 @@ impl ForgedBroker {
             for request in [
                 StoreCommand::Begin(Begin::new(identity.clone(), owner())),
                 StoreCommand::Renew(Renew { identity: identity.clone(), token, lease: None }),
-                StoreCommand::Finish(Finish { identity: identity.clone(), token, outcome }),
+                StoreCommand::Finish(Finish { identity: identity.clone(), token, outcome, dead_letter: None }),
                 StoreCommand::Reacquire(Reacquire { identity: identity.clone(), owner: owner(), lease: None }),
                 StoreCommand::Lookup(Lookup { identity: identity.clone() }),
             ] {
@@ -180,11 +180,11 @@ impl ForgedBroker {
                 self.send(Command::Store(Box::new(StoreCommand::Begin(begin))));
                 self.send(match nth % 4 {
                     0 => Command::Ack(Ack(claim)),
-                    1 => Command::Nack(Nack { claim, reason: "no".into(), delay: None }),
+                    1 => Command::Nack(Nack { claim, reason: "no".into(), retry: Retry::ByPolicy }),
                     2 => Command::Release(Release(claim)),
                     _ => {
                         let produce = vec![Produce::new(claim.topic.clone(), "k", "output")];
-                        Command::Complete(Box::new(Complete { claim, result: Some("1".into()), produce }))
+                        Command::Complete(Box::new(Complete { claim, result: Some("1".into()), produce, failed: None }))
                     }
                 });
             }

@@ -7,7 +7,7 @@ use driftq_core::OpenOptions;
 
 use driftq_core::command::{
     Ack, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, Extend, Finish, Forget, Nack, Pause, Redrive, Release,
-    Renew, Resume, Seek, Withdraw,
+    Renew, Resume, Retry, Seek, Withdraw,
 };
 use std::collections::BTreeMap;
 
@@ -194,7 +194,11 @@ impl ScenarioBroker {
     }
 
     fn nack(&mut self, name: &str, value: &str, reason: &str) {
-        self.send(Command::Nack(Nack { claim: self.claim(name, value), reason: reason.into(), delay: None }));
+        self.send(Command::Nack(Nack {
+            claim: self.claim(name, value),
+            reason: reason.into(),
+            retry: Retry::ByPolicy,
+        }));
     }
 
     /// Begins an effect.
@@ -217,7 +221,9 @@ impl ScenarioBroker {
     fn finish_effect(&mut self, identity: Identity, status: EffectStatus, result: Option<&str>, last_error: &str) {
         let (response_code, result, last_error) = (-3, result.map(Into::into), last_error.into());
         let outcome = Outcome { status, response_code, result, last_error };
-        self.with_grant(identity, |identity, token| StoreCommand::Finish(Finish { identity, token, outcome }));
+        self.with_grant(identity, |identity, token| {
+            StoreCommand::Finish(Finish { identity, token, outcome, dead_letter: None })
+        });
     }
 
     /// Effects and completed steps, in a separate topic.
@@ -249,7 +255,12 @@ impl ScenarioBroker {
             ["out", "out", "late"].iter().map(|value| Produce::new(topic("steps"), "user:1", *value)).collect();
         produce[..2].iter_mut().for_each(keyed("effect-4"));
         produce[2].delay = Some(Millis(50_000));
-        self.send(Command::Complete(Box::new(Complete { claim, result: Some("{\"n\":1}".into()), produce })));
+        self.send(Command::Complete(Box::new(Complete {
+            claim,
+            result: Some("{\"n\":1}".into()),
+            produce,
+            failed: None,
+        })));
         self.ack("g", "first again");
         // Another destination is another dedupe scope, but the identity is committed: the message is skipped.
         self.produce("steps", "", "second again", |request| {

@@ -5,7 +5,7 @@ use driftq_core::OpenOptions;
 
 use std::fmt::Write as _;
 
-use driftq_core::command::{Ack, CreateGroup, CreateTopic, Extend, Finish, Nack, Release};
+use driftq_core::command::{Ack, CreateGroup, CreateTopic, Extend, Finish, Nack, Release, Retry};
 use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim};
 use driftq_core::faults::{Faults, NoFaults};
 use driftq_core::log::{LogId, MemoryStorage};
@@ -369,7 +369,7 @@ impl<F: Faults> RecordedRun<F> {
         let answered = match self.draw(8) {
             0 => {
                 args["reason"] = json!("no");
-                self.call("nack", args, Command::Nack(Nack { claim, reason: "no".into(), delay: None }))
+                self.call("nack", args, Command::Nack(Nack { claim, reason: "no".into(), retry: Retry::ByPolicy }))
             }
             1 => {
                 let lease_ms = 10 + self.draw(LEASE_MS * 2);
@@ -387,7 +387,11 @@ impl<F: Faults> RecordedRun<F> {
                     produce.push(message);
                 }
                 args["produce"] = Value::Array(requested);
-                self.call("complete", args, Command::Complete(Box::new(Complete { claim, result: None, produce })))
+                self.call(
+                    "complete",
+                    args,
+                    Command::Complete(Box::new(Complete { claim, result: None, produce, failed: None })),
+                )
             }
             _ => self.call("ack", args, Command::Ack(Ack(claim))),
         };
@@ -422,7 +426,7 @@ impl<F: Faults> RecordedRun<F> {
             self.call(
                 "finish",
                 args,
-                Command::Store(Box::new(StoreCommand::Finish(Finish { identity, token, outcome }))),
+                Command::Store(Box::new(StoreCommand::Finish(Finish { identity, token, outcome, dead_letter: None }))),
             );
         }
     }

@@ -19,6 +19,7 @@ pub fn kind(event: &Event) -> &'static str {
         Event::Produced { .. } => "produced",
         Event::Delivered { .. } => "delivered",
         Event::Acked { .. } => "acked",
+        Event::CumulativelyAcked { .. } => "cumulatively acked",
         Event::Nacked { .. } => "nacked",
         Event::ReasonNoted { .. } => "reason noted",
         Event::Expired { .. } => "expired",
@@ -31,9 +32,11 @@ pub fn kind(event: &Event) -> &'static str {
         Event::DedupeExpired { .. } => "identities expired",
         Event::EffectBegun(_) => "effect begun",
         Event::EffectFinished { .. } => "effect finished",
+        Event::EffectDeadLettered(_) => "effect dead-lettered",
         Event::EffectRenewed { .. } => "effect renewed",
         Event::EffectForgotten { .. } => "effect forgotten",
         Event::EffectsExpired { .. } => "effects expired",
+        Event::Completed(step) if step.dead_letter.is_some() => "completed and dead-lettered",
         Event::Completed(_) => "completed",
         Event::CompletionsExpired { .. } => "completions expired",
         Event::WinnersExpired { .. } => "winners expired",
@@ -56,6 +59,7 @@ pub fn message_ref(event: &Event) -> Option<&MessageRef> {
         | Event::Withdrawn { message_ref }
         | Event::DeadLettered { message_ref, .. } => Some(message_ref),
         Event::Completed(step) => Some(&step.message_ref),
+        Event::EffectDeadLettered(failed) => Some(&failed.message_ref),
         _ => None,
     }
 }

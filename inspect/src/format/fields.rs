@@ -1,8 +1,8 @@
 //! Records as named values, for a line of text or a JSON object. Ids stay numbers: no state is needed.
 
 use driftq_core::Body;
-use driftq_core::record::{Event, Record};
-use driftq_core::types::{EffectNamespace, GroupStart, Identity, MessageRef, Scope, WallAdjustment};
+use driftq_core::record::{DeadLetterSlot, Event, Record};
+use driftq_core::types::{EffectNamespace, GroupStart, Identity, MessageRef, Outcome, Scope, WallAdjustment};
 use serde_json::{Map, Value, json};
 
 use crate::format::event::message_ref;
@@ -68,6 +68,10 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             let winner_until = winner_until.map(|until| until.0);
             json!({ "commits_for_ms": commits.map(|window| window.0), "winner_until_ms": winner_until })
         }
+        Event::CumulativelyAcked { topic, group, partition, acks } => {
+            let positions: Vec<_> = acks.iter().map(|ack| ack.position.0).collect();
+            json!({ "topic": topic.0, "group": group.0, "partition": partition.0, "positions": positions })
+        }
         Event::Released { .. } | Event::Withdrawn { .. } => json!({}),
         Event::Nacked { reason, not_before, .. } => {
             let reason = reason.as_ref().map(|reason| text(reason.as_bytes(), detail));
@@ -110,12 +114,11 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             value["request_hash"] = json!(begun.request_hash);
             value
         }
-        Event::EffectFinished { identity, outcome } => {
-            let mut value = identity_fields(identity);
-            value["status"] = json!(outcome.status.as_str());
-            value["response_code"] = json!(outcome.response_code);
-            value["result"] = json!(outcome.result.as_ref().map(|result| text(result.as_bytes(), detail)));
-            value["last_error"] = json!(text(outcome.last_error.as_bytes(), detail));
+        Event::EffectFinished { identity, outcome } => finished_fields(identity, outcome, detail),
+        Event::EffectDeadLettered(failed) => {
+            let mut value = finished_fields(&failed.identity, &failed.outcome, detail);
+            value["dead_letter"] = slot_fields(&failed.dead_letter, detail);
+            value["winner_until_ms"] = json!(failed.winner_until.0);
             value
         }
         Event::EffectRenewed { identity, until } => {
@@ -150,6 +153,7 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
                 "winner_until_ms": step.is_contested.then_some(step.until.0),
                 "result": result.map(|result| text(result.as_bytes(), detail)),
                 "produced": produced.collect::<Vec<_>>(),
+                "dead_letter": step.dead_letter.as_ref().map(|slot| slot_fields(slot, detail)),
             })
         }
         Event::CompletionsExpired { count } | Event::WinnersExpired { count } => json!({ "count": count }),
@@ -172,8 +176,27 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
     fields
 }
 
+fn finished_fields(identity: &Identity, outcome: &Outcome, detail: Detail) -> Value {
+    let mut value = identity_fields(identity);
+    value["status"] = json!(outcome.status.as_str());
+    value["response_code"] = json!(outcome.response_code);
+    value["result"] = json!(outcome.result.as_ref().map(|result| text(result.as_bytes(), detail)));
+    value["last_error"] = json!(text(outcome.last_error.as_bytes(), detail));
+    value
+}
+
+fn slot_fields(slot: &DeadLetterSlot, detail: Detail) -> Value {
+    json!({
+        "topic": slot.topic.0,
+        "partition": slot.partition.0,
+        "offset": slot.offset.0,
+        "last_error": text(slot.last_error.as_bytes(), detail),
+    })
+}
+
 fn identity_fields(identity: &Identity) -> Value {
-    let mut value = json!({ "tenant": identity.tenant(), "scope": identity.scope.kind(), "key": identity.key() });
+    let mut value =
+        json!({ "tenant": identity.tenant(), "scope": identity.scope.kind().as_str(), "key": identity.key() });
     match &identity.scope {
         Scope::Consume { topic, group } => {
             value["topic"] = json!(topic.as_str());

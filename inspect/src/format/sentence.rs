@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use driftq_core::Body;
-use driftq_core::record::{Completed, DedupeWindow, Event, Record};
+use driftq_core::record::{Completed, DeadLetterSlot, DedupeWindow, Event, Record};
 use driftq_core::state::State;
 use driftq_core::types::{
     EffectNamespace, Escaped, GroupId, GroupStart, Identity, MessageRef, Millis, Phase, Retention, Scope, Timestamp,
@@ -65,6 +65,11 @@ pub fn sentence(state: &State, record: &Record) -> String {
         }
         Event::EffectFinished { identity: of, outcome } => {
             format!("effect of {} finished: {}", identity(of), outcome.status.as_str())
+        }
+        Event::CumulativelyAcked { topic: id, group: of, partition, acks } => {
+            let positions: Vec<_> = acks.iter().map(|ack| ack.position.to_string()).collect();
+            let what = format!("acked positions {} of partition {partition} together", positions.join(", "));
+            group_sentence(state, (*id, *of), &what)
         }
         Event::EffectRenewed { identity: of, until } => {
             format!("effect of {} renewed until {}", identity(of), timestamp(*until))
@@ -144,7 +149,17 @@ pub fn message_sentence(state: &State, record: &Record) -> String {
             let (reason, error) = (reason.as_str(), quoted(last_error.as_bytes()));
             format!("dead-lettered as {dead}/{dead_offset} ({reason}) after {attempts} attempts, last error {error}")
         }
-        Event::Completed(step) => format!("completed by {owner}{}", produced(step)),
+        Event::Completed(step) => match &step.dead_letter {
+            None => format!("completed by {owner}{}", produced(step)),
+            Some(slot) => {
+                let dead = dead_letter(state, message_ref, slot);
+                format!("completed as failed by {owner} and dead-lettered as {dead}{}", produced(step))
+            }
+        },
+        Event::EffectDeadLettered(failed) => {
+            let (of, dead) = (identity(&failed.identity), dead_letter(state, message_ref, &failed.dead_letter));
+            format!("effect of {of} finished: {}; dead-lettered as {dead}", failed.outcome.status.as_str())
+        }
         _ => String::new(),
     }
 }
@@ -158,6 +173,13 @@ fn has_effect(state: &State, message_ref: &MessageRef) -> bool {
         state.store().consumed(topic.name(), group.name(), message.body.identity()?)
     };
     find().is_some()
+}
+
+/// The name and the last error of a message's dead letter.
+fn dead_letter(state: &State, message_ref: &MessageRef, slot: &DeadLetterSlot) -> String {
+    let name = state.topic(message_ref.topic).and_then(|topic| topic.dead_letter_name());
+    let (name, error) = (name.map_or("?", |name| name.as_str()), quoted(slot.last_error.as_bytes()));
+    format!("{name}/{}, last error {error}", slot.offset)
 }
 
 /// The result of a completed step and the messages it produced.

@@ -466,6 +466,25 @@ impl<'a> Tracer<'a> {
             self.push(when, Some(name), "snapshot", text);
         }
     }
+
+    /// An event about at most one message of a group; `state` is the state before its record.
+    fn before_event(&mut self, state: &State, when: LogTime, record: &Record) {
+        let event = &record.event;
+        if let Some(message_ref) = message_ref(event).filter(|message_ref| self.is_referred_to(message_ref)) {
+            self.message_record(state, when, record, message_ref);
+        }
+        if let Event::TopicDeleted { topic } = event {
+            let found = state.topic(*topic).filter(|topic| topic.name() == &self.message.topic);
+            self.topic_next_offset = found.map(Topic::next_offset).or(self.topic_next_offset);
+        }
+        self.context_record(state, when, event);
+        self.effect_record(when, event);
+        self.effect_groups.clear();
+        if let Event::EffectsExpired { namespace, .. } = event {
+            self.effect_groups = self.groups_with_effect(state, namespace);
+        }
+        self.storing_record(state, when, event);
+    }
 }
 
 fn owned_identity(body: &Body) -> Option<(String, String)> {
@@ -505,21 +524,14 @@ impl ReplayObserver for Tracer<'_> {
     fn before_record(&mut self, state: &State, logged: &LoggedRecord) {
         let LoggedRecord { lsn, record, .. } = logged;
         let when = LogTime { lsn: *lsn, at: record.at };
-        let event = &record.event;
-        if let Some(message_ref) = message_ref(event).filter(|message_ref| self.is_referred_to(message_ref)) {
-            self.message_record(state, when, record, message_ref);
+        match record.event.parts() {
+            parts if parts.is_empty() => self.before_event(state, when, record),
+            parts => {
+                for event in parts {
+                    self.before_event(state, when, &Record { at: record.at, event });
+                }
+            }
         }
-        if let Event::TopicDeleted { topic } = event {
-            let found = state.topic(*topic).filter(|topic| topic.name() == &self.message.topic);
-            self.topic_next_offset = found.map(Topic::next_offset).or(self.topic_next_offset);
-        }
-        self.context_record(state, when, event);
-        self.effect_record(when, event);
-        self.effect_groups.clear();
-        if let Event::EffectsExpired { namespace, .. } = event {
-            self.effect_groups = self.groups_with_effect(state, namespace);
-        }
-        self.storing_record(state, when, event);
     }
 
     fn after_record(&mut self, state: &State, logged: &LoggedRecord) {
@@ -555,7 +567,11 @@ impl ReplayObserver for Tracer<'_> {
         }
         self.add_window(state, when, &record.event);
         self.check_removed(state, when, &record.event);
-        let may_create = matches!(record.event, Event::TopicCreated { .. } | Event::DeadLettered { .. });
+        let may_create = match &record.event {
+            Event::TopicCreated { .. } | Event::DeadLettered { .. } | Event::EffectDeadLettered(_) => true,
+            Event::Completed(step) => step.dead_letter.is_some(),
+            _ => false,
+        };
         if self.topic_next_offset.is_none() && may_create {
             self.topic_next_offset = state.topic_named(&self.message.topic).map(Topic::next_offset);
         }

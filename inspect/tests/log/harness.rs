@@ -4,7 +4,7 @@ use driftq_core::OpenOptions;
 
 use driftq_core::command::{
     Ack, Claim, Complete, CreateGroup, CreateTopic, DeliveryClaim, Nack, OnDisconnect, Produce, Redrive,
-    RedriveSelection, Seek, SeekTo, StoreCommand, Subscribe, TokenClaim,
+    RedriveSelection, Retry, Seek, SeekTo, StoreCommand, Subscribe, TokenClaim,
 };
 use driftq_core::log::{LogId, MemoryStorage, Storage};
 use driftq_core::reply::{Delivery, StoreReply};
@@ -190,11 +190,11 @@ impl<S: Storage> TestBroker<S> {
 
     pub(crate) fn nack(&mut self, of: &str, name: &str, consumer: &str, delivery: &Delivery, reason: &str) {
         let claim = self.claim(of, name, consumer, delivery);
-        self.send(Command::Nack(Nack { claim, reason: reason.into(), delay: None })).unwrap();
+        self.send(Command::Nack(Nack { claim, reason: reason.into(), retry: Retry::ByPolicy })).unwrap();
     }
 
     pub(crate) fn complete(&mut self, claim: Claim, produce: Vec<Produce>) {
-        self.send(Command::Complete(Box::new(Complete { claim, result: None, produce }))).unwrap();
+        self.send(Command::Complete(Box::new(Complete { claim, result: None, produce, failed: None }))).unwrap();
     }
 
     pub(crate) fn seek(&mut self, of: &str, name: &str, to: SeekTo) {

@@ -147,7 +147,12 @@ fn effect_is_listed_with_its_message_and_second_of_identity_is_skipped() {
     let StoreReply::Execute { token, .. } = broker.store(StoreCommand::Begin(begin)) else { panic!("EXECUTE") };
     let (status, result) = (EffectStatus::Succeeded, Some("{\"paid\":true}".into()));
     let outcome = Outcome { status, response_code: 0, result, last_error: "".into() };
-    broker.store(StoreCommand::Finish(Finish { identity, token: TokenClaim::Shown(token), outcome }));
+    broker.store(StoreCommand::Finish(Finish {
+        identity,
+        token: TokenClaim::Shown(token),
+        outcome,
+        dead_letter: None,
+    }));
     broker.ack("orders", "billing", "w1", &taken);
     let history = broker.history("orders/0");
     let all = ["produced", "delivered", "effect begun", "effect finished", "acked", "gone"];

@@ -363,7 +363,7 @@ impl Driver {
             match output {
                 Output::Reply { ticket, result } => {
                     let waiter = self.pending_replies.borrow_mut().take(ticket);
-                    self.reply(waiter, result);
+                    self.reply(waiter, result, pipeline.broker().state().wall_clock());
                 }
                 Output::Deliver { consumer, delivery } => {
                     let release = self.streams.borrow_mut().deliver(consumer, delivery, now);
@@ -374,7 +374,7 @@ impl Driver {
         }
     }
 
-    fn reply(&self, waiter: Waiter, result: ReplyResult) {
+    fn reply(&self, waiter: Waiter, result: ReplyResult, clock: &WallClock) {
         match waiter {
             Waiter::Future(slot) => {
                 self.pending_replies.borrow_mut().fill(slot, result);
@@ -389,7 +389,7 @@ impl Driver {
                     self.disconnect(consumer);
                 }
             }
-            Waiter::Sink(sink) => sink.reply(result),
+            Waiter::Sink(sink) => sink.reply(result, clock),
             Waiter::StreamClosed(consumer) => self.streams.borrow_mut().remove(consumer),
             Waiter::Discard => {}
         }

@@ -13,24 +13,25 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use driftq_core::command::Ack;
-use driftq_core::command::Produce;
-use driftq_core::types::TopicName;
+use driftq_core::command::{Ack, Begin, Complete, Produce};
+use driftq_core::types::{TopicName, WallClock};
 use driftq_core::{Command, Request};
 use hyper::StatusCode;
 
 use super::api::Api;
 use super::body_budget::BodyBytes;
-use super::claim_fields::AckFields;
+use super::claim_fields::{AckFields, NackFields};
+use super::complete::{parse_step, route_step, write_completed};
 use super::error::ApiError;
 use super::fields::from_json;
+use super::idempotency::{parse_begin, parse_finish, write_begun};
 use super::message_fields::{MessageHeaders, ProduceFields};
 use super::produce::{route, write_produced};
 use super::request_body::RequestBody;
 use super::response::{ApiResponse, lines, whole_lines};
 use super::response_body::PollLines;
 use crate::driver::{ReplyResult, ReplySink};
-use crate::json::object;
+use crate::json::{Json, object};
 use crate::metrics::Metrics;
 use crate::router::{Company, RouterFailure};
 
@@ -54,6 +55,14 @@ pub(crate) enum BatchKind {
     Produce { trace: Option<String> },
     /// Acks.
     Ack,
+    /// Nacks.
+    Nack,
+    /// Completed steps, each message of them with the trace context of the request.
+    Complete { trace: Option<String> },
+    /// Begins of effects.
+    Begin,
+    /// Finishes of effects.
+    Finish,
 }
 
 /// A batch in progress, which is also the body of its response.
@@ -85,8 +94,8 @@ enum Routing {
     Known { line: RoutedLine, value_bytes: usize },
 }
 
-/// A message to store and why it stays unrouted, or the error of its line.
-type RoutedLine = Result<(Box<Produce>, Option<RouterFailure>), ApiError>;
+/// The command of a line, or the error of the line.
+type RoutedLine = Result<(Command, Pending), ApiError>;
 
 impl BatchBody {
     pub(crate) fn new(api: Rc<Api>, kind: BatchKind, body: RequestBody) -> Self {
@@ -197,10 +206,14 @@ impl BatchBody {
         }
     }
 
-    /// Asks the router about a message. It is submitted at once if the router knows and no line waits.
-    fn route(&mut self, produce: Box<Produce>, context: &mut Context<'_>) {
-        let value_bytes = produce.value.len();
-        let mut asking = Box::pin(route(Rc::clone(&self.api), produce, Company::Batch));
+    /// Waits for the router's decisions about a line. It is submitted at once if the router knows and no line waits.
+    fn route(
+        &mut self,
+        value_bytes: usize,
+        context: &mut Context<'_>,
+        asking: impl Future<Output = RoutedLine> + 'static,
+    ) {
+        let mut asking: Pin<Box<dyn Future<Output = RoutedLine>>> = Box::pin(asking);
         match (asking.as_mut().poll(context), self.routing.is_empty()) {
             (Poll::Ready(line), true) => return self.submit_routed(line),
             (Poll::Ready(line), false) => self.routing.push_back(Routing::Known { line, value_bytes }),
@@ -211,7 +224,7 @@ impl BatchBody {
 
     fn submit_routed(&self, line: RoutedLine) {
         match line {
-            Ok((produce, failure)) => self.submit_produce(produce, failure),
+            Ok((command, pending)) => self.submit(command, pending),
             Err(error) => self.add_refusal(&error),
         }
     }
@@ -261,15 +274,48 @@ impl BatchBody {
             BatchKind::Produce { trace } => {
                 let headers = MessageHeaders { idempotency_key: None, trace: trace.as_deref() };
                 match from_json::<ProduceFields<'_>>(line).and_then(|fields| fields.into_produce(headers)) {
-                    Ok(produce) if self.api.router.is_empty() => self.submit_produce(produce, None),
-                    Ok(produce) => self.route(produce, context),
+                    Ok(produce) if self.api.router.is_empty() => {
+                        let (command, pending) = produce_line(produce, None);
+                        self.submit(command, pending);
+                    }
+                    Ok(produce) => {
+                        let (bytes, routing) =
+                            (produce.value.len(), route(Rc::clone(&self.api), produce, Company::Batch));
+                        self.route(bytes, context, async {
+                            routing.await.map(|(produce, failure)| produce_line(produce, failure))
+                        });
+                    }
                     Err(error) => self.refuse(error),
                 }
             }
-            BatchKind::Ack => match from_json::<AckFields<'_>>(line).and_then(|fields| fields.claim()) {
-                Ok(claim) => self.submit(Command::Ack(Ack(claim)), Pending::Ack),
+            BatchKind::Complete { trace } => match parse_step(line, trace.as_deref()) {
+                Ok(step) if self.api.router.is_empty() => {
+                    self.submit(Command::Complete(step), Pending::Complete);
+                }
+                Ok(step) => {
+                    let bytes = step.produce.iter().map(|message| message.value.len()).sum();
+                    let routing = route_step(Rc::clone(&self.api), step);
+                    self.route(bytes, context, async { Ok((Command::Complete(routing.await?), Pending::Complete)) });
+                }
                 Err(error) => self.refuse(error),
             },
+            BatchKind::Ack => {
+                let claim = from_json::<AckFields<'_>>(line).and_then(|fields| fields.claim());
+                self.submit_parsed(claim.map(Ack), Pending::Settled);
+            }
+            BatchKind::Nack => {
+                let nack = from_json::<NackFields<'_>>(line).and_then(NackFields::nack);
+                self.submit_parsed(nack, Pending::Settled);
+            }
+            BatchKind::Begin => self.submit_parsed(parse_begin(line), Pending::Begin),
+            BatchKind::Finish => self.submit_parsed(parse_finish(line), Pending::Finish),
+        }
+    }
+
+    fn submit_parsed(&self, parsed: Result<impl Into<Command>, ApiError>, pending: Pending) {
+        match parsed {
+            Ok(request) => self.submit(request.into(), pending),
+            Err(error) => self.add_refusal(&error),
         }
     }
 
@@ -287,11 +333,6 @@ impl BatchBody {
             self.api.metrics.count_rejected(error.reason());
         }
         self.responses.refuse(error);
-    }
-
-    fn submit_produce(&self, produce: Box<Produce>, failure: Option<RouterFailure>) {
-        let topic = produce.topic.clone();
-        self.submit(Command::Produce(produce), Pending::Produce(topic, failure));
     }
 
     fn submit(&self, command: Command, pending: Pending) {
@@ -319,12 +360,23 @@ impl PollLines for BatchBody {
     }
 }
 
+fn produce_line(produce: Box<Produce>, failure: Option<RouterFailure>) -> (Command, Pending) {
+    let topic = produce.topic.clone();
+    (Command::Produce(produce), Pending::Produce(topic, failure))
+}
+
 /// A line in progress.
 enum Pending {
     /// A produce that waits for its reply; the topic is echoed, and a failure of the router reported.
     Produce(TopicName, Option<RouterFailure>),
-    /// An ack that waits for its reply.
-    Ack,
+    /// An ack or nack that waits for its reply.
+    Settled,
+    /// A complete that waits for its reply.
+    Complete,
+    /// A begin that waits for its reply.
+    Begin,
+    /// A finish that waits for its reply.
+    Finish,
     /// A response line that waits for the lines before it.
     Ready(Vec<u8>),
 }
@@ -365,29 +417,33 @@ impl ResponseLines {
 }
 
 impl ReplySink for ResponseLines {
-    fn reply(&self, result: ReplyResult) {
+    fn reply(&self, result: ReplyResult, clock: &WallClock) {
         let mut inner = self.inner.borrow_mut();
         let ResponseLinesInner { pending, out, waker } = &mut *inner;
         match (pending.pop_front(), result) {
             (Some(Pending::Produce(topic, failure)), Ok(reply)) => {
                 let at = Produce::reply(reply);
                 self.metrics.count_routed(at.router);
-                object(out, |json| {
-                    json.number("status", StatusCode::OK.as_u16());
-                    write_produced(json, &topic, &at, failure);
-                });
-                out.push(b'\n');
+                write_line(out, |json| write_produced(json, &topic, &at, failure));
             }
             (Some(Pending::Produce(..)), Err(refusal)) => {
                 let error = refusal.into();
                 self.metrics.count_rejected(ApiError::reason(&error));
                 write_error(&error, out);
             }
-            (Some(Pending::Ack), Ok(reply)) => {
-                Ack::reply(reply);
-                out.extend_from_slice(b"{\"status\":204}\n");
+            (Some(Pending::Settled), Ok(_)) => out.extend_from_slice(b"{\"status\":204}\n"),
+            (Some(Pending::Complete), Ok(reply)) => {
+                let outputs = Complete::reply(reply);
+                write_line(out, |json| write_completed(json, &outputs));
             }
-            (Some(Pending::Ack), Err(refusal)) => write_error(&refusal.into(), out),
+            (Some(Pending::Begin), Ok(reply)) => {
+                let begun = Begin::reply(reply);
+                write_line(out, |json| write_begun(json, &begun, clock, "effect_status"));
+            }
+            (Some(Pending::Finish), Ok(_)) => write_line(out, |json| json.flag("ok", true)),
+            (Some(Pending::Settled | Pending::Complete | Pending::Begin | Pending::Finish), Err(refusal)) => {
+                write_error(&refusal.into(), out);
+            }
             (Some(Pending::Ready(_)) | None, _) => unreachable!("a reply answers a line that waits for one"),
         }
         while let Some(Pending::Ready(line)) = pending.front_mut() {
@@ -398,6 +454,14 @@ impl ReplySink for ResponseLines {
             waker.wake();
         }
     }
+}
+
+fn write_line(out: &mut Vec<u8>, fields: impl FnOnce(&mut Json)) {
+    object(out, |json| {
+        json.number("status", StatusCode::OK.as_u16());
+        fields(json);
+    });
+    out.push(b'\n');
 }
 
 fn write_error(error: &ApiError, out: &mut Vec<u8>) {

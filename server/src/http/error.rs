@@ -134,9 +134,11 @@ impl From<Refusal> for ApiError {
             Refusal::TooLarge { what: "key" | "metadata" | "message" | "key and value" | "result", .. } => {
                 Self::too_large(message)
             }
-            Refusal::NotOwner | Refusal::StaleLease | Refusal::OtherOutcome | Refusal::NotRetryable { .. } => {
-                Self::precondition(message)
-            }
+            Refusal::NotOwner
+            | Refusal::StaleLease
+            | Refusal::NotLeased
+            | Refusal::OtherOutcome
+            | Refusal::NotRetryable { .. } => Self::precondition(message),
             Refusal::InProgress { retry_after } => Self {
                 retry: Some(Retry { cause: ("decision", "IN_PROGRESS"), after: retry_after }),
                 ..Self::precondition(message)

@@ -20,6 +20,7 @@ mod complete;
 pub(crate) mod connection;
 mod consume;
 mod dlq;
+mod effect_list;
 mod error;
 mod fields;
 mod gated_waker;

@@ -24,6 +24,7 @@ pub(crate) enum Route {
     Produce,
     Consume,
     Ack,
+    AckCumulative,
     Nack,
     Extend,
     Release,
@@ -33,6 +34,7 @@ pub(crate) enum Route {
     Seek,
     Pause,
     Resume,
+    ExpireLease,
     Peek,
     Redrive,
     Complete,
@@ -42,6 +44,7 @@ pub(crate) enum Route {
     Renew,
     GetEffect,
     ForgetEffect,
+    ListEffects,
 }
 
 impl Route {
@@ -59,6 +62,7 @@ impl Route {
             "/v1/ack" => post(Self::Ack),
             "/v1/consume" => get(Self::Consume),
             "/v1/nack" => post(Self::Nack),
+            "/v1/ack-cumulative" => post(Self::AckCumulative),
             "/v1/extend" => post(Self::Extend),
             "/v1/release" => post(Self::Release),
             "/v1/complete" => post(Self::Complete),
@@ -66,6 +70,7 @@ impl Route {
             "/v1/idempotency/finish" => post(Self::Finish),
             "/v1/idempotency/reacquire" => post(Self::Reacquire),
             "/v1/idempotency/renew" => post(Self::Renew),
+            "/v1/idempotency/list" => get(Self::ListEffects),
             "/v1/healthz" => get(Self::Healthz),
             "/v1/readyz" => get(Self::Readyz),
             "/v1/version" => get(Self::Version),
@@ -78,6 +83,7 @@ impl Route {
             "/v1/groups/seek" => post(Self::Seek),
             "/v1/groups/pause" => post(Self::Pause),
             "/v1/groups/resume" => post(Self::Resume),
+            "/v1/groups/expire" => post(Self::ExpireLease),
             "/v1/topics" => match *method {
                 Method::GET => Ok(Self::ListTopics),
                 Method::POST => Ok(Self::CreateTopic),
@@ -180,6 +186,9 @@ mod tests {
             "/v1/groups/seek",
             "/v1/groups/pause",
             "/v1/groups/resume",
+            "/v1/groups/expire",
+            "/v1/ack-cumulative",
+            "/v1/idempotency/list",
             "/v1/topics",
             "/v1/groups",
             "/v1/topics/orders",
@@ -193,7 +202,7 @@ mod tests {
         ] {
             assert!(documented.contains(path), "{path}");
         }
-        assert_eq!(documented.len(), 27);
+        assert_eq!(documented.len(), 30);
     }
 
     #[test]

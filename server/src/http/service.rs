@@ -24,7 +24,7 @@ use super::response_body::SentBody;
 use super::routes::Route;
 use super::timeouts::{ConnectionHandle, OpenRequest};
 use super::unsent::Unsent;
-use super::{complete, consume, dlq, groups, idempotency, produce, settle, status, topics};
+use super::{complete, consume, dlq, effect_list, groups, idempotency, produce, settle, status, topics};
 
 /// A header map with more capacity than this is not reused for the response.
 const REUSED_HEADERS_MAX: usize = 24;
@@ -79,9 +79,10 @@ impl Service {
         async move {
             let result = match route {
                 // Boxed, so that the future of the busiest routes has not the size of the largest.
-                Ok(route @ (Route::Produce | Route::Ack)) if is_batch => {
-                    Box::pin(batch(&api, &route, &request, incoming)).await
-                }
+                Ok(
+                    route
+                    @ (Route::Produce | Route::Ack | Route::Nack | Route::Complete | Route::Begin | Route::Finish),
+                ) if is_batch => Box::pin(batch(&api, &route, &request, incoming)).await,
                 Ok(Route::Produce) => produce(&api, &mut request, incoming).await,
                 Ok(Route::Ack) => ack(&api, &mut request, incoming).await,
                 Ok(Route::Begin) => begin(&api, &mut request, incoming).await,
@@ -196,17 +197,22 @@ async fn batch(
     if let Some(unready) = api.driver.unready() {
         return Err(unready.into());
     }
+    let trace = || {
+        let head = request.message_head();
+        let headers = MessageHeaders::of(&head)?;
+        if headers.idempotency_key.is_some() {
+            let message = "a batch takes no Idempotency-Key header; use envelope.idempotency_key of each message";
+            return Err(ApiError::invalid(message));
+        }
+        Ok(headers.trace.map(str::to_owned))
+    };
     let kind = match route {
         Route::Ack => BatchKind::Ack,
-        _ => {
-            let head = request.message_head();
-            let headers = MessageHeaders::of(&head)?;
-            if headers.idempotency_key.is_some() {
-                let message = "a batch takes no Idempotency-Key header; use envelope.idempotency_key of each line";
-                return Err(ApiError::invalid(message));
-            }
-            BatchKind::Produce { trace: headers.trace.map(str::to_owned) }
-        }
+        Route::Nack => BatchKind::Nack,
+        Route::Begin => BatchKind::Begin,
+        Route::Finish => BatchKind::Finish,
+        Route::Complete => BatchKind::Complete { trace: trace()? },
+        _ => BatchKind::Produce { trace: trace()? },
     };
     let timeouts = BodyTimeouts::of(&api.settings.http);
     let body = RequestBody::streamed(incoming, timeouts, request.connection.clone());
@@ -236,6 +242,7 @@ async fn dispatch(
         Route::ListGroups => return groups::list(api, &query).await,
         Route::Peek => return dlq::peek(api, &query).await,
         Route::GetEffect => return idempotency::get(api, &query).await,
+        Route::ListEffects => return effect_list::list(api, &query).await,
         Route::ForgetEffect => return idempotency::forget(api, &query).await,
         _ => {}
     }
@@ -247,6 +254,8 @@ async fn dispatch(
         }
         Route::Reacquire => idempotency::reacquire(api, idempotency::parse_reacquire(&body)?).await,
         Route::Renew => idempotency::renew(api, idempotency::parse_renew(&body)?).await,
+        Route::AckCumulative => settle::ack_cumulative(api, parse(&body, &query)?).await,
+        Route::ExpireLease => groups::expire(api, parse(&body, &query)?).await,
         Route::Nack => settle::nack(api, parse(&body, &query)?).await,
         Route::Extend => settle::extend(api, parse(&body, &query)?).await,
         Route::Release => settle::release(api, parse(&body, &query)?).await,

@@ -166,6 +166,8 @@ impl Rebuild {
                 | Event::Redriven { .. }
                 | Event::Acked { commits: Some(_), .. }
                 | Event::Acked { winner_until: Some(_), .. }
+                | Event::CumulativelyAcked { .. }
+                | Event::EffectDeadLettered(_)
                 | Event::Completed(_)
         ) || matches!(&record.event, Event::Produced { skipped, .. } if !skipped.is_empty());
         if in_parts {
@@ -201,6 +203,9 @@ impl Rebuild {
                 is_unknown(*dead_topic, *dead_partition, *dead_position)
             }
             Event::RetentionExpired { topic, partition, through } => is_unknown(*topic, *partition, *through),
+            Event::CumulativelyAcked { topic, partition, acks, .. } => {
+                acks.iter().any(|ack| is_unknown(*topic, *partition, ack.position))
+            }
             Event::GroupSought { topic, targets, .. } | Event::Purged { topic, ends: targets, .. } => (0..)
                 .map(PartitionId)
                 .zip(targets.iter())
@@ -237,6 +242,8 @@ impl Rebuild {
             let found = is_ahead(u64::from(topic.0), u64::from(state.next_topic().0));
             found.then(|| NextIds { next_topic: Some(topic), ..NextIds::default() })
         };
+        let dead =
+            |dead_topic: TopicId, dead_offset: Offset| offset(dead_topic, dead_offset).or_else(|| topic(dead_topic));
         match event {
             Event::Booted { boot } => {
                 let before = Boot(boot.0.checked_sub(1)?);
@@ -248,8 +255,10 @@ impl Rebuild {
             Event::Completed(step) => {
                 let mut stored =
                     step.outputs.iter().filter_map(|output| Some((output.stored.as_ref()?.topic, output.offset)));
-                stored.find_map(|(topic, at)| offset(topic, at))
+                let dead_letter = || step.dead_letter.as_ref().and_then(|slot| dead(slot.topic, slot.offset));
+                stored.find_map(|(topic, at)| offset(topic, at)).or_else(dead_letter)
             }
+            Event::EffectDeadLettered(failed) => dead(failed.dead_letter.topic, failed.dead_letter.offset),
             Event::TopicCreated { topic: id, .. } => topic(*id),
             Event::GroupCreated { topic, group, .. } => {
                 let next = state.topic(*topic)?.next_group();
@@ -259,9 +268,7 @@ impl Rebuild {
             Event::Produced { topic, offset: given, .. } | Event::Redriven { topic, offset: given, .. } => {
                 offset(*topic, *given)
             }
-            Event::DeadLettered { dead_topic, dead_offset, .. } => {
-                offset(*dead_topic, *dead_offset).or_else(|| topic(*dead_topic))
-            }
+            Event::DeadLettered { dead_topic, dead_offset, .. } => dead(*dead_topic, *dead_offset),
             _ => None,
         }
     }

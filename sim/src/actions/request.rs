@@ -81,7 +81,15 @@ pub enum Request {
         /// The delay before the retry.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         delay_ms: Option<u32>,
+        /// No retry: the message is dead-lettered.
+        #[serde(default, skip_serializing_if = "is_false")]
+        never: bool,
     },
+    /// Ack everything up to a delivery that went to its owner.
+    AckCumulative(DeliveryRef),
+    /// End the lease of a delivery as if it had run out.
+    #[serde(rename = "expire")]
+    ExpireLease(DeliveryRef),
     /// Extend the lease of a delivery.
     Extend {
         /// The delivery.
@@ -109,6 +117,9 @@ pub enum Request {
         /// The next messages.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         produce: Vec<NewMessage>,
+        /// The step failed for good, with one of a few errors: its message is dead-lettered instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<u8>,
     },
     /// Ask for a grant to run an effect.
     #[serde(rename = "begin")]
@@ -124,6 +135,9 @@ pub enum Request {
         /// One of a few results; 0 for none.
         #[serde(default, skip_serializing_if = "is_zero")]
         result: u8,
+        /// The delivery whose message is dead-lettered with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dead_letter: Option<DeliveryRef>,
     },
     /// Ask for another grant of an effect that failed.
     #[serde(rename = "reacquire")]
@@ -156,6 +170,24 @@ pub enum Request {
     ForgetEffect {
         /// The effect.
         effect: EffectRef,
+    },
+    /// List the records of effects.
+    #[serde(rename = "effects")]
+    ListEffects {
+        /// Of one of a few tenants; 0 for all.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        tenant: u8,
+        /// With this outcome.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outcome: Option<EffectOutcome>,
+        /// Unchanged for so long.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        older_ms: u32,
+        /// At most this many.
+        limit: u8,
+        /// After this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<EffectRef>,
     },
     /// Create a group.
     CreateGroup {

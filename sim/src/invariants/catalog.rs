@@ -92,8 +92,8 @@ catalog! {
     5 PURGED_NOT_REDELIVERED purged_not_redelivered: "a purged message is never delivered again";
 
     14 DEAD_NOT_REDELIVERED dead_not_redelivered: "a dead-lettered message is not delivered to its group again";
-    14 EXHAUSTED_NOT_REDELIVERED exhausted_not_redelivered: "a message whose attempts are exhausted is not delivered \
-        again";
+    14 EXHAUSTED_NOT_REDELIVERED exhausted_not_redelivered: "a message whose attempts are exhausted, or that its \
+        worker ruled out to retry, is not delivered again";
     14 DEAD_LETTERED_ONCE dead_lettered_once: "a message is dead-lettered once per group and acked there";
     14 DEAD_LETTERED_AT_LIMIT dead_lettered_at_limit: "a message is dead-lettered at its last attempt or past its \
         deadline, not before";

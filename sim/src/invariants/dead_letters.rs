@@ -30,8 +30,9 @@ pub(super) fn exhausted_not_redelivered(model: &GroupModel, context: &DeliveryCo
         true => before.is_some_and(|seen| seen.is_exhausted && !seen.is_uncertain && !seen.crashed),
         false => max_attempts > 0 && context.delivery.failures >= max_attempts,
     };
+    let is_non_retryable = before.is_some_and(|seen| seen.is_non_retryable);
     // A dead letter is not dead-lettered again.
-    let good = context.is_dead_letter || !is_exhausted;
+    let good = context.is_dead_letter || !is_exhausted && !is_non_retryable;
     catalog::EXHAUSTED_NOT_REDELIVERED.holds(good, || format!("{policy:?}: {:?}", context.delivery))
 }
 
@@ -61,7 +62,9 @@ pub(super) fn dead_letter_unchanged(
 }
 
 #[doc = sentence!(dead_lettered_at_limit)]
-pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, original: &Envelope) -> Verdict {
+///
+/// `is_requested` is whether a worker ruled out a retry of the message.
+pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, original: &Envelope, is_requested: bool) -> Verdict {
     let good = match dead.reason {
         DeadReason::MaxAttempts => {
             original.retry_policy.is_some_and(|policy| policy.max_attempts > 0 && dead.attempts >= policy.max_attempts)
@@ -69,6 +72,7 @@ pub(super) fn dead_lettered_at_limit(dead: &DeadLetter, original: &Envelope) -> 
         DeadReason::DeadlineExceeded => {
             original.deadline.as_ref().is_some_and(|deadline| deadline.at <= dead.routed_at)
         }
+        DeadReason::NonRetryable => is_requested,
     };
     catalog::DEAD_LETTERED_AT_LIMIT.holds(good, || format!("{dead:?} under {:?}", original.retry_policy))
 }
@@ -193,10 +197,10 @@ mod tests {
         let policy = |max_attempts| Some(RetryPolicy { max_attempts, ..RetryPolicy::default() });
         let under = |retry_policy| Envelope { retry_policy, ..Envelope::default() };
         let (exhausted, overdue) = (dead(DeadReason::MaxAttempts), dead(DeadReason::DeadlineExceeded));
-        holds(dead_lettered_at_limit(&exhausted, &under(policy(2))));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(policy(3))));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(None)));
-        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&overdue, &under(None)));
+        holds(dead_lettered_at_limit(&exhausted, &under(policy(2)), false));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(policy(3)), false));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&exhausted, &under(None), false));
+        violates(catalog::DEAD_LETTERED_AT_LIMIT, dead_lettered_at_limit(&overdue, &under(None), false));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use driftq_core::types::{
 };
 use driftq_core::{Refusal, Reply};
 
-use super::model::{EndOfLog, Model, Stop};
+use super::model::{EndOfLog, MessageIndex, Model, Stop};
 use super::topic::{Content, Progress, Topic};
 
 impl Model {
@@ -21,6 +21,18 @@ impl Model {
         last_error: &str,
     ) -> Result<(), EndOfLog> {
         self.record()?;
+        self.store_dead_letter((t, g, m), reason, last_error);
+        Ok(())
+    }
+
+    /// A dead letter cannot be dead-lettered again at a worker's request.
+    pub(super) fn check_dead_letter_source(&self, (t, ..): MessageIndex) -> Result<(), Refusal> {
+        let what = "a dead letter cannot be dead-lettered again; ack it, or nack it to be retried";
+        if self.topics[t].is_dlq() { Err(Refusal::Invalid(what)) } else { Ok(()) }
+    }
+
+    /// As [`Model::dead_letter_message`], as a part of a record.
+    pub(super) fn store_dead_letter(&mut self, (t, g, m): MessageIndex, reason: DeadReason, last_error: &str) {
         let topic = &self.topics[t];
         let (message, group) = (&topic.messages[m], &topic.groups[g]);
         let mut metadata = message.content.metadata.clone();
@@ -53,7 +65,6 @@ impl Model {
         self.unpin((t, g, m));
         self.remember_winner((t, g, m), None);
         self.mark_acked(t, g, m);
-        Ok(())
     }
 
     pub(super) fn add_topic(&mut self, name: TopicName, partitions: u32, retention: Retention) -> usize {

@@ -143,7 +143,7 @@ impl Model {
         self.dead_letter_message(t, g, m, DeadReason::DeadlineExceeded, error.as_str())
     }
 
-    fn lease_expired(&mut self, topic: usize, group: usize, message: usize) -> Result<(), EndOfLog> {
+    pub(super) fn lease_expired(&mut self, topic: usize, group: usize, message: usize) -> Result<(), EndOfLog> {
         let Progress::Attempted(attempted) = &self.topics[topic].groups[group].progress[message] else {
             unreachable!("an expiring lease was running")
         };

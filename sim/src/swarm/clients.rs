@@ -178,7 +178,7 @@ impl Clients {
             ActionKind::Ack => {
                 let delivery = self.delivery_ref(world)?;
                 match self.always_fails == Some(delivery.worker) {
-                    true => Request::Nack { delivery, reason: 1, delay_ms: None },
+                    true => Request::Nack { delivery, reason: 1, delay_ms: None, never: false },
                     false => Request::Ack(delivery),
                 }
             }
@@ -186,7 +186,29 @@ impl Clients {
                 delivery: self.delivery_ref(world)?,
                 reason: if self.source.one_in(6) { 0 } else { 1 + self.source.below(3) as u8 },
                 delay_ms: self.source.one_in(4).then(|| self.source.below(300) as u32),
+                never: self.source.one_in(8),
             },
+            ActionKind::AckCumulative => {
+                let mut delivery = self.delivery_ref(world)?;
+                if self.source.one_in(12) {
+                    let tamperings = [Tampering::WrongOwner, Tampering::WrongPartition, Tampering::NoGroup];
+                    delivery.tampering = self.source.pick(&tamperings);
+                }
+                Request::AckCumulative(delivery)
+            }
+            // Of any delivery, settled or not.
+            ActionKind::ExpireLease => {
+                let worker = self.worker();
+                let read: Vec<&HeldDelivery> = world.network().read_by(worker).collect();
+                let nth = self.source.below(read.len() as u64) as usize;
+                let mut delivery = delivery_ref(worker, read.get(nth)?, world);
+                if self.source.one_in(12) {
+                    let tamperings = [Tampering::WrongOffset, Tampering::WrongPartition, Tampering::NoGroup];
+                    delivery.tampering = self.source.pick(&tamperings);
+                }
+                Request::ExpireLease(delivery)
+            }
+            ActionKind::ListEffects => self.list_effects(),
             ActionKind::Extend => Request::Extend {
                 delivery: self.delivery_ref(world)?,
                 lease_ms: self.source.one_in(2).then(|| 1 + self.source.below(500) as u32),
@@ -375,7 +397,12 @@ impl Clients {
         let mut delivery = delivery_ref(worker, held, world);
         delivery.tampering = self.source.pick(&tamperings);
         Some(match self.source.below(4) {
-            0 => Request::Nack { delivery, reason: self.source.below(4) as u8, delay_ms: None },
+            0 => Request::Nack {
+                delivery,
+                reason: self.source.below(4) as u8,
+                delay_ms: None,
+                never: self.source.one_in(6),
+            },
             1 => Request::Extend { delivery, lease_ms: None },
             2 => Request::Release(delivery),
             _ => Request::Ack(delivery),

@@ -73,6 +73,9 @@ kinds! {
     BootAndCrash: Optional 1,
     Withdraw: Optional 3,
     Purge: Optional 2,
+    AckCumulative: Optional 5,
+    ExpireLease: Optional 3,
+    ListEffects: Optional 2,
 }
 
 /// Kinds of store users, with their largest weights.

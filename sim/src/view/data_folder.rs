@@ -147,6 +147,11 @@ impl<'p> TimelineBuilder<'p> {
             | Event::Released { message_ref }
             | Event::Withdrawn { message_ref } => self.owner_track(state, message_ref),
             Event::Completed(step) => self.owner_track(state, &step.message_ref),
+            Event::EffectDeadLettered(failed) => self.owner_track(state, &failed.message_ref),
+            Event::CumulativelyAcked { .. } => match event.parts().first().and_then(message_ref) {
+                Some(first) => self.owner_track(state, first),
+                None => BROKER,
+            },
             Event::TopicCreated { .. }
             | Event::TopicDeleted { .. }
             | Event::GroupCreated { .. }
@@ -213,6 +218,7 @@ impl<'p> TimelineBuilder<'p> {
     }
 
     fn note_leases(&mut self, state: &State, number: usize, track: usize, event: &Event) {
+        event.parts().iter().for_each(|part| self.note_leases(state, number, track, part));
         match event {
             Event::Delivered { message_ref, token, until, .. } => {
                 self.in_flight.insert(*message_ref, self.leases.len());
@@ -236,7 +242,9 @@ impl<'p> TimelineBuilder<'p> {
                 }
             }
             Event::Acked { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Acked),
-            Event::Completed(step) => self.end(&step.message_ref, number, LeaseEnd::Acked),
+            Event::Completed(step) if step.dead_letter.is_none() => {
+                self.end(&step.message_ref, number, LeaseEnd::Acked);
+            }
             Event::Nacked { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Nacked),
             Event::Expired { message_ref, .. } => self.end(message_ref, number, LeaseEnd::Expired),
             Event::Released { message_ref } => self.end(message_ref, number, LeaseEnd::Released),
@@ -372,6 +380,17 @@ struct Subjects {
 impl Subjects {
     fn of(state: &State, event: &Event) -> Self {
         let mut subjects = Self::default();
+        for part in event.parts() {
+            let of_part = Self::of(state, &part);
+            subjects.topics.extend(of_part.topics);
+            subjects.groups.extend(of_part.groups);
+            subjects.messages.extend(of_part.messages);
+        }
+        subjects.topics.dedup();
+        subjects.groups.dedup();
+        if !subjects.messages.is_empty() {
+            return subjects;
+        }
         if let Some(message_ref) = message_ref(event) {
             subjects.topics.push(topic(state, message_ref.topic));
             subjects.groups.push(group(state, message_ref.topic, message_ref.group));
@@ -437,7 +456,9 @@ fn glyph(event: &Event) -> Glyph {
         Event::Booted { .. } => Glyph::Boot,
         Event::Produced { .. } | Event::Redriven { .. } => Glyph::Produce,
         Event::Delivered { .. } => Glyph::Delivery,
-        Event::Acked { .. } | Event::Completed(_) => Glyph::Ack,
+        Event::EffectDeadLettered(_) => Glyph::Dead,
+        Event::Completed(step) if step.dead_letter.is_some() => Glyph::Dead,
+        Event::Acked { .. } | Event::CumulativelyAcked { .. } | Event::Completed(_) => Glyph::Ack,
         Event::Nacked { .. } => Glyph::Nack,
         Event::DeadLettered { .. } => Glyph::Dead,
         Event::EffectBegun(_) | Event::EffectFinished { .. } | Event::EffectRenewed { .. } => Glyph::Effect,

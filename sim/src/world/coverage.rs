@@ -102,6 +102,7 @@ pub(super) fn delivery(coverage: &mut Coverage, delivery: &Delivery) {
         coverage.hit(match dead.reason {
             DeadReason::MaxAttempts => Point::DeadByAttempts,
             DeadReason::DeadlineExceeded => Point::DeadByDeadline,
+            DeadReason::NonRetryable => Point::DeadByWorker,
         });
     }
 }

@@ -37,6 +37,11 @@ pub fn identity(effect: &EffectRef) -> Identity {
     Identity::new(tenant, scope, IDENTITIES[usize::from(effect.key) % IDENTITIES.len()])
 }
 
+/// One of the tenants.
+pub(super) fn tenant_of(number: u8) -> Text {
+    TENANTS[usize::from(number) % TENANTS.len()].into()
+}
+
 /// The effect of a group's work on a message with this envelope, if the message has an identity.
 pub(super) fn effect_of(topic: Topic, group: Group, envelope: &Envelope) -> Option<EffectRef> {
     let key = IDENTITIES.iter().position(|key| Some(*key) == envelope.identity_key())?;

@@ -2,9 +2,9 @@
 
 use driftq_core::Command;
 use driftq_core::command::{
-    Ack, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
-    ListTopics, Nack, OnDisconnect, Pause, Peek, Produce, Redrive, RedriveRest, RedriveSelection, Release, Resume,
-    Seek, SeekTo, SetPrefetch, Subscribe, TokenClaim, Unsubscribe,
+    Ack, AckCumulative, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
+    ExpireLease, Extend, ListGroups, ListTopics, Nack, OnDisconnect, Pause, Peek, Produce, Redrive, RedriveRest,
+    RedriveSelection, Release, Resume, Retry, Seek, SeekTo, SetPrefetch, Subscribe, TokenClaim, Unsubscribe,
 };
 use driftq_core::faults::Faults;
 use driftq_core::types::{GroupStart, Retention, *};
@@ -265,12 +265,23 @@ impl<F: Faults> World<F> {
 
     fn draw_settle(&mut self) -> Command {
         let claim = self.draw_claim();
-        match self.below(12) {
+        match self.below(14) {
+            12 => {
+                let Claim { topic, group, partition, offset, owner, .. } = claim;
+                Command::AckCumulative(AckCumulative { topic, group, partition, offset, owner })
+            }
+            13 => {
+                let Claim { topic, group, partition, offset, .. } = claim;
+                Command::ExpireLease(ExpireLease { topic, group, partition, offset })
+            }
             0..=4 => Command::Ack(Ack(claim)),
             5..=8 => Command::Nack(Nack {
                 claim,
                 reason: REASONS[self.below(4) as usize].into(),
-                delay: self.maybe(0.2, |world| world.millis(80)),
+                retry: match self.below(8) {
+                    0 => Retry::Never,
+                    _ => Retry::after(self.maybe(0.2, |world| world.millis(80))),
+                },
             }),
             9 => Command::Extend(Extend { claim, lease: self.maybe(0.8, |world| world.millis(150)) }),
             _ => Command::Release(Release(claim)),

@@ -81,8 +81,12 @@ pub fn delivery_ref() -> impl Strategy<Value = DeliveryRef> {
 pub fn settle_request() -> impl Strategy<Value = Request> {
     prop_oneof![
         5 => delivery_ref().prop_map(Request::Ack),
-        4 => (delivery_ref(), 0..5_u8, weighted(0.2, span()))
-            .prop_map(|(delivery, reason, delay_ms)| Request::Nack { delivery, reason, delay_ms }),
+        4 => (delivery_ref(), 0..5_u8, weighted(0.2, span()), weighted(0.1, Just(())))
+            .prop_map(|(delivery, reason, delay_ms, never)| {
+                Request::Nack { delivery, reason, delay_ms, never: never.is_some() }
+            }),
+        1 => delivery_ref().prop_map(Request::AckCumulative),
+        1 => delivery_ref().prop_map(Request::ExpireLease),
         2 => (delivery_ref(), weighted(0.8, span())).prop_map(|(delivery, lease_ms)| Request::Extend { delivery, lease_ms }),
         2 => delivery_ref().prop_map(Request::Release),
         1 => worker().prop_map(|worker| Request::Withdraw { worker }),
@@ -93,8 +97,8 @@ pub fn settle_request() -> impl Strategy<Value = Request> {
 /// A completed step with outputs.
 pub fn complete() -> BoxedStrategy<Request> {
     let outputs = vec(new_message().boxed(), 0..3).boxed();
-    (delivery_ref(), 0..5_u8, outputs)
-        .prop_map(|(delivery, result, produce)| Request::Complete { delivery, result, produce })
+    (delivery_ref(), 0..5_u8, outputs, weighted(0.15, 0..4_u8))
+        .prop_map(|(delivery, result, produce, failed)| Request::Complete { delivery, result, produce, failed })
         .boxed()
 }
 
@@ -155,7 +159,10 @@ pub fn store() -> BoxedStrategy<Request> {
     );
     prop_oneof![
         5 => begin,
-        4 => (grant(worker()), outcome(), 0..5_u8).prop_map(|(grant, outcome, result)| Request::FinishEffect { grant, outcome, result }),
+        4 => (grant(worker()), outcome(), 0..5_u8, weighted(0.2, delivery_ref()))
+            .prop_map(|(grant, outcome, result, dead_letter)| {
+                Request::FinishEffect { grant, outcome, result, dead_letter }
+            }),
         1 => (worker(), effect(), weighted(0.5, span()))
             .prop_map(|(worker, effect, lease_ms)| Request::ReacquireEffect { worker, effect, lease_ms }),
         1 => (grant(worker()), weighted(0.5, span())).prop_map(|(grant, lease_ms)| Request::RenewEffect { grant, lease_ms }),

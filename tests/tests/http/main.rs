@@ -29,3 +29,4 @@ mod smoke;
 mod status;
 mod step_atomicity;
 mod topics;
+mod worker_verdicts;

@@ -1,7 +1,8 @@
 //! What the model answers, printed. Fields at their default are left out; tokens, consumers and times print by name.
 
 use driftq_core::reply::{
-    Blocked, Delivery, GroupInfo, Peeked, Produced, ProgressInfo, RouterUse, StepOutput, StoreReply, TopicInfo,
+    Blocked, Delivery, EffectPage, GroupInfo, Peeked, Produced, ProgressInfo, RouterUse, StepOutput, StoreReply,
+    TopicInfo,
 };
 use driftq_core::types::{
     Body, DeadLetter, Effect, EffectStatus, Metadata, Millis, Outcome, Priority, RetryPolicy, Timestamp,
@@ -83,6 +84,7 @@ impl Printer<'_> {
             Reply::Completed(outputs) => {
                 std::iter::once("completed".to_owned()).chain(outputs.iter().map(print_step_output)).collect()
             }
+            Reply::Store(StoreReply::Listed(page)) => self.page(&page),
             Reply::Store(reply) => vec![self.store(reply, binding)],
         }
     }
@@ -182,7 +184,23 @@ impl Printer<'_> {
             }
             StoreReply::Renewed { lease_until } => format!("ok lease_until={}", self.time(lease_until)),
             StoreReply::Effect(effect) => self.effect(&effect),
+            StoreReply::Listed(_) => unreachable!("printed as lines"),
         }
+    }
+
+    fn page(&mut self, page: &EffectPage) -> Vec<String> {
+        let mut lines: Vec<_> = page
+            .effects
+            .iter()
+            .map(|(identity, effect)| {
+                let (kind, tenant, key) = (identity.scope.kind().as_str(), identity.tenant(), identity.key());
+                format!("{kind} tenant={tenant} key={key} {}", self.effect(effect))
+            })
+            .collect();
+        // The order depends on a hash of the identities.
+        lines.sort_unstable();
+        let end = if page.next.is_some() { "more" } else { "end" };
+        lines.into_iter().chain([end.to_owned()]).collect()
     }
 
     fn effect(&mut self, effect: &Effect) -> String {

@@ -90,7 +90,13 @@ impl Tracker {
                 | StoreCommand::Reacquire(Reacquire { identity, .. })
                 | StoreCommand::Renew(Renew { identity, .. })
                 | StoreCommand::Lookup(Lookup { identity })
-                | StoreCommand::Forget(Forget { identity })) = &**store;
+                | StoreCommand::Forget(Forget { identity })) = &**store
+                else {
+                    return;
+                };
+                if let Some((_, _, delivery)) = dead_lettered_by(store) {
+                    self.maybe_acked(pending, delivery.offset);
+                }
                 if let Some(model) = self.effects.get_mut(identity) {
                     model.mark_unknown();
                 }
@@ -104,6 +110,15 @@ impl Tracker {
                 if let Some(model) = self.group_model_mut(pending) {
                     model.on_seek(pending.after);
                     model.crashed = true;
+                }
+            }
+            Command::AckCumulative(_) => {
+                pending.cumulative.iter().for_each(|offset| self.maybe_acked(pending, *offset));
+            }
+            Command::ExpireLease(expire) => {
+                let model = self.group_model_mut(pending);
+                if let Some(seen) = model.and_then(|model| model.seen.get_mut(&expire.offset)) {
+                    seen.is_uncertain = true;
                 }
             }
             command => {

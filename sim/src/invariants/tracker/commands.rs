@@ -2,7 +2,8 @@
 
 use driftq_core::Pipeline;
 use driftq_core::command::{
-    Command, CreateGroup, DescribeTopic, Purge, Redrive, RedriveSelection, Seek, SeekTo, Subscribe, TokenClaim,
+    AckCumulative, Command, CreateGroup, DescribeTopic, Purge, Redrive, RedriveSelection, Seek, SeekTo, Subscribe,
+    TokenClaim,
 };
 use driftq_core::faults::Faults;
 use driftq_core::state::{Group, State, Topic};
@@ -60,6 +61,7 @@ impl Tracker {
                 _ => None,
             },
             claim_is_valid,
+            cumulative: cumulative(state, &command),
             unacked_deliveries: self.unacked_deliveries(state, &command),
             acked_at_once: None,
             step: None,
@@ -83,6 +85,7 @@ impl Tracker {
         pending.acked_at_once =
             pending.produce.as_ref().and_then(|destination| acked_at_once(pipeline.state(), destination));
         self.note_done(&pending);
+        self.dead_letter_requests.extend(dead_letter_request(&pending.command));
         self.winners_full |= pending.winners_full || pipeline.state().winners().len() >= self.limits.completions_max;
         if let Some(before) = pending.stale_digest {
             stale_claim_is_noop(&pending.command, before, pipeline.state().digest())?;
@@ -171,13 +174,15 @@ impl Tracker {
 
     /// A group is asked to ack a message. Whether that succeeds or not, a later message of its identity may be skipped.
     fn note_done(&mut self, pending: &PendingCommand) {
-        let (Command::Ack(_) | Command::Complete(_), Some(topic)) = (&pending.command, pending.topic) else { return };
-        let offset =
-            claim(&pending.command).filter(|_| pending.claim_is_valid != Some(false)).map(|claim| claim.offset);
-        let known = offset.and_then(|offset| self.topics.get(&topic)?.messages.get(&offset));
-        let identity = known.and_then(|known| done_identity(self.produced_messages.get(&known.number)?));
-        if let (Some(identity), Some(model)) = (identity, self.group_model_mut(pending)) {
-            model.done.insert(identity);
+        let Some(topic) = pending.topic else { return };
+        let claimed = claim(&pending.command).filter(|_| is_ack(&pending.command));
+        let claimed = claimed.filter(|_| pending.claim_is_valid != Some(false)).map(|claim| claim.offset);
+        for offset in claimed.into_iter().chain(pending.cumulative.iter().copied()) {
+            let known = self.topics.get(&topic).and_then(|topic| topic.messages.get(&offset));
+            let identity = known.and_then(|known| done_identity(self.produced_messages.get(&known.number)?));
+            if let (Some(identity), Some(model)) = (identity, self.group_model_mut(pending)) {
+                model.done.insert(identity);
+            }
         }
     }
 
@@ -244,6 +249,17 @@ fn ids(state: &State, command: &Command) -> (Option<TopicId>, Option<GroupId>) {
     let topic = topic.and_then(|name| state.topic_named(name));
     let group = topic.and_then(|topic| Some(topic.group_named(group?)?.id()));
     (topic.map(Topic::id), group)
+}
+
+/// The messages up to the offset of a cumulative ack whose newest delivery went to its owner.
+fn cumulative(state: &State, command: &Command) -> Vec<Offset> {
+    let Command::AckCumulative(AckCumulative { topic, group, partition, offset, owner }) = command else {
+        return Vec::new();
+    };
+    let progress = state.topic_named(topic).and_then(|topic| topic.group_named(group)?.progress(*partition));
+    let deliveries = progress.into_iter().flat_map(|progress| progress.deliveries());
+    let is_its = |entry: &&DeliveryState| entry.offset <= *offset && entry.owner == *owner;
+    deliveries.map(|(_, entry)| entry).filter(is_its).map(|entry| entry.offset).collect()
 }
 
 fn matches_no_delivery(state: &State, command: &Command) -> bool {

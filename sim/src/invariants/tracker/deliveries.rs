@@ -108,6 +108,7 @@ impl GroupModel {
             reasons: before.map(|seen| seen.reasons).unwrap_or_default(),
             may_be_withdrawn: false,
             is_exhausted: false,
+            is_non_retryable: false,
             is_unknown,
             is_uncertain: false,
             crashed: false,

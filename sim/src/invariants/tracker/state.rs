@@ -39,6 +39,8 @@ pub(crate) struct Tracker {
     /// The numbers of messages that steps produce.
     pub(super) expected_outputs: BTreeSet<u64>,
     pub(super) torn: Vec<TornStep>,
+    /// The messages that workers asked to dead-letter.
+    pub(super) dead_letter_requests: BTreeSet<(TopicName, GroupName, Offset)>,
     /// As many winners have been remembered as the limit allows, so some may have been forgotten early.
     pub(super) winners_full: bool,
     /// The next offset of each dead-letter topic when the last redrive of all was asked for that named a rest.
@@ -72,6 +74,7 @@ impl Tracker {
             maybe_completed: BTreeSet::new(),
             expected_outputs: BTreeSet::new(),
             torn: Vec::new(),
+            dead_letter_requests: BTreeSet::new(),
             winners_full: false,
             redrive_ends: BTreeMap::new(),
             boot: Boot(0),
@@ -115,6 +118,7 @@ impl Tracker {
             maybe_completed,
             expected_outputs,
             torn,
+            dead_letter_requests,
             winners_full,
             redrive_ends,
             boot,
@@ -133,7 +137,8 @@ impl Tracker {
         )?;
         write!(
             out,
-            "{winners_full} {redrive_ends:?} {boot:?} {skips} {reclaimed} {observed_at:?} {has_new_reply} {wall:?} "
+            "{dead_letter_requests:?} {winners_full} {redrive_ends:?} {boot:?} {skips} {reclaimed} {observed_at:?} \
+             {has_new_reply} {wall:?} "
         )
     }
 

@@ -145,7 +145,8 @@ impl Tracker {
         let Some(source) = source else { return Ok(()) };
         let original = source.body.metadata();
         dead_letter_unchanged(message, dead, source, &original)?;
-        dead_lettered_at_limit(dead, &original.envelope)?;
+        let named = (dead.original_topic.clone(), dead.group.clone(), dead.original_offset);
+        dead_lettered_at_limit(dead, &original.envelope, self.dead_letter_requests.contains(&named))?;
 
         let progress = group.progress(source.partition);
         let is_acked = progress.is_some_and(|progress| progress.acked().contains(source.position));
@@ -244,6 +245,7 @@ impl Tracker {
                 Command::Seek(Seek { .. }) => view.is_sought = true,
                 Command::Ack(Ack(claim)) => view.acks.push(claim.offset),
                 Command::Complete(complete) => view.acks.push(complete.claim.offset),
+                Command::AckCumulative(_) => view.acks.extend_from_slice(&pending.cumulative),
                 _ => {}
             }
         }

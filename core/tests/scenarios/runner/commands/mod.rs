@@ -128,6 +128,8 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
         "close" => CloseStream { consumer: consumer(names, args)? }.into(),
         "produce" => messages::produce(args)?.into(),
         "ack" => messages::ack(names, args)?.into(),
+        "ack-cumulative" => messages::ack_cumulative(args)?.into(),
+        "expire" => messages::expire_lease(args)?.into(),
         "nack" => messages::nack(names, args)?.into(),
         "extend" => messages::extend(names, args)?.into(),
         "release" => messages::release(names, args)?.into(),
@@ -146,6 +148,7 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
         "finish" => effects::finish(names, args)?.into(),
         "renew" => effects::renew(names, args)?.into(),
         "lookup" => effects::lookup(args)?.into(),
+        "list-effects" => effects::list(args)?.into(),
         "forget" => effects::forget(args)?.into(),
         other => return Err(format!("unknown command \"{other}\"")),
     };
