@@ -23,6 +23,7 @@ impl<F: Faults> Broker<F> {
             next_consumer,
             next_token,
             stalled_until,
+            disk_was_full,
             failure,
             closing,
             counters: _,
@@ -31,6 +32,9 @@ impl<F: Faults> Broker<F> {
         index.canonical(out)?;
         write!(out, "{} {now:?} {origin:?} {check_clock_at:?} {appended:?} {durable:?} ", state.digest())?;
         write!(out, "{held:?} {withdrawn:?} ")?;
-        write!(out, "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} ")
+        write!(
+            out,
+            "{next_ticket:?} {next_consumer:?} {next_token} {stalled_until:?} {failure:?} {closing} {disk_was_full} "
+        )
     }
 }

@@ -9,6 +9,7 @@ mod counters;
 mod dispatch;
 mod execute;
 mod inspect;
+mod retention;
 mod timeouts;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -93,6 +94,8 @@ pub struct Broker<F: Faults = NoFaults> {
     next_consumer: ConsumerId,
     next_token: u64,
     stalled_until: Option<Timestamp>,
+    /// Whether the log has refused a message for want of space since retained messages were last removed.
+    disk_was_full: bool,
     failure: Option<LogFault>,
     closing: bool,
     counters: Counters,
@@ -123,6 +126,7 @@ impl<F: Faults> Broker<F> {
             next_consumer: ConsumerId(1),
             next_token: 0,
             stalled_until: None,
+            disk_was_full: false,
             failure: None,
             closing: false,
             counters: Counters::default(),
@@ -161,6 +165,7 @@ impl<F: Faults> Broker<F> {
         self.hold(Output::Reply { ticket, result });
         self.dispatch(log);
         self.limit_winners(log);
+        self.limit_retained(log);
         ticket
     }
 
@@ -171,6 +176,7 @@ impl<F: Faults> Broker<F> {
             self.advance(now.into(), log);
             self.dispatch(log);
             self.limit_winners(log);
+            self.limit_retained(log);
         }
     }
 
@@ -235,7 +241,9 @@ impl<F: Faults> Broker<F> {
         if self.failure.is_some() || self.closing {
             return None;
         }
-        let work = (self.index.has_work() || self.excess_winners() > 0).then_some(self.now);
+        let has_excess = self.excess_winners() > 0 || self.excess_retained() > 0;
+        let has_work = self.index.has_work() || has_excess || self.index.departed.first_due().is_some();
+        let work = has_work.then_some(self.now);
         let grant = self.index.leases.grants.next_check();
         let wall = self.index.timers.next_wall().map(|wall| self.state.wall_clock().reaches(wall));
         let times = [work, self.index.timers.next(), grant, wall, self.check_clock_at];
@@ -332,6 +340,7 @@ impl<F: Faults> Broker<F> {
         self.adjust_wall_clock(now.wall, log);
         self.check_grants(log);
         self.fire_due_timers(log);
+        self.delete_departed_groups(log);
         self.index.reclaim();
     }
 
@@ -345,7 +354,10 @@ impl<F: Faults> Broker<F> {
     }
 
     fn commit_record(&mut self, record: &Record, class: SpaceClass, log: &mut impl LogSink) -> Result<(), LogRefusal> {
-        let lsn = log.append(record, class).inspect_err(|_| self.counters.refused += 1)?;
+        let lsn = log.append(record, class).inspect_err(|refusal| {
+            self.counters.refused += 1;
+            self.disk_was_full |= *refusal == LogRefusal::Full && class == SpaceClass::Growth;
+        })?;
         assert!(lsn > self.appended, "LSNs increase");
         self.counters.count(&record.event);
         counters::count_dead_letter(&mut self.dead_letters, &self.state, &record.event);
@@ -381,7 +393,7 @@ impl<F: Faults> Broker<F> {
     fn refusal(&self, refusal: LogRefusal) -> Refusal {
         match refusal {
             LogRefusal::Full => Refusal::StorageFull,
-            LogRefusal::Busy => Refusal::Overloaded { reason: Overload::Log, retry_after: self.limits.retry_after },
+            LogRefusal::Busy => self.context().overloaded(Overload::Log),
             LogRefusal::TooLong => Refusal::Invalid("the record would be too long for the log"),
         }
     }

@@ -129,6 +129,19 @@ faults! {
     DelayFollowsWall "delay-follows-wall": "A delay ends by the wall clock, also if that is set.",
     BackoffHidesDeadline "backoff-hides-deadline": "A deadline that passes during a backoff has no effect until its \
         end.",
+    NewGroupMissesHistory "new-group-misses-history": "A new group does not see the retained messages.",
+    RetainedRefusesProduce "retained-refuses-produce": "Retained messages count against the limits of a partition.",
+    RetentionDefaultNotRecorded "retention-default-not-recorded": "The default retention is not written into the \
+        record of a topic.",
+    RetainedBoundIgnored "retained-bound-ignored": "The memory of retained messages is not limited.",
+    RetainedOutTakesAll "retained-out-takes-all": "Removing retained messages removes all of a partition.",
+    DeadLettersNotRetained "dead-letters-not-retained": "A dead-letter topic retains nothing, whatever its source does.",
+    PatchNotDurable "patch-not-durable": "Replaying a change of retention does nothing.",
+    IdleGroupWithAcksDeleted "idle-group-with-acks-deleted": "A group that has acked is deleted once it is idle.",
+    RequestedGroupDeleted "requested-group-deleted": "A group that was created by request is deleted once it is idle.",
+    IdleGroupStays "idle-group-stays": "A group that no consumer returns to is never deleted.",
+    EphemeralSurvives "ephemeral-survives": "An ephemeral group outlives its last consumer.",
+    SnapshotForgetsAcks "snapshot-forgets-acks": "A snapshot does not say whether a group has acked.",
     SyncRetriedAfterFailure "sync-retried-after-failure": "A failed sync is retried and its success is trusted.",
     FailureIgnored "failure-ignored": "A failed write is reported as a success.",
     SegmentRemovedEarly "segment-removed-early": "Closed segments are removed before the snapshot that replaces them \

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::collections::ack_set::AckSet;
 use crate::collections::cow::CowMap;
-use crate::types::{Body, GroupId, Offset, Position, Retention, Timestamp};
+use crate::types::{Body, GroupId, Offset, Position, RETAINED_MESSAGE_OVERHEAD, Retention, Timestamp};
 
 /// A stored message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,13 @@ pub struct Load {
     pub bytes: u64,
 }
 
+impl Message {
+    /// What it costs in memory, roughly.
+    pub(super) fn memory(&self) -> u64 {
+        self.body.encoded_len() + RETAINED_MESSAGE_OVERHEAD
+    }
+}
+
 impl Load {
     fn add(&mut self, message: &Message) {
         self.messages += 1;
@@ -40,6 +47,10 @@ impl Load {
         self.bytes -= message.body.payload_len();
     }
 }
+
+/// The most retained messages that one ack removes. After the retention of a topic was shortened, or a long message
+/// was acked, there can be many to remove; records of their own remove the others.
+const REMOVED_PER_ACK: usize = 1_024;
 
 /// The messages of one partition, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +65,8 @@ pub struct Partition {
     /// Messages acked in every group and kept for replay.
     pub(super) retained: CowMap<Position, ()>,
     pub(super) retained_load: Load,
+    /// The memory of the retained messages.
+    pub(super) retained_memory: u64,
     /// Redriven messages and the only group to which each is visible.
     pub(super) exclusive: BTreeMap<Position, GroupId>,
 }
@@ -146,6 +159,50 @@ impl Partition {
         self.retained.iter().map(|(position, ())| *position)
     }
 
+    /// The retained messages and their key and value bytes.
+    #[must_use]
+    pub fn retained_load(&self) -> Load {
+        self.retained_load
+    }
+
+    /// The memory of the retained messages, as [`Limits::retained_bytes_max`](crate::types::Limits) counts it.
+    #[must_use]
+    pub fn retained_memory(&self) -> u64 {
+        self.retained_memory
+    }
+
+    /// The last of the retained messages that `retention` does not keep at `now`, at most the `max` oldest of them.
+    #[must_use]
+    pub(crate) fn retained_over(&self, retention: Retention, now: Timestamp, max: usize) -> Option<Position> {
+        let mut bytes = self.retained_load.bytes;
+        let mut is_over = |position: &Position| {
+            let message = self.messages.get(position).expect("a retained message is stored");
+            let too_old = retention.age.is_some_and(|age| message.produced_at.after(age) <= now);
+            let too_many = retention.bytes.is_some_and(|max| bytes > max);
+            bytes -= message.body.payload_len();
+            too_old || too_many
+        };
+        self.retained().take(max).take_while(|position| is_over(position)).last()
+    }
+
+    /// The last of the oldest retained messages, at most `max`, that are `included` and whose removal frees `memory`.
+    #[must_use]
+    pub(crate) fn retained_for(
+        &self,
+        memory: u64,
+        max: usize,
+        included: impl Fn(Timestamp) -> bool,
+    ) -> Option<Position> {
+        let mut freed = 0;
+        let needed = |position: &Position| {
+            let message = self.messages.get(position).expect("a retained message is stored");
+            let is_needed = freed < memory && included(message.produced_at);
+            freed += message.memory();
+            is_needed
+        };
+        self.retained().take(max).take_while(needed).last()
+    }
+
     /// Whether the message at `position` is stored and not yet acked in every group.
     #[must_use]
     pub fn in_backlog(&self, position: Position) -> bool {
@@ -183,7 +240,7 @@ impl Partition {
         }
         if retention.keeps_acked() {
             self.retain(position);
-            self.enforce_retained_bytes(retention);
+            self.enforce_retained_bytes(retention, REMOVED_PER_ACK);
         } else {
             self.remove_from_backlog(position);
         }
@@ -205,6 +262,7 @@ impl Partition {
         self.backlog = Load::default();
         self.retained = CowMap::new();
         self.retained_load = Load::default();
+        self.retained_memory = 0;
         let mut acked = Vec::new();
         for (position, message) in self.messages.iter() {
             if groups > 0 && message.acked_in == groups {
@@ -222,7 +280,7 @@ impl Partition {
                 self.remove_from_backlog(position);
             }
         }
-        self.enforce_retained_bytes(retention);
+        self.enforce_retained_bytes(retention, usize::MAX);
     }
 
     /// Removes a message, if it is stored, from the backlog or the retained ones.
@@ -230,6 +288,7 @@ impl Partition {
         if self.retained.remove(&position).is_some() {
             let message = self.messages.remove(&position).expect("a retained message is stored");
             self.retained_load.subtract(&message);
+            self.retained_memory -= message.memory();
             self.trim(position, message.offset);
         } else if self.messages.contains_key(&position) {
             self.remove_from_backlog(position);
@@ -271,13 +330,17 @@ impl Partition {
         let message = self.messages.get(&position).expect("the message is stored");
         self.backlog.subtract(message);
         self.retained_load.add(message);
+        self.retained_memory += message.memory();
         self.retained.insert(position, ());
     }
 
-    fn enforce_retained_bytes(&mut self, retention: Retention) {
+    /// Removes the oldest retained messages beyond the retention's bytes, at most `max`.
+    fn enforce_retained_bytes(&mut self, retention: Retention, max: usize) {
         let Some(bytes_max) = retention.bytes else { return };
-        while self.retained_load.bytes > bytes_max {
+        let mut left = max;
+        while self.retained_load.bytes > bytes_max && left > 0 {
             self.remove_oldest_retained();
+            left -= 1;
         }
     }
 

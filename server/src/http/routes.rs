@@ -18,6 +18,7 @@ pub(crate) enum Route {
     ListTopics,
     CreateTopic,
     DescribeTopic(TopicName),
+    ChangeTopic(TopicName),
     DeleteTopic(TopicName),
     Produce,
     Consume,
@@ -101,8 +102,9 @@ impl Route {
         };
         match *method {
             Method::GET => Ok(Self::DescribeTopic(name()?)),
+            Method::PATCH => Ok(Self::ChangeTopic(name()?)),
             Method::DELETE => Ok(Self::DeleteTopic(name()?)),
-            _ => Err(ApiError::method_not_allowed("GET, DELETE")),
+            _ => Err(ApiError::method_not_allowed("GET, PATCH, DELETE")),
         }
     }
 }

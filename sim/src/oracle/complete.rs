@@ -38,6 +38,9 @@ impl Model {
             Ok(((), produced)) => produced,
             Err(stop) => {
                 (self.topics, self.scopes, self.sweeps) = before;
+                if let Stop::Refused(refusal) = &stop {
+                    self.note_refusal(refusal);
+                }
                 return Err(stop);
             }
         };
@@ -48,6 +51,7 @@ impl Model {
         if self.contested((t, g, m)).is_some() {
             self.remember_winner((t, g, m), Some(token));
         }
+        self.topics[t].groups[g].has_acked = true;
         self.mark_acked(t, g, m);
         let (topic, group) = (self.topics[t].id, self.topics[t].groups[g].id);
         let message = (topic, group, complete.claim.partition, complete.claim.offset);

@@ -148,7 +148,9 @@ impl<'p> TimelineBuilder<'p> {
             | Event::Withdrawn { message_ref } => self.owner_track(state, message_ref),
             Event::Completed(step) => self.owner_track(state, &step.message_ref),
             Event::TopicCreated { .. }
+            | Event::RetentionChanged { .. }
             | Event::TopicDeleted { .. }
+            | Event::GroupOriginChanged { .. }
             | Event::GroupCreated { .. }
             | Event::GroupDeleted { .. }
             | Event::GroupPaused { .. }
@@ -382,10 +384,13 @@ impl Subjects {
                 subjects.topics.push(topic(state, *id));
                 subjects.groups.push(name.as_str().to_owned());
             }
-            Event::TopicDeleted { topic: id } | Event::RetentionExpired { topic: id, .. } => {
+            Event::TopicDeleted { topic: id }
+            | Event::RetentionChanged { topic: id, .. }
+            | Event::RetentionExpired { topic: id, .. } => {
                 subjects.topics.push(topic(state, *id));
             }
             Event::GroupDeleted { topic: id, group: group_id }
+            | Event::GroupOriginChanged { topic: id, group: group_id, .. }
             | Event::GroupPaused { topic: id, group: group_id }
             | Event::GroupResumed { topic: id, group: group_id }
             | Event::GroupSought { topic: id, group: group_id, .. } => {
@@ -446,8 +451,10 @@ fn glyph(event: &Event) -> Glyph {
         | Event::WinnersExpired { .. }
         | Event::WallClockAdjusted(_) => Glyph::Time,
         Event::TopicCreated { .. }
+        | Event::RetentionChanged { .. }
         | Event::TopicDeleted { .. }
         | Event::GroupCreated { .. }
+        | Event::GroupOriginChanged { .. }
         | Event::GroupDeleted { .. }
         | Event::GroupPaused { .. }
         | Event::GroupResumed { .. }

@@ -1,6 +1,6 @@
 //! The end of a run: faults stop, a last worker acks every message, and nothing may be left undelivered.
 
-use driftq_core::command::{Ack, Claim, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
+use driftq_core::command::{Ack, Claim, GroupLifetime, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
 use driftq_core::faults::Faults;
 use driftq_core::state::{Group, Partition, Topic};
 use driftq_core::types::{GroupName, GroupStart, Millis, PartitionId, Position, TopicName};
@@ -95,6 +95,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             deliveries_max: None,
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         };
         self.handle(ClientCommand { command: Command::Subscribe(subscribe), worker: Some(LAST_WORKER) })?;
         for _ in 0..ROUNDS {

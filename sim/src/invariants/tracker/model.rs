@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use driftq_core::command::{
-    Ack, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
-    ListTopics, Lookup, Nack, Pause, Peek, Produce, Redrive, Release, Resume, Seek, SetPrefetch, StoreCommand,
-    Subscribe, Unsubscribe, Withdraw,
+    Ack, ChangeRetention, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
+    Extend, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Redrive, Release, Resume, Seek, SetPrefetch,
+    StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
 use driftq_core::reply::Delivery;
 use driftq_core::state::{Group, Partition, Progress, State, Topic};
@@ -356,6 +356,7 @@ pub(crate) struct GroupView<'a> {
 pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName>) {
     match command {
         Command::CreateTopic(CreateTopic { name, .. })
+        | Command::ChangeRetention(ChangeRetention { name, .. })
         | Command::DeleteTopic(DeleteTopic { name })
         | Command::DescribeTopic(DescribeTopic { name }) => (Some(name), None),
         Command::Peek(Peek { topic, .. })

@@ -42,6 +42,8 @@ pub(crate) struct Tracker {
     /// As many winners have been remembered as the limit allows, so some may have been forgotten early.
     pub(super) winners_full: bool,
     pub(super) boot: Boot,
+    /// The retention of each topic and the number of its groups at the last observation.
+    pub(super) retention: BTreeMap<TopicId, (Retention, usize)>,
     /// The broker's count of skipped messages at the last observation.
     pub(super) skips: u64,
     /// The LSN of the last observation, and whether a reply was released since.
@@ -70,6 +72,7 @@ impl Tracker {
             torn: Vec::new(),
             winners_full: false,
             boot: Boot(0),
+            retention: BTreeMap::new(),
             skips: 0,
             observed_at: None,
             has_new_reply: false,
@@ -111,6 +114,7 @@ impl Tracker {
             torn,
             winners_full,
             boot,
+            retention,
             skips,
             observed_at,
             has_new_reply,
@@ -123,7 +127,7 @@ impl Tracker {
             out,
             "{last_token:?} {effects:?} {last_grant:?} {steps:?} {maybe_completed:?} {expected_outputs:?} {torn:?} "
         )?;
-        write!(out, "{winners_full} {boot:?} {skips} {observed_at:?} {has_new_reply} {wall:?} ")
+        write!(out, "{winners_full} {boot:?} {retention:?} {skips} {observed_at:?} {has_new_reply} {wall:?} ")
     }
 
     /// Coverage points that only the tracker can detect.
