@@ -241,7 +241,9 @@ impl<F: Faults> Broker<F> {
         if self.failure.is_some() || self.closing {
             return None;
         }
-        let has_excess = self.excess_winners() > 0 || self.excess_retained() > 0;
+        let has_excess = self.excess_winners() > 0
+            || self.excess_retained() > 0
+            || self.disk_was_full && self.index.retained.memory() > 0;
         let has_work = self.index.has_work() || has_excess || self.index.departed.first_due().is_some();
         let work = has_work.then_some(self.now);
         let grant = self.index.leases.grants.next_check();
@@ -341,6 +343,7 @@ impl<F: Faults> Broker<F> {
         self.check_grants(log);
         self.fire_due_timers(log);
         self.delete_departed_groups(log);
+        self.free_full_disk(log);
         self.index.reclaim();
     }
 

@@ -39,14 +39,24 @@ impl<F: Faults> Broker<F> {
         Ok(before - after.map_or(0, |messages| messages.retained_load().messages))
     }
 
-    /// Removes the oldest retained messages beyond the memory for them, and a share of them if the disk is full. If the
-    /// log refuses the record, a later call retries it.
+    /// Removes the oldest retained messages beyond the memory for them. If the log refuses the record, a later call
+    /// retries it.
     pub(super) fn limit_retained(&mut self, log: &mut impl LogSink) {
-        let memory = match (self.excess_retained(), std::mem::take(&mut self.disk_was_full)) {
-            (0, false) => return,
-            (0, true) => self.index.retained.memory().div_ceil(FREED_ON_FULL_DISK),
-            (excess, _) => excess.max(self.limits.retained_bytes_max / FREED_SHARE),
-        };
+        let excess = self.excess_retained();
+        if excess > 0 {
+            self.free_retained(excess.max(self.limits.retained_bytes_max / FREED_SHARE), log);
+        }
+    }
+
+    /// Removes a share of the retained messages, the oldest, if the disk has been full. Not in the call that was refused
+    /// because of it: a refused command writes no record.
+    pub(super) fn free_full_disk(&mut self, log: &mut impl LogSink) {
+        if std::mem::take(&mut self.disk_was_full) {
+            self.free_retained(self.index.retained.memory().div_ceil(FREED_ON_FULL_DISK), log);
+        }
+    }
+
+    fn free_retained(&mut self, memory: u64, log: &mut impl LogSink) {
         let target = self.index.retained.memory() - memory.min(self.index.retained.memory());
         for _ in 0..FREED_PER_CALL {
             let excess = self.index.retained.memory().saturating_sub(target);
