@@ -31,9 +31,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::command::{
-    Ack, AckCumulative, Begin, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
-    DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack, Pause, Peek,
-    Produce, Purge, Reacquire, Redrive, Release, Renew, Resume, Seek, SetPrefetch, Subscribe, Unsubscribe, Withdraw,
+    Ack, AckCumulative, Begin, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup,
+    DeleteTopic, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack,
+    Pause, Peek, Produce, Purge, Reacquire, Redrive, Release, Renew, Resume, Seek, SetPrefetch, Subscribe, Unsubscribe,
+    Withdraw,
 };
 use crate::faults::{Faults, NoFaults};
 use crate::log::{LogId, MemoryStorage, Recovered, Storage};
@@ -114,6 +115,8 @@ macro_rules! model_commands {
 model_commands! {
     /// Creates a topic.
     CreateTopic,
+    /// Changes the retention of a topic.
+    ChangeRetention,
     /// Deletes a topic.
     DeleteTopic,
     /// Lists topics.

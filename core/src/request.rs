@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::command::{
-    Ack, AckCumulative, Begin, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
-    DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack, Pause, Peek,
-    Produce, Purge, Reacquire, Redrive, RedriveRest, Release, Renew, Resume, Seek, SetPrefetch, StoreCommand,
-    Subscribe, Unsubscribe, Withdraw,
+    Ack, AckCumulative, Begin, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup,
+    DeleteTopic, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack,
+    Pause, Peek, Produce, Purge, Reacquire, Redrive, RedriveRest, Release, Renew, Resume, Seek, SetPrefetch,
+    StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
 use crate::reply::{Delivery, EffectPage, ListedGroup, Peeked, Produced, Reply, StepOutput, StoreReply, TopicInfo};
 use crate::types::{
-    Claim, ConsumerId, Effect, EffectStatus, LeaseToken, Outcome, Text, Timestamp, TokenClaim, TopicName,
+    Claim, ConsumerId, Effect, EffectStatus, LeaseToken, Outcome, Retention, Text, Timestamp, TokenClaim, TopicName,
 };
 
 /// A command together with the type of its reply.
@@ -24,7 +24,7 @@ use crate::types::{
 /// let command: Command = request.into();
 /// # let _ = command;
 /// // Handed to `Pipeline::handle`, it is answered in time; the reply has the type the request names:
-/// let created = CreateTopic::reply(Reply::TopicCreated { partitions: 1 });
+/// let created = CreateTopic::reply(Reply::TopicCreated { partitions: 1, retention: Retention::EVERYTHING });
 /// assert_eq!(created.partitions, 1);
 /// # Ok::<(), driftq_core::types::NameError>(())
 /// ```
@@ -44,6 +44,8 @@ pub trait Request: Into<Command> {
 pub struct TopicCreated {
     /// How many partitions the topic has.
     pub partitions: u32,
+    /// How long acked messages are retained.
+    pub retention: Retention,
 }
 
 /// The answer to a [`Redrive`].
@@ -112,7 +114,8 @@ macro_rules! requests {
 
 requests! {
     CreateTopic => TopicCreated, Command::CreateTopic,
-        Reply::TopicCreated { partitions } => TopicCreated { partitions };
+        Reply::TopicCreated { partitions, retention } => TopicCreated { partitions, retention };
+    ChangeRetention => Retention, Command::ChangeRetention, Reply::RetentionChanged { retention } => retention;
     DeleteTopic => (), Command::DeleteTopic, Reply::Success => ();
     ListTopics => Vec<TopicName>, Command::ListTopics, Reply::Topics(topics) => topics;
     DescribeTopic => Box<TopicInfo>, Command::DescribeTopic, Reply::Topic(topic) => topic;

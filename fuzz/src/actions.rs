@@ -186,6 +186,7 @@ impl ActionReader<'_, '_> {
             deliveries: self.option(|reader| 1 + reader.below(4) as u64),
             latest: self.flag(),
             release: self.flag(),
+            ephemeral: false,
         }
     }
 

@@ -13,7 +13,9 @@ use driftq_core::OpenOptions;
 use std::time::{Duration, Instant};
 
 use driftq_core::command::{Ack, CreateGroup, CreateTopic, Finish};
-use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim};
+use driftq_core::command::{
+    Begin, Claim, Complete, GroupLifetime, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim,
+};
 use driftq_core::log::{FileId, FileInfo, LogId, MemoryStorage, Storage, StorageFault, WriteAt};
 use driftq_core::reply::StoreReply;
 use driftq_core::types::*;
@@ -127,6 +129,7 @@ impl BenchBroker {
             deliveries_max: None,
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         };
         match self.send(Command::Subscribe(request)) {
             Some(Reply::Subscribed { consumer }) => consumer,

@@ -2,10 +2,10 @@
 
 use super::{Broker, LogSink, SpaceClass};
 use crate::command::{
-    Ack, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend,
-    Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack, OnDisconnect, Pause, Peek, Purge, REDRIVE_SLICE,
-    Reacquire, Redrive, RedriveSelection, Release, Renew, Resume, Seek, SeekTo, SetPrefetch, StoreCommand, Subscribe,
-    Unsubscribe, Withdraw,
+    Ack, ChangeRetention, CloseStream, Command, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
+    DescribeTopic, Extend, Finish, Forget, GroupLifetime, ListEffects, ListGroups, ListTopics, Lookup, Nack,
+    OnDisconnect, Pause, Peek, Purge, REDRIVE_SLICE, Reacquire, Redrive, RedriveSelection, Release, Renew, Resume,
+    Seek, SeekTo, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
 use crate::decide::effects::EffectDecisions;
 use crate::decide::{self, Decision, admin, complete, dead_letter, produce, settle};
@@ -14,7 +14,7 @@ use crate::index::{Consumer, Credit};
 use crate::record::Event;
 use crate::reply::{CloseCause, ListedGroup, Output, Overload, Refusal, Reply};
 use crate::state::Group;
-use crate::types::{ConsumerId, GroupId, MessageRef, TopicId, TopicName};
+use crate::types::{ConsumerId, GroupId, GroupOrigin, MessageRef, TopicId, TopicName};
 
 /// Beyond the limit of stored completions or winners, this fraction of the limit is removed at once.
 const FREED_SHARE: u64 = 1_024;
@@ -24,7 +24,8 @@ impl<F: Faults> Broker<F> {
     pub(super) fn execute(&mut self, command: Command, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         match command {
             Command::Produce(mut request) => {
-                let decision = produce::produce(&self.context(), &mut request)?;
+                let decision = produce::produce(&self.context(), &mut request);
+                let decision = decision.inspect_err(|refusal| self.index_refusal(refusal))?;
                 self.counters.deduplicated += u64::from(matches!(&decision.reply, Reply::Produced(at) if at.duplicate));
                 self.commit_and_reply(decision, SpaceClass::Growth, log)
             }
@@ -68,17 +69,22 @@ impl<F: Faults> Broker<F> {
             Command::CloseStream(CloseStream { consumer }) => {
                 self.index.consumers.get(&consumer).ok_or(Refusal::UnknownConsumer)?;
                 self.withdraw_unreleased(consumer, log);
-                self.faults.disconnect(&mut self.index, consumer);
+                self.faults.disconnect(&self.state, &mut self.index, consumer, self.now);
                 Ok(Reply::Success)
             }
             Command::CreateTopic(CreateTopic { name, partitions, retention }) => {
                 let decision = admin::create_topic(&self.context(), &name, partitions, retention)?;
                 self.commit_and_reply(decision, SpaceClass::Growth, log)
             }
+            Command::ChangeRetention(ChangeRetention { name, age, bytes }) => {
+                let topic = decide::topic(&self.state, &name)?;
+                let decision = admin::change_retention(&self.context(), topic, age, bytes);
+                self.commit_and_reply(decision, SpaceClass::Drain, log)
+            }
             Command::DeleteTopic(DeleteTopic { name }) => self.delete_topic(&name, log),
             Command::CreateGroup(CreateGroup { topic, group, start }) => {
                 let topic = decide::topic(&self.state, &topic)?;
-                let decision = admin::create_group(&self.context(), topic, &group, start)?;
+                let decision = admin::create_group(&self.context(), topic, &group, start, GroupOrigin::Requested)?;
                 self.commit_and_reply(decision, SpaceClass::Drain, log)
             }
             Command::DeleteGroup(DeleteGroup { topic, group }) => {
@@ -125,7 +131,8 @@ impl<F: Faults> Broker<F> {
     }
 
     fn complete(&mut self, mut request: Box<Complete>, log: &mut impl LogSink) -> Result<Reply, Refusal> {
-        let decision = complete::complete(&self.context(), &mut request)?;
+        let decision = complete::complete(&self.context(), &mut request);
+        let decision = decision.inspect_err(|refusal| self.index_refusal(refusal))?;
         let class = match &decision.event {
             Some(Event::Completed(step)) if step.stored() > 0 => SpaceClass::Growth,
             _ => SpaceClass::Drain,
@@ -178,11 +185,14 @@ impl<F: Faults> Broker<F> {
 
     fn subscribe(&mut self, request: Subscribe, log: &mut impl LogSink) -> Result<Reply, Refusal> {
         if self.index.consumers.len() >= self.limits.consumers_max {
-            let retry_after = self.limits.retry_after;
-            return Err(Refusal::Overloaded { reason: Overload::Objects, retry_after });
+            return Err(self.context().overloaded(Overload::Objects));
         }
         let topic = decide::topic(&self.state, &request.topic)?;
-        let decision = admin::create_group(&self.context(), topic, &request.group, request.start)?;
+        let origin = match request.group_lifetime {
+            GroupLifetime::Durable => GroupOrigin::Consumed,
+            GroupLifetime::Ephemeral => GroupOrigin::Ephemeral,
+        };
+        let decision = admin::create_group(&self.context(), topic, &request.group, request.start, origin)?;
         let topic = topic.id();
         self.commit_and_reply(decision, SpaceClass::Drain, log)?;
         let group = admin::group(decide::topic(&self.state, &request.topic)?, &request.group)?.id();
@@ -223,7 +233,7 @@ impl<F: Faults> Broker<F> {
                 }
             }
         }
-        self.faults.disconnect(&mut self.index, id);
+        self.faults.disconnect(&self.state, &mut self.index, id, self.now);
         Ok(Reply::Success)
     }
 
@@ -276,7 +286,10 @@ impl<F: Faults> Broker<F> {
             let redriven = match dead_letter::redrive(&self.context(), topic, candidate) {
                 Ok(None) => continue,
                 Ok(Some(event)) => self.commit_or_refuse(event, SpaceClass::Growth, log),
-                Err(refusal) => Err(refusal),
+                Err(refusal) => {
+                    self.index_refusal(&refusal);
+                    Err(refusal)
+                }
             };
             match redriven {
                 Ok(()) => count += 1,

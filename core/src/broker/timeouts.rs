@@ -20,7 +20,7 @@ const SWEPT_PER_TIMER: u64 = 4;
 const RECLAIMED_RECORDS_PER_CALL: usize = 64;
 
 /// The most entries that one record expires.
-const SWEPT_PER_RECORD: u64 = 1_024;
+pub(super) const SWEPT_PER_RECORD: u64 = 1_024;
 
 impl<F: Faults> Broker<F> {
     /// Fires the timers that are due, up to the limit of one call.
@@ -33,8 +33,9 @@ impl<F: Faults> Broker<F> {
             let timers = &self.index.timers;
             let due = timers.due(self.now).or_else(|| timers.due_in_wall_time(self.state.wall_clock(), self.now));
             let result = if let Some((due, timer)) = due {
-                handled += 1;
-                self.fire(due, timer, log)
+                let swept = self.fire(due, timer, log);
+                handled += 1 + swept.as_ref().map_or(0, |count| count / SWEPT_PER_TIMER) as usize;
+                swept.map(drop)
             } else if let Some(sweep) = self.index.timers.take_due_sweep(self.now) {
                 let swept = self.sweep(&sweep, log);
                 handled += 1 + swept.as_ref().map_or(0, |count| count / SWEPT_PER_TIMER) as usize;
@@ -48,26 +49,26 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    fn fire(&mut self, due: Due, timer: Timer, log: &mut impl LogSink) -> Result<(), Refusal> {
+    /// Fires one timer and returns the number of entries it swept, if it sweeps.
+    fn fire(&mut self, due: Due, timer: Timer, log: &mut impl LogSink) -> Result<u64, Refusal> {
         match timer {
-            Timer::Lease(message_ref) => self.expire_lease(&message_ref, log),
+            Timer::Lease(message_ref) => self.expire_lease(&message_ref, log)?,
             Timer::Retry(message_ref) => {
                 self.index.timers.cancel(due, timer);
                 self.index.retry(&self.state, &message_ref);
-                Ok(())
             }
             Timer::Delay(topic, partition, position) => {
                 self.index.timers.cancel(due, timer);
                 self.index.expire_delay(topic, partition, position);
-                Ok(())
             }
-            Timer::Retention(topic, partition) => self.expire_retained(topic, partition, log),
+            Timer::Retention(topic, partition) => return self.expire_retained(topic, partition, log),
+            Timer::IdleGroup(topic, group) => self.examine_idle_group(topic, group),
             Timer::Deadline(topic, partition, position) => {
                 self.expire_waiting(topic, partition, position, log)?;
                 self.index.timers.cancel(due, timer);
-                Ok(())
             }
         }
+        Ok(0)
     }
 
     /// The deadline of a message has passed: dead-letters it in every group in which it waits. Where it is leased, the
@@ -142,24 +143,6 @@ impl<F: Faults> Broker<F> {
             }
             self.index.leases.grants.check_again(token, end.map_or(expires_at, |end| end.min(expires_at)));
         }
-    }
-
-    /// Removes retained messages that exceed the retention age.
-    fn expire_retained(
-        &mut self,
-        topic: TopicId,
-        partition: PartitionId,
-        log: &mut impl LogSink,
-    ) -> Result<(), Refusal> {
-        let durable = self.state.topic(topic).expect("timers of a deleted topic are cancelled");
-        let messages = durable.partition(partition).expect("a retention timer names a partition");
-        let age = durable.retention().age.expect("a retention timer needs an age");
-        let too_old = |position: &_| {
-            messages.message(*position).is_some_and(|message| message.produced_at.after(age) <= self.now)
-        };
-        let through = messages.retained().take_while(too_old).take(SWEPT_PER_RECORD as usize).last();
-        let through = through.expect("the timer fires when the oldest message exceeds the age");
-        self.commit_or_refuse(Event::RetentionExpired { topic, partition, through }, SpaceClass::Drain, log)
     }
 
     /// Removes the oldest retained messages, since the disk is full; a bounded number per call. Returns whether there are

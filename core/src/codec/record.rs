@@ -8,7 +8,7 @@ use crate::record::{CumulativeAck, Event, Record};
 use crate::types::metadata;
 use crate::types::names::*;
 use crate::types::{Boot, GroupId, Millis, Offset, PartitionId, Position, Text, Timestamp, TopicId};
-use crate::types::{GroupStart, MessageRef};
+use crate::types::{GroupOrigin, GroupStart, MessageRef};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 /// The version of every record kind written today.
@@ -49,6 +49,9 @@ const PURGED: u8 = 35;
 const COMPLETED_AND_DEAD_LETTERED: u8 = 43;
 const EFFECT_DEAD_LETTERED: u8 = 44;
 const CUMULATIVELY_ACKED: u8 = 45;
+const RETENTION_CHANGED: u8 = 39;
+const GROUP_CREATED_BY_CONSUMING: u8 = 40;
+const GROUP_ORIGIN_CHANGED: u8 = 41;
 
 /// The kind byte of an event's frame.
 #[must_use]
@@ -57,7 +60,10 @@ pub fn kind(event: &Event) -> u8 {
         Event::Booted { .. } => BOOTED,
         Event::TopicCreated { .. } => TOPIC_CREATED,
         Event::TopicDeleted { .. } => TOPIC_DELETED,
-        Event::GroupCreated { .. } => GROUP_CREATED,
+        Event::RetentionChanged { .. } => RETENTION_CHANGED,
+        Event::GroupCreated { origin: GroupOrigin::Requested, .. } => GROUP_CREATED,
+        Event::GroupCreated { .. } => GROUP_CREATED_BY_CONSUMING,
+        Event::GroupOriginChanged { .. } => GROUP_ORIGIN_CHANGED,
         Event::GroupDeleted { .. } => GROUP_DELETED,
         Event::GroupPaused { .. } => GROUP_PAUSED,
         Event::GroupResumed { .. } => GROUP_RESUMED,
@@ -108,13 +114,24 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) {
             put_retention(out, *retention);
         }
         Event::TopicDeleted { topic } => put_varints(out, [at, u64::from(topic.0)]),
-        Event::GroupCreated { topic, group, name, start } => {
+        Event::RetentionChanged { topic, retention } => {
+            put_varints(out, [at, u64::from(topic.0)]);
+            put_retention(out, *retention);
+        }
+        Event::GroupCreated { topic, group, name, start, origin } => {
             put_at_group(out, at, *topic, *group);
             put_bytes(out, name.as_str().as_bytes());
             out.push(match start {
                 GroupStart::Earliest => 0,
                 GroupStart::Latest => 1,
             });
+            if *origin != GroupOrigin::Requested {
+                out.push(origin_code(*origin));
+            }
+        }
+        Event::GroupOriginChanged { topic, group, origin } => {
+            put_at_group(out, at, *topic, *group);
+            out.push(origin_code(*origin));
         }
         Event::GroupDeleted { topic, group }
         | Event::GroupPaused { topic, group }
@@ -277,7 +294,14 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
             retention: retention(reader)?,
         },
         TOPIC_DELETED => Event::TopicDeleted { topic: TopicId(reader.varint32()?) },
-        GROUP_CREATED => {
+        RETENTION_CHANGED => {
+            Event::RetentionChanged { topic: TopicId(reader.varint32()?), retention: retention(reader)? }
+        }
+        GROUP_ORIGIN_CHANGED => {
+            let (topic, group) = group(reader)?;
+            Event::GroupOriginChanged { topic, group, origin: origin(reader)? }
+        }
+        GROUP_CREATED | GROUP_CREATED_BY_CONSUMING => {
             let (topic, group) = group(reader)?;
             let name = group_name(reader.text()?)?;
             let start = match reader.byte()? {
@@ -285,7 +309,14 @@ fn event(kind: u8, reader: &mut Reader<'_>) -> Result<Event, Malformed> {
                 1 => GroupStart::Latest,
                 _ => return Err(Malformed("unknown group start")),
             };
-            Event::GroupCreated { topic, group, name, start }
+            let origin = match kind {
+                GROUP_CREATED => GroupOrigin::Requested,
+                _ => match origin(reader)? {
+                    GroupOrigin::Requested => return Err(Malformed("a requested group has a record kind of its own")),
+                    origin => origin,
+                },
+            };
+            Event::GroupCreated { topic, group, name, start, origin }
         }
         GROUP_DELETED => {
             let (topic, group) = group(reader)?;

@@ -1,6 +1,8 @@
 //! Commands on topics, groups and dead letters.
 
-use crate::types::{GroupName, GroupStart, Offset, PartitionId, Retention, Timestamp, TopicId, TopicName};
+use crate::types::{
+    GroupName, GroupStart, Millis, Offset, PartitionId, Retention, Setting, Timestamp, TopicId, TopicName,
+};
 
 /// Creates a topic, or confirms that it exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,8 +11,20 @@ pub struct CreateTopic {
     pub name: TopicName,
     /// The number of partitions; `None` for one, or for what an existing topic has.
     pub partitions: Option<u32>,
-    /// How long acked messages are kept; ignored if the topic exists.
+    /// How long acked messages are kept. What is not set is the server's default, for a dead-letter topic that of its
+    /// source, or what an existing topic has.
     pub retention: Retention,
+}
+
+/// Changes the retention of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeRetention {
+    /// The topic's name.
+    pub name: TopicName,
+    /// The greatest age of a retained message.
+    pub age: Setting<Millis>,
+    /// The most key and value bytes of the retained messages of a partition.
+    pub bytes: Setting<u64>,
 }
 
 /// Deletes a topic with its messages, groups and produce identities. Closes its streams.
@@ -44,7 +58,7 @@ pub struct Peek {
     pub limit: usize,
 }
 
-/// Creates a group.
+/// Creates a group, or confirms that it exists. The broker never deletes such a group by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateGroup {
     /// The topic.

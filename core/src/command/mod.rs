@@ -10,10 +10,10 @@ mod produce;
 mod settle;
 
 pub use self::admin::{
-    CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics, Pause, Peek, Purge,
-    REDRIVE_SLICE, Redrive, RedriveRest, RedriveSelection, Resume, Seek, SeekTo,
+    ChangeRetention, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics, Pause,
+    Peek, Purge, REDRIVE_SLICE, Redrive, RedriveRest, RedriveSelection, Resume, Seek, SeekTo,
 };
-pub use self::consume::{CloseStream, OnDisconnect, SetPrefetch, Subscribe, Unsubscribe};
+pub use self::consume::{CloseStream, GroupLifetime, OnDisconnect, SetPrefetch, Subscribe, Unsubscribe};
 pub use self::effects::{
     Begin, DeliveryClaim, Finish, Forget, ListEffects, Lookup, OnExpired, Reacquire, Renew, StoreCommand,
 };
@@ -28,6 +28,8 @@ pub use crate::types::{Claim, TokenClaim};
 pub enum Command {
     /// Creates a topic, or confirms that it exists.
     CreateTopic(CreateTopic),
+    /// Changes the retention of a topic.
+    ChangeRetention(ChangeRetention),
     /// Deletes a topic with its messages, groups and produce identities. Closes its streams.
     DeleteTopic(DeleteTopic),
     /// Lists all topics.

@@ -16,11 +16,11 @@ use crate::index::{Credit, Index, NextDispatch};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
-use crate::state::{Contradiction, EffectTable, Group, State, Topic, View};
+use crate::state::{Contradiction, EffectTable, Group, Load, Partition, State, Topic, View};
 use crate::types::{
     Body, Boot, ConsumerId, DeadReason, DeliveryState, Effect, EffectNamespace, EffectStatus, GroupId, GroupName,
     GroupStart, IdentityKey, LeaseToken, Limits, Lsn, MessageRef, Millis, Offset, OwnerName, PartitionId, Position,
-    ProduceScope, Scope, Timestamp, TopicName, WallAdjustment,
+    ProduceScope, Retention, Scope, Timestamp, TopicName, WallAdjustment,
 };
 
 /// A broker with exactly one bug.
@@ -215,15 +215,30 @@ impl Seams for Planted {
         }
     }
 
-    fn disconnect(&self, index: &mut Index, consumer: ConsumerId) {
+    fn disconnect(&self, state: &State, index: &mut Index, consumer: ConsumerId, now: Timestamp) {
         let gone = index.consumers.get(&consumer).cloned();
-        index.leave(consumer);
+        index.leave(state, consumer, now);
         let Some(gone) = gone.filter(|_| self.0 == Fault::CreditLeakedOnDisconnect) else { return };
         let heir = index.members(gone.topic, gone.group).next();
         if let Some(other) = heir.and_then(|heir| index.consumers.get_mut(&heir)) {
             other.in_flight += gone.in_flight;
         }
         heir.into_iter().for_each(|heir| index.refresh_credit(heir));
+    }
+
+    fn counted_load(&self, partition: &Partition) -> Load {
+        if self.0 == Fault::RetainedRefusesProduce { partition.kept() } else { partition.backlog() }
+    }
+
+    fn recorded_retention(&self, requested: Retention, defaults: Retention) -> Retention {
+        match self.0 {
+            Fault::RetentionDefaultNotRecorded => requested,
+            _ => requested.resolved(defaults),
+        }
+    }
+
+    fn has_acked(&self, group: &Group) -> bool {
+        self.0 != Fault::IdleGroupWithAcksDeleted && group.has_acked()
     }
 
     fn produce_scope(&self, request: &Produce) -> ProduceScope {
@@ -300,6 +315,10 @@ impl Seams for Planted {
         if self.0 == Fault::SnapshotMissesWinners {
             state.winners = Default::default();
         }
+        if self.0 == Fault::SnapshotForgetsAcks {
+            let topics = state.topics.values_mut().map(unshared);
+            topics.flat_map(|topic| topic.groups.values_mut()).for_each(|group| unshared(group).has_acked = false);
+        }
         if self.0 == Fault::SnapshotMissesInFlight {
             let topics = state.topics.values_mut().map(unshared);
             let groups = topics.flat_map(|topic| topic.groups.values_mut().map(unshared));
@@ -338,6 +357,8 @@ impl Seams for Planted {
             Fault::InFlightOffByOne => Limits { in_flight_max: limits.in_flight_max + 1, ..limits },
             Fault::BackpressureIgnoresBytes => Limits { partition_bytes_max: u64::MAX, ..limits },
             Fault::LeaseUnbounded => Limits { lease_min: Millis(1), lease_max: Millis(u64::MAX), ..limits },
+            Fault::RetainedBoundIgnored => Limits { retained_bytes_max: u64::MAX, ..limits },
+            Fault::IdleGroupStays => Limits { group_idle: None, ..limits },
             Fault::DelayUnbounded => Limits { delay_max: Millis(u64::MAX), ..limits },
             _ => limits,
         }

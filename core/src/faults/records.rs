@@ -5,8 +5,8 @@ use crate::collections::shared::unshared;
 use crate::record::{Completed, EffectBegun, Event, Image, Produced, Record};
 use crate::state::{Contradiction, Partition, State};
 use crate::types::{
-    Body, EffectStatus, GroupId, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis, Offset, OffsetRef,
-    PartitionId, Position, Priority, TopicId, TopicName, Winner,
+    Body, EffectStatus, GroupId, GroupOrigin, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis,
+    Offset, OffsetRef, PartitionId, Position, Priority, Retention, TopicId, TopicName, Winner,
 };
 
 /// Applies `record` to `state` the way `fault` does it.
@@ -51,6 +51,7 @@ pub(super) fn replay(fault: Fault, state: &mut State, record: &Record) -> Result
         (Fault::EffectLostOnReplay, Event::EffectBegun(_)) => Ok(()),
         (Fault::AdjustmentLostOnReplay, Event::WallClockAdjusted(_)) => Ok(()),
         (Fault::PurgeLostOnReplay, Event::Purged { .. }) => Ok(()),
+        (Fault::PatchNotDurable, Event::RetentionChanged { .. }) => Ok(()),
         (
             Fault::EffectLostOnReplay,
             Event::EffectFinished { .. }
@@ -74,6 +75,17 @@ fn rewritten(fault: Fault, state: &State, event: &Event) -> Option<Event> {
         (Fault::DeadlineIgnored, event) => with_flags(event, |flags| flags.has_deadline = false),
         (Fault::WithdrawnCountsAttempt, Event::Withdrawn { message_ref }) => {
             Some(Event::Released { message_ref: *message_ref })
+        }
+        (Fault::RequestedGroupDeleted, Event::GroupCreated { topic, group, name, start, .. }) => {
+            let (topic, group, name, start) = (*topic, *group, name.clone(), *start);
+            Some(Event::GroupCreated { topic, group, name, start, origin: GroupOrigin::Consumed })
+        }
+        (
+            Fault::EphemeralSurvives,
+            Event::GroupCreated { topic, group, name, start, origin: GroupOrigin::Ephemeral },
+        ) => {
+            let (topic, group, name, start) = (*topic, *group, name.clone(), *start);
+            Some(Event::GroupCreated { topic, group, name, start, origin: GroupOrigin::Consumed })
         }
         (Fault::HashNotCompared, Event::EffectBegun(begun)) => {
             Some(Event::EffectBegun(Box::new(EffectBegun { request_hash: None, ..(**begun).clone() })))
@@ -125,6 +137,28 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             let skips = skips(event);
             state.apply(&if skips.is_empty() { record.clone() } else { without_skips(record) })?;
             skips.iter().try_for_each(|(stored, groups)| skip_unchecked(state, *stored, groups))
+        }
+        (Fault::NewGroupMissesHistory, Event::GroupCreated { topic, .. }) => {
+            let partitions = state.topic(*topic).map_or(0, |topic| topic.partition_count());
+            for partition in (0..partitions).map(PartitionId) {
+                let partition = state.partition_mut(*topic, partition)?;
+                let retained: Vec<_> = partition.retained().collect();
+                retained.into_iter().for_each(|position| partition.remove(position));
+            }
+            state.apply(record)
+        }
+        (Fault::RetainedOutTakesAll, Event::RetentionExpired { topic, partition, .. }) => {
+            let through = Position(u64::MAX / 2);
+            let event = Event::RetentionExpired { topic: *topic, partition: *partition, through };
+            state.apply(&Record { at: record.at, event })
+        }
+        (Fault::DeadLettersNotRetained, Event::DeadLettered { dead_topic, .. }) => {
+            let is_new = state.topic(*dead_topic).is_none();
+            state.apply(record)?;
+            if is_new {
+                state.set_retention(*dead_topic, Retention::NOTHING)?;
+            }
+            Ok(())
         }
         (Fault::ExpiryOverwritesReason, Event::Expired { message_ref, .. }) => {
             state.apply(record)?;
@@ -360,7 +394,7 @@ fn ack_if_pending(state: &mut State, message_ref: &MessageRef) -> Result<(), Con
     let progress = topic.group(message_ref.group).and_then(|group| group.progress(message_ref.partition));
     let is_pending = progress.is_some_and(|progress| !progress.acked().contains(message_ref.position));
     let is_stored = topic.partition(message_ref.partition).is_some_and(|it| it.message(message_ref.position).is_some());
-    if is_pending && is_stored { state.ack(message_ref).map(drop) } else { Ok(()) }
+    if is_pending && is_stored { state.ack(message_ref) } else { Ok(()) }
 }
 
 /// Messages still stored that a group of `topic` has acked.

@@ -6,10 +6,10 @@ use crate::index::{Index, NextDispatch};
 use crate::log::{Recovered, SegmentHeader, Storage, StorageFault};
 use crate::record::{Event, Record};
 use crate::reply::Output;
-use crate::state::{Contradiction, Group, State, Topic, View};
+use crate::state::{Contradiction, Group, Load, Partition, State, Topic, View};
 use crate::types::{
     Body, ConsumerId, DeliveryState, Effect, EffectStatus, GroupId, IdentityKey, LeaseToken, Limits, Lsn, Offset,
-    OwnerName, ProduceScope, Timestamp,
+    OwnerName, ProduceScope, Retention, Timestamp,
 };
 
 /// Where planted bugs enter. The default bodies are the production behaviour; a planted bug overrides one.
@@ -82,8 +82,26 @@ pub trait Seams: Copy {
 
     /// Disconnects a consumer.
     #[inline(always)]
-    fn disconnect(&self, index: &mut Index, consumer: ConsumerId) {
-        index.leave(consumer);
+    fn disconnect(&self, state: &State, index: &mut Index, consumer: ConsumerId, now: Timestamp) {
+        index.leave(state, consumer, now);
+    }
+
+    /// The load of a partition that backpressure counts.
+    #[inline(always)]
+    fn counted_load(&self, partition: &Partition) -> Load {
+        partition.backlog()
+    }
+
+    /// The retention to record for a topic that was requested with `requested`.
+    #[inline(always)]
+    fn recorded_retention(&self, requested: Retention, defaults: Retention) -> Retention {
+        requested.resolved(defaults)
+    }
+
+    /// Whether a consumer has acked a message in a group.
+    #[inline(always)]
+    fn has_acked(&self, group: &Group) -> bool {
+        group.has_acked()
     }
 
     /// The scope in which the idempotency key of a produce is looked up and stored.

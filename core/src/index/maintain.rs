@@ -3,10 +3,10 @@
 use super::cursor::Cursor;
 use super::leases::EndedBy;
 use super::priorities::PriorityQueue;
-use super::{Clocks, GroupIndex, Index, RECLAIMED_PER_CALL, Sweep, Timer, TopicIndex};
+use super::{Clocks, GroupIndex, Index, RECLAIMED_PER_CALL, RetainedInPartition, Sweep, Timer, TopicIndex};
 use crate::collections::partition_set::PartitionSet;
 use crate::record::{Completed, DeadLetterSlot, Event, Record};
-use crate::state::{Group, Message, Partition, State, Topic, View};
+use crate::state::{Group, Message, State, Topic, View};
 use crate::types::{
     DeadReason, DeliveryState, EffectNamespace, GroupId, Identity, MessageRef, Offset, PartitionId, Phase, Position,
     Timestamp, TopicId,
@@ -90,6 +90,8 @@ impl Index {
             // These end no lease and remove no queued message.
             Event::Booted { .. }
             | Event::TopicCreated { .. }
+            | Event::RetentionChanged { .. }
+            | Event::GroupOriginChanged { .. }
             | Event::GroupPaused { .. }
             | Event::GroupResumed { .. }
             | Event::Produced { .. }
@@ -156,6 +158,11 @@ impl Index {
                 self.reclaim_removed(topic);
                 self.reconcile(topic, clocks());
             }
+            Event::RetentionChanged { topic, .. } => {
+                let topic = state.topic(*topic).expect("the record names a topic");
+                topic.partitions().for_each(|(id, partition)| self.update_retained_of(topic, id, partition));
+            }
+            Event::GroupOriginChanged { topic, group, .. } => self.returned(*topic, *group),
             Event::GroupDeleted { topic, group } => {
                 for queue in &mut self.topic_mut(*topic).queues {
                     queue.stop_waiting(*group);
@@ -181,7 +188,7 @@ impl Index {
             Event::Produced { topic, partition, dedupe, skipped, .. } => {
                 match skipped.is_empty() {
                     true => self.added(state, *topic, *partition),
-                    false => self.arm_retention(state, *topic, *partition),
+                    false => self.update_retained(state, *topic, *partition),
                 }
                 if let Some(dedupe) = dedupe
                     && state.dedupe(&dedupe.scope).is_some_and(|table| table.len() == 1)
@@ -241,7 +248,7 @@ impl Index {
                 self.acked(state, *dead_topic, *dead_partition, *dead_position);
                 self.added(state, *topic, *partition);
             }
-            Event::RetentionExpired { topic, partition, .. } => self.arm_retention(state, *topic, *partition),
+            Event::RetentionExpired { topic, partition, .. } => self.update_retained(state, *topic, *partition),
             Event::DedupeExpired { scope, .. } => self.set_sweep(state, &Sweep::Dedupe(scope.clone())),
             // The dispatch of a message and the extension of its lease are indexed with the LSN of the record.
             Event::Delivered { .. } | Event::Extended { .. } => {}
@@ -258,7 +265,7 @@ impl Index {
             let Some(stored) = &output.stored else { continue };
             match stored.skipped.is_empty() {
                 true => self.added_at(state, stored.topic, output.partition, output.offset),
-                false => self.arm_retention(state, stored.topic, output.partition),
+                false => self.update_retained(state, stored.topic, output.partition),
             }
             if let Some(dedupe) = &stored.dedupe {
                 self.set_sweep(state, &Sweep::Dedupe(dedupe.scope.clone()));
@@ -325,12 +332,13 @@ impl Index {
             }
             queues.push(queue);
         }
-        self.topics.insert(topic.id(), TopicIndex { queues, groups: Default::default() });
+        let retained = vec![RetainedInPartition::default(); queues.len()];
+        self.topics.insert(topic.id(), TopicIndex { queues, retained, groups: Default::default() });
         for group in topic.groups() {
             self.add_group(topic, group, clocks);
         }
         for (id, partition) in topic.partitions() {
-            self.arm_retention_of(topic, id, partition);
+            self.update_retained_of(topic, id, partition);
         }
     }
 
@@ -394,6 +402,7 @@ impl Index {
         for consumer in group_index.turns.members() {
             self.consumers.remove(consumer);
         }
+        self.returned(topic, group);
         self.work_done(topic, group);
     }
 
@@ -404,11 +413,11 @@ impl Index {
             self.remove_group(topic, group);
         }
         let index = self.topics.remove(&topic).expect("the index contains every topic");
-        for (partition, queue) in (0..).map(PartitionId).zip(&index.queues) {
+        for ((partition, queue), retained) in (0..).map(PartitionId).zip(&index.queues).zip(&index.retained) {
             for (position, until) in queue.delayed() {
                 self.timers.cancel(until, Timer::Delay(topic, partition, position));
             }
-            self.timers.set_retention(topic, partition, None);
+            self.forget_retained(topic, partition, *retained);
         }
         for key in self.deadlines_of(topic) {
             self.forget_deadline(key);
@@ -441,7 +450,7 @@ impl Index {
                 }
             }
             self.topic_mut(id).queues[partition.0 as usize] = queue;
-            self.arm_retention_of(topic, partition, messages);
+            self.update_retained_of(topic, partition, messages);
         }
         self.reconcile_deadlines(topic);
     }
@@ -539,21 +548,9 @@ impl Index {
         if !self.deadlines.is_empty() && !messages.in_backlog(position) {
             self.forget_deadline((topic, partition, position));
         }
-        if durable.retention().age.is_some() {
-            self.arm_retention_of(durable, partition, messages);
+        if durable.retention().keeps_acked() {
+            self.update_retained_of(durable, partition, messages);
         }
-    }
-
-    fn arm_retention(&mut self, state: &State, topic: TopicId, partition: PartitionId) {
-        let durable = state.topic(topic).expect("the topic of a partition exists");
-        let messages = durable.partition(partition).expect("the record names a partition of the topic");
-        self.arm_retention_of(durable, partition, messages);
-    }
-
-    fn arm_retention_of(&mut self, topic: &Topic, partition: PartitionId, messages: &Partition) {
-        let Some(age) = topic.retention().age else { return };
-        let at = messages.oldest_retained().map(|(_, message)| message.produced_at.after(age));
-        self.timers.set_retention(topic.id(), partition, at);
     }
 }
 

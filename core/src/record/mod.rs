@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 pub use self::image::{Image, RunImage};
 use crate::types::{
-    Body, Boot, DeadReason, EffectNamespace, GroupId, GroupName, GroupStart, Identity, LeaseToken, Lifetime,
-    MessageRef, Millis, Offset, Outcome, OwnerName, PartitionId, Position, ProduceScope, Retention, StepOutput, Text,
-    Timestamp, TopicId, TopicName, WallAdjustment,
+    Body, Boot, DeadReason, EffectNamespace, GroupId, GroupName, GroupOrigin, GroupStart, Identity, LeaseToken,
+    Lifetime, MessageRef, Millis, Offset, Outcome, OwnerName, PartitionId, Position, ProduceScope, Retention,
+    StepOutput, Text, Timestamp, TopicId, TopicName, WallAdjustment,
 };
 
 /// One decision and its time.
@@ -191,6 +191,13 @@ pub enum Event {
         /// How long acked messages are retained.
         retention: Retention,
     },
+    /// The retention of a topic was changed. Messages that it retains no longer are removed by later records.
+    RetentionChanged {
+        /// The topic.
+        topic: TopicId,
+        /// The new retention.
+        retention: Retention,
+    },
     /// A topic was deleted with its groups, messages and dedupe keys.
     TopicDeleted {
         /// Its number.
@@ -206,6 +213,17 @@ pub enum Event {
         name: GroupName,
         /// Where it starts.
         start: GroupStart,
+        /// How it came into being.
+        origin: GroupOrigin,
+    },
+    /// A group was requested that had been created by consuming, or an ephemeral group is to stay.
+    GroupOriginChanged {
+        /// The topic.
+        topic: TopicId,
+        /// The group.
+        group: GroupId,
+        /// The new origin.
+        origin: GroupOrigin,
     },
     /// A group was deleted with its progress and its leases.
     GroupDeleted {
@@ -368,7 +386,7 @@ pub enum Event {
         /// Its new offset.
         offset: Offset,
     },
-    /// Retained messages exceeded the retention age.
+    /// Retained messages exceeded the retention of their topic, or the memory for those of all topics.
     RetentionExpired {
         /// The topic.
         topic: TopicId,

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 pub use self::delivery::Delivery;
 pub use self::describe::{Blocked, GroupInfo, ListedGroup, PartitionInfo, ProgressInfo, TopicInfo};
-pub use self::refusal::{Overload, Refusal};
+pub use self::refusal::{FullPartition, Overload, Refusal, TopicSetting};
 pub use self::store::{EffectPage, StoreReply};
 pub use crate::types::StepOutput;
 
 use crate::command::RedriveRest;
-use crate::types::{Body, ConsumerId, Offset, PartitionId, Ticket, Timestamp, TopicName};
+use crate::types::{Body, ConsumerId, Offset, PartitionId, Retention, Ticket, Timestamp, TopicName};
 
 /// An output of the broker. It leaves once every record it depends on is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,13 @@ pub enum Reply {
     TopicCreated {
         /// Its partition count.
         partitions: u32,
+        /// Its retention.
+        retention: Retention,
+    },
+    /// The topic has this retention.
+    RetentionChanged {
+        /// The retention.
+        retention: Retention,
     },
     /// All topics in byte order.
     Topics(Vec<TopicName>),

@@ -5,7 +5,7 @@ use super::{Contradiction, State};
 use crate::record::DeadLetterSlot;
 use crate::types::{
     Body, DeadLetter, DeadReason, KeptForRedrive, MessageRef, Metadata, Offset, PartitionId, Position, RedriveOrigin,
-    Retention, Text, Timestamp, TopicId, Winner,
+    Text, Timestamp, TopicId, Winner,
 };
 
 impl State {
@@ -57,8 +57,8 @@ impl State {
         if self.is_dead_letter_topic_of(source, dead_topic)? {
             return Ok(());
         }
-        let partitions = source.partition_count();
-        self.insert_topic(Topic::new(dead_topic, name, partitions, Retention::default()))
+        let (partitions, retention) = (source.partition_count(), source.retention);
+        self.insert_topic(Topic::new(dead_topic, name, partitions, retention))
     }
 
     /// Whether `dead_topic` exists. A contradiction if it is not the dead-letter topic of `source`.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::collections::ack_set::AckSet;
 use crate::collections::cow::CowMap;
-use crate::types::{DeliveryState, GroupId, GroupName, Offset, PartitionId, Phase, Position};
+use crate::types::{DeliveryState, GroupId, GroupName, GroupOrigin, Offset, PartitionId, Phase, Position};
 
 /// A group of one topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub struct Group {
     pub(super) name: GroupName,
     pub(crate) paused: bool,
     pub(crate) skipped: u64,
+    pub(crate) origin: GroupOrigin,
+    pub(crate) has_acked: bool,
     pub(crate) partitions: Vec<Arc<Progress>>,
 }
 
@@ -49,6 +51,18 @@ impl Group {
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
+    }
+
+    /// How it came into being.
+    #[must_use]
+    pub fn origin(&self) -> GroupOrigin {
+        self.origin
+    }
+
+    /// Whether a consumer has ever acked a message in it. Dead-lettered and skipped messages do not count.
+    #[must_use]
+    pub fn has_acked(&self) -> bool {
+        self.has_acked
     }
 
     /// Its progress in a partition; `None` if the topic has no such partition.

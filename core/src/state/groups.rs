@@ -8,7 +8,7 @@ use super::partition::Partition;
 use super::topic::Topic;
 use crate::collections::ack_set::AckSet;
 use crate::collections::shared::unshared;
-use crate::types::{Body, GroupId, GroupName, GroupStart, Offset, PartitionId, Position, Timestamp};
+use crate::types::{Body, GroupId, GroupName, GroupOrigin, GroupStart, Offset, PartitionId, Position, Timestamp};
 
 impl Topic {
     pub(crate) fn store(
@@ -52,14 +52,16 @@ impl Topic {
 
     pub(super) fn create_group(
         &mut self,
-        id: GroupId,
-        name: GroupName,
+        (id, name): (GroupId, GroupName),
         start: GroupStart,
+        origin: GroupOrigin,
+        at: Timestamp,
     ) -> Result<(), Contradiction> {
         if id != self.next_group || self.group_names.contains_key(&name) {
             return Err(Contradiction("group exists, or its id is not the next"));
         }
         self.next_group = id.next();
+        self.remove_expired(at);
         let mut progress = Vec::with_capacity(self.partitions.len());
         for partition in &mut self.partitions {
             // Messages hidden from the new group count as acked by it; retained messages that it has not acked return
@@ -72,12 +74,26 @@ impl Topic {
             progress.push(Arc::new(Progress { acked, ..Progress::default() }));
         }
         self.group_names.insert(name.clone(), id);
-        self.groups.insert(id, Arc::new(Group { id, name, paused: false, skipped: 0, partitions: progress }));
+        self.groups.insert(
+            id,
+            Arc::new(Group { id, name, paused: false, skipped: 0, origin, has_acked: false, partitions: progress }),
+        );
         self.recount();
         Ok(())
     }
 
-    pub(super) fn delete_group(&mut self, id: GroupId) -> Result<(), Contradiction> {
+    /// Removes the retained messages that the retention does not keep at `at`. Retained messages are visible again once
+    /// the set of groups or a group's progress changes; which of them must not depend on how many a timer has removed.
+    fn remove_expired(&mut self, at: Timestamp) {
+        for partition in &mut self.partitions {
+            if let Some(through) = partition.retained_over(self.retention, at, usize::MAX) {
+                unshared(partition).expire_retained(through);
+            }
+        }
+    }
+
+    pub(super) fn delete_group(&mut self, id: GroupId, at: Timestamp) -> Result<(), Contradiction> {
+        self.remove_expired(at);
         self.remove_group(id)?;
         self.recount();
         Ok(())
@@ -93,10 +109,11 @@ impl Topic {
         Ok(())
     }
 
-    pub(super) fn seek_group(&mut self, id: GroupId, targets: &[Position]) -> Result<(), Contradiction> {
+    pub(super) fn seek_group(&mut self, id: GroupId, targets: &[Position], at: Timestamp) -> Result<(), Contradiction> {
         if targets.len() != self.partitions.len() {
             return Err(Contradiction("seek does not name every partition"));
         }
+        self.remove_expired(at);
         let group = self.groups.get_mut(&id).map(unshared).ok_or(Contradiction("no such group"))?;
         for ((partition, progress), target) in self.partitions.iter_mut().zip(&mut group.partitions).zip(targets) {
             let acked = partition.acked_below(*target, id)?;

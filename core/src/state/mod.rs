@@ -116,6 +116,12 @@ impl State {
         self.topic(*self.names.get(name)?)
     }
 
+    /// The topic whose dead letters the topic `name` stores.
+    #[must_use]
+    pub(crate) fn dead_letter_source(&self, name: &TopicName) -> Option<&Topic> {
+        self.topic(*self.names.get(name.dead_letter_source()?)?)
+    }
+
     /// All topics, in byte order of their names.
     pub fn topics(&self) -> impl Iterator<Item = &Topic> {
         self.names.values().map(|id| &*self.topics[id])

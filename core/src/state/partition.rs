@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::collections::ack_set::AckSet;
 use crate::collections::counts::Counts;
 use crate::collections::cow::CowMap;
-use crate::types::{Body, GroupId, Offset, Position, Retention, Timestamp};
+use crate::types::{Body, GroupId, Offset, Position, RETAINED_MESSAGE_OVERHEAD, Retention, Timestamp};
 
 /// A stored message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,30 +16,46 @@ pub struct Message {
     pub produced_at: Timestamp,
     /// Its bytes.
     pub body: Body,
-    /// The key and value bytes of its partition up to here: of this message and of those before it.
-    pub(super) bytes_through: Cumulative,
+    /// Sums over its partition up to here: over this message and those before it.
+    pub(super) through: Cumulative,
 }
 
 impl Message {
     /// The first message of a partition.
     #[must_use]
     pub fn new(offset: Offset, produced_at: Timestamp, body: Body) -> Self {
-        let bytes_through = Cumulative(body.payload_len());
-        Self { offset, produced_at, body, bytes_through }
+        let through = Cumulative { bytes: body.payload_len(), memory: memory_of(&body) };
+        Self { offset, produced_at, body, through }
     }
 
     /// A message stored after `before`.
     pub(super) fn after(before: Option<&Self>, offset: Offset, produced_at: Timestamp, body: Body) -> Self {
-        let bytes = before.map_or(0, |before| before.bytes_through.0);
-        let message = Self::new(offset, produced_at, body);
-        Self { bytes_through: Cumulative(bytes.saturating_add(message.bytes_through.0)), ..message }
+        let mut message = Self::new(offset, produced_at, body);
+        if let Some(before) = before {
+            message.through.bytes = message.through.bytes.saturating_add(before.through.bytes);
+            message.through.memory = message.through.memory.saturating_add(before.through.memory);
+        }
+        message
+    }
+
+    /// What it costs in memory, roughly.
+    pub(super) fn memory(&self) -> u64 {
+        memory_of(&self.body)
     }
 }
 
-/// A running sum. Only differences between messages that are stored one after the other have a meaning, so sums are
+fn memory_of(body: &Body) -> u64 {
+    body.encoded_len() + RETAINED_MESSAGE_OVERHEAD
+}
+
+/// Running sums. Only differences between messages that are stored one after the other have a meaning, so sums are
 /// always equal: a restored state counts from another beginning.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cumulative(u64);
+pub(super) struct Cumulative {
+    /// Key and value bytes.
+    bytes: u64,
+    memory: u64,
+}
 
 impl PartialEq for Cumulative {
     fn eq(&self, _: &Self) -> bool {
@@ -76,6 +92,10 @@ impl Load {
     }
 }
 
+/// The most retained messages that one ack removes. After the retention of a topic was shortened, or a long message
+/// was acked, there can be many to remove; records of their own remove the others.
+const REMOVED_PER_ACK: usize = 1_024;
+
 /// The messages of one partition, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Partition {
@@ -93,6 +113,8 @@ pub struct Partition {
     pub(super) retained_load: Load,
     /// Stored messages with a priority, a delay or a deadline.
     pub(super) special: CowMap<Position, ()>,
+    /// The memory of the retained messages.
+    pub(super) retained_memory: u64,
     /// Redriven messages and the only group to which each is visible.
     pub(super) exclusive: BTreeMap<Position, GroupId>,
 }
@@ -197,6 +219,50 @@ impl Partition {
         self.special.iter().map(move |(position, ())| (*position, message(position)))
     }
 
+    /// The retained messages and their key and value bytes.
+    #[must_use]
+    pub fn retained_load(&self) -> Load {
+        self.retained_load
+    }
+
+    /// The memory of the retained messages, as [`Limits::retained_bytes_max`](crate::types::Limits) counts it.
+    #[must_use]
+    pub fn retained_memory(&self) -> u64 {
+        self.retained_memory
+    }
+
+    /// The last of the retained messages that `retention` does not keep at `now`, at most the `max` oldest of them.
+    #[must_use]
+    pub(crate) fn retained_over(&self, retention: Retention, now: Timestamp, max: usize) -> Option<Position> {
+        let mut bytes = self.retained_load.bytes;
+        let mut is_over = |position: &Position| {
+            let message = self.messages.get(position).expect("a retained message is stored");
+            let too_old = retention.age.is_some_and(|age| message.produced_at.after(age) <= now);
+            let too_many = retention.bytes.is_some_and(|max| bytes > max);
+            bytes -= message.body.payload_len();
+            too_old || too_many
+        };
+        self.retained().take(max).take_while(|position| is_over(position)).last()
+    }
+
+    /// The last of the oldest retained messages, at most `max`, that are `included` and whose removal frees `memory`.
+    #[must_use]
+    pub(crate) fn retained_for(
+        &self,
+        memory: u64,
+        max: usize,
+        included: impl Fn(Timestamp) -> bool,
+    ) -> Option<Position> {
+        let mut freed = 0;
+        let needed = |position: &Position| {
+            let message = self.messages.get(position).expect("a retained message is stored");
+            let is_needed = freed < memory && included(message.produced_at);
+            freed += message.memory();
+            is_needed
+        };
+        self.retained().take(max).take_while(needed).last()
+    }
+
     /// Whether the message at `position` is stored and not yet acked in every group.
     #[must_use]
     pub fn in_backlog(&self, position: Position) -> bool {
@@ -256,10 +322,12 @@ impl Partition {
         }
         self.acked_in.set(position, position.next(), acked_in);
         if acked_in == groups {
+            let memory = message.memory();
             self.backlog.subtract(load);
             self.retained_load.add(load);
+            self.retained_memory += memory;
             self.retained.set(position, position.next(), 1);
-            self.enforce_retained_bytes(retention);
+            self.enforce_retained_bytes(retention, REMOVED_PER_ACK);
         }
         Some(offset)
     }
@@ -277,18 +345,20 @@ impl Partition {
         self.backlog = self.kept();
         self.retained = Counts::default();
         self.retained_load = Load::default();
+        self.retained_memory = 0;
         let acked: Vec<_> = self.acked_in.runs().filter(|(_, _, count)| *count == groups).collect();
         for (start, end, _) in acked {
             if retention.keeps_acked() {
-                let load = self.load_of(start, end);
+                let (load, memory) = self.sums_of(start, end);
                 self.backlog.subtract(load);
                 self.retained_load.add(load);
+                self.retained_memory += memory;
                 self.retained.set(start, end, 1);
             } else {
                 self.remove_range(start, end);
             }
         }
-        self.enforce_retained_bytes(retention);
+        self.enforce_retained_bytes(retention, usize::MAX);
     }
 
     /// Removes a message, if it is stored, from the backlog or the retained ones.
@@ -318,14 +388,20 @@ impl Partition {
 
     /// The load of the stored messages in `start..end`.
     pub(super) fn load_of(&self, start: Position, end: Position) -> Load {
-        let mut load = Load::default();
+        self.sums_of(start, end).0
+    }
+
+    /// The load and the memory of the stored messages in `start..end`.
+    fn sums_of(&self, start: Position, end: Position) -> (Load, u64) {
+        let (mut load, mut memory) = (Load::default(), 0);
         for (from, to) in self.stored_stretches(start, end) {
             let first = self.messages.get(&from).expect("a position is stored or trimmed");
             let (_, last) = self.messages.last_below(&to).expect("the first message is below");
-            let bytes = last.bytes_through.0 - first.bytes_through.0 + first.body.payload_len();
+            let bytes = last.through.bytes - first.through.bytes + first.body.payload_len();
             load.add(Load { messages: to.0 - from.0, bytes });
+            memory += last.through.memory - first.through.memory + first.memory();
         }
-        load
+        (load, memory)
     }
 
     /// The ranges of stored positions in `start..end`.
@@ -354,10 +430,13 @@ impl Partition {
 
     /// Removes and trims the messages of a range, all stored and all of the backlog or all retained.
     fn remove_range(&mut self, start: Position, end: Position) {
-        let load = self.load_of(start, end);
+        let (load, memory) = self.sums_of(start, end);
         match self.retained.get(start) {
             0 => self.backlog.subtract(load),
-            _ => self.retained_load.subtract(load),
+            _ => {
+                self.retained_load.subtract(load);
+                self.retained_memory -= memory;
+            }
         }
         let (_, last) = self.messages.last_below(&end).expect("the messages are stored");
         self.trimmed.extend_run(start, end, last.offset);
@@ -388,17 +467,23 @@ impl Partition {
         }
     }
 
-    fn enforce_retained_bytes(&mut self, retention: Retention) {
+    /// Removes the oldest retained messages beyond the retention's bytes, at most `max`.
+    fn enforce_retained_bytes(&mut self, retention: Retention, max: usize) {
         let Some(bytes_max) = retention.bytes else { return };
-        while let Some(excess) = self.retained_load.bytes.checked_sub(bytes_max).filter(|excess| *excess > 0) {
+        let mut left = max as u64;
+        while let Some(excess) = self.retained_load.bytes.checked_sub(bytes_max).filter(|excess| *excess > 0)
+            && left > 0
+        {
             let (start, end) = self.retained.first().expect("a message is retained");
             let first = self.messages.get(&start).expect("a retained message is stored");
-            let before = first.bytes_through.0 - first.body.payload_len();
+            let before = first.through.bytes - first.body.payload_len();
             let is_enough = |position: &Position, message: &Message| {
-                *position >= start && message.bytes_through.0.saturating_sub(before) >= excess
+                *position >= start && message.through.bytes.saturating_sub(before) >= excess
             };
             let enough = self.messages.first_where(is_enough).map_or(end, |(position, _)| position.next());
-            self.remove_range(start, enough.min(end));
+            let removed_end = enough.min(end).min(Position(start.0.saturating_add(left)));
+            left -= removed_end.0 - start.0;
+            self.remove_range(start, removed_end);
         }
     }
 }

@@ -195,6 +195,8 @@ impl View {
                         name: group.name.clone(),
                         paused: group.paused,
                         skipped: group.skipped,
+                        origin: group.origin,
+                        has_acked: group.has_acked,
                     });
                 }
                 Task::Progress(topic, group, mut partitions) => {

@@ -31,7 +31,10 @@ pub use ids::{
     Boot, ConsumerId, GroupId, LeaseToken, Lsn, MessageRef, Offset, PartitionId, Position, Ticket, TokenParseError,
     TopicId,
 };
-pub use limits::{ERROR_TEXT_BYTES_CEILING, Limits, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING};
+pub use limits::{
+    ERROR_TEXT_BYTES_CEILING, Limits, MESSAGE_BYTES_CEILING, PARTITIONS_CEILING, RESULT_BYTES_CEILING,
+    RETAINED_MESSAGE_OVERHEAD,
+};
 pub use message::{
     DEFAULT_TENANT, DeadLetter, DeadReason, Deadline, Envelope, KeptForRedrive, MAX_BACKOFF_DEFAULT, MessageFlags,
     Metadata, Priority, RedriveOrigin, RetryPolicy, Routing, RoutingDecision, Text,
@@ -40,6 +43,6 @@ pub use names::{Escaped, GroupName, NameError, OwnerName, TopicName};
 pub use produce_scope::ProduceScope;
 pub use step::{Completion, StepOutput};
 pub use time::{Millis, Now, Timestamp};
-pub use topic_settings::{GroupStart, Retention};
+pub use topic_settings::{GroupOrigin, GroupStart, Retention, Setting};
 pub use wall_clock::{WallAdjustment, WallClock};
 pub use winner::{OffsetRef, Winner};

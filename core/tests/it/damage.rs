@@ -145,6 +145,7 @@ fn record_with_number_out_of_sequence_is_contradiction() {
         group: GroupId(id),
         name: group("g"),
         start: GroupStart::Earliest,
+        origin: GroupOrigin::Requested,
     };
     let produced = |offset| {
         let body = Body::pack(&Metadata::default(), b"", b"v");
@@ -224,7 +225,15 @@ fn snapshot_with_group_behind_trimmed_floor_is_inconsistent() {
             trimmed_floor: Position(3),
             trimmed_floor_offset: Some(Offset(2)),
         };
-        let of = Image::Group { topic, group: group_id, name: group("g"), paused: false, skipped: 0 };
+        let of = Image::Group {
+            topic,
+            group: group_id,
+            name: group("g"),
+            paused: false,
+            skipped: 0,
+            origin: GroupOrigin::Requested,
+            has_acked: false,
+        };
         let floor_offset = floor.checked_sub(1).map(Offset);
         let floor = Image::Floor { topic, group: group_id, partition, floor: Position(floor), floor_offset };
         checked(1, [trimmed, of, floor])

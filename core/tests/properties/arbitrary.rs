@@ -209,15 +209,17 @@ fn start() -> BoxedStrategy<GroupStart> {
     prop_oneof![Just(GroupStart::Earliest), Just(GroupStart::Latest)].boxed()
 }
 
+fn origin() -> BoxedStrategy<GroupOrigin> {
+    prop_oneof![Just(GroupOrigin::Requested), Just(GroupOrigin::Consumed), Just(GroupOrigin::Ephemeral)].boxed()
+}
+
 fn of_groups() -> BoxedStrategy<Event> {
     let group_of = || (topic(), group());
     prop_oneof![
-        (group_of(), group_name(), start()).prop_map(|((topic, group), name, start)| Event::GroupCreated {
-            topic,
-            group,
-            name,
-            start
+        (group_of(), group_name(), start(), origin()).prop_map(|((topic, group), name, start, origin)| {
+            Event::GroupCreated { topic, group, name, start, origin }
         }),
+        (group_of(), origin()).prop_map(|((topic, group), origin)| Event::GroupOriginChanged { topic, group, origin }),
         group_of().prop_map(|(topic, group)| Event::GroupDeleted { topic, group }),
         group_of().prop_map(|(topic, group)| Event::GroupPaused { topic, group }),
         group_of().prop_map(|(topic, group)| Event::GroupResumed { topic, group }),
@@ -482,6 +484,7 @@ fn of_topics() -> BoxedStrategy<Event> {
             Event::TopicCreated { topic, name, partitions, retention }
         }),
         topic().prop_map(|topic| Event::TopicDeleted { topic }),
+        (topic(), retention()).prop_map(|(topic, retention)| Event::RetentionChanged { topic, retention }),
         ((topic(), partition(), offset()), body(), dedupe()).prop_map(
             |((topic, partition, offset), body, (dedupe, skipped))| Event::Produced {
                 topic,
@@ -582,9 +585,17 @@ fn image() -> BoxedStrategy<Image> {
         of_partition,
         (topic(), partition(), run()).prop_map(|(topic, partition, run)| Image::TrimmedRun { topic, partition, run }),
         message,
-        (group_of(), group_name(), any::<bool>(), number()).prop_map(|((topic, group), name, paused, skipped)| {
-            Image::Group { topic, group, name, paused, skipped }
-        }),
+        (group_of(), group_name(), any::<bool>(), number(), origin(), any::<bool>()).prop_map(
+            |((topic, group), name, paused, skipped, origin, has_acked)| Image::Group {
+                topic,
+                group,
+                name,
+                paused,
+                skipped,
+                origin,
+                has_acked,
+            }
+        ),
         (group_of(), partition(), position(), of(offset())).prop_map(
             |((topic, group), partition, floor, floor_offset)| Image::Floor {
                 topic,

@@ -10,8 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use driftq_core::codec::record as codec;
 use driftq_core::command::{
-    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, RedriveSelection, SeekTo, StoreCommand, Subscribe,
-    TokenClaim,
+    Begin, Claim, Complete, DeliveryClaim, GroupLifetime, OnDisconnect, Produce, RedriveSelection, SeekTo,
+    StoreCommand, Subscribe, TokenClaim,
 };
 use driftq_core::log::{
     FileId, LogId, MemoryStorage, RecoveryError, SegmentHeader, SnapshotHead, SnapshotWriter, Storage, read_snapshot,
@@ -168,6 +168,7 @@ impl ForgedBroker {
                 deliveries_max: None,
                 start: GroupStart::Earliest,
                 on_disconnect: OnDisconnect::Release,
+                group_lifetime: GroupLifetime::Durable,
             };
             self.send(Command::Resume(Resume { topic: topic.clone(), group: group.clone() }));
             self.send(Command::Subscribe(request));

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use driftq_core::codec::record as codec;
 use driftq_core::command::{
-    Begin, Claim, Complete, DeliveryClaim, OnDisconnect, Produce, RedriveSelection, SeekTo, StoreCommand, Subscribe,
-    TokenClaim,
+    Begin, Claim, Complete, DeliveryClaim, GroupLifetime, OnDisconnect, Produce, RedriveSelection, SeekTo,
+    StoreCommand, Subscribe, TokenClaim,
 };
 use driftq_core::log::{
     FileId, HEADER_BYTES, LogId, Malformed, MemoryStorage, Replay, SegmentHeader, Storage, recover,
@@ -38,6 +38,7 @@ fn config() -> PipelineConfig {
             job_ttl: Millis(60_000),
             completion_ttl: Millis(3_000),
             adaptive_credit: false,
+            retention_age: Some(Millis(0)),
             ..Limits::production()
         },
         segment_bytes: HEADER_BYTES as u64 + 2_400,
@@ -162,6 +163,7 @@ impl ScenarioBroker {
             deliveries_max: None,
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         };
         let ticket = self.pipeline.handle(self.now, Command::Subscribe(request));
         self.subscribing.insert(ticket, (topic(to), group(name), owner));

@@ -87,6 +87,17 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::LeaseUnbounded, "24-limits-on-times"),
     (Fault::DelayUnbounded, "24-limits-on-times"),
     (Fault::RedriveDropsDeadline, "07-redrive"),
+    (Fault::NewGroupMissesHistory, "12-history-for-a-new-group"),
+    (Fault::RetentionDefaultNotRecorded, "12-history-for-a-new-group"),
+    (Fault::RetainedOutTakesAll, "12-history-for-a-new-group"),
+    (Fault::RetainedRefusesProduce, "12-retained-messages-refuse-no-produce"),
+    (Fault::RetainedBoundIgnored, "12-retained-messages-refuse-no-produce"),
+    (Fault::DeadLettersNotRetained, "12-dead-letters-for-a-new-group"),
+    (Fault::PatchNotDurable, "12-retention-is-changed"),
+    (Fault::IdleGroupWithAcksDeleted, "11-idle-group-is-deleted"),
+    (Fault::IdleGroupStays, "11-idle-group-is-deleted"),
+    (Fault::RequestedGroupDeleted, "11-idle-group-is-deleted-in-any-case"),
+    (Fault::EphemeralSurvives, "11-ephemeral-group"),
 ];
 
 #[test]

@@ -5,8 +5,9 @@ use driftq_core::OpenOptions;
 
 use std::fmt::Write as _;
 
-use driftq_core::command::{Ack, CreateGroup, CreateTopic, Extend, Finish, Nack, Release, Retry};
-use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim};
+use driftq_core::command::{
+    Begin, Claim, Complete, GroupLifetime, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim,
+};
 use driftq_core::faults::{Faults, NoFaults};
 use driftq_core::log::{LogId, MemoryStorage};
 use driftq_core::reply::{Delivery, StoreReply};
@@ -341,6 +342,7 @@ impl<F: Faults> RecordedRun<F> {
             deliveries_max: None,
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         };
         let (client, incarnation, args) = (worker.client.clone(), worker.incarnation, consume_args(worker));
         self.write((&client, incarnation), "consume", Phase::Invoke, args.clone(), Value::Null);

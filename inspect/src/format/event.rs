@@ -9,8 +9,10 @@ pub fn kind(event: &Event) -> &'static str {
     match event {
         Event::Booted { .. } => "booted",
         Event::TopicCreated { .. } => "topic created",
+        Event::RetentionChanged { .. } => "retention changed",
         Event::TopicDeleted { .. } => "topic deleted",
         Event::GroupCreated { .. } => "group created",
+        Event::GroupOriginChanged { .. } => "group origin changed",
         Event::GroupDeleted { .. } => "group deleted",
         Event::GroupPaused { .. } => "group paused",
         Event::GroupResumed { .. } => "group resumed",

@@ -2,7 +2,9 @@
 
 use driftq_core::Body;
 use driftq_core::record::{DeadLetterSlot, Event, Record};
-use driftq_core::types::{EffectNamespace, GroupStart, Identity, MessageRef, Outcome, Scope, WallAdjustment};
+use driftq_core::types::{
+    EffectNamespace, GroupOrigin, GroupStart, Identity, MessageRef, Outcome, Scope, WallAdjustment,
+};
 use serde_json::{Map, Value, json};
 
 use crate::format::event::message_ref;
@@ -17,6 +19,14 @@ pub enum Detail {
     Shortened,
 }
 
+fn origin_name(origin: GroupOrigin) -> &'static str {
+    match origin {
+        GroupOrigin::Requested => "requested",
+        GroupOrigin::Consumed => "consumed",
+        GroupOrigin::Ephemeral => "ephemeral",
+    }
+}
+
 /// The content of a record as named values.
 #[must_use]
 pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
@@ -29,13 +39,22 @@ pub fn fields(record: &Record, detail: Detail) -> Map<String, Value> {
             "retention_ms": retention.age.map(|age| age.0),
             "retention_bytes": retention.bytes,
         }),
+        Event::RetentionChanged { topic, retention } => json!({
+            "topic": topic.0,
+            "retention_ms": retention.age.map(|age| age.0),
+            "retention_bytes": retention.bytes,
+        }),
         Event::TopicDeleted { topic } => json!({ "topic": topic.0 }),
-        Event::GroupCreated { topic, group, name, start } => {
+        Event::GroupOriginChanged { topic, group, origin } => {
+            json!({ "topic": topic.0, "group": group.0, "origin": origin_name(*origin) })
+        }
+        Event::GroupCreated { topic, group, name, start, origin } => {
             let start = match start {
                 GroupStart::Earliest => "earliest",
                 GroupStart::Latest => "latest",
             };
-            json!({ "topic": topic.0, "group": group.0, "name": name.as_str(), "start": start })
+            let origin = origin_name(*origin);
+            json!({ "topic": topic.0, "group": group.0, "name": name.as_str(), "start": start, "origin": origin })
         }
         Event::GroupDeleted { topic, group } => json!({ "topic": topic.0, "group": group.0 }),
         Event::GroupPaused { topic, group } => json!({ "topic": topic.0, "group": group.0 }),

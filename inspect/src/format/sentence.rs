@@ -6,8 +6,8 @@ use driftq_core::Body;
 use driftq_core::record::{Completed, DeadLetterSlot, DedupeWindow, Event, Record};
 use driftq_core::state::State;
 use driftq_core::types::{
-    EffectNamespace, Escaped, GroupId, GroupStart, Identity, MessageRef, Millis, Phase, Retention, Scope, Timestamp,
-    TopicId, WallAdjustment,
+    EffectNamespace, Escaped, GroupId, GroupOrigin, GroupStart, Identity, MessageRef, Millis, Phase, Retention, Scope,
+    Timestamp, TopicId, WallAdjustment,
 };
 
 use crate::format::event::{kind, message_ref};
@@ -26,11 +26,16 @@ pub fn sentence(state: &State, record: &Record) -> String {
         Event::TopicCreated { name, partitions, retention, .. } => {
             format!("topic {name} created with {partitions} partitions{}", retained(*retention))
         }
-        Event::TopicDeleted { topic: id } => format!("topic {} deleted", topic(state, *id)),
-        Event::GroupCreated { topic: id, name, start, .. } => {
-            let start = if *start == GroupStart::Latest { "latest" } else { "earliest" };
-            format!("group {name} of topic {} created, starting at the {start} message", topic(state, *id))
+        Event::RetentionChanged { topic: id, retention } => {
+            format!("topic {}: retention changed{}", topic(state, *id), retained(*retention))
         }
+        Event::TopicDeleted { topic: id } => format!("topic {} deleted", topic(state, *id)),
+        Event::GroupCreated { topic: id, name, start, origin, .. } => {
+            let start = if *start == GroupStart::Latest { "latest" } else { "earliest" };
+            let by = if *origin == GroupOrigin::Ephemeral { ", for as long as it is consumed" } else { "" };
+            format!("group {name} of topic {} created, starting at the {start} message{by}", topic(state, *id))
+        }
+        Event::GroupOriginChanged { topic: id, group: of, .. } => group_sentence(state, (*id, *of), "is to stay"),
         Event::GroupDeleted { topic: id, group: of } => group_sentence(state, (*id, *of), "deleted"),
         Event::GroupPaused { topic: id, group: of } => group_sentence(state, (*id, *of), "paused"),
         Event::GroupResumed { topic: id, group: of } => group_sentence(state, (*id, *of), "resumed"),

@@ -406,7 +406,9 @@ impl<'a> Tracer<'a> {
         let is_about_it = message_ref(event).is_some_and(|message_ref| self.is_referred_to(message_ref));
         let retains_bytes = || state.topic(location.topic).is_some_and(|topic| topic.retention().bytes.is_some());
         let text = match event {
-            Event::RetentionExpired { .. } => "retained out: older than the topic's retention",
+            Event::RetentionExpired { .. } => {
+                "retained out: beyond the topic's retention or the memory for retained messages"
+            }
             Event::Redriven { .. } => "removed from the dead-letter topic by the redrive",
             Event::GroupDeleted { .. } => "trimmed: acked in every remaining group",
             _ if !is_about_it && retains_bytes() => "retained out: newer acked messages exceed the topic's retention",

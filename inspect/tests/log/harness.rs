@@ -3,7 +3,7 @@
 use driftq_core::OpenOptions;
 
 use driftq_core::command::{
-    Ack, Claim, Complete, CreateGroup, CreateTopic, DeliveryClaim, Nack, OnDisconnect, Produce, Redrive,
+    Ack, Claim, Complete, CreateGroup, CreateTopic, DeliveryClaim, GroupLifetime, Nack, OnDisconnect, Produce, Redrive,
     RedriveSelection, Retry, Seek, SeekTo, StoreCommand, Subscribe, TokenClaim,
 };
 use driftq_core::log::{LogId, MemoryStorage, Storage};
@@ -159,6 +159,7 @@ impl<S: Storage> TestBroker<S> {
             deliveries_max: Some(1),
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         };
         self.send(Command::Subscribe(subscribe)).unwrap();
     }

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use driftq_core::Refusal;
-use driftq_core::types::{Millis, NameError};
+use driftq_core::types::{GroupName, Millis, NameError};
 use hyper::StatusCode;
 
 use crate::driver::Unready;
@@ -20,6 +20,8 @@ pub(crate) struct ApiError {
     pub(crate) code: &'static str,
     pub(crate) message: Cow<'static, str>,
     retry: Option<Retry>,
+    /// The group that holds a full partition up.
+    group: Option<GroupName>,
     /// Methods that a 405 allows.
     pub(super) allow: Option<&'static str>,
     /// Whether the connection is closed, as the rest of its input is not trusted.
@@ -36,7 +38,7 @@ struct Retry {
 
 impl ApiError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code, message: message.into(), retry: None, allow: None, close_connection: false }
+        Self { status, code, message: message.into(), retry: None, group: None, allow: None, close_connection: false }
     }
 
     /// 400: the request is invalid.
@@ -120,6 +122,9 @@ impl ApiError {
             json.text(name, value);
             json.number("retry_after_ms", after.0);
         }
+        if let Some(group) = &self.group {
+            json.text("group", group.as_str());
+        }
     }
 }
 
@@ -144,8 +149,9 @@ impl From<Refusal> for ApiError {
                 ..Self::precondition(message)
             },
             Refusal::HashMismatch => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "IDEMPOTENCY_MISMATCH", message),
-            Refusal::Overloaded { reason, retry_after } => Self {
+            Refusal::Overloaded { reason, retry_after, full } => Self {
                 retry: Some(Retry { cause: ("reason", reason.code()), after: retry_after }),
+                group: full.and_then(|full| full.group),
                 ..Self::new(StatusCode::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED", message)
             },
             Refusal::StorageFull => Self::new(StatusCode::INSUFFICIENT_STORAGE, "STORAGE_FULL", message),

@@ -19,6 +19,7 @@ pub(crate) enum Route {
     ListTopics,
     CreateTopic,
     DescribeTopic(TopicName),
+    ChangeTopic(TopicName),
     DeleteTopic(TopicName),
     PurgeTopic(TopicName),
     Produce,
@@ -117,8 +118,9 @@ impl Route {
     fn topic(method: &Method, name: &str) -> Result<Self, ApiError> {
         match *method {
             Method::GET => Ok(Self::DescribeTopic(topic_name(name)?)),
+            Method::PATCH => Ok(Self::ChangeTopic(topic_name(name)?)),
             Method::DELETE => Ok(Self::DeleteTopic(topic_name(name)?)),
-            _ => Err(ApiError::method_not_allowed("GET, DELETE")),
+            _ => Err(ApiError::method_not_allowed("GET, PATCH, DELETE")),
         }
     }
 }

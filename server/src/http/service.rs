@@ -12,7 +12,7 @@ use super::api::Api;
 use super::batch::{BatchBody, BatchKind};
 use super::claim_fields::AckFields;
 use super::error::ApiError;
-use super::fields::parse;
+use super::fields::{from_json, parse};
 use super::guard::Guard;
 use super::head::RequestHead;
 use super::message_fields::MessageHeaders;
@@ -260,6 +260,7 @@ async fn dispatch(
         Route::Extend => settle::extend(api, parse(&body, &query)?).await,
         Route::Release => settle::release(api, parse(&body, &query)?).await,
         Route::CreateTopic => topics::create(api, parse(&body, &query)?).await,
+        Route::ChangeTopic(name) => topics::change(api, name.clone(), from_json(&body)?).await,
         Route::CreateGroup => groups::create(api, parse(&body, &query)?).await,
         Route::DeleteGroup => groups::delete(api, parse(&body, &query)?).await,
         Route::Seek => groups::seek(api, parse(&body, &query)?).await,

@@ -358,7 +358,9 @@ fn without_skips(record: &Record) -> Option<Record> {
 mod tests {
     use driftq_core::Body;
     use driftq_core::record::DedupeWindow;
-    use driftq_core::types::{Envelope, GroupName, GroupStart, Metadata, ProduceScope, Retention, TopicName};
+    use driftq_core::types::{
+        Envelope, GroupName, GroupOrigin, GroupStart, Metadata, ProduceScope, Retention, TopicName,
+    };
 
     use super::*;
 
@@ -377,7 +379,7 @@ mod tests {
         take(&mut rebuild, Event::Booted { boot: Boot(1) });
         take(&mut rebuild, Event::TopicCreated { topic, name, partitions: 2, retention });
         let (name, start) = (GroupName::new("g")?, GroupStart::Earliest);
-        take(&mut rebuild, Event::GroupCreated { topic, group, name, start });
+        take(&mut rebuild, Event::GroupCreated { topic, group, name, start, origin: GroupOrigin::Requested });
         let body = Body::bare(b"key", b"value");
         take(
             &mut rebuild,
@@ -400,7 +402,10 @@ mod tests {
         take(&mut rebuild, Event::Booted { boot: Boot(1) });
         take(&mut rebuild, Event::TopicCreated { topic, name: name.clone(), partitions: 1, retention });
         let start = GroupStart::Earliest;
-        take(&mut rebuild, Event::GroupCreated { topic, group, name: GroupName::new("g")?, start });
+        take(
+            &mut rebuild,
+            Event::GroupCreated { topic, group, name: GroupName::new("g")?, start, origin: GroupOrigin::Requested },
+        );
         let envelope = Envelope { idempotency_key: Some("k".into()), ..Envelope::default() };
         let body = Body::pack(&Metadata { envelope, ..Metadata::default() }, b"key", b"value");
         let dedupe = Some(DedupeWindow { scope: ProduceScope::new(&name, None), expires_at: Timestamp(2_000) });

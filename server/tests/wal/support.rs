@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use driftq_core::codec::record as codec;
 use driftq_core::command::{Ack, CreateTopic};
-use driftq_core::command::{Claim, OnDisconnect, Produce, Subscribe, TokenClaim};
+use driftq_core::command::{Claim, GroupLifetime, OnDisconnect, Produce, Subscribe, TokenClaim};
 use driftq_core::log::{FileId, Frame, FrameChain, LogId, SegmentHeader, SegmentReader};
 use driftq_core::pipeline::inspect;
 use driftq_core::record::{Event, Record};
@@ -97,6 +97,7 @@ impl Broker {
             deliveries_max: Some(count),
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         }));
         for output in outputs {
             let Output::Deliver { delivery, .. } = output else { continue };

@@ -24,6 +24,21 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keep_bytes: Option<u32>,
     },
+    /// Change the retention of a topic.
+    #[serde(rename = "change")]
+    ChangeRetention {
+        /// The topic.
+        topic: Topic,
+        /// The new age.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keep_ms: Option<u32>,
+        /// The new size.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keep_bytes: Option<u32>,
+        /// What is not given becomes the server's default.
+        #[serde(default, skip_serializing_if = "is_false")]
+        reset: bool,
+    },
     /// Delete a topic.
     #[serde(rename = "delete")]
     DeleteTopic {
@@ -356,6 +371,9 @@ pub struct Subscription {
     /// Closing the stream releases its leases.
     #[serde(skip_serializing_if = "is_false")]
     pub release: bool,
+    /// A new group is deleted with its last stream.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ephemeral: bool,
 }
 
 /// A delivery that a worker has read.

@@ -127,6 +127,7 @@ catalog! {
     16 QUERY_IS_NOOP query_is_noop: "a query writes no record";
     16 RETAINED_BYTES retained_bytes: "retained messages stay within the retention size";
     16 RETAINED_AS_CONFIGURED retained_as_configured: "acked messages are kept as long as retention requires";
+    16 RETAINED_WITHIN_BOUND retained_within_bound: "the retained messages of all topics stay within their memory";
     16 RETENTION_ENDS retention_ends: "acked messages older than the retention age are removed";
 
     17 SYNCED_BEFORE_RELEASE synced_before_release: "nothing is released to a client before its records are synced";

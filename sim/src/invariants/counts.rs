@@ -100,6 +100,7 @@ mod tests {
         };
         let info = TopicInfo {
             name: name.clone(),
+            retention: driftq_core::types::Retention::NOTHING,
             partitions: world.broker().expect("the broker runs").state().topic_named(&name).map_or(
                 Vec::new(),
                 |topic| {

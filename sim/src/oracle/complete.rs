@@ -49,6 +49,9 @@ impl Model {
             Ok(((), produced)) => produced,
             Err(stop) => {
                 (self.topics, self.scopes, self.sweeps) = before;
+                if let Stop::Refused(refusal) = &stop {
+                    self.note_refusal(refusal);
+                }
                 return Err(stop);
             }
         };
@@ -68,6 +71,7 @@ impl Model {
                 if self.contested((t, g, m)).is_some() {
                     self.remember_winner((t, g, m), Some(token));
                 }
+                self.topics[t].groups[g].has_acked = true;
                 self.mark_acked(t, g, m);
             }
         }

@@ -58,8 +58,8 @@ impl Model {
         let content = Content::new(&message.content.key, &message.content.value, metadata);
         let partition = message.partition;
         let name = topic.dlq_name.clone().expect("dead letters are not dead-lettered again");
-        let partitions = topic.partitions();
-        let dlq = self.find(&name).unwrap_or_else(|| self.add_topic(name, partitions, Retention::default()));
+        let (partitions, retention) = (topic.partitions(), topic.retention);
+        let dlq = self.find(&name).unwrap_or_else(|| self.add_topic(name, partitions, retention));
         let dlq = &mut self.topics[dlq];
         dlq.store(self.now, PartitionId(partition.0 % dlq.partitions()), None, content);
         self.unpin((t, g, m));
@@ -125,7 +125,10 @@ impl Model {
         match self.check_space(t, partition, self.topics[d].messages[m].bytes()) {
             // A redrive relieves a full dead-letter partition.
             Ok(()) | Err(Refusal::Overloaded { reason: Overload::DeadLetters, .. }) => {}
-            Err(refusal) => return Err(refusal.into()),
+            Err(refusal) => {
+                self.note_refusal(&refusal);
+                return Err(refusal.into());
+            }
         }
         self.record()?;
         let mut metadata = content.metadata.clone();

@@ -1,11 +1,12 @@
 //! Executes inputs: starts, timeouts and commands.
 
 use driftq_core::command::{
-    Ack, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend, ListGroups,
-    ListTopics, Nack, Pause, Peek, Purge, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe, Withdraw,
+    Ack, ChangeRetention, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, Extend,
+    ListGroups, ListTopics, Nack, Pause, Peek, Purge, Redrive, Release, Resume, Seek, SetPrefetch, Unsubscribe,
+    Withdraw,
 };
-use driftq_core::types::{Now, Ticket};
-use driftq_core::{Command, Reply};
+use driftq_core::types::{GroupOrigin, Now, Ticket};
+use driftq_core::{Command, Refusal, Reply};
 
 use super::expected::{Expected, ExpectedReply};
 use super::model::{EndOfLog, Input, Model, Stop};
@@ -18,7 +19,8 @@ impl Model {
             Input::Timeout(now) => {
                 self.advance(*now)?;
                 self.dispatch()?;
-                self.limit_winners()
+                self.limit_winners()?;
+                self.limit_retained()
             }
             Input::Release(now, durable) => {
                 self.synced(*now, *durable);
@@ -46,12 +48,15 @@ impl Model {
                 | Command::Peek(Peek { .. })
         );
         // Every store command consumes a token.
-        let is_change = matches!(command, Command::Store(_)) || result.is_ok() && !is_query;
+        let is_full = matches!(&result, Err(Refusal::Overloaded { full: Some(_), .. }));
+        // A full partition may have groups deleted.
+        let is_change = matches!(command, Command::Store(_)) || is_full || result.is_ok() && !is_query;
         // A deletion, a seek or a redrive has ended leases.
         self.drop_ended_entries();
         self.outputs.push_back(Expected::Reply { ticket, result });
         self.dispatch()?;
         self.limit_winners()?;
+        self.limit_retained()?;
         Ok(is_change)
     }
 
@@ -59,6 +64,9 @@ impl Model {
         let reply = match command {
             Command::CreateTopic(CreateTopic { name, partitions, retention }) => {
                 self.create_topic(name, *partitions, *retention)?
+            }
+            Command::ChangeRetention(ChangeRetention { name, age, bytes }) => {
+                self.change_retention(name, *age, *bytes)?
             }
             Command::DeleteTopic(DeleteTopic { name }) => self.delete_topic(name)?,
             Command::ListTopics(ListTopics) => self.list_topics(),
@@ -82,7 +90,7 @@ impl Model {
             Command::Store(request) => return self.store_command(request),
             Command::CreateGroup(CreateGroup { topic, group, start }) => {
                 let at = self.topic(topic)?;
-                self.create_group(at, group, *start)?;
+                self.create_group(at, group, *start, GroupOrigin::Requested)?;
                 Reply::Success
             }
             Command::DeleteGroup(DeleteGroup { topic, group }) => self.delete_group(topic, group)?,

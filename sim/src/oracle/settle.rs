@@ -93,6 +93,7 @@ impl Model {
         if let Some(token) = self.contested((t, g, m)) {
             self.remember_winner((t, g, m), Some(token));
         }
+        self.topics[t].groups[g].has_acked = true;
         self.mark_acked(t, g, m);
     }
 
@@ -122,16 +123,17 @@ impl Model {
 
     /// Marks the message as acked in the group.
     pub(super) fn mark_acked(&mut self, topic: usize, group: usize, message: usize) {
+        let partition = self.topics[topic].messages[message].partition;
         self.topics[topic].groups[group].progress[message] = Progress::Acked;
-        self.reclaim(topic);
+        self.topics[topic].reclaim(std::iter::once(partition));
+        self.expect_at(Timestamp(0));
     }
 
-    /// Messages of the topic may now be acked by every group.
+    /// Messages of all partitions of the topic may now be acked by every group.
     pub(super) fn reclaim(&mut self, topic: usize) {
-        self.topics[topic].reclaim();
-        if self.topics[topic].retention.age.is_some() {
-            self.expect_at(Timestamp(0));
-        }
+        let partitions = self.topics[topic].partitions();
+        self.topics[topic].reclaim((0..partitions).map(PartitionId));
+        self.expect_at(Timestamp(0));
     }
 
     /// Acks whatever went to the owner last, up to the offset, in one record.

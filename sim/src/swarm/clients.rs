@@ -13,6 +13,7 @@ use crate::actions::{
     Action, DeliveryRef, NewMessage, Request, RetryPolicy, RouterDecision, SeekTarget, Subscription, Tampering,
 };
 use crate::names::{Call, Group, Message, Topic, Worker};
+use crate::setup::Setup;
 use crate::world::{HeldDelivery, World};
 
 /// How many recent messages a producer may send again.
@@ -31,6 +32,8 @@ pub(super) struct Clients {
     /// A worker that nacks everything, in some worlds.
     always_fails: Option<Worker>,
     retention: bool,
+    changes_retention: bool,
+    ephemeral: bool,
     features: Features,
     /// The first actions of a world, and actions scheduled ahead; the last is next.
     scheduled: Vec<Action>,
@@ -61,7 +64,13 @@ struct Features {
 }
 
 impl Clients {
-    pub(super) fn new(seed: u64, shape: &mut Source, store_users: StoreUsers, workers_use_store: bool) -> Self {
+    pub(super) fn new(
+        seed: u64,
+        shape: &mut Source,
+        store_users: StoreUsers,
+        workers_use_store: bool,
+        setup: &Setup,
+    ) -> Self {
         let mut half = || shape.one_in(2);
         let features = Features {
             keys: half(),
@@ -88,6 +97,8 @@ impl Clients {
             owners: 1 + shape.below(3) as u8,
             always_fails: shape.one_in(4).then_some(Worker(0)),
             retention,
+            changes_retention: setup.retention.is_some(),
+            ephemeral: setup.group_idle.is_some(),
             features,
             scheduled: Vec::new(),
             sent: Vec::new(),
@@ -236,6 +247,10 @@ impl Clients {
                 self.create_topic(topic)
             }
             ActionKind::DeleteTopic => Request::DeleteTopic { topic: self.any_topic() },
+            ActionKind::CreateGroup if self.changes_retention && self.source.one_in(2) => {
+                let topic = self.subscribed_topic();
+                self.create_topic(topic)
+            }
             ActionKind::CreateGroup => {
                 Request::CreateGroup { topic: self.any_topic(), group: self.group(), latest: self.source.one_in(3) }
             }
@@ -423,11 +438,20 @@ impl Clients {
             deliveries: source.one_in(8).then(|| 1 + source.below(4)),
             latest: source.one_in(6),
             release: source.one_in(4),
+            ephemeral: self.ephemeral && source.one_in(3),
         }
     }
 
     fn create_topic(&mut self, topic: Topic) -> Request {
         let source = &mut self.source;
+        if self.changes_retention && source.one_in(2) {
+            return Request::ChangeRetention {
+                topic,
+                keep_ms: source.one_in(2).then(|| source.pick(&[0, 100, 2_000])),
+                keep_bytes: source.one_in(2).then(|| source.pick(&[0, 10, 40, 1_000])),
+                reset: source.one_in(2),
+            };
+        }
         let keeps = self.retention && source.one_in(2);
         Request::CreateTopic {
             topic,

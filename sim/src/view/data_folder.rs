@@ -153,7 +153,9 @@ impl<'p> TimelineBuilder<'p> {
                 None => BROKER,
             },
             Event::TopicCreated { .. }
+            | Event::RetentionChanged { .. }
             | Event::TopicDeleted { .. }
+            | Event::GroupOriginChanged { .. }
             | Event::GroupCreated { .. }
             | Event::GroupDeleted { .. }
             | Event::GroupPaused { .. }
@@ -404,10 +406,12 @@ impl Subjects {
             }
             Event::TopicDeleted { topic: id }
             | Event::Purged { topic: id, .. }
+            | Event::RetentionChanged { topic: id, .. }
             | Event::RetentionExpired { topic: id, .. } => {
                 subjects.topics.push(topic(state, *id));
             }
             Event::GroupDeleted { topic: id, group: group_id }
+            | Event::GroupOriginChanged { topic: id, group: group_id, .. }
             | Event::GroupPaused { topic: id, group: group_id }
             | Event::GroupResumed { topic: id, group: group_id }
             | Event::GroupSought { topic: id, group: group_id, .. } => {
@@ -470,8 +474,10 @@ fn glyph(event: &Event) -> Glyph {
         | Event::WinnersExpired { .. }
         | Event::WallClockAdjusted(_) => Glyph::Time,
         Event::TopicCreated { .. }
+        | Event::RetentionChanged { .. }
         | Event::TopicDeleted { .. }
         | Event::GroupCreated { .. }
+        | Event::GroupOriginChanged { .. }
         | Event::GroupDeleted { .. }
         | Event::GroupPaused { .. }
         | Event::GroupResumed { .. }

@@ -61,6 +61,7 @@ pub(super) fn new_messages(request: &Request) -> &[NewMessage] {
 pub(super) fn names(request: &Request) -> (Option<String>, Option<String>) {
     let (topic, group) = match request {
         Request::CreateTopic { topic, .. }
+        | Request::ChangeRetention { topic, .. }
         | Request::DeleteTopic { topic }
         | Request::DescribeTopic { topic }
         | Request::Purge { topic }
@@ -102,6 +103,13 @@ pub(super) fn request_text(request: &Request) -> String {
             notes.extend(keep_ms.map(|ms| format!("retention {}", span(u64::from(ms)))));
             notes.extend(keep_bytes.map(|bytes| format!("retention {bytes} bytes")));
             format!("create topic {topic}{}", parenthesized(&notes))
+        }
+        Request::ChangeRetention { topic, keep_ms, keep_bytes, reset } => {
+            let mut notes = Vec::new();
+            notes.extend(keep_ms.map(|ms| span(u64::from(ms))));
+            notes.extend(keep_bytes.map(|bytes| format!("{bytes} bytes")));
+            notes.extend(reset.then(|| "the rest by default".to_owned()));
+            format!("change the retention of {topic}{}", parenthesized(&notes))
         }
         Request::DeleteTopic { topic } => format!("delete topic {topic}"),
         Request::ListTopics => "list the topics".to_owned(),
@@ -271,7 +279,8 @@ pub(super) fn reply(result: &Result<Reply, Refusal>, clock: Clock) -> String {
     };
     match reply {
         Reply::Success => "ok".to_owned(),
-        Reply::TopicCreated { partitions } => {
+        Reply::RetentionChanged { .. } => "the retention is changed".to_owned(),
+        Reply::TopicCreated { partitions, .. } => {
             format!("the topic exists, with {}", counted(*partitions as usize, "partition"))
         }
         Reply::Topics(topics) => counted(topics.len(), "topic"),

@@ -2,17 +2,19 @@
 
 use driftq_core::Command;
 use driftq_core::command::{
-    Ack, AckCumulative, Begin, Claim, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DeliveryClaim,
-    DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup, Nack, OnExpired,
-    Pause, Peek, Purge, Reacquire, Redrive, RedriveSelection, Release, Renew, Resume, Retry, Seek, SeekTo, SetPrefetch,
-    StoreCommand, TokenClaim, Unsubscribe, Withdraw,
+    Ack, AckCumulative, Begin, ChangeRetention, Claim, Complete, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
+    DeliveryClaim, DescribeTopic, ExpireLease, Extend, Finish, Forget, ListEffects, ListGroups, ListTopics, Lookup,
+    Nack, OnExpired, Pause, Peek, Purge, Reacquire, Redrive, RedriveSelection, Release, Renew, Resume, Retry, Seek,
+    SeekTo, SetPrefetch, StoreCommand, TokenClaim, Unsubscribe, Withdraw,
 };
 use driftq_core::faults::Faults;
 use driftq_core::types::{GroupName, Lifetime, Millis, Offset, OwnerName, PartitionId, Retention, Text};
 
 use super::network::ClientCommand;
 use super::state::World;
-use super::values::{REASONS, effect_outcome, identity, produce, result_of, start, subscribe, tenant_of, time};
+use super::values::{
+    REASONS, effect_outcome, identity, produce, result_of, setting, start, subscribe, tenant_of, time,
+};
 use crate::actions::{DeliveryRef, EffectBegin, GrantRef, Request, SeekTarget, Subscription, Tampering};
 use crate::names::Group;
 use crate::sim_storage::SimStorage;
@@ -33,11 +35,20 @@ impl<F: Faults, S: SimStorage> World<F, S> {
     /// The command of a request; `None` if it refers to something that does not exist.
     fn command(&self, request: &Request) -> Option<Command> {
         Some(match request {
-            Request::CreateTopic { topic, partitions, keep_ms, keep_bytes } => Command::CreateTopic(CreateTopic {
-                name: topic.name(),
-                partitions: *partitions,
-                retention: Retention { age: keep_ms.map(|ms| Millis(u64::from(ms))), bytes: keep_bytes.map(u64::from) },
-            }),
+            Request::CreateTopic { topic, partitions, keep_ms, keep_bytes } => {
+                let mut age = keep_ms.map(|ms| Millis(u64::from(ms)));
+                // A size alone keeps messages of any age, also where topics retain nothing by default.
+                if keep_bytes.is_some() && self.setup.retention.is_none() {
+                    age = age.or(Some(Millis(u64::MAX)));
+                }
+                let retention = Retention { age, bytes: keep_bytes.map(u64::from) };
+                Command::CreateTopic(CreateTopic { name: topic.name(), partitions: *partitions, retention })
+            }
+            Request::ChangeRetention { topic, keep_ms, keep_bytes, reset } => {
+                let (age, bytes) = (keep_ms.map(|ms| Millis(u64::from(ms))), keep_bytes.map(u64::from));
+                let (age, bytes) = (setting(age, *reset), setting(bytes, *reset));
+                Command::ChangeRetention(ChangeRetention { name: topic.name(), age, bytes })
+            }
             Request::DeleteTopic { topic } => Command::DeleteTopic(DeleteTopic { name: topic.name() }),
             Request::ListTopics => Command::ListTopics(ListTopics),
             Request::DescribeTopic { topic } => Command::DescribeTopic(DescribeTopic { name: topic.name() }),

@@ -1,6 +1,6 @@
 //! The end of a run: faults stop, a last worker acks every message, and nothing may be left undelivered.
 
-use driftq_core::command::{Ack, Claim, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
+use driftq_core::command::{Ack, Claim, GroupLifetime, OnDisconnect, Resume, Subscribe, TokenClaim, Unsubscribe};
 use driftq_core::faults::Faults;
 use driftq_core::log::SegmentHeader;
 use driftq_core::state::{self, Group, Partition};
@@ -99,7 +99,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         }
         let segments = self.disk.model().segments();
         segments_are_cut(&segments)?;
-        if self.was_limited {
+        if self.was_limited || self.clock().mono <= self.short_until {
             return Ok(());
         }
         let newest = self.broker.as_ref().and_then(|broker| broker.snapshots().last().copied()).unwrap_or_default();
@@ -154,6 +154,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             deliveries_max: None,
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
+            group_lifetime: GroupLifetime::Durable,
         };
         self.handle(ClientCommand { command: Command::Subscribe(subscribe), worker: Some(LAST_WORKER) })?;
         for _ in 0..ROUNDS {

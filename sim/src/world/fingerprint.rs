@@ -71,6 +71,7 @@ impl<F: Faults> World<F> {
             records_before: _,
             next_ticket,
             was_limited: _,
+            short_until: _,
             failed_from,
         } = self;
         disk.canonical(out)?;

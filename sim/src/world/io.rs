@@ -4,6 +4,7 @@ use driftq_core::JobClass as CoreJobClass;
 use driftq_core::faults::Faults;
 use driftq_core::log::{FileId, IoOp, StorageFault};
 use driftq_core::record::Event;
+use driftq_core::types::Millis;
 
 use super::coverage;
 use super::job::RunningJob;
@@ -23,6 +24,9 @@ impl JobClass {
         }
     }
 }
+
+/// How long a broker waits before it creates a file again for which it had no descriptor.
+const RETRY: Millis = Millis(1_000);
 
 impl<F: Faults, S: SimStorage> World<F, S> {
     /// Performs the next operation of the class and starts a job if none is in progress.
@@ -67,6 +71,9 @@ impl<F: Faults, S: SimStorage> World<F, S> {
         let Some(broker) = &mut self.broker else { return Ok(false) };
         if result.is_err() || running.next >= running.job.ops().len() {
             let is_shortage = matches!(result, Err(StorageFault::Full | StorageFault::NoDescriptor));
+            if matches!(result, Err(StorageFault::NoDescriptor)) {
+                self.short_until = now.mono.after(RETRY);
+            }
             let is_waited_out = is_shortage && class == JobClass::Background;
             if result.is_err() && !is_waited_out && self.failed_from.is_none() {
                 // Set even if the broker ignores the failure.

@@ -74,6 +74,8 @@ pub struct World<F: Faults, S = Disk> {
     pub(super) injected_tickets: BTreeSet<Ticket>,
     /// Whether the disk was full at some time since the last drain: then maintenance may be waiting to retry.
     pub(super) was_limited: bool,
+    /// When the broker tries again what failed for want of a descriptor.
+    pub(super) short_until: Timestamp,
     /// The first ticket after the log failed.
     pub(super) failed_from: Option<Ticket>,
     /// Recorded traffic between broker and clients, if the tap is on.
@@ -118,6 +120,7 @@ impl<F: Faults, S: SimStorage> World<F, S> {
             next_ticket: Ticket(0),
             injected_tickets: BTreeSet::new(),
             was_limited: false,
+            short_until: Timestamp(0),
             failed_from: None,
             tap_events: None,
             faults,

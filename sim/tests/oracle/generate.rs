@@ -3,8 +3,9 @@
 use driftq_core::Command;
 use driftq_core::command::{
     Ack, AckCumulative, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic,
-    ExpireLease, Extend, ListGroups, ListTopics, Nack, OnDisconnect, Pause, Peek, Produce, Redrive, RedriveRest,
-    RedriveSelection, Release, Resume, Retry, Seek, SeekTo, SetPrefetch, Subscribe, TokenClaim, Unsubscribe,
+    ExpireLease, Extend, GroupLifetime, ListGroups, ListTopics, Nack, OnDisconnect, Pause, Peek, Produce, Redrive,
+    RedriveRest, RedriveSelection, Release, Resume, Retry, Seek, SeekTo, SetPrefetch, Subscribe, TokenClaim,
+    Unsubscribe,
 };
 use driftq_core::faults::Faults;
 use driftq_core::types::{GroupStart, Retention, *};
@@ -67,6 +68,11 @@ impl Workload {
             groups_max: small(rng, 3) as usize,
             consumers_max: small(rng, 5) as usize,
             retry_after: Millis(7),
+            retention_age: rng.random_bool(0.5).then(|| Millis(rng.random_range(0..400))),
+            retention_bytes: None,
+            retained_bytes_max: if rng.random_bool(0.5) { rng.random_range(0..2_000) } else { u64::MAX },
+            group_idle: rng.random_bool(0.7).then(|| Millis(rng.random_range(0..200))),
+            group_idle_max: Millis(rng.random_range(0..2_000)),
             ..Limits::production()
         };
         let actions = rng.random_range(20..250);
@@ -158,6 +164,10 @@ impl<F: Faults> World<F> {
             deliveries_max: self.maybe(0.15, |world| world.below(4)),
             start: self.start(),
             on_disconnect: if self.rng.random_bool(0.5) { OnDisconnect::Release } else { OnDisconnect::Keep },
+            group_lifetime: match self.rng.random_bool(0.2) {
+                true => GroupLifetime::Ephemeral,
+                false => GroupLifetime::Durable,
+            },
         })
     }
 

@@ -51,8 +51,8 @@ pub fn subscription() -> impl Strategy<Value = Subscription> {
     let names = (worker(), topic(), group(), worker());
     let options = (weighted(0.7, span()), prefetch(), weighted(0.1, count()), weighted(0.15, Just(())), any::<bool>());
     (names, options).prop_map(|((worker, topic, group, owner), (lease_ms, prefetch, deliveries, latest, release))| {
-        let latest = latest.is_some();
-        Subscription { worker, topic, group, owner, lease_ms, prefetch, deliveries, latest, release }
+        let (latest, ephemeral) = (latest.is_some(), false);
+        Subscription { worker, topic, group, owner, lease_ms, prefetch, deliveries, latest, release, ephemeral }
     })
 }
 
@@ -192,6 +192,9 @@ pub fn administration() -> impl Strategy<Value = Request> {
     prop_oneof![
         3 => create(),
         1 => topic().prop_map(|topic| Request::DeleteTopic { topic }),
+        1 => (topic(), weighted(0.5, 0..2_000_u32), weighted(0.5, 0..60_u32), any::<bool>()).prop_map(
+            |(topic, keep_ms, keep_bytes, reset)| Request::ChangeRetention { topic, keep_ms, keep_bytes, reset }
+        ),
         2 => (topic(), group(), any::<bool>()).prop_map(|(topic, group, latest)| Request::CreateGroup { topic, group, latest }),
         2 => (topic(), group()).prop_map(|(topic, group)| Request::DeleteGroup { topic, group }),
         3 => (topic(), group(), to).prop_map(|(topic, group, to)| Request::Seek { topic, group, to }),

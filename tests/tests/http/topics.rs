@@ -13,22 +13,24 @@ fn topics_are_created_listed_and_deleted() {
     let create = |body: Value| server.post_json("/v1/topics", &body);
     let reply = create(json!({ "name": " t1 ", "partitions": 3 }));
     assert_eq!((reply.status, reply.header("content-type")), (201, JSON));
-    assert_eq!(reply.json(), json!({ "status": "created", "name": "t1", "partitions": 3 }));
+    assert_eq!(reply.json(), created("t1", 3));
     // An existing topic is returned with its actual number of partitions.
     for body in [json!({ "name": "t1", "partitions": 3 }), json!({ "name": "t1" })] {
         let reply = create(body);
-        assert_eq!((reply.status, reply.json()), (201, json!({ "status": "created", "name": "t1", "partitions": 3 })));
+        assert_eq!((reply.status, reply.json()), (201, created("t1", 3)));
     }
     assert!(create(json!({ "name": "t1", "partitions": 2 })).refused(409, "ALREADY_EXISTS").contains('3'));
     create(json!({ "name": "t1", "partitions": 0 })).refused(409, "ALREADY_EXISTS");
     for (name, body) in [("zero", json!({ "name": "zero", "partitions": 0 })), ("none", json!({ "name": "none" }))] {
         let reply = create(body);
-        assert_eq!((reply.status, reply.json()), (201, json!({ "status": "created", "name": name, "partitions": 1 })));
+        assert_eq!((reply.status, reply.json()), (201, created(name, 1)));
     }
     let reply = server.post("/v1/topics?name=Q&partitions=2&retention_ms=1000&retention_bytes=10&unknown=1", "");
-    assert_eq!((reply.status, reply.json()), (201, json!({ "status": "created", "name": "Q", "partitions": 2 })));
+    let made =
+        json!({ "status": "created", "name": "Q", "partitions": 2, "retention_ms": 1000, "retention_bytes": 10 });
+    assert_eq!((reply.status, reply.json()), (201, made));
     let reply = server.post("/v1/topics?name=query&partitions=2", "{\"name\":\"body\"}");
-    assert_eq!(reply.json(), json!({ "status": "created", "name": "body", "partitions": 1 }));
+    assert_eq!(reply.json(), created("body", 1));
     let longest = "n".repeat(251);
     assert_eq!(create(json!({ "name": longest, "partitions": 1024 })).status, 201);
     assert_eq!(create(json!({ "name": "a.b_c:d-E9", "retention_ms": 5, "retention_bytes": 5 })).status, 201);
@@ -259,4 +261,49 @@ fn purge_removes_what_a_topic_stores() {
     purge("absent").refused(404, "NOT_FOUND");
     purge("a%07b").refused(400, "INVALID_ARGUMENT");
     server.get("/v1/topics/t/purge").refused(405, "METHOD_NOT_ALLOWED");
+}
+
+/// The reply to the creation of a topic with the default retention.
+fn created(name: &str, partitions: u32) -> Value {
+    json!({
+        "status": "created",
+        "name": name,
+        "partitions": partitions,
+        "retention_ms": 86_400_000,
+        "retention_bytes": 268_435_456,
+    })
+}
+
+#[test]
+fn creation_with_other_settings_is_refused_and_names_them() {
+    let server = Server::start();
+    let create = |body: Value| server.post_json("/v1/topics", &body);
+    assert_eq!(create(json!({ "name": "t", "partitions": 2, "retention_ms": 5_000 })).status, 201);
+    assert_eq!(create(json!({ "name": "t" })).json()["retention_ms"], 5_000);
+    assert_eq!(create(json!({ "name": "t", "partitions": 2, "retention_ms": 5_000 })).status, 201);
+    let message = create(json!({ "name": "t", "partitions": 3, "retention_ms": 1, "retention_bytes": 1 }))
+        .refused(409, "ALREADY_EXISTS");
+    for setting in ["2 partitions", "retention_ms 5000", "retention_bytes 268435456"] {
+        assert!(message.contains(setting), "{message}");
+    }
+    let message = create(json!({ "name": "t", "partitions": 2, "retention_ms": 1 })).refused(409, "ALREADY_EXISTS");
+    assert!(message.contains("retention_ms") && !message.contains("partitions"), "{message}");
+}
+
+#[test]
+fn patch_changes_retention_and_describe_shows_it() {
+    let server = Server::start();
+    server.create("t", 1);
+    let patch = |topic: &str, body: &str| server.call("PATCH", &format!("/v1/topics/{topic}"), &[], body);
+    let reply = patch("t", r#"{"retention_ms":60000}"#);
+    let expected = json!({ "name": "t", "retention_ms": 60_000, "retention_bytes": 268_435_456 });
+    assert_eq!((reply.status, reply.json()), (200, expected));
+    assert_eq!(patch("t", r#"{"retention_bytes":7,"retention_ms":null}"#).json()["retention_bytes"], 7);
+    let topic = server.topic("t");
+    assert_eq!((&topic["retention_ms"], &topic["retention_bytes"]), (&json!(86_400_000), &json!(7)));
+    patch("absent", "{}").refused(404, "NOT_FOUND");
+    for body in [r#"{"partitions":2}"#, r#"{"retention_ms":-1}"#, r#"{"retention_bytes":"1"}"#, "[]", ""] {
+        patch("t", body).refused(400, "INVALID_ARGUMENT");
+    }
+    assert_eq!(server.topic("t"), topic, "a refusal changes nothing");
 }

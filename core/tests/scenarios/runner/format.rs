@@ -5,7 +5,7 @@ use driftq_core::reply::{
     TopicInfo,
 };
 use driftq_core::types::{
-    Body, DeadLetter, Effect, EffectStatus, Metadata, Millis, Outcome, Priority, RetryPolicy, Timestamp,
+    Body, DeadLetter, Effect, EffectStatus, Metadata, Millis, Outcome, Priority, Retention, RetryPolicy, Timestamp,
 };
 use driftq_core::{Refusal, Reply};
 
@@ -59,7 +59,8 @@ impl Printer<'_> {
         };
         match reply {
             Reply::Success => vec!["ok".to_owned()],
-            Reply::TopicCreated { partitions } => vec![format!("ok partitions={partitions}")],
+            Reply::TopicCreated { partitions, .. } => vec![format!("ok partitions={partitions}")],
+            Reply::RetentionChanged { retention } => vec![print_retention("ok", retention)],
             Reply::Topics(topics) => vec![print_list("topics", &topics)],
             Reply::Groups(groups) => {
                 let names: Vec<_> = groups.iter().map(|group| &group.name).collect();
@@ -245,7 +246,7 @@ fn policy(line: Line, policy: Option<RetryPolicy>) -> Line {
 /// The refusal's text, its code and the time to wait.
 fn print_refusal(refusal: &Refusal) -> String {
     match refusal {
-        Refusal::Overloaded { reason, retry_after } => {
+        Refusal::Overloaded { reason, retry_after, .. } => {
             let retry_after = print_duration(*retry_after);
             format!("refused: {refusal} ({}), retry_after={retry_after}", reason.code())
         }
@@ -254,6 +255,18 @@ fn print_refusal(refusal: &Refusal) -> String {
         }
         other => format!("refused: {other}"),
     }
+}
+
+/// The retention of a topic; a limit that is not printed does not limit.
+fn print_retention(what: &str, retention: Retention) -> String {
+    let mut line = what.to_owned();
+    if let Some(age) = retention.age {
+        line.push_str(&format!(" retention={}", print_duration(age)));
+    }
+    if let Some(bytes) = retention.bytes_max() {
+        line.push_str(&format!(" retention_bytes={bytes}"));
+    }
+    line
 }
 
 fn print_list(what: &str, names: &[impl ToString]) -> String {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use driftq_core::Body;
-use driftq_core::command::{Command, OnDisconnect, Subscribe};
+use driftq_core::command::{Command, GroupLifetime, OnDisconnect, Subscribe};
 use driftq_core::faults::NoFaults;
 use driftq_core::log::{LogId, Recovered};
 use driftq_core::reply::Delivery;
@@ -94,6 +94,7 @@ pub(in crate::invariants) fn stream() -> StreamModel {
         deliveries_max: None,
         start: GroupStart::Earliest,
         on_disconnect: OnDisconnect::Keep,
+        group_lifetime: GroupLifetime::Durable,
     };
     StreamModel {
         topic: TopicId(0),

@@ -56,6 +56,7 @@ const FIRST: &[(Invariant, Fault)] = &[
     (DEADLINE_ENDS_WAITING, Fault::BackoffHidesDeadline),
     (ACCEPTED_WITHIN_LIMITS, Fault::BackpressureIgnoresBytes),
     (RETENTION_ENDS, Fault::RetentionIgnoresAge),
+    (RETAINED_WITHIN_BOUND, Fault::RetainedBoundIgnored),
     (SYNCED_BEFORE_RELEASE, Fault::ReleaseBeforeSync),
     (STATE_MATCHES_LOG, Fault::ApplyReadsClock),
     (RECOVERED_MATCHES_LOG, Fault::SnapshotMissesInFlight),

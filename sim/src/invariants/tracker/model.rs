@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use driftq_core::command::{
-    Ack, AckCumulative, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DeliveryClaim,
-    DescribeTopic, ExpireLease, Extend, Finish, ListGroups, ListTopics, Lookup, Nack, Pause, Peek, Produce, Purge,
-    Redrive, Release, Resume, Retry, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
+    Ack, AckCumulative, ChangeRetention, Claim, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic,
+    DeliveryClaim, DescribeTopic, ExpireLease, Extend, Finish, ListGroups, ListTopics, Lookup, Nack, Pause, Peek,
+    Produce, Purge, Redrive, Release, Resume, Retry, Seek, SetPrefetch, StoreCommand, Subscribe, Unsubscribe, Withdraw,
 };
 use driftq_core::reply::Delivery;
 use driftq_core::state::{Group, Partition, Progress, State, Topic};
@@ -390,6 +390,7 @@ pub(crate) struct GroupView<'a> {
 pub(crate) fn names(command: &Command) -> (Option<&TopicName>, Option<&GroupName>) {
     match command {
         Command::CreateTopic(CreateTopic { name, .. })
+        | Command::ChangeRetention(ChangeRetention { name, .. })
         | Command::DeleteTopic(DeleteTopic { name })
         | Command::DescribeTopic(DescribeTopic { name })
         | Command::Purge(Purge { topic: name }) => (Some(name), None),

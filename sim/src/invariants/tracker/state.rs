@@ -46,6 +46,8 @@ pub(crate) struct Tracker {
     /// The next offset of each dead-letter topic when the last redrive of all was asked for that named a rest.
     pub(super) redrive_ends: BTreeMap<TopicId, Offset>,
     pub(super) boot: Boot,
+    /// The retention of each topic and the number of its groups at the last observation.
+    pub(super) retention: BTreeMap<TopicId, (Retention, usize)>,
     /// The broker's count of skipped messages at the last observation.
     pub(super) skips: u64,
     /// Records that removed retained messages on a full disk, since the start.
@@ -78,6 +80,7 @@ impl Tracker {
             winners_full: false,
             redrive_ends: BTreeMap::new(),
             boot: Boot(0),
+            retention: BTreeMap::new(),
             skips: 0,
             reclaimed: 0,
             observed_at: None,
@@ -122,6 +125,7 @@ impl Tracker {
             winners_full,
             redrive_ends,
             boot,
+            retention,
             skips,
             reclaimed,
             observed_at,
@@ -137,8 +141,8 @@ impl Tracker {
         )?;
         write!(
             out,
-            "{dead_letter_requests:?} {winners_full} {redrive_ends:?} {boot:?} {skips} {reclaimed} {observed_at:?} \
-             {has_new_reply} {wall:?} "
+            "{dead_letter_requests:?} {winners_full} {redrive_ends:?} {boot:?} {retention:?} {skips} {reclaimed} \
+             {observed_at:?} {has_new_reply} {wall:?} "
         )
     }
 

@@ -4,12 +4,12 @@ mod effects;
 mod messages;
 
 use driftq_core::command::{
-    CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, ListGroups, ListTopics,
-    OnDisconnect, Pause, Peek, Purge, Redrive, RedriveRest, RedriveSelection, Resume, Seek, SeekTo, SetPrefetch,
-    Subscribe, Unsubscribe,
+    ChangeRetention, CloseStream, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, DescribeTopic, GroupLifetime,
+    ListGroups, ListTopics, OnDisconnect, Pause, Peek, Purge, Redrive, RedriveRest, RedriveSelection, Resume, Seek,
+    SeekTo, SetPrefetch, Subscribe, Unsubscribe,
 };
 use driftq_core::types::{
-    ConsumerId, GroupName, GroupStart, Identity, Limits, Offset, PartitionId, Retention, TopicId, TopicName,
+    ConsumerId, GroupName, GroupStart, Identity, Limits, Offset, PartitionId, Retention, Setting, TopicId, TopicName,
 };
 use driftq_core::{ModelCommand, PipelineConfig};
 
@@ -81,6 +81,14 @@ pub fn parse(names: &Names, args: &mut Args, additions: &[String]) -> Result<Act
             name: args.positional_name("a topic")?,
             partitions: args.parsed("partitions")?,
             retention: Retention { age: args.duration("retention")?, bytes: args.parsed("retention_bytes")? },
+        }
+        .into(),
+        "change-retention" => ChangeRetention {
+            name: args.positional_name("a topic")?,
+            age: setting(args, "retention", |text| parse_duration(text))?,
+            bytes: setting(args, "retention_bytes", |text| {
+                text.parse().map_err(|_| format!("\"{text}\" is no number"))
+            })?,
         }
         .into(),
         "delete-topic" => DeleteTopic { name: args.positional_name("a topic")? }.into(),
@@ -159,6 +167,19 @@ fn topic_and_group(args: &mut Args) -> Result<(TopicName, GroupName), String> {
     Ok((args.positional_name("a topic")?, args.name("group")?))
 }
 
+/// A setting that is left out stays; `default` makes it the server's default.
+fn setting<T>(
+    args: &mut Args,
+    name: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Setting<T>, String> {
+    match args.text(name) {
+        None => Ok(Setting::Unchanged),
+        Some(text) if text == "default" => Ok(Setting::ServerDefault),
+        Some(text) => parse(&text).map(Setting::Value),
+    }
+}
+
 fn group_start(args: &mut Args) -> Result<GroupStart, String> {
     let choices = [("earliest", GroupStart::Earliest), ("latest", GroupStart::Latest)];
     Ok(args.choice("from", &choices)?.unwrap_or_default())
@@ -198,6 +219,8 @@ fn subscribe(args: &mut Args) -> Result<Subscribe, String> {
     stream.start = group_start(args)?;
     let choices = [("keep", OnDisconnect::Keep), ("release", OnDisconnect::Release)];
     stream.on_disconnect = args.choice("on_disconnect", &choices)?.unwrap_or_default();
+    let choices = [("durable", GroupLifetime::Durable), ("ephemeral", GroupLifetime::Ephemeral)];
+    stream.group_lifetime = args.choice("group_lifetime", &choices)?.unwrap_or_default();
     Ok(stream)
 }
 
@@ -225,9 +248,14 @@ fn limits(args: &mut Args) -> Result<PipelineConfig, String> {
             $(limits.$name = args.$method(stringify!($name))?.unwrap_or(limits.$name);)*
         };
     }
-    set! { duration: lease_default lease_min lease_max delay_max dedupe_ttl effect_ttl job_ttl completion_ttl retry_after }
+    set! { duration: lease_default lease_min lease_max delay_max dedupe_ttl effect_ttl job_ttl completion_ttl retry_after
+    group_idle_max }
     set! { parsed: in_flight_max partition_messages_max partition_bytes_max dedupe_keys_max key_bytes_max
     message_bytes_max idempotency_key_bytes_max id_bytes_max metadata_bytes_max error_text_bytes_max result_bytes_max
-    effects_max completions_max outputs_max partitions_max topics_max groups_max consumers_max adaptive_credit }
+    effects_max completions_max outputs_max partitions_max topics_max groups_max consumers_max adaptive_credit
+    retained_bytes_max }
+    limits.retention_age = args.duration("retention")?.or(limits.retention_age);
+    limits.retention_bytes = args.parsed("retention_bytes")?.or(limits.retention_bytes);
+    limits.group_idle = args.duration("group_idle")?.or(limits.group_idle);
     Ok(config)
 }
