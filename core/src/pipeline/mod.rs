@@ -120,6 +120,8 @@ pub struct Pipeline<F: Faults = NoFaults> {
 struct Rest {
     /// The last record.
     appended: Lsn,
+    /// How often larger segments had been asked for.
+    growths: u64,
     /// Whether the broker has messages that are not acked in every group.
     has_live: bool,
 }
@@ -362,7 +364,7 @@ impl<F: Faults> Pipeline<F> {
     /// Whether the log came to rest, after [`PipelineConfig::rest_after`], and no record was appended since.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.rested.is_some_and(|rest| rest.appended == self.broker.appended())
+        self.rested.is_some_and(|rest| rest.appended == self.broker.appended() && rest.growths == self.log.growths())
     }
 
     /// When the log comes to rest, if no record follows and there is anything to do then.
@@ -382,7 +384,11 @@ impl<F: Faults> Pipeline<F> {
             self.rest_at = Some(now.after(Millis(rest.0.saturating_mul(LONG_REST))));
             return;
         }
-        let rest = Rest { appended: self.broker.appended(), has_live: self.broker.has_live_messages() };
+        let rest = Rest {
+            appended: self.broker.appended(),
+            growths: self.log.growths(),
+            has_live: self.broker.has_live_messages(),
+        };
         self.rested = Some(rest);
         if !rest.has_live && self.log.has_large_segments() {
             self.log.use_smallest_segments();

@@ -48,6 +48,8 @@ pub(super) struct Writer {
     next_capacity: u64,
     /// Bytes that the next segment is created with.
     next_target: u64,
+    /// How often it was raised.
+    growths: u64,
     closed: Vec<SegmentInfo>,
     ends_in_mark: bool,
 }
@@ -108,6 +110,7 @@ impl Writer {
             next: NextSegment::Missing,
             next_capacity: 0,
             next_target: segment_bytes_min,
+            growths: 0,
             closed: recovered.segments.iter().map(trimmed).collect(),
             ends_in_mark: true,
         }
@@ -168,6 +171,11 @@ impl Writer {
         self.next_target < before
     }
 
+    /// How often larger segments were asked for, by a record that found no room.
+    pub(super) fn growths(&self) -> u64 {
+        self.growths
+    }
+
     /// Makes the next segments as small as possible.
     pub(super) fn use_smallest_segments(&mut self) {
         self.next_target = self.segment_bytes_min;
@@ -176,6 +184,7 @@ impl Writer {
     /// Whether the current segment and the next are larger than they must be.
     pub(super) fn has_large_segments(&self) -> bool {
         self.capacity > self.segment_bytes_min
+            || self.next_target > self.segment_bytes_min
             || (self.next == NextSegment::Ready && self.next_capacity > self.segment_bytes_min)
     }
 
@@ -405,6 +414,7 @@ impl Writer {
             next,
             next_capacity,
             next_target,
+            growths: _,
             closed,
             ends_in_mark,
         } = self;
@@ -435,6 +445,7 @@ impl LogSink for Writer {
             Fit::Refused(refusal) => return Err(refusal),
             Fit::Neither => {
                 self.next_target = self.segment_bytes;
+                self.growths += 1;
                 return Err(LogRefusal::Busy);
             }
             Fit::Current | Fit::NextSegment => {}
@@ -442,6 +453,7 @@ impl LogSink for Writer {
         self.rotate();
         // A full segment is followed by larger ones.
         self.next_target = self.capacity.saturating_mul(2).clamp(self.segment_bytes_min, self.segment_bytes);
+        self.growths += 1;
         lsn = self.encode(record)?;
         self.ends_in_mark = false;
         Ok(lsn)
