@@ -392,7 +392,7 @@ impl Partition {
     }
 
     /// The load and the memory of the stored messages in `start..end`.
-    fn sums_of(&self, start: Position, end: Position) -> (Load, u64) {
+    pub(super) fn sums_of(&self, start: Position, end: Position) -> (Load, u64) {
         let (mut load, mut memory) = (Load::default(), 0);
         for (from, to) in self.stored_stretches(start, end) {
             let first = self.messages.get(&from).expect("a position is stored or trimmed");

@@ -62,8 +62,9 @@ impl Partition {
         let retained = self.retained.runs_between(Position(0), end);
         let mut load = self.load_of(Position(0), end);
         for (from, to, _) in retained {
-            let retained = self.load_of(from, to);
+            let (retained, memory) = self.sums_of(from, to);
             self.retained_load.subtract(retained);
+            self.retained_memory -= memory;
             load.subtract(retained);
         }
         self.backlog.subtract(load);
