@@ -214,6 +214,11 @@ impl Tracker {
             }
             for view in &groups {
                 let progress = view.group.progress(known.partition);
+                // It went in the call that gave the group its start, maybe before that.
+                let start = view.model.starts.last();
+                if kept.is_none() && start.is_some_and(|(_, through, _)| Some(*through) > self.observed_at) {
+                    continue;
+                }
                 if progress.is_some_and(|progress| progress.acked().contains(known.position)) {
                     ack_is_justified(view, *offset, known)?;
                 } else {
