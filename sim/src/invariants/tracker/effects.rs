@@ -204,9 +204,8 @@ impl Tracker {
 
     /// A step that failed for good has dead-lettered a message.
     pub(super) fn failed_for_good(&mut self, pending: &PendingCommand, offset: Offset) {
-        let identity = self.identity_at(pending, offset);
-        if let Some(model) = identity.and_then(|identity| self.effects.get_mut(&identity)) {
-            model.mark_unknown();
+        if let Some(identity) = self.identity_at(pending, offset) {
+            self.effects.entry(identity).or_default().mark_unknown();
         }
     }
 
