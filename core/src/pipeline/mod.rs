@@ -443,10 +443,14 @@ impl<F: Faults> Pipeline<F> {
             NextSegment::Ready if self.log.must_replace_next() => return,
             NextSegment::Ready | NextSegment::NoSpace => {}
         }
-        if covered && !(self.log.is_idle() && self.log.mark_for_snapshot()) {
+        let has_next = self.log.next_segment() == NextSegment::Ready;
+        let is_marked = covered && self.log.is_idle() && self.log.mark_for_snapshot();
+        // Without room for a mark, the footer of the segment takes its place.
+        let ends_instead = covered && !is_marked && self.log.is_idle() && has_next;
+        if covered && !is_marked && !ends_instead {
             return;
         }
-        if self.log.next_segment() == NextSegment::Ready && !is_retry && (!covered || shrinks) {
+        if ends_instead || has_next && !is_retry && (!covered || shrinks) {
             self.log.rotate();
         }
         self.snapshot_wanted = false;
