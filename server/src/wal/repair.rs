@@ -22,6 +22,8 @@ pub(super) struct Repaired {
     pub(super) unknown_from: BTreeMap<(TopicId, PartitionId), Position>,
     /// Images that are whole and fit nothing that is left.
     pub(super) unused: u64,
+    /// The given names of topics whose own image is lost.
+    pub(super) renamed: Vec<TopicName>,
 }
 
 /// What is left of a topic.
@@ -102,7 +104,7 @@ pub(super) fn repair(images: Vec<Image>, boot: Boot) -> Repaired {
     }
     let next_topic = topics.keys().next_back().map_or(TopicId(0), |topic| TopicId(topic.0 + 1));
     let origin = origin.unwrap_or(Image::Origin { clock: newest, wall_clock: WallClock::default(), boot, next_topic });
-    let mut built = Repaired { state: State::default(), unknown_from: BTreeMap::new(), unused: 0 };
+    let mut built = Repaired { state: State::default(), unknown_from: BTreeMap::new(), unused: 0, renamed: Vec::new() };
     built.put(origin);
     for (id, parts) in topics {
         built.put_topic(id, parts);
@@ -131,6 +133,9 @@ impl Repaired {
         parts.topic.take().into_iter().for_each(|topic| self.put(topic));
         if self.unused > before {
             return;
+        }
+        if unnamed {
+            self.renamed.extend(self.state.topic(id).map(|topic| topic.name().clone()));
         }
         let groups: Vec<GroupId> =
             parts.groups.iter().filter(|(_, group)| group.group.is_some()).map(|(id, _)| *id).collect();
