@@ -145,7 +145,7 @@ impl Repaired {
                 let runs = parts.groups.get(group).and_then(|parts| parts.acked.get(&partition));
                 (*group, runs.cloned().unwrap_or_default())
             });
-            let repaired = RepairedPartition::new(stored, acked.collect(), keeps);
+            let repaired = RepairedPartition::new(stored, &acked.collect::<Vec<_>>(), keeps);
             if repaired.end_is_guessed {
                 self.unknown_from.insert((id, partition), repaired.next);
             }
@@ -201,7 +201,7 @@ struct RepairedPartition {
 }
 
 impl RepairedPartition {
-    fn new(parts: PartitionParts, acked: Vec<(GroupId, Vec<(Position, Position)>)>, retention: Retention) -> Self {
+    fn new(parts: PartitionParts, acked: &[(GroupId, Vec<(Position, Position)>)], retention: Retention) -> Self {
         let PartitionParts { end, trimmed, messages } = parts;
         let behind_last = messages.keys().next_back().map(|last| last.next());
         let guessed = behind_last.into_iter().chain(trimmed.iter().map(|run| run.end)).max().unwrap_or_default();
