@@ -55,6 +55,7 @@ mod tests {
         ("post", "/v1/topics"),
         ("delete", "/v1/topics/{topic}"),
         ("get", "/v1/topics/{topic}"),
+        ("patch", "/v1/topics/{topic}"),
         ("get", "/v1/version"),
         ("get", "/v1/digest"),
         ("get", "/v1/config"),

@@ -10,8 +10,8 @@ use super::{Contradiction, State};
 use crate::collections::shared::unshared;
 use crate::record::{DedupeWindow, Event, Record};
 use crate::types::{
-    Body, DeliveryState, GroupId, LastError, LeaseToken, MessageRef, Millis, Offset, OwnerName, PARTITIONS_CEILING,
-    PartitionId, Phase, Retention, Timestamp, TopicId, TopicName, Winner,
+    Body, DeliveryState, GroupId, GroupOrigin, LastError, LeaseToken, MessageRef, Millis, Offset, OwnerName,
+    PARTITIONS_CEILING, PartitionId, Phase, Retention, Timestamp, TopicId, TopicName, Winner,
 };
 
 impl State {
@@ -344,7 +344,8 @@ impl State {
     /// Acks a message that was delivered to its group on behalf of a consumer, and returns its newest delivery.
     pub(super) fn ack_delivered(&mut self, message_ref: &MessageRef) -> Result<DeliveryState, Contradiction> {
         let (group, delivery) = self.ack_in_group(message_ref)?;
-        group.has_acked = true;
+        // Snapshots from before groups had an origin do not say it of their groups, all of which were requested.
+        group.has_acked |= group.origin != GroupOrigin::Requested;
         delivery.ok_or(Contradiction("no such delivery"))
     }
 

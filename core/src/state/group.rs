@@ -59,7 +59,8 @@ impl Group {
         self.origin
     }
 
-    /// Whether a consumer has ever acked a message in it. Dead-lettered and skipped messages do not count.
+    /// Whether a consumer has ever acked a message in it. Dead-lettered and skipped messages do not count, nor does
+    /// anything once the group was requested: the broker never deletes it then.
     #[must_use]
     pub fn has_acked(&self) -> bool {
         self.has_acked

@@ -6,7 +6,8 @@ use driftq_core::OpenOptions;
 use std::fmt::Write as _;
 
 use driftq_core::command::{
-    Begin, Claim, Complete, GroupLifetime, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim,
+    Ack, Begin, Claim, Complete, CreateGroup, CreateTopic, Extend, Finish, GroupLifetime, Nack, OnDisconnect, Produce,
+    Release, Retry, StoreCommand, Subscribe, TokenClaim,
 };
 use driftq_core::faults::{Faults, NoFaults};
 use driftq_core::log::{LogId, MemoryStorage};
@@ -21,6 +22,8 @@ use serde_json::{Value, json};
 
 use crate::builder::{START, timestamp};
 
+/// The bytes of every segment.
+pub(crate) const SEGMENT_BYTES: u64 = 16 << 10;
 const LEASE_MS: u64 = 300;
 const IN_FLIGHT_MAX: u32 = 3;
 /// The groups of the setup.
@@ -78,29 +81,34 @@ fn owner(name: &str) -> OwnerName {
 }
 
 impl RecordedRun {
-    /// Runs `actions` random actions and both drain rounds.
-    pub(crate) fn new(seed: u64, actions: u64, snapshot_every_bytes: u64) -> Self {
+    /// Runs `actions` random actions and both drain rounds. Without `snapshot_every_bytes` the whole log is kept.
+    pub(crate) fn new(seed: u64, actions: u64, snapshot_every_bytes: Option<u64>) -> Self {
         Self::with(NoFaults, seed, actions, snapshot_every_bytes)
     }
 }
 
 impl<F: Faults> RecordedRun<F> {
     /// The same with a planted bug.
-    pub(crate) fn with(faults: F, seed: u64, actions: u64, snapshot_every_bytes: u64) -> Self {
+    pub(crate) fn with(faults: F, seed: u64, actions: u64, snapshot_every_bytes: Option<u64>) -> Self {
         let limits = Limits {
             in_flight_max: IN_FLIGHT_MAX,
             lease_default: Millis(LEASE_MS),
             lease_min: Millis(1),
             ..Limits::production()
         };
-        let config = PipelineConfig {
+        let mut config = PipelineConfig {
             limits,
-            segment_bytes: 16 << 10,
+            segment_bytes: SEGMENT_BYTES,
             reserve_bytes: 2 << 10,
-            snapshot_every_bytes,
-            slice_bytes: 4 << 10,
             ..PipelineConfig::default()
         };
+        config.slice_bytes = 4 << 10;
+        config.snapshot_every_bytes = snapshot_every_bytes.unwrap_or(u64::MAX);
+        if snapshot_every_bytes.is_none() {
+            // Neither many starts nor a rest is a reason for a snapshot.
+            config.snapshot_every_segments = usize::MAX;
+            config.rest_after = None;
+        }
         let mut disk = MemoryStorage::new();
         let (broker, _) = OpenOptions::new()
             .config(PipelineConfig { limits: faults.limits(config.limits.clone()), ..config.clone() })

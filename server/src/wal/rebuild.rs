@@ -18,7 +18,7 @@ use driftq_core::log::RECORD_KIND_MAX;
 use driftq_core::record::{Event, Image, Record};
 use driftq_core::state::{Contradiction, State};
 use driftq_core::types::{
-    Boot, GroupId, IdentityKey, Lsn, MessageRef, Offset, PartitionId, Position, Timestamp, TopicId,
+    Boot, GroupId, IdentityKey, Lsn, MessageRef, Offset, PartitionId, Position, Timestamp, TopicId, TopicName,
 };
 use driftq_inspect::format::{kind as kind_name, message_ref};
 
@@ -46,6 +46,9 @@ pub struct Loss {
     pub images: u64,
     /// The most records that can have been in what was cut off a segment.
     pub cut_off: u64,
+    /// The given names of kept topics whose own were lost with a piece of the snapshot. That piece is counted in
+    /// `images`.
+    pub renamed: Vec<TopicName>,
 }
 
 impl Loss {
@@ -92,8 +95,8 @@ impl Rebuild {
 
     /// Starts from what is left of a damaged snapshot, of which `lost` images are missing.
     pub(super) fn from_repaired(repaired: Repaired, lsn: Lsn, lost: u64) -> Self {
-        let Repaired { state, unknown_from, unused } = repaired;
-        let loss = Loss { images: lost.saturating_add(unused), ..Loss::default() };
+        let Repaired { state, unknown_from, unused, renamed } = repaired;
+        let loss = Loss { images: lost.saturating_add(unused), renamed, ..Loss::default() };
         Self { state, last: lsn, lost: loss.count(), loss, unknown_from }
     }
 
@@ -276,7 +279,7 @@ impl Rebuild {
     /// The rebuilt state and what is lost. No id that a lost record may have assigned is assigned again; `boots` is
     /// the highest number of boots there can have been.
     pub(super) fn finish(self, boots: u64) -> Result<(State, Loss), String> {
-        let Self { state, loss, lost, .. } = self;
+        let Self { state, mut loss, lost, .. } = self;
         assert_eq!(lost, loss.count(), "every loss is counted once");
         let more = |number: u32| u32::try_from(u64::from(number).saturating_add(lost)).unwrap_or(ID_MAX).min(ID_MAX);
         let boots = u32::try_from(boots).unwrap_or(ID_MAX).min(ID_MAX);
@@ -293,6 +296,7 @@ impl Rebuild {
         })
         .map_err(|contradiction| contradiction.to_string())?;
         state.check().map_err(|inconsistency| inconsistency.to_string())?;
+        loss.renamed.retain(|name| state.topic_named(name).is_some());
         Ok((state, loss))
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Repaired {
     pub(super) unknown_from: BTreeMap<(TopicId, PartitionId), Position>,
     /// Images that are whole and fit nothing that is left.
     pub(super) unused: u64,
+    /// The given names of topics whose own image is lost.
+    pub(super) renamed: Vec<TopicName>,
 }
 
 /// What is left of a topic.
@@ -102,7 +104,7 @@ pub(super) fn repair(images: Vec<Image>, boot: Boot) -> Repaired {
     }
     let next_topic = topics.keys().next_back().map_or(TopicId(0), |topic| TopicId(topic.0 + 1));
     let origin = origin.unwrap_or(Image::Origin { clock: newest, wall_clock: WallClock::default(), boot, next_topic });
-    let mut built = Repaired { state: State::default(), unknown_from: BTreeMap::new(), unused: 0 };
+    let mut built = Repaired { state: State::default(), unknown_from: BTreeMap::new(), unused: 0, renamed: Vec::new() };
     built.put(origin);
     for (id, parts) in topics {
         built.put_topic(id, parts);
@@ -132,6 +134,9 @@ impl Repaired {
         if self.unused > before {
             return;
         }
+        if unnamed {
+            self.renamed.extend(self.state.topic(id).map(|topic| topic.name().clone()));
+        }
         let groups: Vec<GroupId> =
             parts.groups.iter().filter(|(_, group)| group.group.is_some()).map(|(id, _)| *id).collect();
         let mut progress: Vec<Image> = Vec::new();
@@ -140,7 +145,7 @@ impl Repaired {
                 let runs = parts.groups.get(group).and_then(|parts| parts.acked.get(&partition));
                 (*group, runs.cloned().unwrap_or_default())
             });
-            let repaired = RepairedPartition::new(stored, acked.collect(), keeps);
+            let repaired = RepairedPartition::new(stored, &acked.collect::<Vec<_>>(), keeps);
             if repaired.end_is_guessed {
                 self.unknown_from.insert((id, partition), repaired.next);
             }
@@ -196,7 +201,7 @@ struct RepairedPartition {
 }
 
 impl RepairedPartition {
-    fn new(parts: PartitionParts, acked: Vec<(GroupId, Vec<(Position, Position)>)>, retention: Retention) -> Self {
+    fn new(parts: PartitionParts, acked: &[(GroupId, Vec<(Position, Position)>)], retention: Retention) -> Self {
         let PartitionParts { end, trimmed, messages } = parts;
         let behind_last = messages.keys().next_back().map(|last| last.next());
         let guessed = behind_last.into_iter().chain(trimmed.iter().map(|run| run.end)).max().unwrap_or_default();

@@ -110,6 +110,9 @@ fn write_loss(f: &mut fmt::Formatter<'_>, loss: &Loss) -> fmt::Result {
     if loss.images > 0 {
         writeln!(f, "lost: {} pieces of the newest snapshot", loss.images)?;
     }
+    for name in &loss.renamed {
+        writeln!(f, "lost: the name and settings of a topic, which is now named {name}")?;
+    }
     if loss.cut_off > 0 {
         writeln!(f, "lost: whatever was in the part of the last segment that was cut off")?;
     }

@@ -47,6 +47,24 @@ fn flipped_bit_in_the_only_snapshot_loses_one_piece() {
 }
 
 #[test]
+fn topic_whose_own_piece_of_the_snapshot_is_lost_is_kept_and_named_in_the_output() {
+    let (dir, snapshot) = only_snapshot(50);
+    let before = state(dir.path());
+    let bytes = fs::read(path(dir.path(), snapshot)).unwrap();
+    let name = bytes.windows(6).position(|window| window == b"orders").expect("the topic is in the snapshot");
+    flip(dir.path(), snapshot, name);
+    let (text, salvaged) = salvage_checked(dir.path());
+    let orders = before.topic_named(&TopicName::new("orders").unwrap()).unwrap().id();
+    let given = TopicName::new(&format!("salvaged.{}", orders.0)).unwrap();
+    let line = format!("lost: the name and settings of a topic, which is now named {given}\n");
+    assert!(text.contains(&line), "{text}");
+    let given_name = |(topic, partition, offset, value): (String, u32, u64, Vec<u8>)| {
+        (if topic == "orders" { given.to_string() } else { topic }, partition, offset, value)
+    };
+    assert_eq!(messages(&salvaged), messages(&before).into_iter().map(given_name).collect());
+}
+
+#[test]
 fn snapshot_with_any_page_lost_keeps_the_messages_of_the_others() {
     let (dir, snapshot) = only_snapshot(200);
     let before = messages(&state(dir.path()));
