@@ -5,7 +5,7 @@ use super::{Broker, LogSink, SpaceClass};
 use crate::faults::Faults;
 use crate::record::Event;
 use crate::reply::Refusal;
-use crate::state::{Group, Topic};
+use crate::state::{Group, Partition, Topic};
 use crate::types::{GroupId, GroupOrigin, PartitionId, TopicId};
 
 /// Beyond the memory for retained messages, this fraction of it is freed at once, so that not every ack costs a record
@@ -76,7 +76,7 @@ impl<F: Faults> Broker<F> {
         let Some(topic) = self.state.topic_named(&full.topic) else { return };
         let holds = |group: &GroupId| {
             let progress = topic.group(*group).and_then(|group| group.progress(full.partition));
-            let next = topic.partition(full.partition).map(|partition| partition.next_position());
+            let next = topic.partition(full.partition).map(Partition::next_position);
             progress.zip(next).is_some_and(|(progress, next)| progress.acked().unacked_before(next) > 0)
         };
         let idle = self.index.departed.idle_groups(topic.id(), self.now);

@@ -3,7 +3,7 @@
 use super::Fault;
 use crate::collections::shared::unshared;
 use crate::record::{Completed, EffectBegun, Event, Image, Produced, Record};
-use crate::state::{Contradiction, Partition, State};
+use crate::state::{Contradiction, Partition, State, Topic};
 use crate::types::{
     Body, EffectStatus, GroupId, GroupOrigin, LastError, LeaseToken, MessageFlags, MessageRef, Metadata, Millis,
     Offset, OffsetRef, PartitionId, Position, Priority, Retention, TopicId, TopicName, Winner,
@@ -139,7 +139,7 @@ fn apply_event(fault: Fault, state: &mut State, record: &Record) -> Result<(), C
             skips.iter().try_for_each(|(stored, groups)| skip_unchecked(state, *stored, groups))
         }
         (Fault::NewGroupMissesHistory, Event::GroupCreated { topic, .. }) => {
-            let partitions = state.topic(*topic).map_or(0, |topic| topic.partition_count());
+            let partitions = state.topic(*topic).map_or(0, Topic::partition_count);
             for partition in (0..partitions).map(PartitionId) {
                 let partition = state.partition_mut(*topic, partition)?;
                 let retained: Vec<_> = partition.retained().collect();
