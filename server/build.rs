@@ -1,5 +1,5 @@
-//! Gives the program the commit it is built from: that of `DRIFTQ_COMMIT` if it is set, else that of the repository, else
-//! `unknown`. Nothing else of the machine goes into the program.
+//! Gives the program the commit it is built from: that of `DRIFTQ_COMMIT` if it is set, else that of the repository,
+//! else `unknown`. Nothing else of the machine goes into the program.
 
 use std::path::Path;
 use std::process::Command;

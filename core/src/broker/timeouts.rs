@@ -145,8 +145,8 @@ impl<F: Faults> Broker<F> {
         }
     }
 
-    /// Removes the oldest retained messages, since the disk is full; a bounded number per call. Returns whether there are
-    /// more, and the log took the records.
+    /// Removes the oldest retained messages, since the disk is full; a bounded number per call. Returns whether there
+    /// are more, and the log took the records.
     pub(crate) fn reclaim_retained(&mut self, log: &mut impl LogSink) -> bool {
         for _ in 0..RECLAIMED_RECORDS_PER_CALL {
             let Some((topic, partition)) = self.partition_with_oldest_retained() else { return false };

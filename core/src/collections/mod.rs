@@ -1,5 +1,5 @@
-//! Collections: copy-on-write maps, numbers per position, entries that expire, ranges and sets of positions. Independent of the broker's
-//! state.
+//! Collections: copy-on-write maps, numbers per position, entries that expire, ranges and sets of positions.
+//! Independent of the broker's state.
 
 pub(crate) mod ack_set;
 pub(crate) mod counts;

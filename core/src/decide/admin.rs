@@ -89,7 +89,7 @@ pub(crate) fn purge<F: Faults>(context: &DecisionContext<'_, F>, topic: &Topic) 
     Decision::new(Event::Purged { topic: topic.id(), ends, winner_until }, reply)
 }
 
-/// Decides the creation of a group. Succeeds without a record if it exists and `origin` gives it no longer life.
+/// Decides the creation of a group. Succeeds without a record if it exists and `origin` does not make it stay longer.
 pub(crate) fn create_group<F: Faults>(
     context: &DecisionContext<'_, F>,
     topic: &Topic,

@@ -414,8 +414,8 @@ impl<F: Faults> Pipeline<F> {
     /// snapshot is the way to get some: it makes closed segments removable. A retried snapshot ends no segment, since
     /// space is short.
     ///
-    /// Segments are kept back to the older of two snapshots. At rest and on a full disk a second one is therefore taken,
-    /// of a mark behind the first, as long as there are closed segments.
+    /// Segments are kept back to the older of two snapshots. At rest and on a full disk a second one is therefore
+    /// taken, of a mark behind the first, as long as there are closed segments.
     fn begin_snapshot_if_due(&mut self) {
         if self.closing || !self.maintenance.is_free() {
             return;

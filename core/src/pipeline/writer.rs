@@ -149,8 +149,8 @@ impl Writer {
         FileId::Segment(self.sequence + 1)
     }
 
-    /// The ops that create the next segment. They succeed only if as much space is left as a snapshot of a drained broker
-    /// needs: without it a full disk could not be freed.
+    /// The ops that create the next segment. They succeed only if as much space is left as a snapshot of a drained
+    /// broker needs: without it a full disk could not be freed.
     pub(super) fn create_next(&mut self) -> [IoOp; 3] {
         self.next = NextSegment::Creating;
         self.next_capacity = self.next_target;
@@ -253,8 +253,8 @@ impl Writer {
         fits
     }
 
-    /// Appends the last footer and cuts the segment to what it holds. Without a next segment, whose space the next start
-    /// could use, it keeps its reserve.
+    /// Appends the last footer and cuts the segment to what it holds. Without a next segment, whose space the next
+    /// start could use, it keeps its reserve.
     pub(super) fn close(&mut self) {
         self.footer();
         self.flush();

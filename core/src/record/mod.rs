@@ -261,7 +261,7 @@ pub enum Event {
         topic: TopicId,
         /// The first position that stays, per partition: the next one when it was decided.
         ends: Arc<[Position]>,
-        /// How long it is remembered that nobody has acked a message that was leased.
+        /// How long it is remembered that no worker has acked a message that was leased.
         winner_until: Timestamp,
     },
     /// A message was stored.

@@ -24,7 +24,8 @@ impl State {
         Ok(source_offset)
     }
 
-    /// Stores a dead letter of `source`, acks `source`, and remembers until `winner_until` that no delivery has acked it.
+    /// Stores a dead letter of `source`, acks `source`, and remembers until `winner_until` that no delivery has acked
+    /// it.
     pub(super) fn dead_letter_message(
         &mut self,
         source: &MessageRef,

@@ -239,7 +239,7 @@ impl Partition {
             let message = self.messages.get(position).expect("a retained message is stored");
             let too_old = retention.age.is_some_and(|age| message.produced_at.after(age) <= now);
             let too_many = retention.bytes.is_some_and(|max| bytes > max);
-            bytes -= message.body.payload_len();
+            bytes = bytes.saturating_sub(message.body.payload_len());
             too_old || too_many
         };
         self.retained().take(max).take_while(|position| is_over(position)).last()

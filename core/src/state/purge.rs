@@ -8,7 +8,7 @@ use crate::types::{Offset, OffsetRef, Position, Timestamp, TopicId, Winner};
 
 impl State {
     /// Removes the messages of a topic below `ends`, one position per partition. A message that was leased remembers
-    /// until `winner_until` that nobody has acked it.
+    /// until `winner_until` that no worker has acked it.
     pub(crate) fn purge(
         &mut self,
         topic: TopicId,

@@ -162,8 +162,8 @@ impl fmt::Display for Salvage {
 /// damage that still fits together.
 ///
 /// With [`Consent::DryRun`] it changes nothing. Otherwise it moves every old file, unchanged, to a `quarantine-…`
-/// folder and leaves a new log with the same id: two snapshots, one segment without records. A crash on the way leaves either
-/// the old files in place or the new log ready to be opened; another run resumes.
+/// folder and leaves a new log with the same id: two snapshots, one segment without records. A crash on
+/// the way leaves either the old files in place or the new log ready to be opened; another run resumes.
 ///
 /// # Errors
 /// [`WalError`] if the folder is in use, holds no log, or cannot be read or written.

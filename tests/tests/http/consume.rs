@@ -55,7 +55,7 @@ fn consume_body_overrides_query_and_invalid_parameters_are_refused() {
         "?group=g&owner=w",
         "?topic=t&group=g&owner=",
         "?topic=t&group=..&owner=w",
-        "?topic=t&group=a%20b&owner=w",
+        "?topic=t&group=a%07b&owner=w",
         "?topic=t&group=g&owner=w&lease_ms=-1",
         "?topic=t&group=g&owner=w&lease_ms=x",
         "?topic=t&group=g&owner=w&wait_ms=-1",

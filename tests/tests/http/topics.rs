@@ -88,7 +88,9 @@ fn topics_are_created_listed_and_deleted() {
 #[test]
 fn topic_description_shows_progress_and_blocking_reason() {
     let server = Server::start();
-    server.create("t", 2);
+    let retention = json!({ "retention_ms": 0, "retention_bytes": 0 });
+    let topic = with(json!({ "name": "t", "partitions": 2 }), retention.clone());
+    assert_eq!(server.post_json("/v1/topics", &topic).status, 201);
     let empty = json!({
         "name": "t",
         "partitions": [
@@ -98,7 +100,8 @@ fn topic_description_shows_progress_and_blocking_reason() {
         "groups": [],
     });
     let reply = server.get("/v1/topics/t");
-    assert_eq!((reply.status, reply.header("content-type"), reply.json()), (200, JSON, empty));
+    let expected = with(empty, retention);
+    assert_eq!((reply.status, reply.header("content-type"), reply.json()), (200, JSON, expected));
     let began = now();
     server.produce_json(&json!({ "topic": "t", "value": "12345", "key": "" }));
     server.produce_json(
@@ -163,20 +166,25 @@ fn every_route_reports_allowed_methods() {
         ("GET", "/v1/readyz"),
         ("GET", "/v1/version"),
         ("GET", "/v1/openapi.json"),
+        ("GET", "/v1/config"),
         ("GET", "/metrics"),
         ("GET, POST", "/v1/topics"),
-        ("GET, DELETE", "/v1/topics/t"),
+        ("GET, PATCH, DELETE", "/v1/topics/t"),
+        ("POST", "/v1/topics/t/purge"),
         ("POST", "/v1/produce"),
         ("GET", "/v1/consume"),
         ("POST", "/v1/ack"),
+        ("POST", "/v1/ack-cumulative"),
         ("POST", "/v1/nack"),
         ("POST", "/v1/extend"),
         ("POST", "/v1/release"),
         ("GET, POST, DELETE", "/v1/groups"),
+        ("POST", "/v1/groups/expire"),
         ("POST", "/v1/groups/seek"),
         ("POST", "/v1/groups/pause"),
         ("POST", "/v1/groups/resume"),
         ("GET", "/v1/peek"),
+        ("GET", "/v1/idempotency/list"),
         ("POST", "/v1/dlq/redrive"),
     ];
     for (allow, path) in routes {
@@ -255,7 +263,9 @@ fn purge_removes_what_a_topic_stores() {
     let purge = |topic: &str| server.post(&format!("/v1/topics/{topic}/purge"), "");
     assert_eq!((purge("t").status, purge("t").json()), (200, json!({ "purged": 0 })), "the first purged all");
     assert_eq!(server.metric("driftq_messages_purged_total"), Some(3.0));
-    server.settle("ack", "t", &leased, json!({})).refused(409, "FAILED_PRECONDITION");
+    let token = json!({ "lease_token": leased["lease_token"] });
+    server.settle("ack", "t", &leased, token).refused(409, "FAILED_PRECONDITION");
+    server.settle_ok("ack", "t", &leased, json!({}));
     server.produce("t", "later");
     assert_eq!(each(&server.fetch("t", "g"), "value"), ["later"]);
     purge("absent").refused(404, "NOT_FOUND");

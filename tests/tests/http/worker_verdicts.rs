@@ -88,7 +88,7 @@ fn failed_step_dead_letters_its_message_and_fails_its_effect() {
     }
     let failed = json!({
         "status": "FAILED_FINAL", "dead_letter": true, "last_error": "card expired", "result": { "code": 402 },
-        "produce": [{ "topic": "alarms", "value": "bell" }],
+        "produce": [{ "topic": "alarms", "value": "ring" }],
     });
     let produced = json!({ "produced": [{ "topic": "alarms", "partition": 0, "offset": 0 }] });
     for _ in 0..2 {
@@ -137,15 +137,15 @@ fn finish_dead_letters_the_delivery_that_is_still_the_newest() {
 }
 
 #[test]
-fn success_and_failure_are_words_for_outcomes() {
+fn success_and_failure_are_names_of_outcomes() {
     let server = Server::start();
-    for (word, status, status_v1) in [("SUCCESS", "SUCCEEDED", "COMMITTED"), ("FAILURE", "FAILED_RETRYABLE", "FAILED")]
+    for (name, status, status_v1) in [("SUCCESS", "SUCCEEDED", "COMMITTED"), ("FAILURE", "FAILED_RETRYABLE", "FAILED")]
     {
-        let identity = json!({ "scope": { "kind": "tenant" }, "key": word });
+        let identity = json!({ "scope": { "kind": "tenant" }, "key": name });
         let begun = server.post_json("/v1/idempotency/begin", &with(identity.clone(), json!({ "owner": "w" }))).json();
-        let end = json!({ "lease_token": begun["lease_token"], "status": word });
+        let end = json!({ "lease_token": begun["lease_token"], "status": name });
         assert_eq!(server.post_json("/v1/idempotency/finish", &with(identity, end)).status, 200);
-        let known = server.get(&format!("/v1/idempotency?kind=tenant&key={word}")).json();
+        let known = server.get(&format!("/v1/idempotency?kind=tenant&key={name}")).json();
         assert_eq!((&known["status"], &known["status_v1"]), (&json!(status), &json!(status_v1)));
     }
 }

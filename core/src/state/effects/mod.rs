@@ -63,8 +63,8 @@ impl State {
         (now < effect.expires_at || self.is_pinned(topic, group, effect)).then_some(effect)
     }
 
-    /// Whether the group has acked a message of the same `key` and the same requested topic as `body`. Never for a message of
-    /// a dead-letter topic, since one message can be dead-lettered more than once.
+    /// Whether the group has acked a message of the same `key` and the same requested topic as `body`. Never for a
+    /// message of a dead-letter topic, since one message can be dead-lettered more than once.
     #[must_use]
     pub(crate) fn is_done(
         &self,

@@ -88,8 +88,8 @@ fn finish(broker: &dyn Broker, caller: &str, key: &str, token: &Value, ran: Resu
     }
 }
 
-/// A hash of the request: FNV-1a over its canonical JSON, whose keys are sorted. It must be the same in every version of
-/// the program and on every machine, which a language's own hash is not. Where callers may be hostile, use SHA-256.
+/// A hash of the request: FNV-1a over its canonical JSON, whose keys are sorted. It must be the same in every version
+/// of the program and on every machine, which a language's own hash is not. Where callers may be hostile, use SHA-256.
 fn hash_of(request: &Value) -> String {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = request.to_string().bytes().fold(0xcbf2_9ce4_8422_2325, mix);
