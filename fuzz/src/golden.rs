@@ -24,7 +24,8 @@ const FILES: &[(&str, &[u8])] = golden! {
     "wal-00000000000000000005.seg"
     "wal-00000000000000000006.seg"
     "wal-00000000000000000007.seg"
-    "snap-00000000000000000112.snap"
+    "wal-00000000000000000008.seg"
+    "snap-00000000000000000130.snap"
 };
 
 /// A message with its position in the log's topics.

@@ -6,12 +6,12 @@
 use driftq_core::OpenOptions;
 
 use driftq_core::command::{
-    Ack, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, Extend, Finish, Forget, Nack, Pause, Redrive, Release,
-    Renew, Resume, Retry, Seek, Withdraw,
+    Ack, AckCumulative, ChangeRetention, CreateGroup, CreateTopic, DeleteGroup, DeleteTopic, Extend, Finish, Forget,
+    Nack, Pause, Purge, Redrive, Release, Renew, Resume, Retry, Seek, Withdraw,
 };
 use std::collections::BTreeMap;
 
-use driftq_core::codec::record as codec;
+use driftq_core::codec::record as record_codec;
 use driftq_core::command::{
     Begin, Claim, Complete, DeliveryClaim, GroupLifetime, OnDisconnect, Produce, RedriveSelection, SeekTo,
     StoreCommand, Subscribe, TokenClaim,
@@ -26,6 +26,8 @@ use driftq_core::types::{EffectStatus, GroupStart, Identity, Lifetime, Outcome, 
 use driftq_core::{Command, Output, Pipeline, PipelineConfig, Refusal, Reply};
 use proptest::sample::Index;
 
+use crate::codec::all_kinds;
+
 const LOG: LogId = LogId(*b"the golden log 1");
 const START: Timestamp = Timestamp(1_700_000_000_000);
 
@@ -39,6 +41,7 @@ fn config() -> PipelineConfig {
             completion_ttl: Millis(3_000),
             adaptive_credit: false,
             retention_age: Some(Millis(0)),
+            retention_bytes: None,
             ..Limits::production()
         },
         segment_bytes: HEADER_BYTES as u64 + 2_400,
@@ -384,6 +387,39 @@ impl ScenarioBroker {
         self.ack("g", "twice");
     }
 
+    /// What workers and operators can ask for beside acks, nacks and groups.
+    fn verdicts_part(&mut self) {
+        let keyed =
+            |key: &'static str| move |request: &mut Produce| request.envelope.idempotency_key = Some(key.into());
+        self.topic("verdicts", 1, Retention::default());
+        self.subscribe("verdicts", "w", 100);
+        self.produce("verdicts", "", "fails with its step", keyed("verdict-1"));
+        self.produce("verdicts", "", "fails with its effect", keyed("verdict-2"));
+        self.produce("verdicts", "", "acked with the next", keyed("verdict-3"));
+        self.produce("verdicts", "", "acked with the one before", |_| {});
+        let claim = self.claim("w", "fails with its step");
+        let step = Complete { claim, result: None, produce: Vec::new(), failed: Some("broken".into()) };
+        self.send(Command::Complete(Box::new(step)));
+        let scope = Scope::Consume { topic: topic("verdicts"), group: group("w") };
+        let effect = Identity::new("", scope, "verdict-2");
+        self.begin_effect(effect.clone(), |_| {});
+        let Claim { partition, offset, token: shown, .. } = self.claim("w", "fails with its effect");
+        let outcome =
+            Outcome { status: EffectStatus::FailedFinal, response_code: 0, result: None, last_error: "never".into() };
+        let dead_letter = Some(DeliveryClaim { partition, offset, token: shown });
+        self.with_grant(effect, |identity, token| {
+            StoreCommand::Finish(Finish { identity, token, outcome, dead_letter })
+        });
+        let Claim { topic: name, group: by, partition, offset, owner, .. } =
+            self.claim("w", "acked with the one before");
+        self.send(Command::AckCumulative(AckCumulative { topic: name, group: by, partition, offset, owner }));
+        let (name, bytes) = (topic("verdicts"), Setting::Value(70));
+        self.send(Command::ChangeRetention(ChangeRetention { name, age: Setting::Unchanged, bytes }));
+        let (name, by) = (topic("verdicts"), group("w"));
+        self.send(Command::CreateGroup(CreateGroup { topic: name, group: by, start: GroupStart::Latest }));
+        self.send(Command::Purge(Purge { topic: topic("dlq.verdicts") }));
+    }
+
     fn third_part(&mut self) {
         self.advance(4_000);
         self.send(Command::Seek(Seek { topic: topic("orders"), group: group("h"), to: SeekTo::Offset(Offset(4)) }));
@@ -409,6 +445,7 @@ pub fn scenario_log() -> MemoryStorage {
     broker.second_part();
     broker.effects_part();
     broker.winners_part();
+    broker.verdicts_part();
     broker.snapshot();
     broker.third_part();
     broker.pipeline.close();
@@ -466,7 +503,7 @@ impl ReadLog {
     }
 
     fn take(&mut self, kind: u8, version: u8, payload: &[u8]) -> Result<Record, Malformed> {
-        let record = codec::decode(kind, version, payload).map_err(|error| Malformed::new(error.to_string()))?;
+        let record = record_codec::decode(kind, version, payload).map_err(|error| Malformed::new(error.to_string()))?;
         let applied = self.state.apply(&record);
         applied.map_err(|error| Malformed::new(error.to_string()))?;
         Ok(record)
@@ -506,15 +543,16 @@ pub fn without_snapshots(storage: &MemoryStorage) -> MemoryStorage {
 fn scenario_covers_every_record_kind() {
     let storage = scenario_log();
     let kinds = |records: Vec<&Record>| {
-        let mut kinds: Vec<u8> = records.into_iter().map(|record| codec::kind(&record.event)).collect();
+        let mut kinds: Vec<u8> = records.into_iter().map(|record| record_codec::kind(&record.event)).collect();
         kinds.sort_unstable();
         kinds.dedup();
         kinds
     };
     let whole = ReadLog::from(&without_snapshots(&storage));
     let read = ReadLog::from(&storage);
-    let all = |kinds: std::ops::RangeInclusive<u8>| kinds.filter(|kind| *kind != 22).collect::<Vec<_>>();
-    assert_eq!(kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()), all(1..=32));
-    assert_eq!(kinds(read.restored.iter().collect()), all(0x80..=0x8D));
+    let records: Vec<u8> = all_kinds().filter(|kind| *kind < 0x80).collect();
+    let images: Vec<u8> = all_kinds().filter(|kind| *kind >= 0x80).collect();
+    assert_eq!(kinds(whole.replayed.iter().map(|(_, record, _)| record).collect()), records);
+    assert_eq!(kinds(read.restored.iter().collect()), images);
     assert_eq!(read.state.digest(), whole.state.digest());
 }

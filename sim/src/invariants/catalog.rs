@@ -59,6 +59,7 @@ catalog! {
 
     5 ACKED_NOT_REDELIVERED acked_not_redelivered: "a message is not delivered again after a confirmed ack, except \
         after a seek";
+    5 PURGED_NOT_REDELIVERED purged_not_redelivered: "a purged message is never delivered again";
     5 CONFIRMED_ACK_HOLDS confirmed_ack_holds: "a confirmed ack stays in effect, except after a seek";
 
     6 STALE_CLAIM_IS_NOOP stale_claim_is_noop: "a claim that does not match the newest delivery changes nothing";
@@ -89,7 +90,6 @@ catalog! {
     13 ATTEMPTS_RECOVERED attempts_recovered: "recovered attempts and tokens are not behind those delivered";
     13 LAST_ERROR_REPORTED last_error_reported: "a delivery reports the last failure reason";
 
-    5 PURGED_NOT_REDELIVERED purged_not_redelivered: "a purged message is never delivered again";
 
     14 DEAD_NOT_REDELIVERED dead_not_redelivered: "a dead-lettered message is not delivered to its group again";
     14 EXHAUSTED_NOT_REDELIVERED exhausted_not_redelivered: "a message whose attempts are exhausted, or that its \

@@ -48,6 +48,7 @@ pub fn limits() -> Limits {
         lease_default: Millis(2_000),
         lease_min: Millis(1),
         retention_age: Some(Millis(0)),
+        retention_bytes: None,
         group_idle: None,
         ..Limits::production()
     }
