@@ -86,11 +86,11 @@ pub fn run(command: &ClockCommand) -> ExitCode {
     let ClockCommand::Rebase { dir } = command;
     match rebase(dir, Clock::system().now()) {
         Ok(rebase) => {
-            crate::report(&mut std::io::stdout(), &rebase.to_string());
+            print!("{rebase}");
             ExitCode::SUCCESS
         }
         Err(error) => {
-            crate::report(&mut std::io::stderr(), &format!("driftqd clock: {error}\n"));
+            eprintln!("driftqd clock: {error}");
             ExitCode::from(2)
         }
     }

@@ -13,9 +13,7 @@ use driftq_core::OpenOptions;
 use std::time::{Duration, Instant};
 
 use driftq_core::command::{Ack, CreateGroup, CreateTopic, Finish};
-use driftq_core::command::{
-    Begin, Claim, Complete, GroupLifetime, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim,
-};
+use driftq_core::command::{Begin, Claim, Complete, OnDisconnect, Produce, StoreCommand, Subscribe, TokenClaim};
 use driftq_core::log::{FileId, FileInfo, LogId, MemoryStorage, Storage, StorageFault, WriteAt};
 use driftq_core::reply::StoreReply;
 use driftq_core::types::*;
@@ -129,7 +127,6 @@ impl BenchBroker {
             deliveries_max: None,
             start: GroupStart::Earliest,
             on_disconnect: OnDisconnect::Keep,
-            group_lifetime: GroupLifetime::Durable,
         };
         match self.send(Command::Subscribe(request)) {
             Some(Reply::Subscribed { consumer }) => consumer,
@@ -274,7 +271,7 @@ impl BenchBroker {
         let (status, result, last_error) = (EffectStatus::Succeeded, Some(RESULT.into()), Default::default());
         let outcome = Outcome { status, response_code: 0, result, last_error };
         let (identity, token) = (charge(number), TokenClaim::Shown(token));
-        let request = StoreCommand::Finish(Finish { identity, token, outcome, dead_letter: None });
+        let request = StoreCommand::Finish(Finish { identity, token, outcome });
         self.pipeline.handle(self.now, Command::Store(Box::new(request)));
     }
 
@@ -336,7 +333,7 @@ impl BenchBroker {
         let deliveries = std::mem::take(&mut self.deliveries);
         for delivery in &deliveries {
             let produce = vec![Produce::new(next.clone(), "key-1", VALUE); 2];
-            let request = Complete { claim: self.claim(delivery), result: None, produce, failed: None };
+            let request = Complete { claim: self.claim(delivery), result: None, produce };
             self.pipeline.handle(self.now, Command::Complete(Box::new(request)));
         }
         self.flush();
@@ -421,9 +418,6 @@ impl Storage for RingStorage {
         Ok(())
     }
     fn remove(&mut self, _: FileId) -> Result<(), StorageFault> {
-        Ok(())
-    }
-    fn trim(&mut self, _: FileId, _: u64) -> Result<(), StorageFault> {
         Ok(())
     }
     fn sync_folder(&mut self) -> Result<(), StorageFault> {

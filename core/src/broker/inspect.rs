@@ -26,7 +26,6 @@ impl<F: Faults> Broker<F> {
         });
         Ok(Reply::Topic(Box::new(TopicInfo {
             name: name.clone(),
-            retention: topic.retention(),
             partitions: partitions.collect(),
             groups: groups.collect(),
         })))
@@ -102,12 +101,11 @@ impl<F: Faults> Broker<F> {
         let unacked =
             std::iter::successors(unacked(Position(0)), |position| unacked(position.next())).take(EXAMINED_MAX);
         let mut due = unacked.filter(|position| {
-            match progress.delivery(*position).map(|delivery| delivery.phase) {
-                None => !self.index.is_delayed(topic.id(), id, *position),
-                Some(Phase::Leased { .. }) => false,
-                // Its delay has passed once, also if wall time was set back since.
-                Some(Phase::Queued { not_before }) => not_before <= self.now,
-            }
+            let retry_due = progress.delivery(*position).is_none_or(|delivery| match delivery.phase {
+                Phase::Leased { .. } => false,
+                Phase::Queued { not_before } => not_before <= self.now,
+            });
+            retry_due && !self.index.is_delayed(topic.id(), id, *position)
         });
         if due.next().is_some() { None } else { Some(Blocked::NotYetDue) }
     }

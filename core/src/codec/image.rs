@@ -7,7 +7,7 @@ use super::fields::*;
 use crate::record::{Image, RunImage};
 use crate::types::names::*;
 use crate::types::{Boot, GroupId, Offset, OffsetRef, PartitionId, Position, Text, Timestamp, TopicId};
-use crate::types::{DeliveryState, GroupOrigin, LastError, Phase, Winner};
+use crate::types::{DeliveryState, LastError, Phase, Winner};
 use crate::wire::{Malformed, Reader, put_bytes, put_varint, put_varints};
 
 const ORIGIN: u8 = 0x80;
@@ -24,7 +24,6 @@ const REPLAYED: u8 = 0x8A;
 const EFFECT: u8 = 0x8B;
 const COMPLETION: u8 = 0x8C;
 const WINNER: u8 = 0x8D;
-const GROUP_WITH_ORIGIN: u8 = 0x94;
 
 /// Whether frames of this kind occur in snapshots only.
 pub(crate) fn is_image(kind: u8) -> bool {
@@ -38,8 +37,7 @@ pub(super) fn kind(image: &Image) -> u8 {
         Image::Partition { .. } => PARTITION,
         Image::TrimmedRun { .. } => TRIMMED_RUN,
         Image::Message { .. } => MESSAGE,
-        Image::Group { origin: GroupOrigin::Requested, has_acked: false, .. } => GROUP,
-        Image::Group { .. } => GROUP_WITH_ORIGIN,
+        Image::Group { .. } => GROUP,
         Image::Floor { .. } => FLOOR,
         Image::AckedRun { .. } => DONE_RUN,
         Image::DeliveryState { .. } => ENTRY,
@@ -98,11 +96,8 @@ pub(super) fn encode(image: &Image, out: &mut Vec<u8>) {
             put_optional(out, visible_to.map(|group| u64::from(group.0)));
             put_body(out, bytes);
         }
-        Image::Group { topic, group, name, paused, skipped, origin, has_acked } => {
+        Image::Group { topic, group, name, paused, skipped } => {
             put_group(out, *topic, *group);
-            if kind(image) == GROUP_WITH_ORIGIN {
-                out.extend([origin_code(*origin), u8::from(*has_acked)]);
-            }
             out.push(u8::from(*paused));
             put_varint(out, *skipped);
             out.extend_from_slice(name.as_str().as_bytes());
@@ -200,18 +195,10 @@ pub(super) fn decode(kind: u8, payload: &[u8]) -> Result<Image, Malformed> {
                 body: body(from)?,
             }
         }
-        GROUP | GROUP_WITH_ORIGIN => {
+        GROUP => {
             let (topic, group) = group(from)?;
-            let (origin, has_acked) = match kind {
-                GROUP => (GroupOrigin::Requested, false),
-                _ => (origin(from)?, flag(from)?),
-            };
-            if kind == GROUP_WITH_ORIGIN && origin == GroupOrigin::Requested && !has_acked {
-                return Err(Malformed("a group with an image kind of its own"));
-            }
             let (paused, skipped) = (flag(from)?, from.varint()?);
-            let name = group_name(rest_text(from)?)?;
-            Image::Group { topic, group, name, paused, skipped, origin, has_acked }
+            Image::Group { topic, group, paused, skipped, name: group_name(rest_text(from)?)? }
         }
         FLOOR => {
             let (topic, group) = group(from)?;

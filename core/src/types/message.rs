@@ -142,8 +142,6 @@ pub enum DeadReason {
     MaxAttempts,
     /// Its deadline passed before it was acked.
     DeadlineExceeded,
-    /// A worker reported that no retry can succeed.
-    NonRetryable,
 }
 
 impl DeadReason {
@@ -153,7 +151,6 @@ impl DeadReason {
         match self {
             Self::MaxAttempts => "max_attempts",
             Self::DeadlineExceeded => "deadline_exceeded",
-            Self::NonRetryable => "non_retryable",
         }
     }
 }

@@ -11,4 +11,3 @@ mod folder;
 mod measure;
 mod medium;
 mod mounts;
-mod restarts;

@@ -17,7 +17,6 @@ use tokio::time::{Instant, timeout};
 use super::circuit_breaker::CircuitBreaker;
 use super::request::RouteRequest;
 use super::response;
-use super::{Company, Router, RouterAnswer, RouterFuture};
 use crate::config::{Webhook, WebhookUrl};
 
 /// Connections kept between requests.
@@ -55,7 +54,7 @@ impl RouterFailure {
 
 /// A webhook and the connections to it.
 #[derive(Debug)]
-pub struct WebhookRouter {
+pub(super) struct WebhookClient {
     url: WebhookUrl,
     timeout: Duration,
     breaker: CircuitBreaker,
@@ -70,21 +69,9 @@ enum ExchangeError {
     Failed(RouterFailure),
 }
 
-impl Router for WebhookRouter {
-    fn route<'a>(&'a self, request: RouteRequest<'a>, company: Company) -> RouterFuture<'a> {
-        Box::pin(async move {
-            if company == Company::Batch {
-                self.breaker.room_for_batch().await;
-            }
-            self.ask(&request).await
-        })
-    }
-}
-
-impl WebhookRouter {
+impl WebhookClient {
     /// A client of `webhook`. Opens no connection.
-    #[must_use]
-    pub fn new(webhook: &Webhook) -> Self {
+    pub(super) fn new(webhook: &Webhook) -> Self {
         Self {
             url: webhook.url.clone(),
             timeout: webhook.timeout,
@@ -94,7 +81,7 @@ impl WebhookRouter {
     }
 
     /// The webhook's decision, within its timeout.
-    async fn ask(&self, request: &RouteRequest<'_>) -> RouterAnswer {
+    pub(super) async fn ask(&self, request: &RouteRequest<'_>) -> Result<Option<RoutingDecision>, RouterFailure> {
         let permit = self.breaker.permit(Instant::now()).ok_or(RouterFailure::Skipped)?;
         let result = timeout(self.timeout, self.exchange(request.to_json())).await;
         match result.unwrap_or(Err(RouterFailure::Timeout)) {

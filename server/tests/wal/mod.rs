@@ -3,10 +3,9 @@
 mod daemon;
 mod damage;
 mod damage_classes;
-mod damaged_snapshot;
 mod damaged_starts;
 mod inspect;
 mod interrupted;
 mod read_only;
-pub(crate) mod support;
+mod support;
 mod sweep;

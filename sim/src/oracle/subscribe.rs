@@ -1,8 +1,8 @@
 //! Subscribe, unsubscribe and prefetch.
 
-use driftq_core::command::{GroupLifetime, OnDisconnect, Subscribe};
+use driftq_core::command::{OnDisconnect, Subscribe};
 use driftq_core::reply::Overload;
-use driftq_core::types::{ConsumerId, GroupOrigin};
+use driftq_core::types::ConsumerId;
 use driftq_core::{Refusal, Reply};
 
 use super::model::{Model, Stop};
@@ -14,13 +14,8 @@ impl Model {
             return Err(self.overloaded(Overload::Objects).into());
         }
         let t = self.topic(&subscribe.topic)?;
-        let origin = match subscribe.group_lifetime {
-            GroupLifetime::Durable => GroupOrigin::Consumed,
-            GroupLifetime::Ephemeral => GroupOrigin::Ephemeral,
-        };
-        self.create_group(t, &subscribe.group, subscribe.start, origin)?;
+        self.create_group(t, &subscribe.group, subscribe.start)?;
         let (t, g) = self.group(&subscribe.topic, &subscribe.group)?;
-        self.returned(t, g);
         let id = self.next_consumer;
         self.next_consumer = id.next();
         self.streams.push(Stream {
@@ -49,8 +44,7 @@ impl Model {
     pub(super) fn close_stream(&mut self, consumer: ConsumerId) -> Result<Reply, Stop> {
         let at = self.streams.iter().position(|stream| stream.id == consumer).ok_or(Refusal::UnknownConsumer)?;
         self.withdraw_unreleased(consumer)?;
-        let stream = self.streams.remove(at);
-        self.last_stream_ended(stream.topic, stream.group);
+        self.streams.remove(at);
         Ok(Reply::Success)
     }
 
@@ -69,8 +63,7 @@ impl Model {
                 self.requeue((t, g, m))?;
             }
         }
-        let stream = self.streams.remove(at);
-        self.last_stream_ended(stream.topic, stream.group);
+        self.streams.remove(at);
         Ok(Reply::Success)
     }
 }

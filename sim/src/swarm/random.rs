@@ -17,7 +17,6 @@ pub(crate) enum Stream {
     Futures,
     Bounds,
     Repeats,
-    Files,
 }
 
 /// A stream of random numbers, determined by a seed.

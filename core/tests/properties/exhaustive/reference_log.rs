@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::scenario::without_sizes;
 use crate::test_broker::*;
 use driftq_core::PipelineConfig;
 use driftq_core::codec::record as codec;
@@ -100,7 +99,7 @@ fn written(rounds: u64, pad: usize, snapshots: bool) -> MemoryStorage {
             _ => {}
         }
     }
-    without_sizes(storage)
+    storage
 }
 
 fn size(storage: &MemoryStorage) -> usize {

@@ -89,10 +89,7 @@ impl Tracker {
                 request_hash_is_stable(model, begin.request_hash.as_ref(), is_kept)?;
                 replay_matches_outcome(model.end(), outcome, pending.at)
             }
-            (StoreCommand::Finish(Finish { identity, token, outcome, dead_letter }), _) => {
-                if let Some(delivery) = dead_letter {
-                    self.finish_dead_lettered(pending, delivery);
-                }
+            (StoreCommand::Finish(Finish { identity, token, outcome }), _) => {
                 self.finished(pending, identity, *token, outcome)
             }
             (StoreCommand::Renew(Renew { identity, .. }), Reply::Store(StoreReply::Renewed { lease_until })) => {
@@ -189,11 +186,7 @@ impl Tracker {
         let Some(identity) = self.identity_at(pending, offset) else { return };
         let windows = Windows { acked_until: self.duplicate_until(pending, offset), completed: self.limits.effect_ttl };
         let model = self.effects.entry(identity).or_default();
-        let is_valid = match pending.command {
-            Command::AckCumulative(_) => Some(true),
-            _ => pending.claim_is_valid,
-        };
-        match (&pending.command, is_valid) {
+        match (&pending.command, pending.claim_is_valid) {
             (Command::Complete(complete), Some(true)) => model.commit(pending.at, windows, Some(&complete.result)),
             (_, Some(true)) => model.commit(pending.at, windows, None),
             (_, Some(false)) => {}
@@ -202,24 +195,10 @@ impl Tracker {
         }
     }
 
-    /// A step that failed for good has dead-lettered a message.
-    pub(super) fn failed_for_good(&mut self, pending: &PendingCommand, offset: Offset) {
-        if let Some(identity) = self.identity_at(pending, offset) {
-            self.effects.entry(identity).or_default().mark_unknown();
-        }
-    }
-
     /// Until when a produce of the message is a duplicate, if known.
     fn duplicate_until(&self, pending: &PendingCommand, offset: Offset) -> Option<Timestamp> {
-        let topic = self.topics.get(&pending.topic?)?;
-        let known = topic.messages.get(&offset)?;
-        let key = dedupe_key(self.produced_messages.get(&known.number)?)?;
-        // Nobody produced the dead letter itself, unless a router had moved its message.
-        let (requested, destination) = &key.0;
-        if requested == destination && topic.name.as_str().strip_prefix("dlq.") == Some(requested) {
-            return Some(pending.at);
-        }
-        match self.identities.get(&key)? {
+        let known = self.topics.get(&pending.topic?)?.messages.get(&offset)?;
+        match self.identities.get(&dedupe_key(self.produced_messages.get(&known.number)?)?)? {
             DedupeEntry::Accepted { expires_at, .. } => Some((*expires_at).max(pending.at)),
             DedupeEntry::Unknown => None,
         }

@@ -1,7 +1,6 @@
 //! The modes: what each measures and prints.
 
 pub(crate) mod backlog;
-pub(crate) mod bulk;
 pub(crate) mod consume;
 pub(crate) mod consumers;
 pub(crate) mod effects;
