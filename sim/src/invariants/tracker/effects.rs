@@ -197,8 +197,15 @@ impl Tracker {
 
     /// Until when a produce of the message is a duplicate, if known.
     fn duplicate_until(&self, pending: &PendingCommand, offset: Offset) -> Option<Timestamp> {
-        let known = self.topics.get(&pending.topic?)?.messages.get(&offset)?;
-        match self.identities.get(&dedupe_key(self.produced_messages.get(&known.number)?)?)? {
+        let topic = self.topics.get(&pending.topic?)?;
+        let known = topic.messages.get(&offset)?;
+        let key = dedupe_key(self.produced_messages.get(&known.number)?)?;
+        // Nobody produced the dead letter itself, unless a router had moved its message.
+        let (requested, destination) = &key.0;
+        if requested == destination && topic.name.as_str().strip_prefix("dlq.") == Some(requested) {
+            return Some(pending.at);
+        }
+        match self.identities.get(&key)? {
             DedupeEntry::Accepted { expires_at, .. } => Some((*expires_at).max(pending.at)),
             DedupeEntry::Unknown => None,
         }
