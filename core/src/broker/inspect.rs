@@ -101,11 +101,12 @@ impl<F: Faults> Broker<F> {
         let unacked =
             std::iter::successors(unacked(Position(0)), |position| unacked(position.next())).take(EXAMINED_MAX);
         let mut due = unacked.filter(|position| {
-            let retry_due = progress.delivery(*position).is_none_or(|delivery| match delivery.phase {
-                Phase::Leased { .. } => false,
-                Phase::Queued { not_before } => not_before <= self.now,
-            });
-            retry_due && !self.index.is_delayed(topic.id(), id, *position)
+            match progress.delivery(*position).map(|delivery| delivery.phase) {
+                None => !self.index.is_delayed(topic.id(), id, *position),
+                Some(Phase::Leased { .. }) => false,
+                // Its delay has passed once, also if wall time was set back since.
+                Some(Phase::Queued { not_before }) => not_before <= self.now,
+            }
         });
         if due.next().is_some() { None } else { Some(Blocked::NotYetDue) }
     }
