@@ -200,7 +200,7 @@ impl Tracker {
         let topic = self.topics.get(&pending.topic?)?;
         let known = topic.messages.get(&offset)?;
         let key = dedupe_key(self.produced_messages.get(&known.number)?)?;
-        // Nobody produced the dead letter itself, unless a router had moved its message.
+        // The dead letter itself was not produced, unless a router had moved its message.
         let (requested, destination) = &key.0;
         if requested == destination && topic.name.as_str().strip_prefix("dlq.") == Some(requested) {
             return Some(pending.at);
