@@ -131,7 +131,7 @@ fn skipping_groups<F: Faults>(
 enum Dedupe {
     /// The message has no idempotency key.
     NoKey,
-    /// The key is new; its window.
+    /// The key is new: its window, and the key as the tables have it.
     New(DedupeWindow, IdentityKey),
     /// The key was stored with this message.
     Duplicate(DedupeEntry),
